@@ -1,0 +1,27 @@
+"""The delta: an Arrow table of rows with an integer weight.
+
+A row of weight +1 appears, of -1 disappears; an update is both. A delta without the weight column
+only gains rows (every weight is +1): what comes from a topic is of that kind, and operators then skip
+the work that retractions need.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+WEIGHT: Final = "$weight"  # int64
+
+
+def weights(delta: pa.Table) -> np.ndarray | None:
+    """The weights as an int64 array of one per row, or None where every one is +1."""
+    if WEIGHT not in delta.column_names:
+        return None
+    return delta.column(WEIGHT).to_numpy()
+
+
+def rows(delta: pa.Table) -> pa.Table:
+    """The delta's columns without the weight."""
+    return delta.drop_columns([WEIGHT]) if WEIGHT in delta.column_names else delta

@@ -1,0 +1,219 @@
+"""Schemas: the columns of a stream, written as in SQL.
+
+    session STRING NOT NULL, query STRING, results ARRAY<STRING>, at TIMESTAMP
+
+A name is an identifier or anything in double quotes. Names that begin with `$` are Penstock's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.errors import SchemaError
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+_SCALARS: Final[Mapping[str, pa.DataType]] = {
+    "BOOLEAN": pa.bool_(),
+    "BOOL": pa.bool_(),
+    "INT": pa.int32(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "LONG": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "VARCHAR": pa.string(),
+    "TEXT": pa.string(),
+    "TIMESTAMP": TIMESTAMP,
+    "DATE": pa.date32(),
+}
+_CANONICAL: Final[Mapping[pa.DataType, str]] = {
+    pa.bool_(): "BOOLEAN",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "STRING",
+    TIMESTAMP: "TIMESTAMP",
+    pa.date32(): "DATE",
+}
+_TOKEN = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([A-Za-z_][A-Za-z_0-9]*)|([<>,]))')
+NESTING_MAX: Final = 8  # of ARRAY<ARRAY<...>>: deeper is a mistake, and bounds recursion
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column: its name, its Arrow type, and whether a row must have it."""
+
+    name: str
+    type: pa.DataType
+    required: bool = False
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a stream, in order.
+
+    >>> Schema.parse("user BIGINT NOT NULL, at TIMESTAMP").text
+    'user BIGINT NOT NULL, at TIMESTAMP'
+    """
+
+    fields: tuple[Field, ...]
+
+    def __post_init__(self) -> None:
+        names = [field.name for field in self.fields]
+        if not names:
+            raise SchemaError("expected at least one column; found none")
+        for name in names:
+            if names.count(name) > 1:
+                raise SchemaError(f"expected each column once; found {name!r} twice")
+            if not name or name.startswith("$"):
+                raise SchemaError(
+                    f"expected a column name that doesn't begin with '$'; found {name!r}"
+                )
+
+    @staticmethod
+    def parse(text: str) -> Schema:
+        """Reads `name TYPE [NOT NULL], ...`.
+
+        Raises:
+            SchemaError: the text can't be read; the message shows where.
+        """
+        return _Parser(text).schema()
+
+    @staticmethod
+    def from_arrow(schema: pa.Schema) -> Schema:
+        """The schema with the columns of an Arrow schema."""
+        return Schema(tuple(Field(f.name, f.type, not f.nullable) for f in schema))
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The same as an Arrow schema."""
+        return pa.schema([pa.field(f.name, f.type, nullable=not f.required) for f in self.fields])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names, in order."""
+        return tuple(field.name for field in self.fields)
+
+    @property
+    def text(self) -> str:
+        """The same in SQL; `Schema.parse` reads it back."""
+        return ", ".join(
+            f"{_quoted(f.name)} {type_text(f.type)}{' NOT NULL' if f.required else ''}"
+            for f in self.fields
+        )
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __getitem__(self, name: str) -> Field:
+        for field in self.fields:
+            if field.name == name:
+                return field
+        raise SchemaError(f"expected one of the columns {', '.join(self.names)}; found {name!r}")
+
+
+def type_text(type_: pa.DataType) -> str:
+    """The SQL name of an Arrow type.
+
+    Raises:
+        SchemaError: Penstock has no such type.
+    """
+    if pa.types.is_list(type_):
+        return f"ARRAY<{type_text(type_.value_type)}>"
+    if type_ not in _CANONICAL:
+        raise SchemaError(
+            f"expected a type among {', '.join(sorted(_CANONICAL.values()))}, ARRAY<…>; found {type_}"
+        )
+    return _CANONICAL[type_]
+
+
+def _quoted(name: str) -> str:
+    if re.fullmatch(r"[A-Za-z_][A-Za-z_0-9]*", name):
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[tuple[str, str, int]] = []
+        position = 0
+        while text[position:].strip():
+            match = _TOKEN.match(text, position)
+            if match is None:
+                raise self.error("a column name or a type", position)
+            quoted, word, mark = match.groups()
+            if quoted is not None:
+                self.tokens.append(("name", quoted.replace('""', '"'), match.start(1)))
+            elif word is not None:
+                self.tokens.append(("word", word, match.start(2)))
+            else:
+                self.tokens.append(("mark", mark, match.start(3)))
+            position = match.end()
+        self.next = 0
+
+    def error(self, expected: str, position: int) -> SchemaError:
+        found = self.text[position : position + 20].strip() or "the end"
+        return SchemaError(
+            f"expected {expected}; found {found!r} in the schema {self.text!r}. "
+            "Write columns as 'name TYPE [NOT NULL], …'"
+        )
+
+    def peek(self) -> tuple[str, str, int]:
+        if self.next < len(self.tokens):
+            return self.tokens[self.next]
+        return ("end", "", len(self.text))
+
+    def take(self, expected: str, *kinds: str) -> str:
+        kind, value, position = self.peek()
+        if kind not in kinds:
+            raise self.error(expected, position)
+        self.next += 1
+        return value
+
+    def accept(self, value: str) -> bool:
+        if self.peek()[1].upper() == value and self.peek()[0] != "name":
+            self.next += 1
+            return True
+        return False
+
+    def schema(self) -> Schema:
+        fields = [self.field()]
+        while self.accept(","):
+            fields.append(self.field())
+        if self.peek()[0] != "end":
+            raise self.error("',' or the end", self.peek()[2])
+        return Schema(tuple(fields))
+
+    def field(self) -> Field:
+        name = self.take("a column name", "name", "word")
+        type_ = self.type(0)
+        required = self.accept("NOT")
+        if required and not self.accept("NULL"):
+            raise self.error("NULL after NOT", self.peek()[2])
+        return Field(name, type_, required)
+
+    def type(self, depth: int) -> pa.DataType:
+        position = self.peek()[2]
+        word = self.take("a type", "word").upper()
+        if word == "ARRAY":
+            if depth == NESTING_MAX or not self.accept("<"):
+                raise self.error(f"ARRAY<type>, nested at most {NESTING_MAX} deep", position)
+            inner = self.type(depth + 1)
+            if not self.accept(">"):
+                raise self.error("'>'", self.peek()[2])
+            return pa.list_(inner)
+        if word not in _SCALARS:
+            raise self.error(f"a type among {', '.join(sorted(_SCALARS))}, ARRAY<…>", position)
+        return _SCALARS[word]

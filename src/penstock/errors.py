@@ -1,0 +1,86 @@
+"""Every exception that Penstock raises on purpose.
+
+    PenstockError
+    ├── UserError               the program or the command line is wrong: fix it and run again
+    │   ├── SchemaError         a schema text, a column or a type does not fit
+    │   ├── FlowError           the pipeline's graph does not make sense
+    │   └── QueryError          a query over views cannot be answered
+    ├── CorruptError            bytes on disk or on the wire are not what was written
+    ├── ProtocolError           a peer broke the Kafka protocol
+    ├── BrokerError             a broker answered with an error code, or can't be reached
+    ├── LimitError              a named limit was reached; nothing was lost
+    ├── FencedError             a newer owner of the pipeline has taken over
+    └── SetupError              something outside the program is missing (Java, a port, a directory)
+
+A message says what was expected, what was found, and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BrokerError",
+    "CorruptError",
+    "FencedError",
+    "FlowError",
+    "LimitError",
+    "PenstockError",
+    "ProtocolError",
+    "QueryError",
+    "SchemaError",
+    "SetupError",
+    "UserError",
+]
+
+
+class PenstockError(Exception):
+    """Base of all of Penstock's own exceptions."""
+
+
+class UserError(PenstockError):
+    """The program, the command line or a file of the user's is wrong."""
+
+
+class SchemaError(UserError):
+    """A schema text, a column name or a type does not fit."""
+
+
+class FlowError(UserError):
+    """The pipeline's graph does not make sense."""
+
+
+class QueryError(UserError):
+    """A query over committed views cannot be answered."""
+
+
+class CorruptError(PenstockError):
+    """Bytes on disk or on the wire are not what was written."""
+
+
+class ProtocolError(PenstockError):
+    """A peer broke the Kafka protocol: a truncated, absurd or contradictory message."""
+
+
+class BrokerError(PenstockError):
+    """A broker answered with an error code, or it can't be reached.
+
+    Attributes:
+        code: Kafka's error code, 0 where there was no answer.
+        retriable: whether the same request may succeed later.
+    """
+
+    def __init__(self, message: str, *, code: int = 0, retriable: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retriable = retriable
+
+
+class LimitError(PenstockError):
+    """A named limit was reached; nothing was lost."""
+
+
+class FencedError(PenstockError):
+    """A newer owner of the pipeline has taken over; this one must stop and write nothing more."""
+
+
+class SetupError(PenstockError):
+    """Something outside the program is missing: Java, a free port, a writable directory."""
