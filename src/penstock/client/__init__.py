@@ -1,0 +1,15 @@
+"""A client for brokers that speak the Kafka protocol: columns in, columns out.
+
+    Client      topics, offsets, consumer groups, producers' state
+    Reader      ranges of partitions as columns
+    Producer    columns to partitions, each record once
+
+Blocking sockets and no threads: an object belongs to the thread that uses it. Restarting brokers
+and moving leaders are waited for; `patience_s` says for how long.
+"""
+
+from penstock.client.client import Client, Lag, ProducerState
+from penstock.client.producer import Producer
+from penstock.client.reader import Reader
+
+__all__ = ["Client", "Lag", "Producer", "ProducerState", "Reader"]

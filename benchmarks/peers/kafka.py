@@ -1,0 +1,209 @@
+"""A real Apache Kafka broker (KRaft, one node) as a child process, for benchmarks and peer tests.
+
+    if (reason := available()) is None:
+        with KafkaProcess(tmp_path) as kafka:
+            connect(kafka.address)
+
+Everything that Kafka writes is under its data directory, its console included (`kafka.log`).
+Starting again on the same directory goes on with the same data, on the same port.
+"""
+
+import contextlib
+import os
+import re
+import socket
+import struct
+import subprocess
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from peers import cache
+
+READY_TIMEOUT_S = 60.0  # a cold JVM on a busy machine; 2.3 s measured on an idle one
+FORMAT_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0  # Kafka's controlled shutdown
+PROBE_TIMEOUT_S = 2.0
+PROBE_INTERVAL_S = 0.05
+HEAP_MIB = 1024  # the size that the project's figures for Kafka were taken with
+LOG_TAIL_CHARS = 2000  # of the broker's own words in an error
+
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={log_dir}
+num.partitions=2
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+
+def available() -> str | None:
+    """Why Kafka can't be started here and what to do about it, or None where it can."""
+    return cache.problem("kafka")
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nothing listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether a broker answers ApiVersions: its port opens some time before it serves."""
+    client_id = b"probe"
+    request = struct.pack(">hhih", 18, 0, 1, len(client_id)) + client_id
+    try:
+        with socket.create_connection((host, port), timeout=PROBE_TIMEOUT_S) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            answer = connection.recv(8)
+    except OSError:
+        return False
+    return len(answer) == 8 and struct.unpack(">ii", answer)[1] == 1
+
+
+def wait_until_ready(
+    address: str, *, timeout_s: float = READY_TIMEOUT_S, died: Callable[[], str | None]
+) -> None:
+    """Wait until a broker answers.
+
+    Args:
+        address: `host:port`.
+        timeout_s: When to give up with a TimeoutError.
+        died: Says why waiting is pointless (the process ended), or None while it isn't.
+    """
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + timeout_s
+    while not answers(host, int(port)):
+        if reason := died():
+            raise RuntimeError(f"expected a broker at {address}; found that it ended: {reason}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"expected a broker at {address} within {timeout_s:g} s; found none")
+        time.sleep(PROBE_INTERVAL_S)
+
+
+class KafkaProcess:
+    """One Kafka node; started by its construction, ended by `stop`, `kill` or its `with` block.
+
+    Args:
+        data_dir: Where it keeps everything; made and formatted if need be.
+        port: To listen on (loopback); 0 takes a free one, or the directory's former one.
+        settings: Further server properties, by name.
+    """
+
+    def __init__(
+        self, data_dir: Path, port: int = 0, settings: dict[str, str] | None = None
+    ) -> None:
+        if reason := available():
+            raise RuntimeError(reason)
+        self.data_dir = Path(data_dir).resolve()
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._properties = self.data_dir / "kafka.properties"
+        self._log = self.data_dir / "kafka.log"
+        self.port = self._configure(port, settings or {})
+        self.address = f"127.0.0.1:{self.port}"
+        if not (self.data_dir / "data" / "meta.properties").is_file():
+            self._format()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._java("kafka.Kafka", str(self._properties)),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.data_dir,
+            )
+        try:
+            wait_until_ready(self.address, died=self._died)
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The broker's process id."""
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End it as an operator would (SIGTERM): it flushes and leaves."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL)."""
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _configure(self, port: int, settings: dict[str, str]) -> int:
+        """Write the properties; the ports of a former start are kept unless told otherwise."""
+        controller_port = 0
+        if self._properties.is_file():
+            known = self._properties.read_text(encoding="utf-8")
+            former = re.search(r"PLAINTEXT://[^:]+:(\d+),CONTROLLER://[^:]+:(\d+)", known)
+            if former:
+                port = port or int(former[1])
+                controller_port = int(former[2])
+        port = port or free_port()
+        text = PROPERTIES.format(
+            port=port,
+            controller_port=controller_port or free_port(),
+            log_dir=self.data_dir / "data",
+        )
+        text += "".join(f"{name}={value}\n" for name, value in settings.items())
+        self._properties.write_text(text, encoding="utf-8")
+        return port
+
+    def _format(self) -> None:
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        command = ["format", "--standalone", "-t", cluster_id, "-c", str(self._properties)]
+        with self._log.open("ab") as log:
+            ended = subprocess.run(
+                self._java("kafka.tools.StorageTool", *command),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.data_dir,
+                timeout=FORMAT_TIMEOUT_S,
+            )
+        if ended.returncode:
+            raise RuntimeError(f"Kafka's storage can't be formatted: {self._tail()}")
+
+    def _java(self, main: str, *arguments: str) -> list[str]:
+        launcher = cache.java()
+        assert launcher is not None  # available() looked
+        heap = f"-Xmx{HEAP_MIB}m"
+        return [str(launcher), heap, "-cp", cache.classpath("kafka"), main, *arguments]
+
+    def _died(self) -> str | None:
+        code = self._process.poll()
+        return None if code is None else f"exit {code}: {self._tail()}"
+
+    def _tail(self) -> str:
+        with contextlib.suppress(OSError):
+            return self._log.read_text(encoding="utf-8", errors="replace")[-LOG_TAIL_CHARS:]
+        return f"nothing in {os.fspath(self._log)}"

@@ -1,0 +1,197 @@
+"""`App`: a flow that can run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from penstock.app.embedded import EmbeddedBroker
+from penstock.core.time import instant_text
+from penstock.engine.driver import Progress
+from penstock.engine.runtime import Settings, run_pipeline
+from penstock.errors import FlowError, PenstockError, SetupError
+from penstock.flow import Flow
+
+__all__ = ["App"]
+
+CORES_MAX: Final = 256  # tasks of one batch on one machine; more is a mistake in the argument
+
+
+class App(Flow):
+    """A pipeline: what it computes, and where it runs.
+
+    Args:
+        name: of letters, digits and `_`.
+        log: `kafka://host:port`; by default an embedded broker whose log is in the directory.
+        spark: `spark://…`; by default Spark runs on this machine.
+        directory: of the log and the state; by default `NAME.penstock` in the working directory.
+        state: a URI for state that a Spark cluster shares (`s3://…`, `hdfs://…`).
+        cores: tasks at a time; by default 2, or 1 on a machine with one core.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        log: str | None = None,
+        spark: str | None = None,
+        directory: str | Path | None = None,
+        state: str | None = None,
+        cores: int | None = None,
+    ) -> None:
+        super().__init__(name)
+        cores = cores or min(2, os.cpu_count() or 1)
+        if not 1 <= cores <= CORES_MAX:
+            raise FlowError(f"expected 1 to {CORES_MAX} cores; found {cores}")
+        if spark is not None and state is None:
+            raise FlowError(
+                f"expected state=… that every machine of {spark!r} reaches (s3://…, hdfs://…); found none"
+            )
+        folder = Path(directory) if directory is not None else Path(f"{name}.penstock")
+        self.settings = Settings(folder, spark=spark, state=state, cores=cores)
+        self._log = None if log is None else _address(log)
+        #: The log's address while the app runs, `host:port`.
+        self.address: str | None = None
+        self._stop = threading.Event()
+
+    @property
+    def directory(self) -> Path:
+        """Where the app keeps its log and state."""
+        return self.settings.directory
+
+    def run(
+        self,
+        seconds: float | timedelta | None = None,
+        *,
+        on_start: Callable[[str], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        on_idle: Callable[[], None] | None = None,
+        until: Callable[[], bool] | None = None,
+        rebuild: bool = False,
+    ) -> None:
+        """Runs the pipeline in the foreground, until `stop`, Ctrl-C, SIGTERM or one of these.
+
+        Args:
+            seconds: how long to run after the log can be used.
+            on_start: called with the log's address once the log can be used.
+            on_progress: called after each batch, on another thread.
+            on_idle: called when all that is in the log has been read, on another thread.
+            until: asked often; the pipeline ends when it is true.
+            rebuild: throws the state away first; it is computed again from the log.
+
+        Raises:
+            PenstockError: what stopped it.
+        """
+        limit_s = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        graph = self.graph()
+        self._stop.clear()
+        began: list[float] = []
+
+        def started(address: str) -> None:
+            self.address = address
+            began.append(time.monotonic())
+            if on_start:
+                on_start(address)
+
+        def ended() -> bool:
+            over = limit_s is not None and time.monotonic() - began[0] >= limit_s
+            return over or self._stop.is_set() or (until is not None and until())
+
+        _make_directory(self.directory)
+        with _signals(self._stop), self._open_log() as address:
+            started(address)
+            run_pipeline(
+                graph,
+                self.settings,
+                address,
+                on_progress=on_progress or (lambda _: None),
+                on_idle=on_idle or (lambda: None),
+                until=ended,
+                rebuild=rebuild,
+            )
+
+    @contextlib.contextmanager
+    def _open_log(self) -> Iterator[str]:
+        """The log's address, while the log is to be had."""
+        if self._log is not None:
+            yield self._log
+            return
+        broker = EmbeddedBroker(self.directory)
+        try:
+            yield broker.start()
+        finally:
+            broker.stop()
+
+    def stop(self) -> None:
+        """Ends `run` after the batch in flight; may be called from any thread."""
+        self._stop.set()
+
+    def main(self, arguments: list[str] | None = None) -> None:
+        """The command line of a program: runs the pipeline and tells how it goes."""
+        parser = argparse.ArgumentParser(description=f"Runs the pipeline {self.name!r}.")
+        parser.add_argument("--seconds", type=float, help="end after so many seconds")
+        parser.add_argument(
+            "--rebuild", action="store_true", help="compute all state again from the log"
+        )
+        options = parser.parse_args(arguments)
+        try:
+            self.run(options.seconds, rebuild=options.rebuild, on_progress=_tell)
+        except PenstockError as error:
+            sys.exit(f"{self.name}: {error}")
+
+
+def _address(log: str) -> str:
+    scheme, separator, address = log.rpartition("://")
+    if (separator and scheme != "kafka") or not address:
+        raise SetupError(f"expected a log such as 'kafka://127.0.0.1:9092'; found {log!r}")
+    return address
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(
+            f"expected to create {str(directory)!r}; found: {error.strerror}. Name another directory"
+        ) from None
+    if not os.access(directory, os.W_OK):
+        raise SetupError(f"expected to write to {str(directory)!r}; found no permission")
+
+
+def _tell(progress: Progress) -> None:
+    """A line for each batch, on standard error."""
+    parts = [f"batch {progress.version}", f"{progress.rows:,} rows", f"{progress.batch_ms:.0f} ms"]
+    if progress.late_rows:
+        parts.append(f"{progress.late_rows:,} late")
+    if progress.dead_rows:
+        parts.append(f"{progress.dead_rows:,} dead letters")
+    marks = [s["watermark_us"] for s in progress.sources.values() if s["watermark_us"] is not None]
+    if marks:
+        parts.append(f"watermark {instant_text(min(marks))}")
+    sys.stderr.write("  ".join(parts) + "\n")
+
+
+@contextlib.contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """Lets Ctrl-C and SIGTERM end the pipeline after the batch in flight."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,300 @@
+"""Fetch, by hand: batches go from mapped files to the socket without being copied or decoded.
+
+`parse` and `render` know the request's and the answer's bytes in versions 4 to 18; `serve` knows what to do.
+Fetch sessions (KIP-227) are answered with session 0: the client then sends all its partitions each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.broker.config import FETCH_BYTES_MAX
+from penstock.broker.connection import Connection, Slot
+from penstock.broker.produce import read_count, read_text, skip_tags, text_of
+from penstock.broker.topics import Hosted, Topic
+from penstock.errors import ProtocolError
+from penstock.log.errors import OffsetRangeError, StorageError
+from penstock.log.partition import LEADER_EPOCH
+from penstock.wire.batches import Buffer
+from penstock.wire.messages import write_unsigned_varint
+
+if TYPE_CHECKING:
+    from penstock.broker.server import Broker
+
+__all__ = ["FLEXIBLE_FROM", "parse", "serve"]
+
+FLEXIBLE_FROM: Final = 12
+TOPIC_IDS_FROM: Final = 13
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_HEAD = struct.Struct(">iiib")
+_ANSWER = struct.Struct(">ihqq")
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One partition of a request."""
+
+    index: int
+    offset: int
+    bytes_max: int
+    leader_epoch: int
+    hosted: Hosted | None = None
+    code: int = 0
+
+
+@dataclass(slots=True)
+class Request:
+    """A request."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    session_id: int = 0
+    topics: list[tuple[bytes, list[Wanted]]] = field(default_factory=list)
+
+
+def parse(frame: memoryview, at: int, version: int) -> Request:
+    """The request in `frame` from `at` on."""
+    flexible = version >= FLEXIBLE_FROM
+    if version < 15:
+        at += 4  # replica id
+    max_wait_ms, min_bytes, max_bytes, _ = _HEAD.unpack_from(frame, at)
+    at += _HEAD.size
+    request = Request(max_wait_ms, min_bytes, max_bytes)
+    if version >= 7:
+        request.session_id = _INT32.unpack_from(frame, at)[0]
+        at += 8
+    count, at = read_count(frame, at, flexible=flexible)
+    for _ in range(count):
+        if version >= TOPIC_IDS_FROM:
+            name: bytes | None = bytes(frame[at : at + 16])
+            at += 16
+        else:
+            name, at = read_text(frame, at, flexible=flexible)
+        if name is None:
+            raise ProtocolError("expected a topic's name, found null")
+        partitions, at = read_count(frame, at, flexible=flexible)
+        wanted = []
+        for _ in range(partitions):
+            one, at = _parse_wanted(frame, at, version)
+            wanted.append(one)
+        request.topics.append((name, wanted))
+        if flexible:
+            at = skip_tags(frame, at)
+    return request
+
+
+def _parse_wanted(frame: memoryview, at: int, version: int) -> tuple[Wanted, int]:
+    index = _INT32.unpack_from(frame, at)[0]
+    at += 4
+    leader_epoch = -1
+    if version >= 9:
+        leader_epoch = _INT32.unpack_from(frame, at)[0]
+        at += 4
+    offset = _INT64.unpack_from(frame, at)[0]
+    at += 8
+    if version >= 12:
+        at += 4  # last fetched epoch
+    if version >= 5:
+        at += 8  # a follower's log start
+    bytes_max = _INT32.unpack_from(frame, at)[0]
+    at += 4
+    if version >= FLEXIBLE_FROM:
+        at = skip_tags(frame, at)
+    return Wanted(index, offset, bytes_max, leader_epoch), at
+
+
+def serve(
+    broker: Broker, connection: Connection, frame: memoryview, at: int, version: int, corr: int
+) -> None:
+    """Answers at once if there is enough (or an error), else waits for more."""
+    request = parse(frame, at, version)
+    slot = connection.slot()
+    if request.session_id != 0:
+        slot.send(_render_no_session(corr, version))
+        return
+    for name, parts in request.topics:
+        topic = _topic(broker, name, version)
+        for wanted in parts:
+            _resolve(topic, wanted, version)
+    if request.max_wait_ms <= 0 or _has_enough(request):
+        slot.send(_render(request, corr, version))
+    else:
+        connection.block_on(_wait_and_answer(request, slot, corr, version))
+
+
+def _topic(broker: Broker, name: bytes, version: int) -> Topic | None:
+    if version >= TOPIC_IDS_FROM:
+        return broker.topics.by_id(name)
+    return broker.topics.get(text_of(name, flexible=version >= FLEXIBLE_FROM))
+
+
+def _resolve(topic: Topic | None, wanted: Wanted, version: int) -> None:
+    wanted.hosted = topic.partition(wanted.index) if topic is not None else None
+    if topic is None and version >= TOPIC_IDS_FROM:
+        wanted.code = ErrorCode.unknown_topic_id
+    elif wanted.hosted is None:
+        wanted.code = ErrorCode.unknown_topic_or_partition
+    elif wanted.leader_epoch > LEADER_EPOCH:
+        wanted.code = ErrorCode.unknown_leader_epoch
+
+
+def _has_enough(request: Request) -> bool:
+    """Whether an answer is due: enough bytes, or something that the client must know."""
+    found = 0
+    for _, parts in request.topics:
+        for wanted in parts:
+            if wanted.hosted is None or wanted.code:
+                return True
+            log = wanted.hosted.log
+            if not log.start_offset <= wanted.offset <= log.end_offset:
+                return True
+            if wanted.offset < log.end_offset:
+                if request.min_bytes <= 1:
+                    return True
+                try:
+                    found += log.bytes_from(wanted.offset)
+                except StorageError:
+                    return True
+    return found >= request.min_bytes
+
+
+async def _wait_and_answer(request: Request, slot: Slot, corr: int, version: int) -> None:
+    """The long poll: registers first and looks again then, so that no append is missed."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + request.max_wait_ms / 1000
+    places = [
+        one.hosted for _, parts in request.topics for one in parts if one.hosted is not None
+    ]
+    while True:
+        changed = loop.create_future()
+        for place in places:
+            place.waiters.add(changed)
+        try:
+            if _has_enough(request):
+                break
+            timer = loop.call_at(deadline, _wake, changed)
+            try:
+                await changed
+            finally:
+                timer.cancel()
+        finally:
+            for place in places:
+                place.waiters.discard(changed)
+        if loop.time() >= deadline:
+            break
+    for _, parts in request.topics:
+        for wanted in parts:
+            if wanted.hosted is not None and wanted.hosted.log.failure is not None:
+                _mark_if_deleted(wanted)
+    slot.send(_render(request, corr, version))
+
+
+def _wake(changed: asyncio.Future[None]) -> None:
+    if not changed.done():
+        changed.set_result(None)
+
+
+def _mark_if_deleted(wanted: Wanted) -> None:
+    hosted = wanted.hosted
+    if hosted is not None and hosted.topic.is_deleted:
+        wanted.code = ErrorCode.unknown_topic_or_partition
+
+
+def _render_no_session(corr: int, version: int) -> list[Buffer]:
+    """Sessions are never given out, so one that is named can't be found; the client starts afresh."""
+    flexible = version >= FLEXIBLE_FROM
+    out = bytearray(4)
+    out += _INT32.pack(corr)
+    if flexible:
+        out.append(0)
+    out += _INT32.pack(0)
+    out += struct.pack(">hi", ErrorCode.fetch_session_id_not_found, 0)
+    out += b"\x01\0" if flexible else b"\0\0\0\0"
+    _INT32.pack_into(out, 0, len(out) - 4)
+    return [out]
+
+
+def _render(request: Request, corr: int, version: int) -> list[Buffer]:
+    """The answer's frame: our bytes and the log's views in turn."""
+    flexible = version >= FLEXIBLE_FROM
+    left = min(max(request.max_bytes, 0), FETCH_BYTES_MAX)
+    is_first = True
+    parts: list[Buffer] = []
+    total = 0
+    out = bytearray(4)
+    out += _INT32.pack(corr)
+    if flexible:
+        out.append(0)
+    out += b"\0\0\0\0"  # throttle time
+    if version >= 7:
+        out += b"\0\0\0\0\0\0"  # error, session
+    _write_count(out, len(request.topics), flexible=flexible)
+    for name, wanted_parts in request.topics:
+        out += name
+        _write_count(out, len(wanted_parts), flexible=flexible)
+        for wanted in wanted_parts:
+            data = _read(wanted, left, at_least_one=is_first)
+            _write_partition(out, wanted, len(data), version)
+            if data:
+                is_first = False
+                left -= len(data)
+                total += len(data)
+                parts += (out, data)
+                out = bytearray()
+            if flexible:
+                out.append(0)
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    parts.append(out)
+    head = parts[0]
+    assert isinstance(head, bytearray)
+    own = sum(len(part) for part in parts if isinstance(part, bytearray))
+    _INT32.pack_into(head, 0, own + total - 4)
+    return parts
+
+
+def _read(wanted: Wanted, left: int, *, at_least_one: bool) -> Buffer:
+    """The partition's next bytes; an error becomes the partition's code."""
+    if wanted.hosted is None or wanted.code:
+        return b""
+    try:
+        wanted.hosted.log.check_offset(wanted.offset)
+        if left <= 0 and not at_least_one:
+            return b""
+        limit = max(min(left, wanted.bytes_max), 0)
+        return wanted.hosted.log.read(wanted.offset, limit, at_least_one=at_least_one)
+    except OffsetRangeError:
+        wanted.code = ErrorCode.offset_out_of_range
+    except StorageError:
+        wanted.code = ErrorCode.kafka_storage_error
+    return b""
+
+
+def _write_partition(out: bytearray, wanted: Wanted, size: int, version: int) -> None:
+    flexible = version >= FLEXIBLE_FROM
+    end = start = -1
+    if wanted.hosted is not None and wanted.code in {0, ErrorCode.offset_out_of_range}:
+        end, start = wanted.hosted.log.end_offset, wanted.hosted.log.start_offset
+    out += _ANSWER.pack(wanted.index, wanted.code, end, end)  # high watermark, last stable offset
+    if version >= 5:
+        out += _INT64.pack(start)
+    out += b"\0" if flexible else b"\xff\xff\xff\xff"  # aborted transactions
+    if version >= 11:
+        out += b"\xff\xff\xff\xff"  # preferred read replica
+    _write_count(out, size, flexible=flexible)
+
+
+def _write_count(out: bytearray, count: int, *, flexible: bool) -> None:
+    if flexible:
+        write_unsigned_varint(out, count + 1)
+    else:
+        out += _INT32.pack(count)

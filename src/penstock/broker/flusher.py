@@ -1,0 +1,92 @@
+"""Group commit: many requests wait for one fdatasync.
+
+While one round of syncs runs in a thread, whoever wants durability joins the next round. So under load one
+fdatasync serves all the requests that arrived during the one before it, and an idle broker answers after one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from penstock.broker.topics import Hosted
+from penstock.log.partition import Partition, SyncTask
+
+__all__ = ["Flusher"]
+
+THREADS: Final = 4
+"""Syncs that run at once: the file system merges the journal commits of concurrent ones."""
+
+
+class Flusher:
+    """Makes partitions durable, in rounds."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-sync")
+        self._wanted: set[Partition] = set()
+        self._round_done: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.rounds = 0
+
+    async def make_durable(self, hosted: Iterable[Hosted]) -> None:
+        """Returns once all that was appended so far is durable, or the partition has failed."""
+        logs = [one.log for one in hosted if one.log.is_dirty and one.log.failure is None]
+        if not logs:
+            return
+        self._wanted.update(logs)
+        loop = asyncio.get_running_loop()
+        if self._round_done is None:
+            self._round_done = loop.create_future()
+        done = self._round_done
+        if self._task is None:
+            self._task = loop.create_task(self._run())
+        await asyncio.shield(done)
+
+    async def _run(self) -> None:
+        try:
+            while self._wanted:
+                logs, self._wanted = self._wanted, set()
+                done, self._round_done = self._round_done, None
+                await self._round(list(logs))
+                self.rounds += 1
+                if done is not None and not done.done():
+                    done.set_result(None)
+        finally:
+            self._task = None
+
+    async def _round(self, logs: Sequence[Partition]) -> None:
+        loop = asyncio.get_running_loop()
+        tasks = [log.begin_sync() for log in logs]
+        groups = [list(range(n, len(tasks), THREADS)) for n in range(min(THREADS, len(tasks)))]
+        outcomes = await asyncio.gather(
+            *(
+                loop.run_in_executor(self._pool, _run_all, [tasks[one] for one in group])
+                for group in groups
+            )
+        )
+        for group, failures in zip(groups, outcomes, strict=True):
+            for one, failure in zip(group, failures, strict=True):
+                logs[one].end_sync(tasks[one], failure)
+
+    async def settle(self) -> None:
+        """Returns when no sync is under way."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._pool.shutdown()
+
+
+def _run_all(tasks: list[SyncTask]) -> list[OSError | None]:
+    failures: list[OSError | None] = []
+    for task in tasks:
+        try:
+            task.run()
+        except OSError as error:
+            failures.append(error)
+        else:
+            failures.append(None)
+    return failures

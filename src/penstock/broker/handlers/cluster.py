@@ -1,0 +1,108 @@
+"""Who is there: ApiVersions, Metadata, DescribeCluster."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.broker.handlers.base import Api, Call, Fields
+from penstock.broker.topics import Topic, name_fault
+from penstock.errors import LimitError
+from penstock.log.partition import LEADER_EPOCH
+
+__all__ = ["APIS", "NODE_ID"]
+
+NODE_ID: Final = 1
+"""The only broker's id."""
+OPERATIONS_OMITTED: Final = -(1 << 31)
+"""Kafka's mark for authorized operations that nobody asked for."""
+_log = logging.getLogger(__name__)
+
+
+def api_versions(call: Call, _: Fields) -> Fields:
+    """The request types that are served."""
+    return {"api_keys": call.broker.advertised}
+
+
+def metadata(call: Call, fields: Fields) -> Fields:
+    """The broker's address and the topics; makes topics on first use where that is configured."""
+    wanted = fields["topics"]
+    if wanted is None or (call.version == 0 and not wanted):
+        topics = [_describe(topic) for topic in call.broker.topics]
+    else:
+        may_create = fields.get("allow_auto_topic_creation", True)
+        topics = [_look_up(call, one, may_create=may_create) for one in wanted]
+    return {
+        "brokers": [_node(call) | {"node_id": NODE_ID}],
+        "cluster_id": call.broker.cluster_id,
+        "controller_id": NODE_ID,
+        "topics": topics,
+        "cluster_authorized_operations": OPERATIONS_OMITTED,
+    }
+
+
+def _node(call: Call) -> Fields:
+    host, port = call.broker.address
+    return {"host": host, "port": port, "rack": None}
+
+
+def _look_up(call: Call, wanted: Fields, *, may_create: bool) -> Fields:
+    name, topic_id = wanted["name"], wanted.get("topic_id")
+    broker = call.broker
+    if name is None:
+        topic = broker.topics.by_id(topic_id.bytes) if topic_id is not None else None
+        if topic is None:
+            return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id}
+        return _describe(topic)
+    topic = broker.topics.get(name)
+    code = ErrorCode.unknown_topic_or_partition
+    if name_fault(name) is not None:
+        code = ErrorCode.invalid_topic_exception
+    elif topic is None and may_create and broker.config.auto_create_topics:
+        try:
+            topic = broker.topics.create(name, broker.config.default_partitions, {})
+        except LimitError as error:
+            _log.warning("did not make topic %s: %s", name, error)
+            code = ErrorCode.invalid_partitions
+        except OSError as error:
+            _log.warning("did not make topic %s: %s", name, error)
+            code = ErrorCode.kafka_storage_error
+    return _describe(topic) if topic is not None else {"error_code": code, "name": name}
+
+
+def _describe(topic: Topic) -> Fields:
+    return {
+        "name": topic.name,
+        "topic_id": topic.id,
+        "topic_authorized_operations": OPERATIONS_OMITTED,
+        "partitions": [
+            {
+                "partition_index": one.index,
+                "leader_id": NODE_ID,
+                "leader_epoch": LEADER_EPOCH,
+                "replica_nodes": [NODE_ID],
+                "isr_nodes": [NODE_ID],
+            }
+            for one in topic.partitions
+        ],
+    }
+
+
+def describe_cluster(call: Call, _: Fields) -> Fields:
+    """The broker's address, for administration clients."""
+    return {
+        "endpoint_type": 1,
+        "cluster_id": call.broker.cluster_id,
+        "controller_id": NODE_ID,
+        "brokers": [_node(call) | {"broker_id": NODE_ID}],
+        "cluster_authorized_operations": OPERATIONS_OMITTED,
+    }
+
+
+APIS: Final = (
+    Api(3, 0, 13, metadata),
+    Api(18, 0, 4, api_versions),
+    Api(60, 0, 2, describe_cluster),
+)

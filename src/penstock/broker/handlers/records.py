@@ -1,0 +1,144 @@
+"""Where records are: ListOffsets, DeleteRecords, OffsetForLeaderEpoch, DescribeProducers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.broker.handlers.base import Api, Call, Fields, hosted
+from penstock.errors import CorruptError
+from penstock.log.errors import OffsetRangeError, StorageError
+from penstock.log.partition import LEADER_EPOCH, Partition
+
+__all__ = ["APIS"]
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
+
+
+def list_offsets(call: Call, fields: Fields) -> Fields:
+    """The offset for a time, exact to the record, or for one of Kafka's marks."""
+    topics = []
+    for topic in fields["topics"]:
+        parts = []
+        for wanted in topic["partitions"]:
+            index = wanted["partition_index"]
+            part: Fields = {"partition_index": index, "offset": -1, "timestamp": -1}
+            place = hosted(call, topic["name"], index)
+            if place is None:
+                part["error_code"] = ErrorCode.unknown_topic_or_partition
+            elif wanted.get("current_leader_epoch", -1) > LEADER_EPOCH:
+                part["error_code"] = ErrorCode.unknown_leader_epoch
+            else:
+                try:
+                    part |= _offset_for(place.log, wanted["timestamp"])
+                except (StorageError, CorruptError):
+                    part["error_code"] = ErrorCode.kafka_storage_error
+            parts.append(part)
+        topics.append({"name": topic["name"], "partitions": parts})
+    return {"topics": topics}
+
+
+def _offset_for(log: Partition, timestamp_ms: int) -> Fields:
+    found: tuple[int, int] | None
+    match timestamp_ms:
+        case -1:
+            found = log.end_offset, -1
+        case -2 | -4:
+            found = log.start_offset, -1
+        case -3:
+            found = log.find_latest_time()
+        case -5 | -6:
+            found = None  # there is no tiered storage
+        case _:
+            found = log.find_time(timestamp_ms)
+    if found is None:
+        return {"leader_epoch": -1}
+    return {"offset": found[0], "timestamp": found[1], "leader_epoch": LEADER_EPOCH}
+
+
+def delete_records(call: Call, fields: Fields) -> Fields:
+    """Moves logs' starts; -1 stands for the end."""
+    topics = []
+    for topic in fields["topics"]:
+        parts = []
+        for wanted in topic["partitions"]:
+            index, offset = wanted["partition_index"], wanted["offset"]
+            part: Fields = {"partition_index": index, "low_watermark": -1, "error_code": 0}
+            place = hosted(call, topic["name"], index)
+            if place is None:
+                part["error_code"] = ErrorCode.unknown_topic_or_partition
+            else:
+                try:
+                    before = place.log.end_offset if offset == -1 else offset
+                    place.log.delete_records(before, call.broker.clock_ms())
+                    part["low_watermark"] = place.log.start_offset
+                except OffsetRangeError:
+                    part["error_code"] = ErrorCode.offset_out_of_range
+                except (StorageError, OSError):
+                    part["error_code"] = ErrorCode.kafka_storage_error
+            parts.append(part)
+        topics.append({"name": topic["name"], "partitions": parts})
+    return {"topics": topics}
+
+
+def offset_for_leader_epoch(call: Call, fields: Fields) -> Fields:
+    """Where an epoch ends: there is but one, so the log's end."""
+    topics = []
+    for topic in fields["topics"]:
+        parts = []
+        for wanted in topic["partitions"]:
+            index = wanted["partition"]
+            place = hosted(call, topic["topic"], index)
+            part: Fields = {"partition": index, "leader_epoch": -1, "end_offset": -1}
+            if place is None:
+                part["error_code"] = ErrorCode.unknown_topic_or_partition
+            elif wanted.get("current_leader_epoch", -1) > LEADER_EPOCH:
+                part["error_code"] = ErrorCode.unknown_leader_epoch
+            elif wanted["leader_epoch"] == LEADER_EPOCH:
+                part |= {"leader_epoch": LEADER_EPOCH, "end_offset": place.log.end_offset}
+            parts.append(part)
+        topics.append({"topic": topic["topic"], "partitions": parts})
+    return {"topics": topics}
+
+
+def describe_producers(call: Call, fields: Fields) -> Fields:
+    """The idempotent producers that partitions remember."""
+    topics = []
+    for topic in fields["topics"]:
+        parts = []
+        for index in topic["partition_indexes"]:
+            place = hosted(call, topic["name"], index)
+            if place is None:
+                code = ErrorCode.unknown_topic_or_partition
+                parts.append({"partition_index": index, "error_code": code})
+                continue
+            active = [
+                {
+                    "producer_id": producer_id,
+                    "producer_epoch": epoch,
+                    "last_sequence": sequence,
+                    "last_timestamp": last_ms,
+                    "coordinator_epoch": -1,
+                    "current_txn_start_offset": -1,
+                }
+                for producer_id, epoch, sequence, last_ms in place.log.producers.describe()
+            ]
+            parts.append({"partition_index": index, "active_producers": active})
+        topics.append({"name": topic["name"], "partitions": parts})
+    return {"topics": topics}
+
+
+APIS: Final = (
+    Api(2, 1, 11, list_offsets),
+    Api(21, 0, 2, delete_records),
+    Api(23, 2, 4, offset_for_leader_epoch),
+    Api(61, 0, 0, describe_producers),
+)

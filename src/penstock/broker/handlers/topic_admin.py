@@ -1,0 +1,162 @@
+"""Making, growing and deleting topics."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.broker.handlers.base import Api, Call, Fields, topic_of
+from penstock.broker.settings import TOPIC_SETTINGS, SettingError, validate
+from penstock.broker.topics import name_fault
+from penstock.errors import LimitError
+
+__all__ = ["APIS"]
+
+
+class _Refused(Exception):
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def create_topics(call: Call, fields: Fields) -> Fields:
+    """Makes topics, or says of each whether that would work."""
+    names = [topic["name"] for topic in fields["topics"]]
+    results = []
+    for wanted in fields["topics"]:
+        result: Fields = {"name": wanted["name"]}
+        try:
+            if names.count(wanted["name"]) > 1:
+                raise _Refused(
+                    ErrorCode.invalid_request, "expected each topic once in a request, found two"
+                )
+            result |= _create(call, wanted, dry_run=fields.get("validate_only", False))
+        except _Refused as refused:
+            result |= {"error_code": refused.code, "error_message": str(refused)}
+        results.append(result)
+    return {"topics": results}
+
+
+def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
+    name, topics = wanted["name"], call.broker.topics
+    fault = name_fault(name)
+    if fault is not None:
+        raise _Refused(ErrorCode.invalid_topic_exception, fault)
+    if topics.get(name) is not None:
+        raise _Refused(ErrorCode.topic_already_exists, f"expected a new topic, found {name!r}")
+    partitions = _partition_count(call, wanted)
+    try:
+        settings = {one["name"]: validate(one["name"], one["value"]) for one in wanted["configs"]}
+    except SettingError as error:
+        raise _Refused(ErrorCode.invalid_config, str(error)) from None
+    result: Fields = {"num_partitions": partitions, "replication_factor": 1}
+    result["configs"] = [
+        {
+            "name": one.name,
+            "value": settings.get(one.name, one.default),
+            "read_only": False,
+            "config_source": 1 if one.name in settings else 5,
+            "is_sensitive": False,
+        }
+        for one in TOPIC_SETTINGS.values()
+    ]
+    try:
+        if dry_run:
+            topics.check_room(1, partitions, partitions)
+        else:
+            result["topic_id"] = topics.create(name, partitions, settings).id
+    except LimitError as error:
+        raise _Refused(ErrorCode.invalid_partitions, str(error)) from None
+    except OSError as error:
+        raise _Refused(ErrorCode.kafka_storage_error, f"expected room, found {error}") from None
+    return result
+
+
+def _partition_count(call: Call, wanted: Fields) -> int:
+    count = wanted["num_partitions"]
+    if wanted["assignments"]:
+        indexes = sorted(one["partition_index"] for one in wanted["assignments"])
+        if indexes != list(range(len(indexes))) or count not in {-1, len(indexes)}:
+            raise _Refused(
+                ErrorCode.invalid_replica_assignment,
+                f"expected partitions numbered from 0 on, found {indexes[:10]}",
+            )
+        count = len(indexes)
+    elif wanted["replication_factor"] not in {-1, 1}:
+        raise _Refused(
+            ErrorCode.invalid_replication_factor,
+            "expected a replication factor of 1 (there is one broker), found "
+            f"{wanted['replication_factor']}",
+        )
+    if count == -1:
+        count = call.broker.config.default_partitions
+    if count < 1:
+        raise _Refused(
+            ErrorCode.invalid_partitions, f"expected 1 partition or more, found {count}"
+        )
+    return int(count)
+
+
+async def delete_topics(call: Call, fields: Fields) -> Fields:
+    """Deletes topics with all their records."""
+    wanted = fields.get("topics")
+    if wanted is None:
+        wanted = [{"name": name} for name in fields["topic_names"]]
+    results = []
+    for one in wanted:
+        topic = topic_of(call, one)
+        if topic is None:
+            by_id = one.get("name") is None
+            code = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
+            results.append({**one, "error_code": code})
+            continue
+        while call.broker.flusher.is_busy:
+            await call.broker.flusher.settle()
+        if not topic.is_deleted:
+            call.broker.topics.delete(topic)
+            call.broker.group_offsets.forget_topic(topic.name)
+        results.append({"name": topic.name, "topic_id": topic.id})
+    return {"responses": results}
+
+
+def create_partitions(call: Call, fields: Fields) -> Fields:
+    """Adds partitions to topics."""
+    results = []
+    for wanted in fields["topics"]:
+        result: Fields = {"name": wanted["name"], "error_code": 0, "error_message": None}
+        try:
+            _grow(call, wanted, dry_run=fields["validate_only"])
+        except _Refused as refused:
+            result |= {"error_code": refused.code, "error_message": str(refused)}
+        results.append(result)
+    return {"results": results}
+
+
+def _grow(call: Call, wanted: Fields, *, dry_run: bool) -> None:
+    topic = call.broker.topics.get(wanted["name"])
+    if topic is None:
+        raise _Refused(
+            ErrorCode.unknown_topic_or_partition, f"expected a topic, found {wanted['name']!r}"
+        )
+    count, present = wanted["count"], len(topic.partitions)
+    if count <= present:
+        raise _Refused(
+            ErrorCode.invalid_partitions, f"expected more than {present} partitions, found {count}"
+        )
+    try:
+        if dry_run:
+            call.broker.topics.check_room(0, count - present, count)
+        else:
+            call.broker.topics.grow(topic, count)
+    except LimitError as error:
+        raise _Refused(ErrorCode.invalid_partitions, str(error)) from None
+    except OSError as error:
+        raise _Refused(ErrorCode.kafka_storage_error, f"expected room, found {error}") from None
+
+
+APIS: Final = (
+    Api(19, 2, 7, create_topics),
+    Api(20, 1, 6, delete_topics),
+    Api(37, 0, 3, create_partitions),
+)

@@ -1,0 +1,270 @@
+"""Produce, by hand: batches go from the receive buffer to the log without becoming objects.
+
+`parse` and `render` know the request's and the answer's bytes in versions 3 to 13; `serve` knows what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.broker.connection import Connection, Slot
+from penstock.broker.topics import Hosted, Topic
+from penstock.errors import ProtocolError
+from penstock.log.errors import AppendError, StorageError
+from penstock.wire.batches import Buffer
+from penstock.wire.messages import read_unsigned_varint, write_unsigned_varint
+
+if TYPE_CHECKING:
+    from penstock.broker.server import Broker
+
+__all__ = ["FLEXIBLE_FROM", "parse", "render", "serve"]
+
+FLEXIBLE_FROM: Final = 9
+TOPIC_IDS_FROM: Final = 13
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_ANSWER = struct.Struct(">ihqq")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Part:
+    """One partition of a request, and what became of it."""
+
+    index: int
+    records: memoryview | None
+    code: int = 0
+    message: str | None = None
+    base_offset: int = -1
+    append_time_ms: int = -1
+    start_offset: int = -1
+    hosted: Hosted | None = None
+
+
+Request = list[tuple[bytes, list[Part]]]
+"""Per topic: its name or id as it stood in the request (so that it can be given back), its partitions."""
+
+
+def skip_tags(frame: memoryview, at: int) -> int:
+    """The position after a struct's tagged fields."""
+    count, at = read_unsigned_varint(frame, at)
+    for _ in range(count):
+        _, at = read_unsigned_varint(frame, at)
+        size, at = read_unsigned_varint(frame, at)
+        at += size
+        if at > len(frame):
+            raise ProtocolError("expected tagged fields within the request, found that it ends")
+    return at
+
+
+def read_count(frame: memoryview, at: int, *, flexible: bool) -> tuple[int, int]:
+    """An array's number of elements, which the bytes that are left must be able to hold."""
+    if flexible:
+        count, at = read_unsigned_varint(frame, at)
+        count -= 1
+    else:
+        count = _INT32.unpack_from(frame, at)[0]
+        at += 4
+    if count > len(frame) - at:
+        raise ProtocolError(f"expected at most {len(frame) - at} elements, found a count of {count}")
+    return max(count, 0), at
+
+
+def read_text(frame: memoryview, at: int, *, flexible: bool) -> tuple[bytes | None, int]:
+    """A string's bytes with their length before them, as they stand; None for null."""
+    begin = at
+    if flexible:
+        size, at = read_unsigned_varint(frame, at)
+        size -= 1
+    else:
+        size = _INT16.unpack_from(frame, at)[0]
+        at += 2
+    if size < 0:
+        return None, at
+    if at + size > len(frame):
+        raise ProtocolError(f"expected a text of {size} bytes, found {len(frame) - at}")
+    return bytes(frame[begin : at + size]), at + size
+
+
+def text_of(encoded: bytes, *, flexible: bool) -> str:
+    """The string in bytes with their length before them."""
+    begin = read_unsigned_varint(encoded, 0)[1] if flexible else 2
+    return encoded[begin:].decode()
+
+
+def parse(frame: memoryview, at: int, version: int) -> tuple[int, Request]:
+    """The request's acks and partitions. The records are views of `frame`."""
+    flexible = version >= FLEXIBLE_FROM
+    _, at = read_text(frame, at, flexible=flexible)  # transactional id
+    acks = _INT16.unpack_from(frame, at)[0]
+    count, at = read_count(frame, at + 6, flexible=flexible)
+    request: Request = []
+    for _ in range(count):
+        if version >= TOPIC_IDS_FROM:
+            name: bytes | None = bytes(frame[at : at + 16])
+            at += 16
+        else:
+            name, at = read_text(frame, at, flexible=flexible)
+        if name is None:
+            raise ProtocolError("expected a topic's name, found null")
+        partitions, at = read_count(frame, at, flexible=flexible)
+        parts = []
+        for _ in range(partitions):
+            part, at = _parse_part(frame, at, flexible=flexible)
+            parts.append(part)
+        request.append((name, parts))
+        if flexible:
+            at = skip_tags(frame, at)
+    return acks, request
+
+
+def _parse_part(frame: memoryview, at: int, *, flexible: bool) -> tuple[Part, int]:
+    index = _INT32.unpack_from(frame, at)[0]
+    at += 4
+    if flexible:
+        size, at = read_unsigned_varint(frame, at)
+        size -= 1
+    else:
+        size = _INT32.unpack_from(frame, at)[0]
+        at += 4
+    if size > len(frame) - at:
+        raise ProtocolError(f"expected {size} bytes of records, found {len(frame) - at}")
+    records = frame[at : at + size] if size >= 0 else None
+    at += max(size, 0)
+    if flexible:
+        at = skip_tags(frame, at)
+    return Part(index, records), at
+
+
+def render(request: Request, correlation_id: int, version: int) -> list[Buffer]:
+    """The answer's frame."""
+    flexible = version >= FLEXIBLE_FROM
+    out = bytearray(4)
+    out += _INT32.pack(correlation_id)
+    if flexible:
+        out.append(0)
+    _write_count(out, len(request), flexible=flexible)
+    for name, parts in request:
+        out += name
+        _write_count(out, len(parts), flexible=flexible)
+        for part in parts:
+            _render_part(out, part, version)
+        if flexible:
+            out.append(0)
+    out += b"\0\0\0\0"  # throttle time
+    if flexible:
+        out.append(0)
+    _INT32.pack_into(out, 0, len(out) - 4)
+    return [out]
+
+
+def _render_part(out: bytearray, part: Part, version: int) -> None:
+    flexible = version >= FLEXIBLE_FROM
+    out += _ANSWER.pack(part.index, part.code, part.base_offset, part.append_time_ms)
+    if version >= 5:
+        out += _INT64.pack(part.start_offset)
+    if version >= 8:
+        _write_count(out, 0, flexible=flexible)  # errors of single records
+        message = None if part.message is None else part.message.encode()
+        if flexible:
+            write_unsigned_varint(out, 0 if message is None else len(message) + 1)
+        else:
+            out += _INT16.pack(-1 if message is None else len(message))
+        out += message or b""
+    if flexible:
+        out.append(0)
+
+
+def _write_count(out: bytearray, count: int, *, flexible: bool) -> None:
+    if flexible:
+        write_unsigned_varint(out, count + 1)
+    else:
+        out += _INT32.pack(count)
+
+
+def serve(
+    broker: Broker, connection: Connection, frame: memoryview, at: int, version: int, corr: int
+) -> None:
+    """Appends; answers at once (acks=1), once durable (acks=all), or not at all (acks=0)."""
+    acks, request = parse(frame, at, version)
+    slot = connection.slot()
+    touched: list[Hosted] = []
+    for name, parts in request:
+        topic = _topic(broker, name, version)
+        for part in parts:
+            if acks not in {-1, 0, 1}:
+                part.code = ErrorCode.invalid_required_acks
+                continue
+            _append(broker, topic, part, version)
+            if part.hosted is not None:
+                touched.append(part.hosted)
+    if acks == 0:
+        slot.send(())
+        if any(part.code for _, parts in request for part in parts):
+            raise ProtocolError(
+                "expected batches that can be appended (acks=0, so closing is the only answer), "
+                f"found: {next(p.message or p.code for _, ps in request for p in ps if p.code)}"
+            )
+        return
+    if acks == -1 and any(one.log.is_dirty for one in touched):
+        broker.spawn(_answer_when_durable(broker, slot, touched, request, corr, version))
+        return
+    slot.send(render(request, corr, version))
+
+
+async def _answer_when_durable(
+    broker: Broker,
+    slot: Slot,
+    touched: list[Hosted],
+    request: Request,
+    corr: int,
+    version: int,
+) -> None:
+    await broker.flusher.make_durable(touched)
+    for _, parts in request:
+        for part in parts:
+            if part.code == 0 and part.hosted is not None and part.hosted.log.failure is not None:
+                part.code = ErrorCode.kafka_storage_error
+                part.message = part.hosted.log.failure
+                part.base_offset = -1
+    slot.send(render(request, corr, version))
+
+
+def _topic(broker: Broker, name: bytes, version: int) -> Topic | None:
+    if version >= TOPIC_IDS_FROM:
+        return broker.topics.by_id(name)
+    return broker.topics.get(text_of(name, flexible=version >= FLEXIBLE_FROM))
+
+
+def _append(broker: Broker, topic: Topic | None, part: Part, version: int) -> None:
+    hosted = topic.partition(part.index) if topic is not None else None
+    records, part.records = part.records, None
+    if hosted is None:
+        by_id = version >= TOPIC_IDS_FROM and topic is None
+        part.code = (
+            ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
+        )
+        return
+    part.start_offset = hosted.log.start_offset
+    if records is None:
+        part.code, part.message = ErrorCode.invalid_record, "expected a record batch, found null"
+        return
+    try:
+        appended = hosted.log.append(records, broker.clock_ms())
+    except AppendError as error:
+        part.code, part.message = int(error.code), str(error)
+        return
+    except StorageError as error:
+        _log.error("%s", error)  # noqa: TRY400 - the message says it all
+        part.code, part.message = ErrorCode.kafka_storage_error, str(error)
+        return
+    part.base_offset = appended.base_offset
+    part.append_time_ms = appended.append_time_ms
+    part.hosted = hosted
+    hosted.wake()

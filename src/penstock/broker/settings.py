@@ -1,0 +1,226 @@
+"""Topic and broker settings: names, defaults and meaning as in Kafka; one table, no code per setting.
+
+A topic setting that this broker carries out can be changed. One that it doesn't is reported with the value that
+describes what the broker does, and any other value is refused, so that nobody relies on what isn't there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.log.partition import LogConfig
+
+__all__ = ["BROKER_SETTINGS", "TOPIC_SETTINGS", "Setting", "SettingError", "log_config", "validate"]
+
+_INT64_MAX: Final = (1 << 63) - 1
+_INT32_MAX: Final = (1 << 31) - 1
+
+
+class SettingError(ValueError):
+    """A setting that is unknown, or a value that it can't have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        name: Kafka's name.
+        kind: Kafka's type number in DescribeConfigs: 1 boolean, 2 string, 3 int, 5 long, 6 double, 7 list.
+        default: the default, as text.
+        minimum: least value of a number.
+        maximum: greatest value of a number.
+        values: what the setting may be, where it is not a number.
+        field: the `LogConfig` field that it sets; None where the value is fixed.
+        doc: what it means.
+    """
+
+    name: str
+    kind: int
+    default: str
+    minimum: int = 0
+    maximum: int = _INT64_MAX
+    values: tuple[str, ...] = ()
+    field: str | None = None
+    doc: str = ""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the broker knows only one behaviour."""
+        return self.field is None
+
+
+BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
+
+TOPIC_SETTINGS: Final[dict[str, Setting]] = {
+    one.name: one
+    for one in (
+        Setting("cleanup.policy", LIST, "delete", doc="Old segments are deleted, not compacted."),
+        Setting(
+            "compression.type", STRING, "producer", doc="Batches keep the producer's compression."
+        ),
+        Setting("compression.gzip.level", INT, "-1"),
+        Setting("compression.lz4.level", INT, "9"),
+        Setting("compression.zstd.level", INT, "3"),
+        Setting("delete.retention.ms", LONG, "86400000"),
+        Setting("file.delete.delay.ms", LONG, "60000"),
+        Setting("flush.messages", LONG, str(_INT64_MAX)),
+        Setting("flush.ms", LONG, str(_INT64_MAX)),
+        Setting("follower.replication.throttled.replicas", LIST, ""),
+        Setting("index.interval.bytes", INT, "16384"),
+        Setting("leader.replication.throttled.replicas", LIST, ""),
+        Setting("local.retention.bytes", LONG, "-2"),
+        Setting("local.retention.ms", LONG, "-2"),
+        Setting("max.compaction.lag.ms", LONG, str(_INT64_MAX)),
+        Setting(
+            "max.message.bytes",
+            INT,
+            "1048588",
+            maximum=64 << 20,
+            field="max_message_bytes",
+            doc="Largest record batch.",
+        ),
+        Setting(
+            "message.timestamp.after.max.ms",
+            LONG,
+            "3600000",
+            field="timestamp_after_max_ms",
+            doc="How far a timestamp may be ahead of the broker's clock.",
+        ),
+        Setting(
+            "message.timestamp.before.max.ms",
+            LONG,
+            str(_INT64_MAX),
+            field="timestamp_before_max_ms",
+            doc="How far a timestamp may be behind the broker's clock.",
+        ),
+        Setting(
+            "message.timestamp.type",
+            STRING,
+            "CreateTime",
+            values=("CreateTime", "LogAppendTime"),
+            field="append_time",
+            doc="Whether a record's time is the producer's or the broker's.",
+        ),
+        Setting("min.cleanable.dirty.ratio", DOUBLE, "0.5"),
+        Setting("min.compaction.lag.ms", LONG, "0"),
+        Setting("min.insync.replicas", INT, "1"),
+        Setting("preallocate", BOOLEAN, "false"),
+        Setting("remote.storage.enable", BOOLEAN, "false"),
+        Setting(
+            "retention.bytes",
+            LONG,
+            "-1",
+            minimum=-1,
+            field="retention_bytes",
+            doc="Bytes per partition that are kept; -1: no limit.",
+        ),
+        Setting(
+            "retention.ms",
+            LONG,
+            "604800000",
+            minimum=-1,
+            field="retention_ms",
+            doc="How long records are kept; -1: for ever.",
+        ),
+        Setting(
+            "segment.bytes",
+            INT,
+            str(1 << 30),
+            minimum=1024,
+            maximum=_INT32_MAX,
+            field="segment_bytes",
+            doc="Size at which a new segment is begun.",
+        ),
+        Setting("segment.index.bytes", INT, "10485760"),
+        Setting("segment.jitter.ms", LONG, "0"),
+        Setting(
+            "segment.ms",
+            LONG,
+            "604800000",
+            minimum=1,
+            field="segment_ms",
+            doc="Age at which a new segment is begun.",
+        ),
+        Setting("unclean.leader.election.enable", BOOLEAN, "false"),
+    )
+}
+
+BROKER_SETTINGS: Final[dict[str, Setting]] = {
+    one.name: one
+    for one in (
+        Setting("auto.create.topics.enable", BOOLEAN, "true"),
+        Setting("broker.id", INT, "1"),
+        Setting("compression.type", STRING, "producer"),
+        Setting("connections.max.idle.ms", LONG, "600000"),
+        Setting("default.replication.factor", INT, "1"),
+        Setting("delete.topic.enable", BOOLEAN, "true"),
+        Setting("fetch.max.bytes", INT, str(55 << 20)),
+        Setting("group.initial.rebalance.delay.ms", INT, "0"),
+        Setting("group.max.session.timeout.ms", INT, "1800000"),
+        Setting("group.max.size", INT, "1000"),
+        Setting("group.min.session.timeout.ms", INT, "6000"),
+        Setting("log.cleanup.policy", LIST, "delete"),
+        Setting("log.message.timestamp.type", STRING, "CreateTime"),
+        Setting("log.retention.bytes", LONG, "-1"),
+        Setting("log.retention.ms", LONG, "604800000"),
+        Setting("log.segment.bytes", INT, str(1 << 30)),
+        Setting("message.max.bytes", INT, "1048588"),
+        Setting("min.insync.replicas", INT, "1"),
+        Setting("num.partitions", INT, "1"),
+        Setting("offset.metadata.max.bytes", INT, "4096"),
+        Setting("offsets.retention.minutes", INT, "10080"),
+        Setting("offsets.topic.replication.factor", INT, "1"),
+        Setting("socket.request.max.bytes", INT, str(100 << 20)),
+        Setting("transaction.state.log.replication.factor", INT, "1"),
+    )
+}
+
+
+def validate(name: str, value: str | None) -> str:
+    """Checks a topic setting's new value.
+
+    Raises:
+        SettingError: the setting or the value isn't known.
+    """
+    setting = TOPIC_SETTINGS.get(name)
+    if setting is None:
+        raise SettingError(f"expected a topic setting, found {name!r}")
+    if value is None:
+        raise SettingError(f"expected a value for {name}, found null")
+    if setting.is_fixed:
+        if value.strip().lower() != setting.default.lower():
+            raise SettingError(
+                f"expected {name}={setting.default}, the only value that this broker carries out; "
+                f"found {value!r}"
+            )
+        return setting.default
+    if setting.values:
+        if value not in setting.values:
+            raise SettingError(
+                f"expected {name} to be one of {', '.join(setting.values)}; found {value!r}"
+            )
+        return value
+    try:
+        number = int(value)
+    except ValueError:
+        raise SettingError(f"expected a whole number for {name}, found {value!r}") from None
+    if not setting.minimum <= number <= setting.maximum:
+        raise SettingError(
+            f"expected {name} from {setting.minimum} to {setting.maximum}, found {number}"
+        )
+    return str(number)
+
+
+def log_config(settings: Mapping[str, str]) -> LogConfig:
+    """The log's configuration that a topic's settings amount to."""
+    fields: dict[str, Any] = {}
+    for name, value in settings.items():
+        field = TOPIC_SETTINGS[name].field
+        if field == "append_time":
+            fields[field] = value == "LogAppendTime"
+        elif field is not None:
+            fields[field] = int(value)
+    return LogConfig(**fields)

@@ -1,0 +1,220 @@
+"""The topics of a data directory: which there are, and their partitions.
+
+    DATA/topics/NAME/topic.json     id, partition count, settings; written last, so it makes the topic exist
+    DATA/topics/NAME/0/...          one directory per partition (see `penstock.log.partition`)
+    DATA/trash/...                  deleted topics on their way out
+
+Every change is on disk before it is visible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.broker.config import PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPICS_MAX
+from penstock.broker.settings import log_config
+from penstock.errors import LimitError, SetupError
+from penstock.log.files import LogFiles
+from penstock.log.partition import LogConfig, Partition
+
+__all__ = ["Hosted", "Topic", "Topics", "name_fault"]
+
+NAME_CHARACTERS_MAX: Final = 249
+"""Longest topic name, as in Kafka: it becomes a directory's name."""
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_FORMAT: Final = 1
+
+
+class Hosted:
+    """A partition and those who wait for its next record."""
+
+    __slots__ = ("index", "log", "topic", "waiters")
+
+    def __init__(self, topic: Topic, index: int, log: Partition) -> None:
+        self.topic = topic
+        self.index = index
+        self.log = log
+        self.waiters: set[asyncio.Future[None]] = set()
+
+    def wake(self) -> None:
+        """Tells the waiters that something changed."""
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+@dataclass(slots=True)
+class Topic:
+    """One topic."""
+
+    name: str
+    id: uuid.UUID
+    settings: dict[str, str]
+    config: LogConfig
+    partitions: list[Hosted] = field(default_factory=list)
+    is_deleted: bool = False
+
+    def partition(self, index: int) -> Hosted | None:
+        """The partition of that number, if there is one."""
+        return self.partitions[index] if 0 <= index < len(self.partitions) else None
+
+
+def name_fault(name: str) -> str | None:
+    """What is wrong with a topic's name; None if nothing is."""
+    if not name or len(name) > NAME_CHARACTERS_MAX or name in {".", ".."}:
+        return f"expected a name of 1 to {NAME_CHARACTERS_MAX} characters, found {name!r}"
+    if not _NAME.fullmatch(name):
+        return f"expected only letters, digits, '.', '_' and '-' in a name, found {name!r}"
+    return None
+
+
+class Topics:
+    """All topics of one data directory."""
+
+    def __init__(self, files: LogFiles, clock_ms: Callable[[], int]) -> None:
+        self._files = files
+        self._clock_ms = clock_ms
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        self.partition_count = 0
+        self._files.delete("trash")
+        for name in files.list("topics"):
+            self._open(name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of that name."""
+        return self._by_name.get(name)
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        """The topic with that id (16 bytes)."""
+        return self._by_id.get(topic_id)
+
+    def partitions(self) -> Iterator[Hosted]:
+        """Every partition."""
+        for topic in self:
+            yield from topic.partitions
+
+    def _open(self, name: str) -> None:
+        path = f"topics/{name}/topic.json"
+        content = self._files.load(path)
+        if content is None:  # its creation was cut short, so nobody was told of it
+            self._discard(name, uuid.uuid4())
+            return
+        try:
+            described: dict[str, Any] = json.loads(content)
+            assert described["format"] == _FORMAT
+            topic_id = uuid.UUID(described["id"])
+            settings = dict(described["settings"])
+            count = int(described["partitions"])
+            config = log_config(settings)
+        except (ValueError, KeyError, AssertionError, TypeError) as error:
+            raise SetupError(
+                f"expected a topic's description in {path}, found {content[:80]!r} ({error!r}); "
+                "restore the file, or move the topic's directory away"
+            ) from None
+        topic = Topic(name, topic_id, settings, config)
+        self._add_partitions(topic, count)
+        self._register(topic)
+
+    def _register(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.id.bytes] = topic
+
+    def _add_partitions(self, topic: Topic, count: int) -> None:
+        for index in range(len(topic.partitions), count):
+            directory = f"topics/{topic.name}/{index}"
+            log = Partition(self._files, directory, topic.config, self._clock_ms())
+            topic.partitions.append(Hosted(topic, index, log))
+            self.partition_count += 1
+
+    def check_room(self, topics: int, partitions: int, in_topic: int) -> None:
+        """Raises LimitError if that many more topics and partitions are too many."""
+        if len(self) + topics > TOPICS_MAX:
+            raise LimitError(f"expected at most {TOPICS_MAX} topics; delete one first")
+        if in_topic > PARTITIONS_PER_TOPIC_MAX:
+            raise LimitError(
+                f"expected at most {PARTITIONS_PER_TOPIC_MAX} partitions per topic, found {in_topic}"
+            )
+        if self.partition_count + partitions > PARTITIONS_MAX:
+            raise LimitError(
+                f"expected at most {PARTITIONS_MAX} partitions in all, found "
+                f"{self.partition_count} and {partitions} more; delete a topic first"
+            )
+
+    def create(self, name: str, partitions: int, settings: dict[str, str]) -> Topic:
+        """Makes a topic. Its name, settings and count must have been checked.
+
+        Raises:
+            LimitError: there are too many topics or partitions.
+            OSError: the disk refuses.
+        """
+        assert name not in self._by_name
+        assert name_fault(name) is None
+        self.check_room(1, partitions, partitions)
+        topic = Topic(name, uuid.uuid4(), settings, log_config(settings))
+        try:
+            self._add_partitions(topic, partitions)
+            self._store(topic)
+        except OSError:
+            self.partition_count -= len(topic.partitions)
+            self._discard(name, topic.id)
+            raise
+        self._register(topic)
+        return topic
+
+    def grow(self, topic: Topic, partitions: int) -> None:
+        """Adds partitions to a topic."""
+        more = partitions - len(topic.partitions)
+        self.check_room(0, more, partitions)
+        self._add_partitions(topic, partitions)
+        self._store(topic)
+
+    def configure(self, topic: Topic, settings: dict[str, str]) -> None:
+        """Replaces a topic's settings."""
+        topic.settings = settings
+        topic.config = log_config(settings)
+        self._store(topic)
+        for hosted in topic.partitions:
+            hosted.log.config = topic.config
+
+    def delete(self, topic: Topic) -> None:
+        """Removes a topic. No sync of its partitions may be under way."""
+        self._discard(topic.name, topic.id)
+        del self._by_name[topic.name]
+        del self._by_id[topic.id.bytes]
+        self.partition_count -= len(topic.partitions)
+        topic.is_deleted = True
+        for hosted in topic.partitions:
+            hosted.log.failure = f"expected a topic, found that {topic.name} was deleted"
+            hosted.wake()
+
+    def _discard(self, name: str, topic_id: uuid.UUID) -> None:
+        self._files.rename(f"topics/{name}", f"trash/{topic_id}")
+        self._files.delete(f"trash/{topic_id}")
+
+    def _store(self, topic: Topic) -> None:
+        described = {
+            "format": _FORMAT,
+            "id": str(topic.id),
+            "partitions": len(topic.partitions),
+            "settings": topic.settings,
+        }
+        self._files.store(f"topics/{topic.name}/topic.json", json.dumps(described).encode())
+        self._files.sync_directory("topics")
+
+    def close(self) -> None:
+        """Makes everything durable, with checkpoints."""
+        for hosted in self.partitions():
+            hosted.log.close()

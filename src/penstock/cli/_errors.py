@@ -1,0 +1,65 @@
+"""How commands fail: one clear message, no traceback unless `--debug`, and a closed pipe is no error."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from typing import Any, Final
+
+import click
+
+from penstock.errors import PenstockError
+
+FAILED: Final = 1
+INTERRUPTED: Final = 130
+
+
+class Group(click.Group):
+    """A group of commands whose errors are for people."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Runs a command and ends the process with its exit code."""
+        return run_guarded(lambda: super(Group, self).main(*args, **extra))
+
+
+class Command(click.Command):
+    """A single command whose errors are for people."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Runs the command and ends the process with its exit code."""
+        return run_guarded(lambda: super(Command, self).main(*args, **extra))
+
+
+def run_guarded(call: Any) -> Any:
+    """Calls, and turns exceptions into messages and exit codes."""
+    debug = "--debug" in sys.argv
+    try:
+        return call()
+    except PenstockError as error:
+        if debug:
+            traceback.print_exc()
+        click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        click.echo(str(error), err=True)
+        sys.exit(FAILED)
+    except BrokenPipeError:
+        _quiet_stdout()
+        sys.exit(0)
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            _quiet_stdout()
+            sys.exit(0)
+        if debug:
+            traceback.print_exc()
+        click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        where = f" ({error.filename})" if error.filename else ""
+        click.echo(f"{error.strerror or error}{where}", err=True)
+        sys.exit(FAILED)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _quiet_stdout() -> None:
+    """Nobody reads us any more; the interpreter's last flush must not complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,85 @@
+"""The `penstock` command and its groups; the commands themselves are in the modules beside this one."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.cli._errors import Group, run_guarded
+
+if TYPE_CHECKING:
+    import penstock as ps
+
+# Which module has which command: it is imported when it is asked for, so that --help is quick.
+_COMMANDS: Final = {
+    "run": ("penstock.cli.run", "run", "Run a pipeline: a Python program with a ps.App."),
+    "demo": ("penstock.cli.demo", "demo", "Watch this machine, or a web server's access log."),
+    "query": ("penstock.cli.query", "query", "Ask a pipeline's views with SQL."),
+    "topics": ("penstock.cli.topics", "topics", "List, create, describe and delete topics."),
+    "produce": ("penstock.cli.produce", "produce", "Send lines to a topic."),
+    "consume": ("penstock.cli.consume", "consume", "Print a topic's records."),
+    "broker": ("penstock.cli.broker", "broker", "Run the log's server alone."),
+    "ui": ("penstock.cli.ui", "ui", "Serve the live page of a pipeline that runs elsewhere."),
+    "version": ("penstock.cli.version", "version", "Print versions."),
+}
+
+
+class _Lazy(Group):
+    """Knows its commands' names and short helps; imports a command when it runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, short) for name, (_, _, short) in _COMMANDS.items()])
+
+
+@click.command(
+    cls=_Lazy,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  penstock demo machine                    watch this machine, live on a page
+  penstock run shop.py                     run a pipeline
+  penstock query shop "SELECT * FROM click_rate LIMIT 5"
+  penstock consume clicks --max 10 | jq .
+""",
+)
+@click.option("--debug", is_flag=True, help="Show tracebacks and the log of what goes on.")
+@click.version_option(
+    None, "-V", "--version", package_name="penstock", message="penstock %(version)s"
+)
+def main(*, debug: bool) -> None:
+    """Penstock keeps derived data correct and fresh: events in a log, pipelines over it, live views."""
+    logging.basicConfig(
+        level=logging.DEBUG if debug else logging.WARNING,
+        format="%(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    for noisy in ("py4j", "asyncio", "numba"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def program(app: ps.App, argv: list[str] | None = None) -> Any:
+    """The command line of a program that has a pipeline: `app.main()` calls it.
+
+    Args:
+        app: the pipeline.
+        argv: the arguments; None takes the process's.
+    """
+    from penstock.cli.run import program_command
+
+    command = program_command(app)
+    return run_guarded(lambda: command.main(argv, prog_name=sys.argv[0]))

@@ -1,0 +1,39 @@
+"""Progress on standard error: a bar or a counter where a person looks, little where nobody does."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import click
+
+QUIET_S: Final = 1.0  # shorter work shows nothing
+EVERY_S: Final = 0.2  # between two looks, on a terminal
+LINE_EVERY_S: Final = 5.0  # between two lines, where there is no terminal
+
+
+@contextlib.contextmanager
+def counter(verb: str) -> Iterator[Callable[[int], None]]:
+    """Shows how many records were `verb`, and how fast; call what it gives with the count."""
+    terminal = sys.stderr.isatty()
+    begun = shown = time.monotonic()
+    wrote = False
+
+    def tick(count: int) -> None:
+        nonlocal shown, wrote
+        now = time.monotonic()
+        if now - begun < QUIET_S or now - shown < (EVERY_S if terminal else LINE_EVERY_S):
+            return
+        shown = now
+        text = f"{verb} {count:,} records, {count / (now - begun):,.0f} a second"
+        click.echo(f"\r{text}\x1b[K" if terminal else text, nl=not terminal, err=True)
+        wrote = terminal
+
+    try:
+        yield tick
+    finally:
+        if wrote:
+            click.echo("\r\x1b[K", nl=False, err=True)

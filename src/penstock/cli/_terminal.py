@@ -1,0 +1,164 @@
+"""The short display of a running pipeline on the terminal: status above, the views' newest rows below.
+
+On a terminal it is drawn anew a few times a second; elsewhere a line says how it goes now and then.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from penstock.core.time import duration_text
+from penstock.web import ViewSource, plain_values
+
+REFRESH_S: Final = 0.5  # between two drawings
+VIEWS_EVERY_S: Final = 2.0  # between two looks at the views: they cost more than the status
+LINE_EVERY_S: Final = 5.0  # between two lines, where there is no terminal
+ROWS_SHOWN: Final = 3  # of each view
+CHARS_MAX: Final = 24  # of a cell
+
+
+class Terminal:
+    """Shows a pipeline's state until `close`.
+
+    Args:
+        status: the status board's `status`.
+        views: committed views.
+        url: of the page, where there is one.
+    """
+
+    def __init__(
+        self, status: Callable[[], dict[str, Any]], views: ViewSource, url: str | None
+    ) -> None:
+        self._status, self._views, self._url = status, views, url
+        self._console = Console(stderr=True)
+        self._stop = threading.Event()
+        self._newest: dict[str, pa.Table] = {}
+        self._looked = 0.0
+        live = self._console.is_terminal
+        self._thread = threading.Thread(
+            target=self._live if live else self._lines, name="penstock-terminal", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the display; what it last showed stays."""
+        self._stop.set()
+        self._thread.join(REFRESH_S * 4)
+
+    def _live(self) -> None:
+        with Live(console=self._console, auto_refresh=False, transient=False) as live:
+            while True:
+                live.update(self._drawing(), refresh=True)
+                if self._stop.wait(REFRESH_S):
+                    return
+
+    def _lines(self) -> None:
+        if self._url:
+            self._console.print(f"live on {self._url}", highlight=False)
+        while not self._stop.wait(LINE_EVERY_S):
+            self._console.print(
+                self._summary(self._status()).plain, highlight=False, soft_wrap=True
+            )
+
+    def _drawing(self) -> Group:
+        status = self._status()
+        parts: list[Any] = []
+        title = Text(status["app"], style="bold")
+        if self._url:
+            title.append(f"   {self._url}", style="cyan")
+        parts += [title, self._summary(status)]
+        if status["sources"]:
+            parts.append(_topics(status["sources"]))
+        self._look()
+        parts += [_rows(name, table) for name, table in self._newest.items() if table.num_rows]
+        parts.append(Text("Ctrl-C stops", style="dim"))
+        return Group(*parts)
+
+    def _summary(self, status: dict[str, Any]) -> Text:
+        if not status["batches"]:
+            seconds = (status["now_us"] - status["started_us"]) / 1e6
+            return Text(f"{status['phase']} … {seconds:.0f} s", style="yellow")
+        text = Text(
+            f"version {status['version']}   {status['rows_per_s']:,.0f} events/s   "
+            f"lag {status['lag']:,}   batch {status['batch_ms']:.0f} ms   "
+            f"watermark delay {_delay(status['watermark_delay_ms'])}"
+        )
+        for count, what in ((status["late_rows"], "late"), (status["dead_rows"], "dead letters")):
+            text.append(f"   {count:,} {what}", style="yellow" if count else "")
+        return text
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < VIEWS_EVERY_S:
+            return
+        self._looked = now
+        for name in self._views.names():
+            self._newest[name] = newest_rows(self._views.table(name))
+
+
+def newest_rows(table: pa.Table) -> pa.Table:
+    """The largest rows of the newest window."""
+    if "window_start" not in table.column_names or not table.num_rows:
+        return table.slice(0, ROWS_SHOWN)
+    numbers = [
+        f.name for f in table.schema if pa.types.is_floating(f.type) or pa.types.is_integer(f.type)
+    ]
+    order = [("window_start", "descending"), *((name, "descending") for name in numbers[-1:])]
+    newest = table.sort_by(order).slice(0, ROWS_SHOWN)
+    latest = newest["window_start"][0]
+    rows = sum(1 for at in newest["window_start"] if at == latest)
+    return newest.slice(0, rows)
+
+
+def _topics(sources: dict[str, Any]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("topic", "events/s", "lag", "delay"):
+        table.add_column(name, justify="left" if name == "topic" else "right")
+    for name, source in sources.items():
+        delay = _delay(source["watermark_delay_ms"])
+        table.add_row(name, f"{source['rows_per_s']:,.1f}", f"{source['lag']:,}", delay)
+    return table
+
+
+def _rows(name: str, rows: pa.Table) -> Table:
+    table = Table(
+        box=None, padding=(0, 2, 0, 0), header_style="dim", title=name, title_justify="left"
+    )
+    columns = [c for c in rows.column_names if c != "window_end"]
+    for column in columns:
+        table.add_column(column.replace("window_start", "window"), no_wrap=True)
+    values = [plain_values(rows[c]) for c in columns]
+    for row in zip(*values, strict=True):
+        table.add_row(*(_short(value) for value in row))
+    return table
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return text if len(text) <= CHARS_MAX else text[: CHARS_MAX - 1] + "…"
+
+
+def _delay(ms: float | None) -> str:
+    """A delay in its largest unit: seconds while it matters, years for a log of long ago."""
+    if ms is None:
+        return "–"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    return " ".join(duration_text(int(ms) * 1000).split()[:2])
+
+
+def interactive() -> bool:
+    """Whether a person looks at standard error."""
+    return sys.stderr.isatty()

@@ -1,0 +1,445 @@
+"""Administration and metadata: topics, offsets, groups, producers."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from penstock.client import _hot
+from penstock.client._cluster import PATIENCE_S, Cluster, OnWait
+from penstock.client._connection import Connection
+from penstock.client._errors import (
+    LEADERLESS,
+    TOPIC_EXISTS,
+    UNKNOWN_TOPIC,
+    broker_error,
+)
+
+Partition = tuple[str, int]
+
+LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 2, 8, 9, 10
+LIST_GROUPS, CREATE_TOPICS, DELETE_TOPICS = 16, 19, 20
+INIT_PRODUCER_ID, DESCRIBE_PRODUCERS = 22, 61
+
+ADMIN_TIMEOUT_MS: Final = 30_000
+_WAIT_SLACK_S: Final = (
+    5.0  # how much longer than asked a long poll may take before it counts as lost
+)
+_WAIT_BYTES: Final = 1  # the first batch always comes whole; nothing more is wanted
+_TIMES: Final = {"earliest": -2, "latest": -1}
+
+
+class ProducerState(NamedTuple):
+    """What a partition's leader remembers of an idempotent producer."""
+
+    epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+
+
+class Lag(NamedTuple):
+    """How far a group is behind in a partition."""
+
+    committed: int
+    end: int
+
+
+class Client:
+    """A client for everything but records; not to be shared between threads.
+
+    Args:
+        bootstrap: "host:port[,host:port]".
+        client_id: the name the brokers log.
+        patience_s: how long to keep trying while a broker is away.
+        on_wait: called before each pause with what is waited for and the seconds so far.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        client_id: str = "penstock",
+        *,
+        patience_s: float = PATIENCE_S,
+        on_wait: OnWait | None = None,
+    ) -> None:
+        self._cluster = Cluster(
+            bootstrap, client_id=client_id, patience_s=patience_s, on_wait=on_wait
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._cluster.close()
+
+    # Topics
+
+    def topics(self) -> dict[str, int]:
+        """The number of partitions of each topic, Kafka's internal ones left out."""
+
+        def ask() -> dict[str, int]:
+            found = self._cluster.refresh(None)
+            return {
+                name: len(topic.leaders)
+                for name, topic in sorted(found.items())
+                if not topic.is_internal and not topic.error
+            }
+
+        return self._cluster.attempt("list topics", ask)
+
+    def partitions(self, topic: str) -> list[int]:
+        """A topic's partition numbers.
+
+        Raises:
+            BrokerError: there is no such topic.
+        """
+        return self._cluster.attempt(
+            f"describe topic {topic!r}", lambda: sorted(self._cluster.describe(topic).leaders)
+        )
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        exists_ok: bool = False,
+        replication: int = -1,
+    ) -> bool:
+        """Creates a topic and waits until its partitions can be written to.
+
+        Args:
+            name: its name.
+            partitions: how many.
+            configs: Kafka's topic configs.
+            exists_ok: whether a topic of this name may be there already.
+            replication: copies of each partition; -1 for the cluster's default.
+
+        Returns:
+            Whether it was created now.
+        """
+        settings = [{"name": k, "value": str(v)} for k, v in (configs or {}).items()]
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": replication,
+            "assignments": [],
+            "configs": settings,
+        }
+        fields = {"topics": [topic], "timeout": ADMIN_TIMEOUT_MS, "validate_only": False}
+        created = self._cluster.attempt(
+            f"create topic {name!r}",
+            lambda: self._create(fields, name, partitions, exists_ok=exists_ok),
+        )
+        self._cluster.attempt(f"lead topic {name!r}", lambda: self._require_leaders(name))
+        return created
+
+    def _create(self, fields: dict[str, Any], name: str, n: int, *, exists_ok: bool) -> bool:
+        """One try at creating a topic."""
+        answer = self._cluster.call(self._cluster.controller(), CREATE_TOPICS, fields)
+        found = answer["topics"][0]
+        if found["error_code"] == TOPIC_EXISTS and exists_ok:
+            return False
+        if found["error_code"]:
+            advice = "Choose another name, or use it as it is"
+            raise broker_error(
+                found["error_code"],
+                f"create topic {name!r} with {n} partitions",
+                advice if found["error_code"] == TOPIC_EXISTS else "",
+                found.get("error_message"),
+            )
+        return True
+
+    def _require_leaders(self, name: str) -> None:
+        """Raises a retriable error unless each partition of a topic has a leader."""
+        leaders = self._cluster.describe(name).leaders
+        missing = [p for p, node in leaders.items() if node < 0]
+        if missing or not leaders:
+            raise broker_error(LEADERLESS, f"lead partitions {missing} of topic {name!r}")
+
+    def delete_topic(self, name: str, *, missing_ok: bool = False) -> bool:
+        """Deletes a topic and its records.
+
+        Returns:
+            Whether it was there.
+        """
+        fields = {"topic_names": [name], "timeout": ADMIN_TIMEOUT_MS}
+
+        def ask() -> bool:
+            answer = self._cluster.call(self._cluster.controller(), DELETE_TOPICS, fields)
+            found = answer["responses"][0]
+            if found["error_code"] == UNKNOWN_TOPIC and missing_ok:
+                return False
+            if found["error_code"]:
+                raise broker_error(found["error_code"], f"delete topic {name!r}")
+            return True
+
+        return self._cluster.attempt(f"delete topic {name!r}", ask)
+
+    # Offsets
+
+    def offsets(
+        self,
+        topic: str,
+        at: Literal["earliest", "latest"] | int = "latest",
+        partitions: Sequence[int] | None = None,
+    ) -> dict[int, int]:
+        """An offset of each partition.
+
+        Args:
+            topic: its name.
+            at: `earliest` (the log's first), `latest` (the next to be written), or a timestamp in
+                ms: the first record at that time or later, the end where there is none.
+            partitions: which; all by default.
+        """
+
+        def ask() -> dict[int, int]:
+            wanted = partitions
+            if wanted is None:
+                wanted = sorted(self._cluster.describe(topic).leaders)
+            pairs = [(topic, p) for p in wanted]
+            found = self._list_offsets(pairs, _TIMES.get(str(at), at))
+            beyond = [pair for pair, offset in found.items() if offset < 0]
+            if beyond:
+                found |= self._list_offsets(beyond, _TIMES["latest"])
+            return {p: found[topic, p] for p in wanted}
+
+        return self._cluster.attempt(f"tell the offsets of topic {topic!r}", ask)
+
+    def end_offsets_many(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """The next offset of each partition of each topic, in one request to each broker.
+
+        Raises:
+            BrokerError: a topic does not exist.
+        """
+        names = list(dict.fromkeys(topics))
+
+        def ask() -> dict[str, dict[int, int]]:
+            described = self._cluster.refresh(names) if names else {}
+            for name in names:
+                if name not in described or described[name].error:
+                    self._cluster.describe(name)  # raises the error that says so
+            pairs = [(name, p) for name in names for p in sorted(described[name].leaders)]
+            ends: dict[str, dict[int, int]] = {name: {} for name in names}
+            for (name, p), offset in self._list_offsets(pairs, _TIMES["latest"]).items():
+                ends[name][p] = offset
+            return ends
+
+        return self._cluster.attempt("tell the end offsets of topics", ask)
+
+    def _list_offsets(self, pairs: Sequence[Partition], at: Any) -> dict[Partition, int]:
+        """One try at ListOffsets; -1 where no record is that young."""
+        found: dict[Partition, int] = {}
+        for connection, mine in self._cluster.by_leader(pairs).items():
+            topics = _by_topic(mine, lambda p: {"partition_index": p, "timestamp": at})
+            fields = {"replica_id": -1, "isolation_level": 0, "topics": topics}
+            for topic in self._cluster.call(connection, LIST_OFFSETS, fields)["topics"]:
+                for part in topic["partitions"]:
+                    pair = topic["name"], part["partition_index"]
+                    if part["error_code"]:
+                        raise broker_error(
+                            part["error_code"], "tell offsets of {}[{}]".format(*pair)
+                        )
+                    found[pair] = part["offset"]
+        return found
+
+    def wait_for_data(self, positions: Mapping[Partition, int], timeout_s: float) -> bool:
+        """Waits until any of these partitions has a record at its position or later.
+
+        Args:
+            positions: (topic, partition) -> the next offset to read.
+            timeout_s: how long to wait at most.
+
+        Returns:
+            Whether there is one; at once if there is one already.
+        """
+        deadline = time.monotonic() + timeout_s
+
+        def ask() -> bool:
+            rest_s = deadline - time.monotonic()
+            return self._long_poll(positions, max(rest_s, 0.0))
+
+        return self._cluster.attempt("wait for data", ask)
+
+    def _long_poll(self, positions: Mapping[Partition, int], timeout_s: float) -> bool:
+        """One Fetch to each leader; the first answer with data ends the wait."""
+        flights: dict[Connection, tuple[int, int]] = {}
+        for connection, pairs in self._cluster.by_leader(list(positions)).items():
+            version = self._cluster.version(connection, _hot.FETCH, _hot.FETCH_VERSIONS)
+            request = _hot.fetch_request(
+                version,
+                [(topic, p, positions[topic, p]) for topic, p in pairs],
+                wait_ms=int(timeout_s * 1000),
+                bytes_max=_WAIT_BYTES,
+            )
+            flexible = version >= _hot.FETCH_FLEXIBLE
+            number = connection.send(_hot.FETCH, version, [request], flexible=flexible)
+            flights[connection] = (number, version)
+        deadline = time.monotonic() + timeout_s + _WAIT_SLACK_S
+        try:
+            while flights:
+                rest_s = deadline - time.monotonic()
+                ready, _, _ = select.select(list(flights), [], [], max(rest_s, 0.0))
+                if not ready:
+                    raise TimeoutError("a broker did not answer a long poll")
+                for connection in ready:
+                    number, version = flights.pop(connection)
+                    if _has_data(version, connection.receive(number)):
+                        return True
+            return False
+        finally:
+            for connection in flights:  # their answers would come in the way of the next request
+                connection.close()
+
+    # Groups
+
+    def commit(self, group: str, offsets: Mapping[Partition, int], metadata: str = "") -> None:
+        """Commits offsets of a group that has no members at the moment."""
+        topics = _by_topic(
+            list(offsets),
+            lambda p, topic: {
+                "partition_index": p,
+                "committed_offset": offsets[topic, p],
+                "committed_leader_epoch": -1,
+                "committed_metadata": metadata,
+            },
+        )
+        fields = {
+            "group_id": group,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "retention_time": -1,
+            "topics": topics,
+        }
+
+        def ask() -> None:
+            answer = self._cluster.call(self._coordinator(group), OFFSET_COMMIT, fields)
+            for topic in answer["topics"]:
+                for part in topic["partitions"]:
+                    if part["error_code"]:
+                        raise broker_error(part["error_code"], f"commit offsets of group {group!r}")
+
+        self._cluster.attempt(f"commit offsets of group {group!r}", ask)
+
+    def committed(self, group: str, topics: Iterable[str] | None = None) -> dict[Partition, int]:
+        """The offsets that a group has committed, for these topics or all."""
+        wanted = None if topics is None else set(topics)
+        fields = {"group_id": group, "topics": None, "require_stable": False}
+
+        def ask() -> dict[Partition, int]:
+            answer = self._cluster.call(self._coordinator(group), OFFSET_FETCH, fields)
+            if answer.get("error_code"):
+                raise broker_error(answer["error_code"], f"tell the offsets of group {group!r}")
+            return {
+                (topic["name"], part["partition_index"]): part["committed_offset"]
+                for topic in answer["topics"]
+                if wanted is None or topic["name"] in wanted
+                for part in topic["partitions"]
+                if part["committed_offset"] >= 0
+            }
+
+        return self._cluster.attempt(f"tell the offsets of group {group!r}", ask)
+
+    def groups(self) -> dict[str, str]:
+        """The state of each consumer group that this broker coordinates."""
+
+        def ask() -> dict[str, str]:
+            answer = self._cluster.call(self._cluster.any(), LIST_GROUPS, {})
+            return {g["group_id"]: g.get("group_state", "") for g in answer["groups"]}
+
+        return self._cluster.attempt("list groups", ask)
+
+    def lag(self, group: str) -> dict[Partition, Lag]:
+        """How far a group is behind in each partition that it has committed an offset of."""
+        committed = self.committed(group)
+        ends = self.end_offsets_many({topic for topic, _ in committed})
+        return {(t, p): Lag(offset, ends[t][p]) for (t, p), offset in committed.items()}
+
+    def _coordinator(self, group: str) -> Connection:
+        """The connection to a group's coordinator."""
+        fields = {"key": group, "key_type": 0}
+        answer = self._cluster.call(self._cluster.any(), FIND_COORDINATOR, fields)
+        if answer["error_code"]:
+            raise broker_error(answer["error_code"], f"coordinate group {group!r}")
+        return self._cluster.connect((answer["host"], answer["port"]))
+
+    # Producers
+
+    def init_producer_id(self) -> tuple[int, int]:
+        """A new producer id and its epoch, for idempotent writes."""
+        fields = {"transactional_id": None, "transaction_timeout": ADMIN_TIMEOUT_MS}
+
+        def ask() -> tuple[int, int]:
+            answer = self._cluster.call(self._cluster.any(), INIT_PRODUCER_ID, fields)
+            if answer["error_code"]:
+                raise broker_error(answer["error_code"], "give out a producer id")
+            return answer["producer_id"], answer["producer_epoch"]
+
+        return self._cluster.attempt("get a producer id", ask)
+
+    def describe_producers(
+        self, topic: str, partitions: Sequence[int]
+    ) -> dict[int, dict[int, int]]:
+        """The last sequence number of each idempotent producer, by partition and producer id."""
+        return {
+            p: {producer: state.last_sequence for producer, state in producers.items()}
+            for p, producers in self.producer_states(topic, partitions).items()
+        }
+
+    def producer_states(
+        self, topic: str, partitions: Sequence[int]
+    ) -> dict[int, dict[int, ProducerState]]:
+        """What the leaders remember of idempotent producers, by partition and producer id."""
+        return self._cluster.attempt(
+            f"describe producers of topic {topic!r}",
+            lambda: producer_states(self._cluster, topic, partitions),
+        )
+
+
+def producer_states(
+    cluster: Cluster, topic: str, partitions: Sequence[int]
+) -> dict[int, dict[int, ProducerState]]:
+    """One try at DescribeProducers."""
+    found: dict[int, dict[int, ProducerState]] = {}
+    for connection, mine in cluster.by_leader([(topic, p) for p in partitions]).items():
+        fields = {"topics": [{"name": topic, "partition_indexes": [p for _, p in mine]}]}
+        for answer in cluster.call(connection, DESCRIBE_PRODUCERS, fields)["topics"]:
+            for part in answer["partitions"]:
+                if part["error_code"]:
+                    what = f"describe producers of partition {part['partition_index']} of {topic!r}"
+                    raise broker_error(part["error_code"], what, "", part["error_message"])
+                found[part["partition_index"]] = {
+                    p["producer_id"]: ProducerState(
+                        p["producer_epoch"], p["last_sequence"], p["last_timestamp"]
+                    )
+                    for p in part["active_producers"]
+                }
+    return found
+
+
+def _by_topic(pairs: Sequence[Partition], entry: Any) -> list[dict[str, Any]]:
+    """Partitions as Kafka's messages nest them: topics, and in each its partitions' entries."""
+    takes_topic = entry.__code__.co_argcount == 2
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for topic, p in pairs:
+        topics.setdefault(topic, []).append(entry(p, topic) if takes_topic else entry(p))
+    return [{"name": topic, "partitions": parts} for topic, parts in topics.items()]
+
+
+def _has_data(version: int, frame: memoryview) -> bool:
+    """Whether a Fetch answer holds records."""
+    error, parts = _hot.read_fetch(version, frame)
+    if error:
+        raise broker_error(error, "wait for data")
+    for part in parts:
+        if part.error:
+            what = f"wait for data in partition {part.partition} of topic {part.topic!r}"
+            raise broker_error(part.error, what)
+    return any(part.end > part.start for part in parts)

@@ -1,0 +1,308 @@
+"""Writes columns to partitions, each record once.
+
+Exactly once on retries (KIP-98): each batch carries a producer id, an epoch and the sequence number
+of its first record, and a partition's leader stores a batch only if it follows on the last one.
+Batch boundaries depend on the input alone, so a process that starts over and sends the same input
+finds what it had already stored, whole batch by whole batch, and goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.client import _hot
+from penstock.client._cluster import PATIENCE_S, Cluster, OnWait
+from penstock.client._errors import (
+    DUPLICATE_SEQUENCE,
+    INVALID_PRODUCER_EPOCH,
+    MESSAGE_TOO_LARGE,
+    OUT_OF_ORDER_SEQUENCE,
+    PRODUCER_FENCED,
+    RECORD_LIST_TOO_LARGE,
+    broker_error,
+)
+from penstock.client.client import INIT_PRODUCER_ID, producer_states
+from penstock.errors import BrokerError, FencedError, LimitError, ProtocolError, UserError
+from penstock.wire.columns import BATCH_BYTES_MAX, SEQUENCE_MODULUS, Headers, encode
+
+PRODUCE_TIMEOUT_MS: Final = 30_000  # how long replicas may take
+IN_FLIGHT_MAX: Final = 5  # a leader recognises the last five batches of a producer, and no more
+RESUMES_MAX: Final = 100  # out-of-order answers in one send before something must be wrong
+
+_OFFSET_BYTES: Final = 8  # at the start of a batch, outside its checksum
+_COUNT_AT: Final = 57  # in a batch's header
+_SEQUENCE_AT: Final = 53
+_HALF: Final = SEQUENCE_MODULUS // 2
+
+
+class Producer:
+    """Writes columns; not to be shared between threads.
+
+    Args:
+        bootstrap: "host:port[,host:port]".
+        acks: "all" to wait until records are on disk (and replicated), 1 for the leader's memory.
+        compression: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
+        batch_bytes_max: a batch's size before compression.
+        client_id: the name the brokers log.
+        patience_s: how long to keep trying while a broker is away.
+        on_wait: called before each pause with what is waited for and the seconds so far.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        acks: Literal["all", 1] = "all",
+        compression: str = "none",
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+        client_id: str = "penstock",
+        patience_s: float = PATIENCE_S,
+        on_wait: OnWait | None = None,
+    ) -> None:
+        if acks not in ("all", 1):
+            raise UserError(f"expected acks of 'all' or 1; found {acks!r}")
+        self._cluster = Cluster(
+            bootstrap, client_id=client_id, patience_s=patience_s, on_wait=on_wait
+        )
+        self._acks = -1 if acks == "all" else 1
+        self._compression = compression
+        self._batch_bytes_max = batch_bytes_max
+        self._own: tuple[int, int] | None = None
+        self._next_sequence: dict[tuple[str, int], int] = {}
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections. Nothing is buffered: what was sent is stored."""
+        self._cluster.close()
+
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        keys: pa.Array[Any] | pa.ChunkedArray[Any] | None,
+        values: pa.Array[Any] | pa.ChunkedArray[Any],
+        timestamps_ms: npt.NDArray[np.int64],
+        *,
+        headers: Sequence[Headers] | None = None,
+        producer_id: int | None = None,
+        producer_epoch: int = 0,
+        base_sequence: int = 0,
+    ) -> int:
+        """Writes records to a partition and waits until they are acknowledged.
+
+        Without a producer id the producer takes one of its own and counts sequences itself. With
+        one, the caller does, and the same call may be repeated, by any process, without storing
+        anything twice.
+
+        Args:
+            topic: its name.
+            partition: its number.
+            keys: binary or string, or None where all are null.
+            values: binary or string.
+            timestamps_ms: int64[n].
+            headers: one sequence of (name, value) per record.
+            producer_id: of an idempotent producer.
+            producer_epoch: its epoch; the leader refuses older ones than it has seen.
+            base_sequence: the first record's sequence number.
+
+        Returns:
+            The sequence number of the next record (after 2^31 - 1 comes 0).
+
+        Raises:
+            FencedError: a producer with a newer epoch has written.
+            LimitError: the broker does not take a record as large as one of these.
+            BrokerError: the broker refused for good, or patience ran out.
+        """
+        own = producer_id is None
+        if producer_id is None:
+            producer_id, producer_epoch = self._own_id()
+            base_sequence = self._next_sequence.get((topic, partition), 0)
+        batches = encode(
+            keys,
+            values,
+            timestamps_ms,
+            batch_bytes_max=self._batch_bytes_max,
+            compression=self._compression,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            headers=headers,
+        )
+        for batch in batches:  # a broker gives offsets, and Kafka's refuses batches that have some
+            batch[:_OFFSET_BYTES] = bytes(_OFFSET_BYTES)
+        sending = _Sending(
+            self._cluster, topic, partition, batches, self._acks, producer_id, producer_epoch
+        )
+        try:
+            sending.run()
+        except Exception:
+            if own:  # what was stored is not known, so these sequence numbers can't be used again
+                self._own = None
+                self._next_sequence.clear()
+            raise
+        following = (base_sequence + len(values)) % SEQUENCE_MODULUS
+        if own:
+            self._next_sequence[topic, partition] = following
+        return following
+
+    def _own_id(self) -> tuple[int, int]:
+        """This producer's own id and epoch, asked for once."""
+        if self._own is None:
+            self._own = self._cluster.attempt("get a producer id", self._ask_for_id)
+        return self._own
+
+    def _ask_for_id(self) -> tuple[int, int]:
+        """One try at InitProducerId."""
+        fields = {"transactional_id": None, "transaction_timeout": PRODUCE_TIMEOUT_MS}
+        answer = self._cluster.call(self._cluster.any(), INIT_PRODUCER_ID, fields)
+        if answer["error_code"]:
+            raise broker_error(answer["error_code"], "give out a producer id")
+        return answer["producer_id"], answer["producer_epoch"]
+
+
+class _Sending:
+    """Batches on their way to one partition; `done` of them are stored."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        partition: int,
+        batches: list[memoryview],
+        acks: int,
+        producer_id: int,
+        producer_epoch: int,
+    ) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._partition = partition
+        self._batches = batches
+        self._acks = acks
+        self._producer_id = producer_id
+        self._producer_epoch = producer_epoch
+        self._resumes = 0
+        self.done = 0
+
+    @property
+    def _what(self) -> str:
+        """For messages."""
+        return f"write to partition {self._partition} of topic {self._topic!r}"
+
+    def run(self) -> None:
+        """Sends until every batch is stored."""
+        while self.done < len(self._batches):
+            before = self.done
+            self._cluster.attempt(self._what, self._send_window)
+            if self.done == before:
+                self._resumes += 1
+
+    def _send_window(self) -> None:
+        """Sends on from the first batch that isn't stored, a few ahead of their answers.
+
+        Returns when all are stored, or when the leader's sequence was looked up and `done` moved.
+        """
+        connection = self._cluster.leader(self._topic, self._partition)
+        version = self._cluster.version(connection, _hot.PRODUCE, _hot.PRODUCE_VERSIONS)
+        flights: deque[int] = deque()
+        following = self.done
+        try:
+            while self.done < len(self._batches):
+                while following < len(self._batches) and len(flights) < IN_FLIGHT_MAX:
+                    parts = _hot.produce_request(
+                        version,
+                        self._topic,
+                        self._partition,
+                        self._batches[following],
+                        acks=self._acks,
+                        timeout_ms=PRODUCE_TIMEOUT_MS,
+                    )
+                    flexible = version >= _hot.PRODUCE_FLEXIBLE
+                    flights.append(connection.send(_hot.PRODUCE, version, parts, flexible=flexible))
+                    following += 1
+                frame = connection.receive(flights.popleft())
+                if not self._judge(_hot.read_produce(version, frame)):
+                    return
+        finally:
+            for number in flights:
+                connection.discard(number)
+
+    def _judge(self, answer: list[_hot.Produced]) -> bool:
+        """Counts the next batch as stored, or raises; False where sending must begin anew."""
+        if len(answer) != 1 or answer[0].partition != self._partition:
+            raise ProtocolError(f"expected one partition in a Produce answer; found {answer}")
+        code = answer[0].error
+        if code in (0, DUPLICATE_SEQUENCE):
+            self.done += 1
+            return True
+        if code == OUT_OF_ORDER_SEQUENCE:
+            self._skip_stored()
+            return False
+        if code in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED):
+            raise FencedError(
+                f"expected to {self._what} as producer {self._producer_id} of epoch "
+                f"{self._producer_epoch}; found that a newer owner has written with a later epoch. "
+                "This process must stop"
+            )
+        if code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE):
+            size = len(self._batches[self.done])
+            raise LimitError(
+                f"expected the broker to take a batch of {size} bytes into topic {self._topic!r}; "
+                "found that it is over its limit. Raise the topic's max.message.bytes, or send "
+                "smaller records"
+            )
+        raise broker_error(code, self._what, "", answer[0].message)
+
+    def _skip_stored(self) -> None:
+        """Moves on to the first batch that the leader hasn't stored, by its own account.
+
+        Raises:
+            BrokerError: the leader's last sequence is not one that these batches follow on.
+        """
+        states = producer_states(self._cluster, self._topic, [self._partition])
+        state = states.get(self._partition, {}).get(self._producer_id)
+        first = _span(self._batches[self.done])[0]
+        if state is not None and self._resumes < RESUMES_MAX:
+            last = state.last_sequence
+            while self.done < len(self._batches) and _covers(self._batches[self.done], last):
+                self.done += 1
+            if self.done == len(self._batches):
+                return
+            first = _span(self._batches[self.done])[0]
+            same_epoch = state.epoch == self._producer_epoch
+            if same_epoch and first == (last + 1) % SEQUENCE_MODULUS:
+                return
+        found = "nothing of this producer"
+        if state is not None:
+            found = (
+                f"sequence {state.last_sequence} of epoch {state.epoch} (a new epoch begins at 0)"
+            )
+        raise BrokerError(
+            f"expected the leader of partition {self._partition} of topic {self._topic!r} to have "
+            f"stored producer {self._producer_id}'s records up to sequence {first - 1}; "
+            f"found {found}. Records in between were lost, or were sent in other batches",
+            code=OUT_OF_ORDER_SEQUENCE,
+        )
+
+
+def _span(batch: memoryview) -> tuple[int, int]:
+    """A batch's first sequence number and its record count."""
+    first = int.from_bytes(batch[_SEQUENCE_AT : _SEQUENCE_AT + 4], "big", signed=True)
+    return first, int.from_bytes(batch[_COUNT_AT : _COUNT_AT + 4], "big")
+
+
+def _covers(batch: memoryview, last_sequence: int) -> bool:
+    """Whether a batch lies wholly at or before a sequence number, on the circle of 2^31."""
+    first, count = _span(batch)
+    ahead = (last_sequence - (first + count - 1)) % SEQUENCE_MODULUS
+    return ahead < _HALF

@@ -1,0 +1,258 @@
+"""Reads ranges of partitions as columns.
+
+While a chunk is being decoded and used, the broker is already sending the next one. Each chunk has
+a receive buffer of its own: `Records` stay valid for as long as they are held.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from penstock.client import _hot
+from penstock.client._cluster import PATIENCE_S, Cluster, OnWait
+from penstock.client._connection import Connection
+from penstock.client._errors import OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE, broker_error
+from penstock.errors import BrokerError, CorruptError, ProtocolError
+from penstock.wire.columns import Batches, Records, decode, scan
+
+CHUNK_BYTES: Final = 16 << 20  # large enough that a request costs nothing beside its bytes
+CHUNK_BYTES_MIN: Final = 64 << 10
+CHUNK_BYTES_MAX: Final = 1 << 30  # a single batch can't be larger than a response
+WAIT_MS: Final = 500  # a long poll's length, as Kafka's own consumer's
+
+# How far the estimate of a range's bytes may fall short before a second request is needed.
+_ESTIMATE_SLACK: Final = 1.25
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A request under way."""
+
+    connection: Connection
+    number: int
+    version: int
+    offset: int
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """Where reading a partition stands."""
+
+    topic: str
+    partition: int
+    position: int
+    stop: int
+    chunk_bytes: int
+    may_skip: bool
+    bytes_per_offset: float = 0.0
+    flight: _Flight | None = None
+    end_seen_at: float | None = None
+    high_watermark: int = field(default=-1)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"partition {self.partition} of topic {self.topic!r}"
+
+
+class Reader:
+    """Reads partitions over connections that it keeps; not to be shared between threads.
+
+    Args:
+        bootstrap: "host:port[,host:port]".
+        client_id: the name the brokers log.
+        patience_s: how long to keep trying while a broker is away, or an offset isn't there yet.
+        on_wait: called before each pause with what is waited for and the seconds so far.
+        verify_crc: whether to check each batch's checksum.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "penstock",
+        patience_s: float = PATIENCE_S,
+        on_wait: OnWait | None = None,
+        verify_crc: bool = True,
+    ) -> None:
+        self._cluster = Cluster(
+            bootstrap, client_id=client_id, patience_s=patience_s, on_wait=on_wait
+        )
+        self._verify_crc = verify_crc
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._cluster.close()
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        from_offset: int,
+        to_offset: int,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        missing: Literal["error", "skip"] = "error",
+    ) -> Iterator[Records]:
+        """Reads the records with `from_offset <= offset < to_offset`, in order.
+
+        Offsets that compaction removed or that transaction markers took are simply not there.
+
+        Args:
+            topic: its name.
+            partition: its number.
+            from_offset: the first offset.
+            to_offset: the offset to stop before. Where the partition does not reach that far yet,
+                the reader waits for it, up to its patience.
+            chunk_bytes: about how much to ask for at a time; a larger batch still comes whole.
+            missing: what to do where retention has removed the first offsets: `error`, or `skip`.
+
+        Yields:
+            Records that are never empty.
+
+        Raises:
+            BrokerError: `OFFSET_OUT_OF_RANGE` where offsets were removed; or patience ran out.
+            CorruptError: a batch is damaged.
+        """
+        cursor = _Cursor(topic, partition, from_offset, to_offset, chunk_bytes, missing == "skip")
+        try:
+            while cursor.position < cursor.stop:
+                batches = self._cluster.attempt(
+                    f"read {cursor.name}", lambda: self._next_batches(cursor)
+                )
+                if batches is None:
+                    continue
+                batches.check_order(cursor.position)
+                start, cursor.position = cursor.position, batches.next_offset
+                span = cursor.position - int(start)
+                cursor.bytes_per_offset = batches.whole_bytes / max(span, 1)
+                if cursor.position < cursor.stop:
+                    self._request_ahead(cursor)
+                records = decode(batches, verify_crc=self._verify_crc).between(start, to_offset)
+                if len(records):
+                    yield records
+        finally:
+            if cursor.flight is not None:
+                cursor.flight.connection.discard(cursor.flight.number)
+
+    def _request_ahead(self, cursor: _Cursor) -> None:
+        """Sends the next request; a failure shows when its answer is awaited."""
+        try:
+            self._request(cursor)
+        except OSError:
+            cursor.flight = None
+
+    def _request(self, cursor: _Cursor) -> _Flight:
+        """Sends a request for what follows the cursor's position."""
+        connection = self._cluster.leader(cursor.topic, cursor.partition)
+        version = self._cluster.version(connection, _hot.FETCH, _hot.FETCH_VERSIONS)
+        bytes_max = cursor.chunk_bytes
+        if cursor.bytes_per_offset:
+            rest = (cursor.stop - cursor.position) * cursor.bytes_per_offset * _ESTIMATE_SLACK
+            bytes_max = min(bytes_max, int(rest) + CHUNK_BYTES_MIN)
+        request = _hot.fetch_request(
+            version,
+            [(cursor.topic, cursor.partition, cursor.position)],
+            wait_ms=WAIT_MS,
+            bytes_max=bytes_max,
+        )
+        flexible = version >= _hot.FETCH_FLEXIBLE
+        number = connection.send(_hot.FETCH, version, [request], flexible=flexible)
+        cursor.flight = _Flight(connection, number, version, cursor.position)
+        return cursor.flight
+
+    def _next_batches(self, cursor: _Cursor) -> Batches | None:
+        """Awaits the next chunk; None where the cursor was moved or must ask again.
+
+        Raises:
+            OSError, BrokerError: as `Cluster.attempt` expects; the cursor then has no request.
+        """
+        flight = cursor.flight
+        cursor.flight = None
+        if flight is None or flight.offset != cursor.position:
+            flight = self._request(cursor)
+            cursor.flight = None
+        frame = flight.connection.receive(flight.number)
+        error, found = _hot.read_fetch(flight.version, frame)
+        if error:
+            raise broker_error(error, f"read {cursor.name}")
+        if len(found) != 1 or found[0].partition != cursor.partition:
+            raise ProtocolError(f"expected {cursor.name} alone in the answer; found {found}")
+        return self._judge(cursor, found[0], frame)
+
+    def _judge(self, cursor: _Cursor, part: _hot.Fetched, frame: memoryview) -> Batches | None:
+        """What an answer means for the cursor."""
+        cursor.high_watermark = part.high_watermark
+        if part.error == OFFSET_OUT_OF_RANGE:
+            self._out_of_range(cursor)
+            return None
+        if part.error:
+            raise broker_error(part.error, f"read {cursor.name} from offset {cursor.position}")
+        batches = scan(frame[part.start : part.end])
+        if len(batches.table):
+            cursor.end_seen_at = None
+            return batches
+        if part.end > part.start:
+            self._ask_for_more(cursor, part.end - part.start)
+        else:
+            self._wait_for_end(cursor)
+        return None
+
+    def _out_of_range(self, cursor: _Cursor) -> None:
+        """Skips to the log's first offset, or says that offsets are gone."""
+        log_start, log_end = (self._offset(cursor, which) for which in (-2, -1))
+        if cursor.may_skip and cursor.position < log_start:
+            cursor.position = log_start
+            return
+        raise broker_error(
+            OFFSET_OUT_OF_RANGE,
+            f"have offset {cursor.position} of {cursor.name}",
+            "Records that retention removed are gone: read from the log's start "
+            "(missing='skip'), or restore the topic",
+            f"the log goes from {log_start} to {log_end}",
+        )
+
+    def _offset(self, cursor: _Cursor, which: int) -> int:
+        """The log's first (-2) or next (-1) offset."""
+        part = {"partition_index": cursor.partition, "timestamp": which}
+        fields = {"replica_id": -1, "topics": [{"name": cursor.topic, "partitions": [part]}]}
+        connection = self._cluster.leader(cursor.topic, cursor.partition)
+        answer = self._cluster.call(connection, 2, fields)
+        found = answer["topics"][0]["partitions"][0]
+        if found["error_code"]:
+            raise broker_error(found["error_code"], f"tell the offsets of {cursor.name}")
+        return int(found["offset"])
+
+    def _ask_for_more(self, cursor: _Cursor, got: int) -> None:
+        """Doubles the chunk after an answer that held no whole batch."""
+        if cursor.chunk_bytes >= CHUNK_BYTES_MAX:
+            raise CorruptError(
+                f"expected a record batch of at most {CHUNK_BYTES_MAX} bytes (CHUNK_BYTES_MAX) at "
+                f"offset {cursor.position} of {cursor.name}; found {got} bytes without a whole "
+                "one. The log is damaged there: read from a later offset, or restore it"
+            )
+        cursor.chunk_bytes = min(2 * max(cursor.chunk_bytes, got), CHUNK_BYTES_MAX)
+        cursor.bytes_per_offset = 0.0
+
+    def _wait_for_end(self, cursor: _Cursor) -> None:
+        """Notes that the log ends here, and gives up if it has for too long."""
+        now = time.monotonic()
+        if cursor.end_seen_at is None:
+            cursor.end_seen_at = now
+        if now - cursor.end_seen_at > self._cluster.patience_s:
+            raise BrokerError(
+                f"expected {cursor.name} to have records up to offset {cursor.stop}; found that "
+                f"it ends at {cursor.high_watermark}, for {self._cluster.patience_s:g} s. Records "
+                "that were there are lost, or the range was never written: compare the offsets "
+                "with those of the log (penstock topics)",
+                code=OFFSET_NOT_AVAILABLE,
+            )

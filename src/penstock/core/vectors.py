@@ -1,0 +1,133 @@
+"""Arrow columns as NumPy vectors, which is what the Numba kernels work on.
+
+A fixed-width column becomes its *codes*: int64 numbers of the same order as the values, so that one
+kernel compares, hashes and finds extremes for every type. A text column becomes offsets and bytes.
+NULLs travel beside them as a validity vector; the code under a NULL is 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import SchemaError
+
+Vector: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+NONE: Final[Vector] = np.zeros(0, np.bool_)  # stands for "every row is valid"
+_FLIP: Final = np.int64(0x7FFFFFFFFFFFFFFF)
+
+
+def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column as one array; a copy only where it has several chunks."""
+    if isinstance(column, pa.ChunkedArray):
+        if column.num_chunks == 1:
+            return column.chunk(0)
+        return column.combine_chunks()
+    return column
+
+
+def validity(column: pa.Array) -> Vector:
+    """bool[n], or `NONE` where no row is NULL."""
+    if column.null_count == 0:
+        return NONE
+    return np.ascontiguousarray(pc.is_valid(column).to_numpy(zero_copy_only=False))
+
+
+def is_text(type_: pa.DataType) -> bool:
+    """Whether values of the type are bytes of varying length."""
+    return bool(
+        pa.types.is_string(type_)
+        or pa.types.is_binary(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_large_binary(type_)
+    )
+
+
+def is_fixed(type_: pa.DataType) -> bool:
+    """Whether values of the type have codes."""
+    return bool(
+        pa.types.is_boolean(type_)
+        or (pa.types.is_integer(type_) and type_ != pa.uint64())
+        or pa.types.is_float32(type_)
+        or pa.types.is_float64(type_)
+        or pa.types.is_timestamp(type_)
+        or pa.types.is_date(type_)
+        or pa.types.is_time(type_)
+        or pa.types.is_duration(type_)
+    )
+
+
+def is_float(type_: pa.DataType) -> bool:
+    """Whether values of the type are binary floating point."""
+    return bool(pa.types.is_float32(type_) or pa.types.is_float64(type_))
+
+
+def raw(column: pa.Array) -> Vector:
+    """The values of a fixed-width column as they lie in memory (no copy, but for booleans).
+
+    Raises:
+        SchemaError: the type has no fixed width.
+    """
+    type_ = column.type
+    if not is_fixed(type_):
+        raise SchemaError(
+            f"expected a column of numbers, booleans, timestamps or dates; found {type_}. "
+            "Cast it, or leave it out of the keys and aggregates"
+        )
+    if pa.types.is_boolean(type_):
+        return np.asarray(column.cast(pa.uint8()).fill_null(0).to_numpy(zero_copy_only=False))
+    data = column.buffers()[1]
+    dtype = type_.to_pandas_dtype() if pa.types.is_primitive(type_) else None
+    if not (pa.types.is_integer(type_) or is_float(type_)):
+        dtype = np.int32 if type_.bit_width == 32 else np.int64
+    if data is None or len(column) == 0:
+        return np.zeros(len(column), dtype)
+    width = type_.bit_width // 8
+    return np.frombuffer(data, dtype, len(column), column.offset * width)
+
+
+def codes(column: pa.Array) -> Vector:
+    """int64[n] of the same order as a fixed-width column's values; 0 under a NULL.
+
+    -0.0 is 0.0, and every NaN is one value, greater than all numbers.
+
+    Raises:
+        SchemaError: the type has no fixed width.
+    """
+    values = raw(column)
+    if is_float(column.type):
+        values = float_codes(values.astype(np.float64, copy=False))
+    elif values.dtype != np.int64:
+        values = values.astype(np.int64)
+    if column.null_count:
+        values = np.where(validity(column), values, np.int64(0))
+    return values
+
+
+def float_codes(values: Vector) -> Vector:
+    """int64[n] of the same order as float64[n]."""
+    values = values + 0.0  # -0.0 becomes 0.0
+    bits = values.view(np.int64)
+    bits[np.isnan(values)] = 0x7FF8000000000000
+    return bits ^ ((bits >> 63) & _FLIP)
+
+
+def text(column: pa.Array) -> tuple[Vector, Vector]:
+    """A text column as offsets int32[n + 1] and bytes uint8[...]; no copy."""
+    if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
+        column = column.cast(pa.binary())
+    _, offsets, data = column.buffers()
+    if len(column) == 0 or offsets is None:
+        return np.zeros(1, np.int32), np.zeros(0, np.uint8)
+    starts = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
+    body = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return starts, body
+
+
+def from_int64(values: Vector) -> pa.Array:
+    """int64[n] as an Arrow column without NULLs; no copy."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])

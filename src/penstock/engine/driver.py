@@ -1,0 +1,411 @@
+"""The driver: plans a batch, has it run, commits it; over and over.
+
+    plan N   = end of the log, watermarks, clock          written down, once
+    run N    = tasks over plan N and version N-1          on Spark, or in this process
+    version N = what the tasks report                     committed if absent, all of it at once
+
+A crash between any two steps is mended by taking the same steps again. See `penstock.engine.store`
+for why two drivers at once can't do harm.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from penstock import errors
+from penstock.engine.log import Log
+from penstock.engine.physical import Physical, Placed
+from penstock.engine.plan import Plan, Split
+from penstock.engine.store import Json, Store
+from penstock.engine.tasks import ERROR, REPORT, Message
+from penstock.errors import FlowError, PenstockError
+from penstock.flow.graph import RowStep, Source, source_of, table_of
+from penstock.ops.rows import Select, Where
+
+__all__ = ["Driver", "Limits", "Progress"]
+
+VACUUM_EVERY: Final = 8  # versions: often enough that files stay few, seldom enough to cost nothing
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one batch may take on.
+
+    Attributes:
+        rows_max: of one partition in one batch; bounds how long a batch takes when catching up.
+    """
+
+    rows_max: int = 2_000_000
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What one batch did, for people and pages.
+
+    Attributes:
+        version: the batch's number.
+        batch_ms: from the plan to the commit.
+        rows: records read.
+        late_rows: rows too late for at least one of their windows.
+        dead_rows: dead letters written.
+        sources: by topic: `rows` read, `lag` in records, `watermark_us` or None.
+        seconds: by part of the work, added up over tasks.
+    """
+
+    version: int
+    batch_ms: float
+    rows: int
+    late_rows: int
+    dead_rows: int
+    sources: dict[str, Json] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Driver:
+    """One owner of one pipeline. Construct it, then call `step` until it is enough."""
+
+    def __init__(
+        self,
+        physical: Physical,
+        store: Store,
+        log: Log,
+        *,
+        lanes: int,
+        dead_letter_topic: str,
+        wall_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
+        limits: Limits | None = None,
+    ) -> None:
+        self.physical, self.store, self.log = physical, store, log
+        self.lanes, self.dead_letter_topic = lanes, dead_letter_topic
+        self.limits = limits or Limits()
+        self._wall_us = wall_us
+        self.epoch = store.claim(f"process {os.getpid()} on {socket.gethostname()}")
+        number = store.newest_version()
+        self.version: Json = store.version(number) if number else _first_version(physical)
+        _check_same_flow(self.version, physical)
+        self._data_seen_us: dict[str, dict[str, int]] = {}
+        self._ends: dict[str, dict[int, int]] = {}
+        self._vacuumed = 0
+
+    # -- one batch ----------------------------------------------------------------------------------
+
+    def step(
+        self, execute: Callable[[Plan], Iterable[Message]], *, timeout_s: float = 0.0
+    ) -> Progress | None:
+        """Runs one batch; None where there was nothing to do in `timeout_s`.
+
+        Raises:
+            FencedError: another process has taken over the pipeline.
+            PenstockError: a task failed; what it said.
+        """
+        self.store.check_owner(self.epoch)
+        plan = self._pending() or self._new_plan(timeout_s)
+        if plan is None:
+            return None
+        started = time.perf_counter()
+        reports = _reports(execute(plan), plan)
+        content = self._merge(plan, reports)
+        self.store.check_owner(self.epoch)
+        if not self.store.commit(plan.version, content):
+            content = self.store.version(plan.version)
+        self.version = content
+        self._vacuum()
+        return self._progress(plan, reports, 1_000 * (time.perf_counter() - started))
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all that was in the log at the last look has been read."""
+        offsets = self.version["offsets"]
+        return all(
+            offsets[topic].get(str(p), 0) >= end
+            for topic, ends in self._ends.items()
+            for p, end in ends.items()
+        )
+
+    # -- planning -----------------------------------------------------------------------------------
+
+    def _pending(self) -> Plan | None:
+        content = self.store.plan(self.version["version"] + 1)
+        return None if content is None else Plan.from_json(content)
+
+    def _new_plan(self, timeout_s: float) -> Plan | None:
+        topics = [source.topic for source in self.physical.graph.sources]
+        self._ends = self.log.end_offsets(topics)
+        now_us = self._wall_us()
+        splits = self._splits()
+        watermarks = {s.topic: w for s in self._sources() if (w := self._watermark(s, now_us)) is not None}
+        if all(s.start == s.end for s in splits) and not self._closes_windows(watermarks):
+            if timeout_s > 0:
+                self.log.wait(self._next_offsets(), timeout_s)
+                return self._new_plan(0)
+            return None
+        plan = Plan(
+            version=self.version["version"] + 1,
+            epoch=self.epoch,
+            wall_us=now_us,
+            splits=splits,
+            watermark_us=watermarks,
+            writers=self._writers(),
+        )
+        return Plan.from_json(self.store.write_plan(plan.version, plan.to_json()))
+
+    def _sources(self) -> tuple[Source, ...]:
+        return self.physical.graph.sources
+
+    def _splits(self) -> tuple[Split, ...]:
+        """A split for every partition, empty ones too: closing windows is work as well."""
+        ranges = []
+        for source in self._sources():
+            starts = self.version["offsets"][source.topic]
+            newest = self.version["newest_us"].get(source.topic, {})
+            missing = [p for p in self._ends[source.topic] if str(p) not in starts]
+            if missing:
+                starts |= {
+                    str(p): o
+                    for p, o in self.log.start_offsets([source.topic])[source.topic].items()
+                    if p in missing
+                }
+            for partition in range(self.physical.partitions[source.topic]):
+                start = starts[str(partition)]
+                end = max(start, min(self._ends[source.topic][partition], start + self.limits.rows_max))
+                ranges.append((source.topic, partition, start, end, newest.get(str(partition))))
+        ranges.sort(key=lambda r: r[2] - r[3])  # the longest first, then dealt out in turn
+        splits = [Split(*r, lane=i % self.lanes) for i, r in enumerate(ranges)]
+        return tuple(sorted(splits, key=lambda s: (s.topic, s.partition)))
+
+    def _watermark(self, source: Source, now_us: int) -> int | None:
+        """The newest time that every partition has passed, less the lateness; it never goes back.
+
+        A partition that has been idle for `idle_us` and has nothing left to read doesn't hold it.
+        """
+        newest = self.version["newest_us"].get(source.topic, {})
+        offsets = self.version["offsets"][source.topic]
+        seen = self._data_seen_us.setdefault(source.topic, {})
+        active: list[int | None] = []
+        for partition, end in self._ends[source.topic].items():
+            name = str(partition)
+            busy = end > offsets.get(name, 0)
+            if busy or name not in seen:
+                seen[name] = now_us
+            if busy or now_us - seen[name] < source.idle_us:
+                active.append(newest.get(name))
+        known = [us for us in newest.values() if us is not None]
+        before = self.version["watermark_us"].get(source.topic)
+        if None in active or not known:
+            return before  # some partition may still bring anything
+        reached = min([us for us in active if us is not None], default=max(known)) - source.lateness_us
+        return reached if before is None else max(before, reached)
+
+    def _closes_windows(self, watermarks: dict[str, int]) -> bool:
+        """Whether moving the watermark alone would write something."""
+        return any(
+            p.emits_final and p.node.operator.window.closes_between(
+                self.version["watermark_us"].get(topic), watermarks.get(topic)
+            )
+            for p in self.physical.placed.values()
+            for topic in [source_of(p.node).topic]
+        )
+
+    def _next_offsets(self) -> dict[tuple[str, int], int]:
+        return {
+            (topic, int(p)): offset
+            for topic, partitions in self.version["offsets"].items()
+            for p, offset in partitions.items()
+        }
+
+    def _writers(self) -> dict[str, Json]:
+        """Every writer that a batch may need; a new one's producer id becomes durable with the plan."""
+        writers: dict[str, Json] = dict(self.version["writers"])
+        for name in self._writer_names():
+            if name not in writers:
+                new = self.log.new_writer()
+                writers[name] = {
+                    "producer_id": new.producer_id,
+                    "epoch": new.epoch,
+                    "next_sequence": {},
+                }
+        return writers
+
+    def _writer_names(self) -> list[str]:
+        dead, partitions = self.dead_letter_topic, self.physical.partitions
+        names = [f"{dead}/{topic}/{p}" for topic, count in partitions.items() for p in range(count)]
+        names += [f"{dead}/{p.id}/{shard}" for p in self._feeding() for shard in range(p.shards)]
+        for output in self.physical.graph.outputs:
+            table = table_of(output.node)
+            shards = (
+                partitions[source_of(output.node).topic]
+                if table is None
+                else self.physical.placed[table.identity].shards
+            )
+            names += [f"{output.topic}/{shard}" for shard in range(shards)]
+        return names
+
+    def _feeding(self) -> list[Placed]:
+        """Aggregations whose rows pass through steps that may fail."""
+        return [
+            p
+            for p in self.physical.placed.values()
+            if any(
+                isinstance(self.physical.input_of(reader), RowStep)
+                for reader in self.physical.reading(p.node)
+            )
+        ]
+
+    # -- committing ---------------------------------------------------------------------------------
+
+    def _merge(self, plan: Plan, reports: list[Json]) -> Json:
+        """The version after a batch, from the one before and what its tasks report."""
+        content: Json = orjson.loads(orjson.dumps(self.version))
+        content |= {"version": plan.version, "epoch": plan.epoch, "wall_us": plan.wall_us}
+        content["watermark_us"] = plan.watermark_us
+        content["writers"] = {**plan.writers}
+        for split in plan.splits:
+            content["offsets"][split.topic][str(split.partition)] = split.end
+        counts = content["counts"]
+        for report in reports:
+            for source in report["sources"]:
+                if source["newest_us"] is not None:
+                    newest = content["newest_us"].setdefault(source["topic"], {})
+                    newest[str(source["partition"])] = source["newest_us"]
+                for what in ("rows", "dead"):
+                    by_topic = counts[what]
+                    by_topic[source["topic"]] = by_topic.get(source["topic"], 0) + source[what]
+            for name, late in report["late"].items():
+                counts["late"][name] = counts["late"].get(name, 0) + late
+            for operator, traces in report["traces"].items():
+                content["operators"][operator]["traces"] |= traces
+            for name, writer in report["writers"].items():
+                content["writers"][name] = {**content["writers"][name], **writer}
+        return content
+
+    def _vacuum(self) -> None:
+        number = self.version["version"]
+        if number - self._vacuumed < VACUUM_EVERY:
+            return
+        self._vacuumed = number
+        live: set[str] = set()
+        for kept in self.store.kept(number):
+            content = self.version if kept == number else self.store.version(kept)
+            for placed in self.physical.placed.values():
+                for state in content["operators"][placed.id]["traces"].values():
+                    live |= placed.node.operator.files(state)
+        self.store.vacuum(number, sorted(live))
+
+    def _progress(self, plan: Plan, reports: list[Json], batch_ms: float) -> Progress:
+        sources: dict[str, Json] = {}
+        for split in plan.splits:
+            entry = sources.setdefault(
+                split.topic,
+                {"rows": 0, "lag": 0, "watermark_us": plan.watermark_us.get(split.topic)},
+            )
+            end = self._ends.get(split.topic, {}).get(split.partition, split.end)
+            entry["lag"] += max(0, end - split.end)
+        seconds: dict[str, float] = {}
+        for report in reports:
+            for source in report["sources"]:
+                sources[source["topic"]]["rows"] += source["rows"]
+            for part, s in report["seconds"].items():
+                seconds[part] = seconds.get(part, 0.0) + s
+        return Progress(
+            version=plan.version,
+            batch_ms=batch_ms,
+            rows=sum(entry["rows"] for entry in sources.values()),
+            late_rows=sum(sum(report["late"].values()) for report in reports),
+            dead_rows=sum(s["dead"] for report in reports for s in report["sources"]),
+            sources=sources,
+            seconds=seconds,
+        )
+
+
+def _first_version(physical: Physical) -> Json:
+    """Version 0: nothing has been read."""
+    graph = physical.graph
+    return {
+        "version": 0,
+        "epoch": 0,
+        "wall_us": 0,
+        "name": graph.name,
+        "partitions": dict(physical.partitions),
+        "shards": physical.shards,
+        "offsets": {source.topic: {} for source in graph.sources},
+        "newest_us": {},
+        "watermark_us": {},
+        "operators": {
+            p.id: {"spec": p.node.operator.to_spec(), "topic": source_of(p.node).topic, "traces": {}}
+            for p in physical.placed.values()
+        },
+        "views": {view.name: _view_entry(view.node) for view in graph.views},
+        "writers": {},
+        "counts": {"rows": {}, "dead": {}, "late": {}},
+    }
+
+
+def _view_entry(node: Any) -> Json:
+    """How a reader makes a view of an aggregation's state, without the program."""
+    steps: list[Json] = []
+    columns = list(node.schema.names)
+    while isinstance(node, RowStep):
+        match node.operator:
+            case Where(condition):
+                steps.append({"where": condition.sql})
+            case Select(computed):
+                steps.append({"select": [[name, e.sql] for name, e in computed]})
+        node = node.parent
+    return {"operator": node.identity, "steps": steps[::-1], "columns": columns}
+
+
+def _check_same_flow(version: Json, physical: Physical) -> None:
+    fresh = _first_version(physical)
+    mended = (
+        "The program has changed since this directory was written. Rebuild its state from the log with "
+        "--rebuild, or use another directory"
+    )
+    for part, what in (
+        ("partitions", "the topics' partitions"),
+        ("shards", "the number of shards"),
+    ):
+        if version[part] != fresh[part]:
+            raise FlowError(f"expected {what} to be {version[part]}; found {fresh[part]}. {mended}")
+    if version["operators"].keys() != fresh["operators"].keys():
+        raise FlowError(
+            f"expected the views {', '.join(version['views']) or 'of before'} as they were computed so "
+            f"far; found different ones ({', '.join(fresh['views'])}). {mended}"
+        )
+    version["views"] = fresh["views"]  # names and row steps may change: they are applied when read
+
+
+def _reports(messages: Iterable[Message], plan: Plan) -> list[Json]:
+    """The reports of a batch's tasks.
+
+    Raises:
+        PenstockError: what a task raised.
+    """
+    reports: dict[bytes, Json] = {}
+    for _, tag, blob in messages:
+        content = orjson.loads(blob)
+        if tag == ERROR:
+            raise _error(content)
+        if tag == REPORT:
+            if content["version"] != plan.version:
+                raise PenstockError(
+                    f"expected reports of batch {plan.version}; found one of {content['version']}. "
+                    "Another process has taken over"
+                )
+            reports[blob] = content
+    return list(reports.values())
+
+
+def _error(content: Json) -> PenstockError:
+    kind = getattr(errors, content["type"], PenstockError)
+    if kind is errors.BrokerError:
+        return errors.BrokerError(content["text"], retriable=content["retriable"])
+    return kind(content["text"])  # type: ignore[no-any-return]
+
+

@@ -1,0 +1,144 @@
+"""The log as the engine sees it: offsets, columns, and writes that can be repeated.
+
+`KafkaLog` is the embedded broker or a Kafka cluster. Tests run over one in memory
+(`penstock.testing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.wire.columns import Records
+
+__all__ = ["KafkaLog", "Log", "Outgoing", "Writer"]
+
+
+@dataclass
+class Writer:
+    """Who writes to a topic, and how far it has come: what makes a repeated write harmless.
+
+    Attributes:
+        producer_id: allocated once for the writer, kept in the pipeline's versions.
+        epoch: of the producer; stays as it was allocated, so that a repetition is recognised.
+        next_sequence: by partition of the topic, of the next record.
+    """
+
+    producer_id: int
+    epoch: int
+    next_sequence: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """Records on their way into one partition, in order.
+
+    Attributes:
+        keys: binary or string, or None where no record has a key.
+        values: binary or string.
+        timestamps_ms: int64, one per record.
+        headers: of each record, or None.
+    """
+
+    partition: int
+    keys: pa.Array | None
+    values: pa.Array
+    timestamps_ms: np.ndarray
+    headers: list[list[tuple[str, bytes]]] | None = None
+
+
+class Log(Protocol):
+    """Contract: reading changes nothing; `send` of the same records by the same writer stores them once."""
+
+    def ensure_topic(self, topic: str, partitions: int) -> int:
+        """Creates the topic where it doesn't exist; how many partitions it has."""
+        ...
+
+    def start_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """The first offset that each partition still has."""
+        ...
+
+    def end_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """The offset after the last record of each partition."""
+        ...
+
+    def wait(self, offsets: Mapping[tuple[str, int], int], timeout_s: float) -> bool:
+        """Waits until a partition has more than the given next offset; False where none had in time."""
+        ...
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Records]:
+        """The records with start <= offset < end, in order, in chunks."""
+        ...
+
+    def new_writer(self) -> Writer:
+        """Allocates a producer id."""
+        ...
+
+    def send(self, topic: str, outgoing: Outgoing, writer: Writer) -> None:
+        """Appends the records, once; moves the writer's sequence on."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        ...
+
+
+class KafkaLog:
+    """A log that speaks the Kafka protocol. Connections are opened when they are needed."""
+
+    def __init__(self, bootstrap: str, *, patience_s: float = 60.0) -> None:
+        from penstock.client import Client, Producer, Reader
+
+        self.bootstrap = bootstrap
+        self._client = Client(bootstrap, patience_s=patience_s)
+        self._reader = Reader(bootstrap, patience_s=patience_s)
+        self._producer = Producer(bootstrap, acks="all", patience_s=patience_s)
+
+    def ensure_topic(self, topic: str, partitions: int) -> int:
+        """See `Log`."""
+        self._client.create_topic(topic, partitions, exists_ok=True)
+        return len(self._client.partitions(topic))
+
+    def start_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """See `Log`."""
+        return {topic: self._client.offsets(topic, "earliest") for topic in topics}
+
+    def end_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """See `Log`."""
+        return self._client.end_offsets_many(list(topics))
+
+    def wait(self, offsets: Mapping[tuple[str, int], int], timeout_s: float) -> bool:
+        """See `Log`."""
+        return self._client.wait_for_data(dict(offsets), timeout_s)
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Records]:
+        """See `Log`."""
+        return self._reader.read(topic, partition, start, end)
+
+    def new_writer(self) -> Writer:
+        """See `Log`."""
+        return Writer(*self._client.init_producer_id())
+
+    def send(self, topic: str, outgoing: Outgoing, writer: Writer) -> None:
+        """See `Log`."""
+        sequence = writer.next_sequence.get(outgoing.partition, 0)
+        writer.next_sequence[outgoing.partition] = self._producer.send(
+            topic,
+            outgoing.partition,
+            outgoing.keys,
+            outgoing.values,
+            outgoing.timestamps_ms,
+            headers=outgoing.headers,
+            producer_id=writer.producer_id,
+            producer_epoch=writer.epoch,
+            base_sequence=sequence,
+        )
+
+    def close(self) -> None:
+        """See `Log`."""
+        for part in (self._client, self._reader, self._producer):
+            part.close()

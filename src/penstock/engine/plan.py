@@ -1,0 +1,59 @@
+"""The plan of a batch: all that it may know, fixed before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from penstock.engine.store import Json
+
+__all__ = ["Plan", "Split"]
+
+AHEAD_MAX_US: Final = 24 * 3_600 * 1_000_000  # clocks and time zones go wrong by hours, not by days
+
+
+@dataclass(frozen=True)
+class Split:
+    """A range of one partition: `start <= offset < end`.
+
+    Attributes:
+        newest_us: the newest event time of the partition before `start`; None where there was none.
+        lane: the task of stage 0 that reads it.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    newest_us: int | None
+    lane: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What batch `version` reads and what it may assume.
+
+    Attributes:
+        version: the batch's number, and of the version that it makes.
+        epoch: of the owner that wrote the plan.
+        wall_us: the wall clock, the only one that the batch may see.
+        watermark_us: by topic; what has ended before it is closed. Absent: nothing is.
+        writers: by name, producer id, epoch and next sequences, as they are before the batch.
+    """
+
+    version: int
+    epoch: int
+    wall_us: int
+    splits: tuple[Split, ...]
+    watermark_us: dict[str, int]
+    writers: dict[str, Json]
+
+    def to_json(self) -> Json:
+        """The plan as plain values."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(content: Json) -> Plan:
+        """Reads what `to_json` gave."""
+        splits = tuple(Split(**split) for split in content["splits"])
+        return Plan(**{**content, "splits": splits})

@@ -1,0 +1,164 @@
+"""Puts a pipeline together and runs it: log, state, Spark, driver."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.engine.driver import Driver, Limits, Progress
+from penstock.engine.log import KafkaLog, Log
+from penstock.engine.physical import compile_graph
+from penstock.engine.spark import SparkHost, start_session
+from penstock.engine.store import Store
+from penstock.engine.tasks import Job
+from penstock.flow.graph import Graph
+from penstock.state import ArrowFiles, Files, LocalFiles
+
+__all__ = ["Settings", "assemble", "clear", "open_files", "open_log", "open_store", "run_pipeline"]
+
+DEAD_LETTER_SUFFIX: Final = ".dead-letters"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where a pipeline runs.
+
+    Attributes:
+        directory: of the state and Spark's log.
+        spark: `spark://…`; None runs Spark on this machine.
+        state: a URI that pyarrow knows, for state that a cluster shares; None is in `directory`.
+        cores: tasks at a time, and shards of exchanged state. It can't change while state is kept.
+        rows_max: of one partition in one batch.
+    """
+
+    directory: Path
+    spark: str | None = None
+    state: str | None = None
+    cores: int = 2
+    rows_max: int = Limits.rows_max
+
+    @property
+    def state_uri(self) -> str:
+        """Where the state is."""
+        return self.state or str((self.directory / "state").absolute())
+
+
+def run_pipeline(
+    graph: Graph,
+    settings: Settings,
+    address: str,
+    *,
+    on_progress: Callable[[Progress], None],
+    on_idle: Callable[[], None],
+    until: Callable[[], bool],
+    rebuild: bool = False,
+) -> None:
+    """Runs a pipeline on Spark until `until()`.
+
+    Args:
+        graph: what to run.
+        settings: where.
+        address: of the log, `host:port[,…]`.
+        on_progress: called after each batch.
+        on_idle: called when there was nothing to read.
+        until: asked often.
+        rebuild: throws the state away first; it is computed again from the log.
+    """
+    log = KafkaLog(address)
+    store = open_store(settings.state_uri)
+    if rebuild:
+        clear(store.files)
+    job, driver = assemble(
+        graph,
+        store,
+        log,
+        cores=settings.cores,
+        rows_max=settings.rows_max,
+        open_store=functools.partial(open_store, settings.state_uri),
+        open_log=functools.partial(open_log, address),
+    )
+    folder = settings.directory / "spark"
+    session = start_session(graph.name, settings.spark, folder, cores=settings.cores)
+    host = SparkHost(
+        session, job, lanes=driver.lanes, checkpoint=folder / f"checkpoint-{driver.epoch}"
+    )
+    try:
+        host.run(driver, on_progress, until, on_idle)
+    finally:
+        session.stop()
+        log.close()
+
+
+def assemble(
+    graph: Graph,
+    store: Store,
+    log: Log,
+    *,
+    cores: int,
+    open_store: Callable[[], Store],
+    open_log: Callable[[], Log],
+    rows_max: int = Limits.rows_max,
+    wall_us: Callable[[], int] | None = None,
+) -> tuple[Job, Driver]:
+    """Creates the topics, places the operators and takes ownership.
+
+    Args:
+        graph: what to run.
+        store: the pipeline's record.
+        log: where it reads and writes.
+        cores: tasks at a time, and shards of exchanged state.
+        open_store: gives the record in a task's process.
+        open_log: gives the log in a task's process.
+        rows_max: of one partition in one batch.
+        wall_us: the clock; None is this machine's.
+    """
+    partitions = {s.topic: log.ensure_topic(s.topic, s.partitions) for s in graph.sources}
+    dead_letter_topic = graph.name + DEAD_LETTER_SUFFIX
+    outputs = {o.topic: log.ensure_topic(o.topic, o.partitions) for o in graph.outputs}
+    outputs[dead_letter_topic] = log.ensure_topic(dead_letter_topic, 1)
+    physical = compile_graph(graph, partitions, cores)
+    job = Job(physical, open_store, open_log, dead_letter_topic, outputs)
+    lanes = max(1, min(cores, sum(partitions.values())))
+    clock = {} if wall_us is None else {"wall_us": wall_us}
+    driver = Driver(
+        physical,
+        store,
+        log,
+        lanes=lanes,
+        dead_letter_topic=dead_letter_topic,
+        limits=Limits(rows_max=rows_max),
+        **clock,
+    )
+    return job, driver
+
+
+@functools.cache
+def open_store(uri: str) -> Store:
+    """The record at a path or URI; one object per process."""
+    return Store(open_files(uri))
+
+
+@functools.cache
+def open_log(address: str) -> KafkaLog:
+    """The log at an address; one set of connections per process."""
+    return KafkaLog(address)
+
+
+def open_files(uri: str) -> Files:
+    """The files under a path or a URI that pyarrow knows."""
+    if "://" not in uri:
+        return LocalFiles(Path(uri))
+    from pyarrow import fs
+
+    filesystem, path = fs.FileSystem.from_uri(uri)
+    return ArrowFiles(filesystem, path)
+
+
+def clear(files: Files) -> None:
+    """Deletes all state; epochs stay, so that an owner that still runs finds itself replaced."""
+    for folder in ("versions", "plans", "runs"):
+        for path in files.list(folder):
+            files.delete(path)

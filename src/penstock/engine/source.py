@@ -1,0 +1,134 @@
+"""Records of a partition to rows with event time, and to dead letters.
+
+Watermarks are judged row by row, in log order: the watermark before a row is the newest event time of
+its partition so far, less the lateness (or the plan's, where that is higher). So whether a row is
+late depends on the log alone, not on how it was cut into batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, duration_text, instant_text
+from penstock.engine.plan import AHEAD_MAX_US, Split
+from penstock.flow.graph import TIME, Source
+from penstock.formats.json import JsonDecoder
+from penstock.wire.columns import Records
+
+__all__ = ["DeadLetter", "OFFSET", "SourceReader", "WATERMARK"]
+
+WATERMARK: Final = "$watermark"  # int64, the watermark before the row in µs
+OFFSET: Final = "$offset"  # int64, of the record that the row was
+
+NOTHING_YET_US: Final = -(2**62)  # a watermark before any row: below every instant, safe to subtract from
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A record that could not be used, and why."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    reason: str
+
+
+class SourceReader:
+    """Turns the chunks of one split into rows; remembers what failed."""
+
+    def __init__(self, source: Source, split: Split, watermark_us: int | None, wall_us: int) -> None:
+        self.source = source
+        self.split = split
+        self.newest_us = NOTHING_YET_US if split.newest_us is None else split.newest_us
+        self.row_count = 0
+        self.dead: list[DeadLetter] = []
+        self._floor_us = NOTHING_YET_US if watermark_us is None else watermark_us
+        self._ahead_max_us = min(wall_us + AHEAD_MAX_US, INSTANT_MAX_US)
+        self._decoder = JsonDecoder(source.schema)
+        self._chunk: Records | None = None
+
+    def rows(self, chunks: Iterable[Records]) -> Iterator[pa.Table]:
+        """The rows that fit, with `$time`, `$watermark` and `$offset`, a table for each chunk."""
+        for records in chunks:
+            self._chunk = records
+            self.row_count += len(records)
+            decoded = self._decoder.decode(
+                records.buffer, records.value_start, records.value_length
+            )
+            for row, reason in zip(decoded.bad_rows, decoded.reasons, strict=True):
+                self._refuse(int(row), reason)
+            yield self._timed(pa.Table.from_batches([decoded.columns]), decoded.rows)
+
+    def refuse_offsets(self, reasons: dict[int, str]) -> None:
+        """Makes dead letters of records of the current chunk, by offset."""
+        assert self._chunk is not None
+        offsets = np.fromiter(reasons, np.int64, len(reasons))
+        for row, reason in zip(
+            np.searchsorted(self._chunk.offset, offsets), reasons.values(), strict=True
+        ):
+            self._refuse(int(row), reason)
+
+    def _timed(self, rows: pa.Table, index: np.ndarray) -> pa.Table:
+        assert self._chunk is not None
+        times, known = self._times(rows, index)
+        fits = known & (times >= INSTANT_MIN_US) & (times <= self._ahead_max_us)
+        if not fits.all():
+            for position in np.flatnonzero(~fits):
+                self._refuse(int(index[position]), self._time_reason(known[position], times[position]))
+            rows, times, index = rows.filter(pa.array(fits)), times[fits], index[fits]
+        newest = np.maximum.accumulate(np.concatenate(([self.newest_us], times)))
+        self.newest_us = int(newest[-1])
+        watermark = np.maximum(newest[:-1] - self.source.lateness_us, self._floor_us)
+        return (
+            rows.append_column(TIME, pa.array(times))
+            .append_column(WATERMARK, pa.array(watermark))
+            .append_column(OFFSET, pa.array(self._chunk.offset[index]))
+        )
+
+    def _times(self, rows: pa.Table, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Event times in µs, and where there is one."""
+        assert self._chunk is not None
+        if self.source.time_column is None:
+            times = self._chunk.timestamp_ms[index] * 1_000
+            return times, np.ones(len(times), np.bool_)
+        column = rows.column(self.source.time_column).combine_chunks()
+        known = np.ones(len(column), np.bool_)
+        if column.null_count:
+            known = pc.is_valid(column).to_numpy(zero_copy_only=False)
+        values = column.cast(pa.int64())
+        if values.null_count:
+            values = values.fill_null(0)
+        return values.to_numpy(), known
+
+    def _time_reason(self, known: bool, time_us: int) -> str:  # noqa: FBT001
+        column = self.source.time_column or "the record's timestamp"
+        if not known:
+            return f"expected an event time in {column!r}; found none"
+        return (
+            f"expected an event time of at most {duration_text(AHEAD_MAX_US)} after the wall clock "
+            f"in {column!r}; found {instant_text(int(time_us))}"
+        )
+
+    def _refuse(self, row: int, reason: str) -> None:
+        assert self._chunk is not None
+        chunk = self._chunk
+        self.dead.append(
+            DeadLetter(
+                offset=int(chunk.offset[row]),
+                key=_slice(chunk.buffer, chunk.key_start[row], chunk.key_length[row]),
+                value=_slice(chunk.buffer, chunk.value_start[row], chunk.value_length[row]),
+                timestamp_ms=int(chunk.timestamp_ms[row]),
+                reason=reason,
+            )
+        )
+
+
+def _slice(buffer: np.ndarray, start: int, length: int) -> bytes | None:
+    return None if length < 0 else buffer[start : start + length].tobytes()

@@ -1,0 +1,129 @@
+"""A pipeline's durable record: owners, plans and versions.
+
+    epochs/E         who owns the pipeline; the highest number does
+    plans/N          what batch N reads: written before it runs, once and for ever
+    versions/N       what is true after batch N: offsets, watermarks, every trace, every sequence
+    runs/…           the traces' immutable files
+
+Each of these is created if absent, never overwritten. Invariant: plan N is unique and the batch is a
+pure function of plan N and version N-1, so whoever runs it, and however often, computes the same
+version N and writes the same output. Fencing by epoch makes an older owner stop; what makes it
+harmless until then is that it could only repeat the very same batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import orjson
+
+from penstock.errors import CorruptError, FencedError
+from penstock.state import Files
+
+__all__ = ["Json", "Store"]
+
+Json: TypeAlias = dict[str, Any]
+VERSIONS_KEPT: Final = 8  # for readers that hold an older version while batches go on
+
+
+class Store:
+    """The record of one pipeline, over any `Files`."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def claim(self, owner: str) -> int:
+        """Takes over the pipeline: the epoch of the new owner, higher than any before."""
+        epoch = self.newest_epoch()
+        while True:
+            epoch += 1
+            if self.files.create(f"epochs/{epoch:020d}.json", orjson.dumps({"owner": owner})):
+                return epoch
+
+    def newest_epoch(self) -> int:
+        """The epoch of the owner; 0 where there was none."""
+        return max(self._numbers("epochs"), default=0)
+
+    def check_owner(self, epoch: int) -> None:
+        """Raises `FencedError` where a newer owner has taken over."""
+        newest = self.newest_epoch()
+        if newest > epoch:
+            owner = self._read(f"epochs/{newest:020d}.json").get("owner", "unknown")
+            raise FencedError(
+                f"expected to own this pipeline in epoch {epoch}; found epoch {newest}, taken by "
+                f"{owner}. Another process runs the same pipeline: stop one of the two"
+            )
+
+    def newest_version(self) -> int:
+        """The number of the last committed version; 0 where there is none."""
+        return max(self._numbers("versions"), default=0)
+
+    def version(self, number: int) -> Json:
+        """A committed version."""
+        return self._read(f"versions/{number:020d}.json")
+
+    def commit(self, number: int, content: Json) -> bool:
+        """Makes a version true; False where it was already."""
+        return self.files.create(f"versions/{number:020d}.json", orjson.dumps(content))
+
+    def plan(self, number: int) -> Json | None:
+        """The plan of a batch, if it was written."""
+        path = f"plans/{number:020d}.json"
+        return self._read(path) if self.files.exists(path) else None
+
+    def write_plan(self, number: int, content: Json) -> Json:
+        """Writes the plan of a batch, unless there is one; the one that counts."""
+        path = f"plans/{number:020d}.json"
+        if self.files.create(path, orjson.dumps(content)):
+            return content
+        return self._read(path)
+
+    def current_plan(self) -> Json:
+        """The newest plan: the batch that is being run."""
+        return self._read(f"plans/{max(self._numbers('plans')):020d}.json")
+
+    def vacuum(self, newest: int, live_files: Sequence[str]) -> int:
+        """Deletes what no kept version needs.
+
+        Args:
+            newest: the last committed version.
+            live_files: the runs that versions `kept(newest)` refer to.
+
+        Returns:
+            How many files went.
+        """
+        live = set(live_files)
+        oldest = newest - VERSIONS_KEPT + 1
+        doomed = [f"plans/{n:020d}.json" for n in self._numbers("plans") if n < newest]
+        doomed += [f"versions/{n:020d}.json" for n in self._numbers("versions") if n < oldest]
+        # A run's name begins with the version that wrote it; those of later versions may be in the making.
+        doomed += [
+            path
+            for path in self.files.list("runs")
+            if path not in live and int(path.split("/")[1]) <= newest
+        ]
+        for path in doomed:
+            self.files.delete(path)
+        return len(doomed)
+
+    def kept(self, newest: int) -> list[int]:
+        """The versions that a vacuum after `newest` keeps."""
+        return [n for n in self._numbers("versions") if newest - VERSIONS_KEPT < n <= newest]
+
+    def _numbers(self, folder: str) -> list[int]:
+        names = (path.rsplit("/", 1)[-1] for path in self.files.list(folder))
+        return sorted(int(n.removesuffix(".json")) for n in names if n.endswith(".json"))
+
+    def _read(self, path: str) -> Json:
+        data = self.files.read(path)
+        try:
+            content = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise CorruptError(
+                f"expected JSON in {path}; found {bytes(data[:40])!r} ({error}). The pipeline's state "
+                "can be rebuilt from the log: run it with --rebuild"
+            ) from None
+        if not isinstance(content, dict):
+            raise CorruptError(f"expected a JSON object in {path}; found {type(content).__name__}")
+        return content

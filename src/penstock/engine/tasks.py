@@ -1,0 +1,360 @@
+"""What a task of a batch does, wherever it runs: in Spark's Python workers or in this process.
+
+    stage 0      splits -> records -> rows -> operators          messages to the next stage's shards
+    stage k > 0  messages of one shard -> operators              and reports for the driver
+
+A message is (shard, tag, blob). Tasks take all that they know from the plan and the version before it,
+so a task that is run again sends the same messages and writes the same records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from penstock.core.time import instant_text
+from penstock.engine.log import Log, Outgoing, Writer
+from penstock.engine.outgoing import dead_letters_outgoing, rows_outgoing
+from penstock.engine.physical import Physical, Placed
+from penstock.engine.plan import Plan, Split
+from penstock.engine.source import OFFSET, WATERMARK, DeadLetter, SourceReader
+from penstock.engine.store import Json, Store
+from penstock.errors import BrokerError, PenstockError
+from penstock.flow.graph import TIME, Node, OutputNode, RowStep, Source
+from penstock.ops import Context
+from penstock.ops.rows import Refused
+
+__all__ = ["ERROR", "REPORT", "Job", "Message", "run_shard_stage", "run_source_stage"]
+
+Message: TypeAlias = tuple[int, str, bytes]
+REPORT: Final = "report"
+ERROR: Final = "error"
+PARTIALS: Final = "partials"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every task of a pipeline knows.
+
+    Attributes:
+        physical: the operators and where they run.
+        open_store: gives the pipeline's record, in whatever process the task runs.
+        open_log: gives the log, likewise.
+        dead_letter_topic: where records go that can't be used.
+        output_partitions: of each topic that is written, dead letters included.
+    """
+
+    physical: Physical
+    open_store: Callable[[], Store]
+    open_log: Callable[[], Log]
+    dead_letter_topic: str
+    output_partitions: dict[str, int]
+
+
+def run_source_stage(job: Job, lane: int) -> Iterator[Message]:
+    """Stage 0: the splits of one lane."""
+
+    def work(task: _Task) -> None:
+        for split in task.plan.splits:
+            if split.lane == lane:
+                task.run_split(split)
+
+    yield from _guarded(job, f"{lane:06d}", work)
+
+
+def run_shard_stage(job: Job, stage: int, shard: int, messages: Iterable[Message]) -> Iterator[Message]:
+    """A later stage: all that was sent to one shard."""
+    partials: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
+    failed = False
+    for _, tag, blob in messages:
+        kind, _, rest = tag.partition("/")
+        if kind == PARTIALS:
+            operator, _, origin = rest.partition("/")
+            partials[operator].append((origin, blob))
+        else:
+            failed = failed or kind == ERROR
+            yield (shard, tag, blob)
+    if failed:
+        return  # part of the input is missing: whatever were computed would be wrong
+
+    def work(task: _Task) -> None:
+        for placed in job.physical.placed.values():
+            if placed.stage == stage and not placed.fused:
+                # Tasks end in any order; their origin puts what they sent into one that is always the same.
+                blobs = [blob for _, blob in sorted(partials[placed.id])]
+                task.step(placed, shard, [t for t in map(_table, blobs) if len(t)])
+
+    yield from _guarded(job, f"{stage}-{shard:06d}", work)
+
+
+def _guarded(job: Job, origin: str, work: Callable[[_Task], None]) -> Iterator[Message]:
+    """Runs a task; an error becomes a message, so that its text reaches the user undisturbed."""
+    try:
+        task = _Task(job, origin)
+        work(task)
+        task.write_dead_letters()
+    except PenstockError as error:
+        retriable = isinstance(error, BrokerError) and error.retriable
+        content = {"type": type(error).__name__, "text": str(error), "retriable": retriable}
+        for shard in range(job.physical.shards):
+            yield (shard, ERROR, orjson.dumps(content))
+        return
+    yield from task.messages
+    yield (0, REPORT, orjson.dumps(task.report(), option=orjson.OPT_NON_STR_KEYS))
+
+
+@dataclass
+class _Clock:
+    """Seconds by part of the work."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, part: str, since: float) -> float:
+        now = time.perf_counter()
+        self.seconds[part] += now - since
+        return now
+
+
+class _Task:
+    """One task's work: the operators of its shards, what it sends, writes and reports."""
+
+    def __init__(self, job: Job, origin: str) -> None:
+        started = time.perf_counter()
+        self.job, self.origin = job, origin
+        self.store = job.open_store()
+        self.log = job.open_log()
+        self.plan = Plan.from_json(self.store.current_plan())
+        self.base = self.store.version(self.plan.version - 1) if self.plan.version > 1 else {}
+        self.messages: list[Message] = []
+        self.traces: dict[str, dict[str, Json]] = defaultdict(dict)
+        self.sources: list[Json] = []
+        self.writers: dict[str, Writer] = {}
+        self.late: dict[str, int] = defaultdict(int)
+        self.dead: dict[str, list[DeadLetter]] = defaultdict(list)
+        self.clock = _Clock()
+        self.clock.add("open", started)
+
+    # -- stage 0 ------------------------------------------------------------------------------------
+
+    def run_split(self, split: Split) -> None:
+        physical = self.job.physical
+        source = next(s for s in physical.graph.sources if s.topic == split.topic)
+        readers = physical.reading(source)
+        reader = SourceReader(
+            source, split, self.plan.watermark_us.get(split.topic), self.plan.wall_us
+        )
+        inputs: dict[int, list[pa.Table]] = {i: [] for i in range(len(readers))}
+        if split.start < split.end:
+            chunks = self._timed_chunks(split)
+            for rows in reader.rows(chunks):
+                now = self.clock.add("json", self._since)
+                self._take_chunk(source, reader, rows, readers, inputs)
+                self._since = self.clock.add("rows", now)
+        self.dead[f"{split.topic}/{split.partition}"] += reader.dead
+        self._finish(readers, inputs, split.partition, f"{split.topic}/{split.partition:06d}")
+        self.sources.append(
+            {
+                "topic": split.topic,
+                "partition": split.partition,
+                "newest_us": reader.newest_us if reader.row_count or split.newest_us is not None else None,
+                "rows": reader.row_count,
+                "dead": len(reader.dead),
+            }
+        )
+
+    def _timed_chunks(self, split: Split) -> Iterator[Any]:
+        chunks = self.log.read(split.topic, split.partition, split.start, split.end)
+        while True:
+            started = time.perf_counter()
+            chunk = next(chunks, None)
+            self._since = self.clock.add("fetch", started)
+            if chunk is None:
+                return
+            yield chunk
+
+    def _take_chunk(
+        self,
+        source: Source,
+        reader: SourceReader,
+        rows: pa.Table,
+        readers: list[Placed | OutputNode],
+        inputs: dict[int, list[pa.Table]],
+    ) -> None:
+        reasons: dict[int, str] = {}
+        refused: list[Refused] = []
+        evaluated: dict[Node, pa.Table] = {source: rows}
+        for i, to in enumerate(readers):
+            table = _evaluate(self.job.physical.input_of(to), evaluated, refused)
+            if isinstance(to, Placed):
+                late = to.node.operator.late(table.column(TIME), table.column(WATERMARK))
+                if late.any():
+                    self._note_late(to, table, late, reasons)
+                inputs[i].append(to.node.operator.partials(table))
+            else:
+                inputs[i].append(table)
+        for bad in refused:
+            for offset in bad.rows.column(OFFSET).to_pylist():
+                reasons[offset] = bad.reason
+        if reasons:
+            reader.refuse_offsets(dict(sorted(reasons.items())))
+
+    def _note_late(
+        self, to: Placed, table: pa.Table, late: np.ndarray, reasons: dict[int, str]
+    ) -> None:
+        index = np.flatnonzero(late)
+        name = ", ".join(to.names)
+        self.late[name] += len(index)
+        for offset, at, mark in zip(
+            table.column(OFFSET).to_numpy()[index].tolist(),
+            table.column(TIME).to_numpy()[index].tolist(),
+            table.column(WATERMARK).to_numpy()[index].tolist(),
+            strict=True,
+        ):
+            if offset in reasons:
+                reasons[offset] += f"; and for {name}"
+            else:
+                reasons[offset] = (
+                    f"late: its event time is {instant_text(at)}, the watermark was already "
+                    f"{instant_text(mark)}, and a window that it belongs to was closed; for {name}"
+                )
+
+    # -- operators ----------------------------------------------------------------------------------
+
+    def _finish(
+        self,
+        readers: list[Placed | OutputNode],
+        inputs: dict[int, list[pa.Table]],
+        shard: int,
+        origin: str,
+    ) -> None:
+        """Hands on what was gathered: to an operator here, to another shard, or to a topic."""
+        for i, to in enumerate(readers):
+            if isinstance(to, OutputNode):
+                self._write(to, inputs[i], shard)
+            elif to.fused:
+                self.step(to, shard, inputs[i])
+            else:
+                self._exchange(to, inputs[i], origin)
+
+    def _exchange(self, to: Placed, partials: list[pa.Table], origin: str) -> None:
+        started = time.perf_counter()
+        for target, part in enumerate(to.node.operator.cut(partials, to.shards)):
+            self.messages.append((target, f"{PARTIALS}/{to.id}/{origin}", _blob(part)))
+        self.clock.add("exchange", started)
+
+    def step(self, placed: Placed, shard: int, partials: list[pa.Table]) -> None:
+        """Runs an aggregation for one shard, and all that reads it."""
+        started = time.perf_counter()
+        operator = placed.node.operator
+        topic = _topic(placed.node)
+        before = self.base.get("watermark_us", {}).get(topic)
+        context = Context(
+            version=self.plan.version,
+            name=f"runs/{self.plan.version:020d}/{placed.id}-{shard:06d}",
+            watermark_us=self.plan.watermark_us.get(topic),
+            previous_watermark_us=before,
+            changes=placed.emits_changes,
+            final=placed.emits_final,
+        )
+        described = self.base.get("operators", {}).get(placed.id, {}).get("traces", {}).get(str(shard))
+        result = operator.step(self.store.files, described, partials, context)
+        self.traces[placed.id][str(shard)] = result.state
+        self.clock.add("state", started)
+        readers = self.job.physical.reading(placed.node)
+        if readers:
+            self._feed(placed, readers, result, shard)
+
+    def _feed(
+        self, placed: Placed, readers: list[Placed | OutputNode], result: Any, shard: int
+    ) -> None:
+        inputs: dict[int, list[pa.Table]] = {}
+        refused: list[Refused] = []
+        changed: dict[Node, pa.Table] = {placed.node: _with_time(result.changes)}
+        closed: dict[Node, pa.Table] = {placed.node: _with_time(result.final)}
+        for i, to in enumerate(readers):
+            node = self.job.physical.input_of(to)
+            if isinstance(to, Placed):
+                rows = _evaluate(node, changed, refused)
+                inputs[i] = [to.node.operator.partials(rows)] if len(rows) else []
+            else:
+                inputs[i] = [_evaluate(node, closed, refused)]
+        for bad in refused:
+            self.dead[f"{placed.id}/{shard}"] += [
+                DeadLetter(-1, None, orjson.dumps(row, default=str), self.plan.wall_us // 1000, bad.reason)
+                for row in bad.rows.to_pylist()
+            ]
+        self._finish(readers, inputs, shard, f"{placed.id}/{shard:06d}")
+
+    # -- topics -------------------------------------------------------------------------------------
+
+    def _write(self, to: OutputNode, tables: list[pa.Table], shard: int) -> None:
+        started = time.perf_counter()
+        partitions = self.job.output_partitions[to.topic]
+        for outgoing in rows_outgoing(to, tables, partitions, shard):
+            self._send(to.topic, f"{to.topic}/{shard}", outgoing)
+        self.clock.add("output", started)
+
+    def write_dead_letters(self) -> None:
+        started = time.perf_counter()
+        topic = self.job.dead_letter_topic
+        for origin, letters in self.dead.items():
+            if letters:
+                partitions = self.job.output_partitions[topic]
+                self._send(topic, f"{topic}/{origin}", dead_letters_outgoing(origin, letters, partitions))
+        self.clock.add("dead letters", started)
+
+    def _send(self, topic: str, name: str, outgoing: Outgoing) -> None:
+        if name not in self.writers:
+            planned = self.plan.writers[name]
+            sequences = {int(p): s for p, s in planned["next_sequence"].items()}
+            self.writers[name] = Writer(planned["producer_id"], planned["epoch"], sequences)
+        self.log.send(topic, outgoing, self.writers[name])
+
+    def report(self) -> Json:
+        return {
+            "version": self.plan.version,
+            "traces": self.traces,
+            "sources": self.sources,
+            "writers": {n: {"next_sequence": w.next_sequence} for n, w in self.writers.items()},
+            "late": self.late,
+            "seconds": self.clock.seconds,
+        }
+
+
+def _evaluate(node: Node, known: dict[Node, pa.Table], refused: list[Refused]) -> pa.Table:
+    """The rows of a node, from those of its ancestors; each step runs once."""
+    if node not in known:
+        assert isinstance(node, RowStep)
+        known[node], bad = node.operator.apply(_evaluate(node.parent, known, refused))
+        refused += bad
+    return known[node]
+
+
+def _with_time(rows: pa.Table) -> pa.Table:
+    """A table's rows happen in the last instant of their window, so that they are never late."""
+    end = rows.column("window_end").cast(pa.int64()).to_numpy() if "window_end" in rows.column_names else None
+    return rows if end is None else rows.append_column(TIME, pa.array(end - 1))
+
+
+def _topic(node: Node) -> str:
+    while not isinstance(node, Source):
+        node = node.parent
+    return node.topic
+
+
+def _blob(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def _table(blob: bytes) -> pa.Table:
+    return pa.ipc.open_stream(pa.py_buffer(blob)).read_all()

@@ -1,0 +1,142 @@
+"""`Flow`: the graph under construction. `penstock.App` is a flow that can also run."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.core.schema import TIMESTAMP, Schema
+from penstock.errors import FlowError
+from penstock.flow._collections import Stream, Table
+from penstock.flow.functions import EventTime, event_time
+from penstock.flow.graph import Graph, Node, OutputNode, Source, ViewNode, table_of
+
+__all__ = ["Flow"]
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule
+PARTITIONS_MAX: Final = 1_024  # of one topic: each costs a task's split and a few files
+
+
+class Flow:
+    """What a program describes: streams, views and outputs."""
+
+    def __init__(self, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise FlowError(
+                f"expected a name of letters, digits and '_' that begins with a letter; found {name!r}"
+            )
+        self.name = name
+        self._sources: dict[str, Source] = {}
+        self._views: dict[str, ViewNode] = {}
+        self._outputs: dict[str, OutputNode] = {}
+
+    def stream(
+        self,
+        topic: str,
+        schema: str | Schema,
+        *,
+        time: EventTime | None = None,
+        key: str | None = None,
+        partitions: int = 1,
+    ) -> Stream:
+        """Reads a topic of JSON objects as a stream of rows.
+
+        Args:
+            topic: its name; created with `partitions` where it doesn't exist.
+            schema: the columns, as in SQL: `"user BIGINT NOT NULL, at TIMESTAMP"`. Fields that it
+                doesn't name are ignored. A record that doesn't fit goes to the dead-letter topic.
+            time: `ps.event_time(column, lateness=…)`; by default the record's own timestamp.
+            key: the column whose text is the record's key, if the producers keep to that. Aggregates
+                grouped by it then run where the partition is read, and nothing is shuffled.
+            partitions: how many the topic is created with.
+        """
+        _check_topic(topic)
+        columns = schema if isinstance(schema, Schema) else Schema.parse(schema)
+        time = time or event_time()
+        if time.column is not None and columns[time.column].type != TIMESTAMP:
+            raise FlowError(
+                f"expected the event time {time.column!r} to be a TIMESTAMP; "
+                f"found {columns[time.column].type}"
+            )
+        if key is not None and pa.types.is_list(columns[key].type):
+            raise FlowError(f"expected a key of single values; found the array {key!r}")
+        _check_partitions(partitions)
+        source = Source(
+            topic, columns, time.column, time.lateness_us, time.idle_us, key, partitions
+        )
+        known = self._sources.setdefault(topic, source)
+        if known is not source and known.identity != source.identity:
+            raise FlowError(f"expected one declaration of the stream {topic!r}; found two that differ")
+        return Stream(self, known)
+
+    def view(self, name: str, table: Table) -> Table:
+        """Keeps a table's content up to date under a name, for `penstock query` and the page.
+
+        Returns:
+            The table, to build on.
+        """
+        if not _NAME.fullmatch(name):
+            raise FlowError(
+                f"expected a name of letters, digits and '_' that begins with a letter; found {name!r}"
+            )
+        if name in self._views:
+            raise FlowError(f"expected each view once; found {name!r} twice")
+        if not isinstance(table, Table):
+            raise FlowError(
+                f"expected a table for the view {name!r}; found {type(table).__name__}. "
+                "Aggregate the stream first: .window(…).group_by(…).agg(…)"
+            )
+        self._views[name] = ViewNode(name, table.node)
+        return table
+
+    def add_output(self, topic: str, node: Node, partitions: int) -> None:
+        """Adds a topic to write to; `Stream.to` and `Table.to` call it."""
+        _check_topic(topic)
+        _check_partitions(partitions)
+        if topic in self._outputs:
+            raise FlowError(f"expected one writer for each topic; found two to {topic!r}")
+        if topic in self._sources:
+            raise FlowError(f"expected a topic that this program doesn't read; found {topic!r}")
+        table = table_of(node)
+        if table is not None and table.spec.window.kind == "none":
+            raise FlowError(
+                f"expected windows, whose closing says when to write to {topic!r}; found a table "
+                "without. Window the stream before you aggregate it"
+            )
+        self._outputs[topic] = OutputNode(topic, node, partitions)
+
+    def graph(self) -> Graph:
+        """The finished graph.
+
+        Raises:
+            FlowError: nothing would be computed.
+        """
+        if not self._views and not self._outputs:
+            raise FlowError("expected at least one view or output; found none. Add app.view(…)")
+        used = {s.topic for s in self._sources.values()}
+        overlap = used & self._outputs.keys()
+        if overlap:
+            raise FlowError(f"expected a flow without cycles; found {', '.join(sorted(overlap))} read and written")
+        return Graph(
+            self.name,
+            tuple(self._sources.values()),
+            tuple(self._views.values()),
+            tuple(self._outputs.values()),
+        )
+
+
+def _check_topic(topic: str) -> None:
+    if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+        raise FlowError(
+            f"expected a topic name of up to 249 letters, digits, '.', '_' and '-'; found {topic!r}"
+        )
+
+
+def _check_partitions(partitions: int) -> None:
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise FlowError(f"expected 1 to {PARTITIONS_MAX} partitions; found {partitions}")
+
+

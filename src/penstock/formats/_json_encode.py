@@ -1,0 +1,182 @@
+"""Columns to JSON rows.
+
+The text is a function of the values alone: no spaces, columns in order, doubles in their shortest form
+that reads back the same (with `.0` where they are whole), instants as ISO 8601 in UTC with as many
+places (0, 3 or 6) as they need, only what must be escaped escaped. What it writes, `JsonDecoder` reads
+back equal; but a double that isn't finite, which JSON can't name, becomes null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import LimitError, SchemaError, UserError
+from penstock.formats import _json_pieces as kernels
+from penstock.formats._json_text import PADDING
+
+CHUNK_ROWS: Final = 16_384  # encoded at a time, so that a chunk's text stays in the processor's cache
+ROW_BYTES_MAX: Final = 2**31 - 1  # of all rows of one chunk: Arrow's offsets are 32 bits
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """A column's values as JSON text: `data` between the positions `ends` (one more than values)."""
+
+    ends: np.ndarray
+    data: np.ndarray
+
+
+def encode_rows(table: pa.Table, *, columns: Sequence[str] | None = None) -> pa.ChunkedArray:
+    """Writes one JSON object per row.
+
+    Args:
+        table: columns of booleans, integers, floats, decimals, text, instants, dates, lists of such.
+        columns: which columns, in which order; None for all whose names don't begin with `$`.
+
+    Returns:
+        As many strings as rows, in one chunk where they fit.
+
+    Raises:
+        SchemaError: a column has a type that rows can't have, or there is none of that name.
+        UserError: an instant or a date lies outside the years 1 to 9999.
+        LimitError: a few rows' text is longer than `ROW_BYTES_MAX`.
+
+    >>> encode_rows(pa.table({"user": [7], "name": ['a "b"']})).to_pylist()
+    ['{"user":7,"name":"a \\\\"b\\\\""}']
+    """
+    names = [n for n in table.column_names if not n.startswith("$")] if columns is None else columns
+    for name in names:
+        if table.column_names.count(name) != 1:
+            raise SchemaError(
+                f"expected one column {name!r} among {', '.join(table.column_names)}; "
+                f"found {table.column_names.count(name)}"
+            )
+    chosen = table.select(list(names))
+    if not names:
+        return pa.array(["{}"] * len(table), pa.string())
+    chunks = [_encode(batch) for batch in chosen.to_batches(max_chunksize=CHUNK_ROWS)]
+    return pa.concat_arrays(chunks) if chunks else pa.array([], pa.string())
+
+
+def _encode(batch: pa.RecordBatch) -> pa.StringArray:
+    rows = len(batch)
+    columns = [_pieces(batch.column(i), batch.schema.names[i]) for i in range(batch.num_columns)]
+    prefixes = [
+        ("," if i else "{") + json.dumps(name, ensure_ascii=False) + ":"
+        for i, name in enumerate(batch.schema.names)
+    ]
+    names = [np.frombuffer(prefix.encode() + bytes(PADDING), np.uint8) for prefix in prefixes]
+    size = np.full(rows, sum(len(name) - PADDING for name in names) + 1, np.int64)
+    for column in columns:
+        size += np.diff(column.ends)
+    ends = np.zeros(rows + 1, np.int64)
+    np.cumsum(size, out=ends[1:])
+    if ends[-1] > ROW_BYTES_MAX:
+        raise LimitError(
+            f"expected at most {ROW_BYTES_MAX} bytes of JSON in {rows} rows; found {ends[-1]}. "
+            "Write fewer rows at a time, or leave out the columns with the longest text"
+        )
+    out = np.empty(int(ends[-1]) + PADDING, np.uint8)
+    cursor = ends[:-1].copy()
+    for name, column in zip(names, columns, strict=True):
+        kernels.place_column(name, column.ends, column.data, cursor, out)
+    out[cursor] = ord("}")
+    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(out[: ends[-1]])]
+    return pa.Array.from_buffers(pa.string(), rows, buffers, 0)
+
+
+def _pieces(array: pa.Array, name: str) -> _Pieces:
+    type_ = array.type
+    if pa.types.is_dictionary(type_):
+        return _pieces(array.dictionary_decode(), name)
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return _text_pieces(array.cast(pa.large_string()))
+    if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
+        return _time_pieces(array, name)
+    if pa.types.is_floating(type_):
+        finite = pc.is_finite(array)
+        return _number_pieces(pc.if_else(finite, array, pa.scalar(None, type_)), point=True)
+    if (
+        pa.types.is_integer(type_)
+        or pa.types.is_boolean(type_)
+        or pa.types.is_decimal(type_)
+        or pa.types.is_null(type_)
+    ):
+        return _number_pieces(array, point=False)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return _list_pieces(array, name)
+    raise SchemaError(
+        f"column {name!r}: expected booleans, numbers, text, instants, dates or lists of such to write "
+        f"as JSON; found {type_}. Convert the column, or leave it out"
+    )
+
+
+def _valid(array: pa.Array) -> np.ndarray:
+    """One byte per value: whether it isn't NULL."""
+    if array.null_count == 0:
+        return np.ones(len(array), np.uint8)
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False)).view(np.uint8)
+
+
+def _text(array: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+    """The positions and the bytes of large strings."""
+    _, offsets, data = array.buffers()
+    if offsets is None or len(array) == 0:
+        return np.zeros(len(array) + 1, np.int64), np.empty(0, np.uint8)
+    at = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    return at, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+
+
+def _outputs(rows: int, size: int) -> _Pieces:
+    return _Pieces(np.empty(rows + 1, np.int64), np.empty(size + PADDING, np.uint8))
+
+
+def _text_pieces(array: pa.LargeStringArray) -> _Pieces:
+    at, data = _text(array)
+    escapes = kernels.count_escapes(data[at[0] : at[-1]])
+    pieces = _outputs(len(array), int(at[-1] - at[0]) + 6 * len(array) + 5 * escapes)
+    kernels.write_text(at, data, _valid(array), pieces.ends, pieces.data)
+    return pieces
+
+
+def _number_pieces(array: pa.Array, *, point: bool) -> _Pieces:
+    at, data = _text(array.cast(pa.large_string()))
+    pieces = _outputs(len(array), int(at[-1] - at[0]) + 6 * len(array))
+    kernels.write_numbers(at, data, _valid(array), point, pieces.ends, pieces.data)
+    return pieces
+
+
+def _time_pieces(array: pa.Array, name: str) -> _Pieces:
+    dates = pa.types.is_date(array.type)
+    if dates:
+        whole = array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
+    else:
+        zone = array.type.tz
+        whole = array.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64())
+    valid = _valid(array)
+    values = np.ascontiguousarray(whole.fill_null(0).to_numpy())
+    pieces = _outputs(len(array), len(array) * kernels.INSTANT_BYTES)
+    wrong = kernels.write_times(values, valid, dates, pieces.ends, pieces.data)
+    if wrong >= 0:
+        raise UserError(
+            f"column {name!r}: expected instants in the years 1 to 9999; found {values[wrong]} "
+            f"{'days' if dates else 'microseconds'} since 1970"
+        )
+    return pieces
+
+
+def _list_pieces(array: pa.ListArray, name: str) -> _Pieces:
+    at = np.asarray(array.offsets.to_numpy()).astype(np.int64)
+    items = _pieces(array.values.slice(at[0], at[-1] - at[0]), name)
+    at -= at[0]
+    size = int(items.ends[-1]) + int(at[-1]) + 4 * len(array)
+    pieces = _outputs(len(array), size)
+    kernels.write_lists(at, _valid(array), items.ends, items.data, pieces.ends, pieces.data)
+    return pieces

@@ -1,0 +1,321 @@
+"""The kernel that reads JSON rows into 8-byte slots, driven by a compiled schema.
+
+One row of bytes either fits for certain (`OK`) and has written one slot per field, or it is left to the
+slow path (`SLOW`), which rewrites its slots or says why the row is bad. The kernel accepts a subset of
+what the slow path accepts, with equal values.
+
+Speed comes from three expectations, none of which is needed for correctness: a row has its keys in the
+order of the row before; a key is spelled `"name":`; a value is of the schema's type.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numba import njit, types
+
+from penstock.formats._json_scalars import (
+    read_date,
+    read_double_bits,
+    read_float_bits,
+    read_integer,
+    read_timestamp,
+)
+from penstock.formats._json_scan import (
+    is_null,
+    scan_boolean,
+    scan_string,
+    skip_space,
+    skip_value,
+)
+from penstock.formats._words import I64_OUT, U8_IN, U8_OUT, U64, called, inlined, load64, word
+
+OK: Final = 0
+SLOW: Final = 1
+
+BOOLEAN: Final = 0
+INT: Final = 1
+BIGINT: Final = 2
+FLOAT: Final = 3
+DOUBLE: Final = 4
+STRING: Final = 5
+TIMESTAMP: Final = 6
+DATE: Final = 7
+OTHER: Final = 8  # lists: null in the kernel, anything else on the slow path
+
+# Columns of the compiled schema, one row per field.
+CODE: Final = 0
+REQUIRED: Final = 1
+KEY_AT: Final = 2  # where `"name":` stands in the bytes of all keys
+KEY_LENGTH: Final = 3  # of `"name":`; 0 where JSON can't spell the name without escapes
+TEXT_INDEX: Final = 4  # among the string fields, else -1
+FIELD_COLUMNS: Final = 5
+
+KEYS_EXPECTED_MAX: Final = 256  # keys of a row whose order is remembered; later ones are looked up
+
+_UNKNOWN, _FAILED = -1, -2
+_I = types.int64
+_FIELDS = types.int64[:, ::1]
+_SLOTS = types.int64[:, ::1]
+_LENGTHS = types.int32[:, ::1]
+_VALID = types.uint8[:, ::1]
+_INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
+
+# What is remembered of the last date begins with a date that is right: the day 0.
+_EPOCH_FIRST = int.from_bytes(b"1970-01-01"[:8], "little")
+_EPOCH_LAST = int.from_bytes(b"1970-01-01"[2:], "little")
+
+
+@njit(_I(U8_IN, _I, _I, _I), cache=True, nogil=True, error_model="numpy")
+def key_slot(buffer, p, length, mask):
+    """Where a key of `length` bytes at `p` belongs in a hash table of `mask + 1` slots."""
+    first = word(buffer, p)
+    if length < 8:
+        first &= (U64(1) << U64(8 * length)) - U64(1)
+    mixed = (first ^ U64(length)) * U64(0x9E3779B97F4A7C15)
+    if length > 8:
+        mixed = (mixed ^ load64(buffer, p + length - 8)) * U64(0xD6E8FEB86659FD93)
+    return _I(mixed >> U64(40)) & mask
+
+
+@inlined
+def same_bytes(left, p, right, q, length):
+    """Whether two stretches inside their arrays are equal, `length` bytes long."""
+    if p + 8 <= len(left) and q + 8 <= len(right):
+        different = load64(left, p) ^ load64(right, q)
+        if length < 8:
+            return (different << U64(64 - 8 * length)) == U64(0) if length > 0 else True
+        if different:
+            return False
+        for k in range(8, length - 8, 8):
+            if load64(left, p + k) != load64(right, q + k):
+                return False
+        return load64(left, p + length - 8) == load64(right, q + length - 8)
+    for k in range(length):
+        if left[p + k] != right[q + k]:
+            return False
+    return True
+
+
+@called
+def read_key(buffer, p, end, fields, keys, table):
+    """A key and its colon: (its field, `_UNKNOWN` or `_FAILED`; the position of its value)."""
+    if p >= end or buffer[p] != 34:
+        return _FAILED, p
+    begin = p + 1
+    p, length = scan_string(buffer, begin, end)
+    if p < 0 or length != p - 1 - begin:
+        return _FAILED, p  # not a string, or it has escapes
+    field = _UNKNOWN
+    mask = len(table) - 1
+    slot = key_slot(buffer, begin, length, mask)
+    while table[slot] >= 0:
+        candidate = table[slot]
+        if fields[candidate, KEY_LENGTH] == length + 3 and same_bytes(
+            buffer, begin, keys, fields[candidate, KEY_AT] + 1, length
+        ):
+            field = candidate
+            break
+        slot = (slot + 1) & mask
+    p = skip_space(buffer, p, end)
+    if p >= end or buffer[p] != 58:
+        return _FAILED, p
+    return field, p + 1
+
+
+@inlined
+def read_fixed(buffer, p, end, code, memo):
+    """A value of fixed width at `p < end`: (its slot, position past it or -1)."""
+    if code == BIGINT or code == INT:
+        value, past = read_integer(buffer, p, end)
+        if code == INT and (value < _INT32_MIN or value > _INT32_MAX):
+            return 0, -1
+        return value, past
+    if code == TIMESTAMP:
+        return read_timestamp(buffer, p, end, memo)
+    if code == DOUBLE:
+        return read_double_bits(buffer, p, end)
+    if code == BOOLEAN:
+        truth = scan_boolean(buffer, p, end)
+        return (truth, p + 5 - truth) if truth >= 0 else (0, -1)
+    if code == DATE:
+        return read_date(buffer, p, end)
+    if code == FLOAT:
+        return read_float_bits(buffer, p, end)
+    return 0, -1
+
+
+@inlined
+def clear(row, field, fields, slots, lengths, valid):
+    """Makes a field of a row NULL; what lies under a NULL is always zero."""
+    slots[field, row] = 0
+    valid[field, row] = 0
+    if fields[field, TEXT_INDEX] >= 0:
+        lengths[fields[field, TEXT_INDEX], row] = 0
+
+
+@inlined
+def read_value(buffer, p, end, row, field, fields, slots, lengths, valid, memo):
+    """Reads the value of `field` at `p` into the row's slot: the position past it, or -1."""
+    if p >= end:
+        return -1
+    code = fields[field, CODE]
+    if code == STRING and buffer[p] == 34:
+        past, length = scan_string(buffer, p + 1, end)
+        if past < 0:
+            return -1
+        # A string with escapes is marked by the complement of its position.
+        slots[field, row] = p + 1 if past - p - 2 == length else ~(p + 1)
+        lengths[fields[field, TEXT_INDEX], row] = length
+        valid[field, row] = 1
+        return past
+    if buffer[p] == 110 and is_null(buffer, p, end):
+        if fields[field, REQUIRED]:
+            return -1
+        clear(row, field, fields, slots, lengths, valid)
+        return p + 4
+    if code == STRING:
+        return -1
+    value, past = read_fixed(buffer, p, end, code, memo)
+    slots[field, row] = value
+    valid[field, row] = 1
+    return past
+
+
+@inlined
+def read_row(buffer, p, end, row, fields, keys, table, order, seen, slots, lengths, valid, memo):
+    """Reads one row: `OK` or `SLOW`."""
+    p = skip_space(buffer, p, end)
+    if p >= end or buffer[p] != 123:
+        return SLOW
+    p = skip_space(buffer, p + 1, end)
+    found = 0
+    if p < end and buffer[p] == 125:
+        p += 1
+    else:
+        position = 0
+        while True:
+            field = order[position] if position < KEYS_EXPECTED_MAX else _UNKNOWN
+            length = fields[field, KEY_LENGTH] if field >= 0 else 0
+            if (
+                length > 0
+                and p + length < end
+                and same_bytes(buffer, p, keys, fields[field, KEY_AT], length)
+            ):
+                p += length
+            else:
+                field, p = read_key(buffer, p, end, fields, keys, table)
+                if field == _FAILED:
+                    return SLOW
+                if position < KEYS_EXPECTED_MAX:
+                    order[position] = field
+            position += 1
+            p = skip_space(buffer, p, end)
+            if field < 0:
+                p = skip_value(buffer, p, end)
+            else:
+                if seen[field] == row:
+                    return SLOW  # twice: the last one counts
+                seen[field] = row
+                found += 1
+                p = read_value(buffer, p, end, row, field, fields, slots, lengths, valid, memo)
+            if p < 0:
+                return SLOW
+            p = skip_space(buffer, p, end)
+            if p >= end:
+                return SLOW
+            mark = buffer[p]
+            p += 1
+            if mark == 125:
+                break
+            if mark != 44:
+                return SLOW
+            p = skip_space(buffer, p, end)
+    if skip_space(buffer, p, end) != end:
+        return SLOW
+    if found < len(fields):
+        for field in range(len(fields)):
+            if seen[field] != row:
+                if fields[field, REQUIRED]:
+                    return SLOW
+                clear(row, field, fields, slots, lengths, valid)
+    return OK
+
+
+def memories(fields: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `read_rows` remembers from row to row, at its start: order of keys, seen fields, last date."""
+    return (
+        np.full(KEYS_EXPECTED_MAX, _UNKNOWN, np.int64),
+        np.full(fields, -1, np.int64),
+        np.array([_EPOCH_FIRST, _EPOCH_LAST, 0], np.int64),
+    )
+
+
+@inlined
+def read_all(
+    buffer, start, length, fields, keys, table, order, seen, memo, slots, lengths, valid, status
+):
+    slow = 0
+    for row in range(len(start)):
+        begin, size = start[row], _I(length[row])
+        state = SLOW
+        if size > 0:
+            if begin < 0 or begin > len(buffer) - size:
+                return ~row
+            state = read_row(
+                buffer,
+                begin,
+                begin + size,
+                row,
+                fields,
+                keys,
+                table,
+                order,
+                seen,
+                slots,
+                lengths,
+                valid,
+                memo,
+            )
+        status[row] = state
+        slow += state
+    return slow
+
+
+_ROWS_IN = types.Array(types.int64, 1, "C", readonly=True)
+_LENGTHS_IN = types.Array(types.int32, 1, "C", readonly=True)
+
+
+@njit(
+    _I(
+        U8_IN,
+        _ROWS_IN,
+        _LENGTHS_IN,
+        _FIELDS,
+        U8_IN,
+        I64_OUT,
+        I64_OUT,
+        I64_OUT,
+        I64_OUT,
+        _SLOTS,
+        _LENGTHS,
+        _VALID,
+        U8_OUT,
+    ),
+    cache=True,
+    nogil=True,
+)
+def read_rows(
+    buffer, start, length, fields, keys, table, order, seen, memo, slots, lengths, valid, status
+):
+    """Reads every row and sets its status.
+
+    Returns:
+        How many rows are `SLOW`; or the complement of the first row that lies outside the buffer.
+    """
+    return read_all(
+        buffer, start, length, fields, keys, table, order, seen, memo, slots, lengths, valid, status
+    )

@@ -1,0 +1,273 @@
+"""One row at a time, in Python: the rules of JSON rows in full, and the reasons of bad ones.
+
+What the kernel isn't certain of comes here: escapes of keys, lists, numbers of many digits, unusual
+instants, keys that occur twice, and everything that is wrong. The kernel's answers are a subset of
+this module's, so a row's fate doesn't depend on which of the two has seen it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Callable
+from datetime import date
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+
+from penstock.core.schema import Schema, type_text
+from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US, SECOND_US
+from penstock.formats._json_scan import DEPTH_MAX
+
+FOUND_MAX: Final = (
+    60  # characters of a wrong value that a reason shows; the row itself is kept elsewhere
+)
+_INTEGER_TEXT_MAX: Final = (
+    20  # characters of a 64-bit integer; longer ones aren't converted to compare
+)
+
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_INSTANT = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})"
+    r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?"
+    r" ?([Zz]|([+-])([0-9]{2})(?::?([0-9]{2}))?)?)?"
+)
+_NESTING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+
+
+class BadRowError(Exception):
+    """A row that doesn't fit; its text is the reason. It never leaves this package."""
+
+
+class _Integer(str):
+    """The spelling of a number without point and exponent."""
+
+    __slots__ = ()
+
+
+class _Real(str):
+    """The spelling of a number with a point or an exponent."""
+
+    __slots__ = ()
+
+
+def _constant(name: str) -> NoReturn:
+    raise BadRowError(f"expected valid JSON; found {name}, which is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_int=_Integer, parse_float=_Real, parse_constant=_constant)
+
+
+def shown(value: object) -> str:
+    """A value as a reason shows it: JSON, cut to `FOUND_MAX` characters."""
+    match value:
+        case None:
+            text = "null"
+        case bool():
+            text = "true" if value else "false"
+        case dict():
+            text = "an object"
+        case list():
+            text = "an array"
+        case _Integer() | _Real():
+            text = str(value)
+        case _:
+            text = json.dumps(value)
+    return text if len(text) <= FOUND_MAX else text[:FOUND_MAX] + "…"
+
+
+class RowReader:
+    """Reads rows of one schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._fields = [
+            (field.name, field.required, _reader(field.type), _expectation(field.type))
+            for field in schema
+        ]
+
+    def read(self, row: bytes) -> list[Any]:
+        """The row's values, one per field, None for NULL.
+
+        Booleans, ints (instants as microseconds, dates as days), floats, text, lists of such.
+
+        Raises:
+            BadRowError: the row doesn't fit.
+        """
+        found = parse(row)
+        if type(found) is not dict:
+            raise BadRowError(f"expected a JSON object; found {shown(found)}")
+        values: list[Any] = []
+        for name, required, reader, expectation in self._fields:
+            value = found.get(name)
+            if value is None:
+                if required:
+                    what = "null" if name in found else "none"
+                    raise BadRowError(f"field {name!r}: expected a value (NOT NULL); found {what}")
+                values.append(None)
+                continue
+            try:
+                values.append(reader(value))
+            except ValueError:
+                raise BadRowError(
+                    f"field {name!r}: expected {expectation}; found {shown(value)}"
+                ) from None
+        return values
+
+
+def parse(row: bytes) -> Any:
+    """Parses one JSON text; numbers keep their spelling.
+
+    Raises:
+        BadRowError: it isn't valid JSON in UTF-8, or is nested deeper than `DEPTH_MAX`.
+    """
+    if not row:
+        raise BadRowError("expected a JSON object; found an empty value")
+    try:
+        text = row.decode()
+    except UnicodeDecodeError as error:
+        raise BadRowError(
+            f"expected UTF-8; found byte 0x{row[error.start]:02x} at position {error.start}"
+        ) from None
+    if text.count("[") + text.count("{") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
+        raise BadRowError(
+            f"expected at most {DEPTH_MAX} objects and arrays within each other; found more"
+        )
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        found = "the end" if error.pos >= len(text) else shown(text[error.pos : error.pos + 20])
+        raise BadRowError(
+            f"expected valid JSON; found {found} at character {error.pos} ({error.msg})"
+        ) from None
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for match in _NESTING.finditer(text):
+        mark = match[0]
+        if mark in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif mark in "]}":
+            depth -= 1
+    return deepest
+
+
+def _boolean(value: object) -> bool:
+    if type(value) is not bool:
+        raise ValueError
+    return value
+
+
+def _integer(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if type(value) is not _Integer or len(value) > _INTEGER_TEXT_MAX:
+            raise ValueError
+        number = int(value)
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    return read
+
+
+def _double(value: Any) -> float:
+    if type(value) is not _Integer and type(value) is not _Real:
+        raise ValueError
+    number = float(value)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError
+    return number
+
+
+def _float(value: Any) -> float:
+    try:
+        number: float = struct.unpack("<f", struct.pack("<f", _double(value)))[0]
+    except OverflowError:
+        raise ValueError from None
+    return number
+
+
+def _string(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError
+    value.encode()  # half of a surrogate pair is JSON, but no text: a UnicodeEncodeError is a ValueError
+    return value
+
+
+def _days(text: str) -> int:
+    return date(int(text[:4]), int(text[5:7]), int(text[8:])).toordinal() - _EPOCH_DAY
+
+
+def _date(value: Any) -> int:
+    match = _INSTANT.fullmatch(value) if type(value) is str else None
+    if match is None or match.end(1) != len(value):
+        raise ValueError
+    return _days(value)
+
+
+_milliseconds = _integer(INSTANT_MIN_US // 1000, INSTANT_MAX_US // 1000)
+
+
+def _timestamp(value: Any) -> int:
+    if type(value) is _Integer:
+        return _milliseconds(value) * 1000
+    match = _INSTANT.fullmatch(value) if type(value) is str else None
+    if match is None:
+        raise ValueError
+    day, hour, minute, second, fraction, _, sign, zone_hour, zone_minute = match.groups("0")
+    clock = (int(hour), int(minute), int(second), int(zone_hour), int(zone_minute))
+    if clock[0] > 23 or clock[3] > 23 or max(clock[1], clock[2], clock[4]) > 59:
+        raise ValueError
+    zone = (clock[3] * 3600 + clock[4] * 60) * (-1 if sign == "-" else 1)
+    seconds = clock[0] * 3600 + clock[1] * 60 + clock[2] - zone
+    micros = _days(day) * DAY_US + seconds * SECOND_US + int(fraction.ljust(6, "0")[:6])
+    if not INSTANT_MIN_US <= micros <= INSTANT_MAX_US:
+        raise ValueError
+    return micros
+
+
+def _list(reader: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
+    def read(value: Any) -> list[Any]:
+        if type(value) is not list:
+            raise ValueError
+        return [None if item is None else reader(item) for item in value]
+
+    return read
+
+
+_READERS: Final[dict[pa.DataType, Callable[[Any], Any]]] = {
+    pa.bool_(): _boolean,
+    pa.int32(): _integer(-(2**31), 2**31 - 1),
+    pa.int64(): _integer(-(2**63), 2**63 - 1),
+    pa.float32(): _float,
+    pa.float64(): _double,
+    pa.string(): _string,
+    pa.timestamp("us", "UTC"): _timestamp,
+    pa.date32(): _date,
+}
+_EXPECTATIONS: Final[dict[pa.DataType, str]] = {
+    pa.bool_(): "true or false",
+    pa.int32(): "an integer from -2147483648 to 2147483647",
+    pa.int64(): "an integer of 64 bits",
+    pa.float32(): "a number within single precision",
+    pa.float64(): "a number within double precision",
+    pa.string(): "text",
+    pa.timestamp(
+        "us", "UTC"
+    ): "ISO 8601 or integer milliseconds since 1970, in the years 1 to 9999",
+    pa.date32(): "a date as YYYY-MM-DD",
+}
+
+
+def _reader(type_: pa.DataType) -> Callable[[Any], Any]:
+    return _list(_reader(type_.value_type)) if pa.types.is_list(type_) else _READERS[type_]
+
+
+def _expectation(type_: pa.DataType) -> str:
+    inner = type_
+    while pa.types.is_list(inner):
+        inner = inner.value_type
+    prefix = "" if inner is type_ else "an array, each item "
+    return f"{type_text(type_)} ({prefix}{_EXPECTATIONS[inner]})"

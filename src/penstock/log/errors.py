@@ -1,0 +1,43 @@
+"""Why a log refuses a batch, with the protocol's code for it."""
+
+from __future__ import annotations
+
+import enum
+
+from penstock.errors import PenstockError
+
+__all__ = ["AppendError", "OffsetRangeError", "Refusal", "StorageError"]
+
+
+class Refusal(enum.IntEnum):
+    """Kafka's error codes that a log itself can give."""
+
+    CORRUPT_MESSAGE = 2
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TIMESTAMP = 32
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+
+
+class AppendError(PenstockError):
+    """A batch that may not be appended; the log is unchanged.
+
+    Attributes:
+        code: the protocol's error code.
+    """
+
+    def __init__(self, code: Refusal, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class StorageError(PenstockError):
+    """The disk failed or is full; the batch is not in the log."""
+
+
+class OffsetRangeError(PenstockError):
+    """An offset below the log's start or beyond its end was asked for."""

@@ -1,0 +1,513 @@
+"""A partition: an append-only sequence of record batches in a directory of segments.
+
+    DIRECTORY/00000000000000000000.log      record batches, as they came, base offsets patched
+    DIRECTORY/00000000000000000000.index    sparse index and checkpoint of that segment
+    DIRECTORY/producers                     idempotent producers as of some offset
+    DIRECTORY/start                         log start offset, once records were deleted
+
+Invariant: segments are contiguous; `start_offset <= end_offset`; a batch is in the log as a whole or not at all; a
+batch that was reported durable survives any crash. All but the last segment are closed.
+
+An append writes to the page cache. `begin_sync`, the returned task's `run` (in any thread) and `end_sync` make it
+durable, and from time to time write a checkpoint, so that recovery scans little. The clock is an argument.
+
+Sources: *Designing Data-Intensive Applications*, chapter on stream processing; Kafka's UnifiedLog and LogSegment.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from penstock.log.errors import AppendError, OffsetRangeError, Refusal, StorageError
+from penstock.log.files import LogFile, LogFiles
+from penstock.log.producers import Producers
+from penstock.log.segment import Segment
+from penstock.wire import batches
+from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
+
+__all__ = ["Appended", "LogConfig", "Partition", "SyncTask"]
+
+CHECKPOINT_BYTES: Final = 64 << 20
+"""Bytes appended between two checkpoints: what recovery has to scan after a crash (about 50 ms)."""
+RELATIVE_OFFSETS_MAX: Final = (1 << 31) - 1
+"""Most offsets in a segment, as in Kafka."""
+LEADER_EPOCH: Final = 0
+"""There is one broker, so leadership never changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """A topic's settings that concern its log; names and defaults are Kafka's. -1: no limit."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    retention_bytes: int = -1
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    max_message_bytes: int = (1 << 20) + 12
+    append_time: bool = False
+    timestamp_before_max_ms: int = (1 << 63) - 1
+    timestamp_after_max_ms: int = 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a batch stands."""
+
+    base_offset: int
+    append_time_ms: int = -1
+    is_duplicate: bool = False
+
+
+@dataclass(slots=True)
+class SyncTask:
+    """What must reach the disk so that all before `end_offset` is durable. `run` may block."""
+
+    files: LogFiles
+    directory: str
+    end_offset: int
+    segments: list[LogFile]
+    names_changed: bool
+    stores: list[tuple[str, bytes]]
+    bytes_appended: int
+
+    def run(self) -> None:
+        """Data first, then what vouches for it."""
+        for file in self.segments:
+            file.sync()
+        if self.names_changed:
+            self.files.sync_directory(self.directory)
+        for path, data in self.stores:
+            self.files.store(path, data)
+
+
+class Partition:
+    """One partition of a topic. Use from one thread; only `SyncTask.run` may run in another."""
+
+    def __init__(self, files: LogFiles, directory: str, config: LogConfig, now_ms: int) -> None:
+        """Opens a partition, recovering it first where that is needed."""
+        self.config = config
+        self.directory = directory
+        self.failure: str | None = None
+        self.cut_bytes = 0
+        self.appended_bytes = 0
+        self._files = files
+        self._closed: list[Segment] = []  # segments that begin_sync has yet to make durable
+        self._names_changed = True
+        self._since_checkpoint = 0
+        self._syncing = 0
+        self._recover(now_ms)
+        self.rest()
+        self.durable_offset = self.end_offset
+
+    # -- recovery ----------------------------------------------------------------------------------
+
+    def _recover(self, now_ms: int) -> None:
+        names = self._files.list(self.directory)
+        bases = sorted(int(name[:-4]) for name in names if name.endswith(".log"))
+        self.start_offset = self._load_start()
+        restored = Producers.restore(self._files.load(f"{self.directory}/producers"))
+        self.producers, from_offset = restored or (Producers(), 0)
+        self.segments: list[Segment] = []
+        for base in bases or [self.start_offset]:
+            if self.segments and base != self.segments[-1].next_offset:
+                self._set_aside_from(base)
+                break
+            segment = Segment(self._files, self.directory, base, now_ms)
+            self.cut_bytes += segment.recover(self._replay, from_offset)
+            self.segments.append(segment)
+        for name in names:
+            if name.endswith(".index") and int(name[:-6]) not in bases:
+                self._files.delete(f"{self.directory}/{name}")
+        if from_offset > self.end_offset:
+            self._rebuild_producers()
+        self.start_offset = max(self.start_offset, self.segments[0].base_offset)
+        if self.start_offset > self.end_offset:
+            self._start_again(now_ms)
+
+    def _replay(self, header: Header) -> None:
+        if header.producer_id != NO_PRODUCER:
+            self.producers.record(header, header.base_offset, header.max_timestamp)
+
+    def _rebuild_producers(self) -> None:
+        """The snapshot knows more than the log, which lost its end: only the log counts."""
+        self.producers = Producers()
+        for segment in self.segments:
+            for _, header in segment.headers(0):
+                self._replay(header)
+
+    def _set_aside_from(self, base: int) -> None:
+        """Renames the segments after a gap: they can't be read in order. Their bytes count as cut."""
+        for name in self._files.list(self.directory):
+            stem, _, suffix = name.partition(".")
+            path = f"{self.directory}/{name}"
+            if suffix == "log" and int(stem) >= base:
+                file = self._files.open(path)
+                self.cut_bytes += file.size()
+                file.close()
+                self._files.rename(path, path + ".lost")
+            elif suffix == "index" and int(stem) >= base:
+                self._files.delete(path)
+
+    def _start_again(self, now_ms: int) -> None:
+        """Records up to the start offset are gone for good, so offsets go on from there."""
+        for segment in self.segments:
+            self._delete_files(segment)
+        self.segments = [Segment(self._files, self.directory, self.start_offset, now_ms)]
+
+    def _load_start(self) -> int:
+        data = self._files.load(f"{self.directory}/start")
+        if data is None or data[:9] != b"%08x " % crc32c(data[9:]):
+            return 0
+        return int(json.loads(data[9:])["start_offset"])
+
+    def _store_start(self) -> None:
+        body = json.dumps({"start_offset": self.start_offset}).encode()
+        self._files.store(f"{self.directory}/start", b"%08x " % crc32c(body) + body)
+
+    # -- state -------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is written to."""
+        return self.segments[-1]
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets; also the high watermark."""
+        return self.segments[-1].next_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes in the log."""
+        return sum(segment.size for segment in self.segments)
+
+    # -- appending ---------------------------------------------------------------------------------
+
+    def append(self, batch: bytearray | memoryview, now_ms: int) -> Appended:
+        """Appends one batch, whose bytes are patched in place. It is durable after the next sync.
+
+        Raises:
+            AppendError: the batch is not valid here; the log is unchanged.
+            StorageError: the disk is full or failed; the log is unchanged.
+        """
+        if self.failure is not None:
+            raise StorageError(self.failure)
+        header = self._validate(batch, now_ms)
+        if header.producer_id != NO_PRODUCER:
+            stored = self.producers.check(header)
+            if stored is not None:
+                return Appended(stored.base_offset, is_duplicate=True)
+        base_offset = self.end_offset
+        batches.patch(batch, 0, base_offset, LEADER_EPOCH)
+        if self.config.append_time:
+            batches.stamp_append_time(batch, 0, header, now_ms)
+            header = batches.parse(batch)
+        else:
+            header = header._replace(base_offset=base_offset)
+        if self._must_roll(header, now_ms):
+            self._roll(now_ms)
+        self.active.append(batch, header)
+        self.appended_bytes += header.size
+        self._since_checkpoint += header.size
+        if header.producer_id != NO_PRODUCER:
+            self.producers.record(header, base_offset, now_ms)
+        return Appended(base_offset, now_ms if self.config.append_time else -1)
+
+    def _validate(self, batch: Buffer, now_ms: int) -> Header:
+        size = len(batch)
+        if size < HEADER_BYTES:
+            raise AppendError(
+                Refusal.CORRUPT_MESSAGE, f"expected a record batch, found {size} bytes"
+            )
+        header = batches.parse(batch)
+        if header.magic != batches.MAGIC:
+            raise AppendError(Refusal.INVALID_RECORD, header.fault() or "")
+        if header.length < HEADER_BYTES - batches.PREFIX_BYTES or header.size > size:
+            raise AppendError(
+                Refusal.CORRUPT_MESSAGE,
+                f"expected a batch of {header.size} bytes as its header says, found {size}",
+            )
+        if header.size != size:
+            raise AppendError(
+                Refusal.INVALID_RECORD,
+                f"expected one batch per partition in a request, found {size - header.size} bytes "
+                "after the first",
+            )
+        if size > self.config.max_message_bytes:
+            raise AppendError(
+                Refusal.MESSAGE_TOO_LARGE,
+                f"expected a batch of at most {self.config.max_message_bytes} bytes "
+                f"(max.message.bytes), found {size}",
+            )
+        if not batches.checksum_matches(batch, 0, header):
+            raise AppendError(Refusal.CORRUPT_MESSAGE, "expected the batch's checksum to match")
+        self._validate_content(header, now_ms)
+        return header
+
+    def _validate_content(self, header: Header, now_ms: int) -> None:
+        if header.is_transactional:
+            raise AppendError(Refusal.INVALID_TXN_STATE, "expected no transactional batch")
+        if header.count <= 0 or header.count != header.last_offset_delta + 1 or header.is_control:
+            raise AppendError(
+                Refusal.INVALID_RECORD,
+                f"expected data with as many records as offsets, found {header.count} records, "
+                f"last offset delta {header.last_offset_delta}, attributes {header.attributes:#x}",
+            )
+        if not header.is_known_codec:
+            raise AppendError(
+                Refusal.UNSUPPORTED_COMPRESSION_TYPE, f"expected a codec, found {header.codec}"
+            )
+        config = self.config
+        if config.append_time:
+            return
+        if header.is_append_time or (
+            header.max_timestamp - now_ms > config.timestamp_after_max_ms
+            or now_ms - header.base_timestamp > config.timestamp_before_max_ms
+        ):
+            raise AppendError(
+                Refusal.INVALID_TIMESTAMP,
+                f"expected timestamps up to {config.timestamp_after_max_ms} ms ahead of the "
+                f"broker's clock and {config.timestamp_before_max_ms} ms behind it, found "
+                f"{header.base_timestamp} to {header.max_timestamp} at {now_ms}",
+            )
+
+    def _must_roll(self, header: Header, now_ms: int) -> bool:
+        active = self.active
+        if active.size == 0:
+            active.created_ms = now_ms
+            return False
+        return (
+            active.size + header.size > self.config.segment_bytes
+            or now_ms - active.created_ms > self.config.segment_ms
+            or header.next_offset - active.base_offset > RELATIVE_OFFSETS_MAX
+        )
+
+    def _roll(self, now_ms: int) -> None:
+        try:
+            segment = Segment(self._files, self.directory, self.end_offset, now_ms)
+            segment.file.truncate(0)
+        except OSError as error:
+            raise StorageError(
+                f"expected to start a new segment in {self.directory}, found: "
+                f"{error.strerror or error}; make room on the disk"
+            ) from error
+        self._closed.append(self.active)
+        self.segments.append(segment)
+        self._names_changed = True
+
+    # -- durability --------------------------------------------------------------------------------
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether a sync would make anything durable."""
+        return self.durable_offset < self.end_offset
+
+    def begin_sync(self, *, checkpoint: bool = False) -> SyncTask:
+        """What to do, possibly in another thread, so that all that was appended is durable."""
+        checkpoint |= bool(self._closed) or self._since_checkpoint >= CHECKPOINT_BYTES
+        segments = [*self._closed, self.active]
+        stores: list[tuple[str, bytes]] = []
+        if checkpoint:
+            snapshot = self.producers.snapshot(self.end_offset)
+            stores = [(f"{self.directory}/producers", snapshot)]
+            stores += [(segment.index_path, segment.checkpoint()) for segment in segments]
+        task = SyncTask(
+            self._files,
+            self.directory,
+            self.end_offset,
+            [segment.file for segment in segments],
+            self._names_changed,
+            stores,
+            self._since_checkpoint if checkpoint else 0,
+        )
+        self._closed = []
+        self._names_changed = False
+        self._syncing += 1
+        return task
+
+    def end_sync(self, task: SyncTask, failure: OSError | None = None) -> None:
+        """Takes note of how a sync went. After a failed one nothing more is written.
+
+        The kernel may have dropped the pages that it couldn't write, so to try again would claim what
+        isn't so. The log stays readable; a restart finds what is really there.
+        """
+        self._syncing -= 1
+        if failure is not None:
+            self.failure = (
+                f"expected to make {self.directory} durable, found: "
+                f"{failure.strerror or failure}; check the disk and restart the broker"
+            )
+            return
+        self.durable_offset = max(self.durable_offset, task.end_offset)
+        if task.stores:
+            self._since_checkpoint -= task.bytes_appended
+
+    def sync(self, *, checkpoint: bool = False) -> None:
+        """Makes everything durable, here and now."""
+        task = self.begin_sync(checkpoint=checkpoint)
+        try:
+            task.run()
+        except OSError as error:
+            self.end_sync(task, error)
+            raise StorageError(self.failure) from error
+        self.end_sync(task)
+
+    def rest(self) -> None:
+        """Gives up the descriptors and maps of closed segments; the next read takes them again."""
+        if not self._syncing:
+            for segment in self.segments[:-1]:
+                if segment not in self._closed:
+                    segment.file.rest()
+
+    def close(self) -> None:
+        """Makes everything durable with a checkpoint, so that the next open needs no scan."""
+        try:
+            if self.failure is None:
+                self.sync(checkpoint=True)
+        finally:
+            for segment in self.segments:
+                segment.file.close()
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _segment_of(self, offset: int) -> Segment:
+        found = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
+        return self.segments[max(found - 1, 0)]
+
+    def check_offset(self, offset: int) -> None:
+        """Raises OffsetRangeError unless a read may start at `offset`."""
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetRangeError(
+                f"expected an offset from {self.start_offset} to {self.end_offset} of "
+                f"{self.directory}, found {offset}"
+            )
+
+    def read(self, offset: int, bytes_max: int, *, at_least_one: bool = True) -> Buffer:
+        """Whole batches from the one that holds `offset` on, of one segment, at most `bytes_max`.
+
+        The first batch may begin below `offset`; the reader skips what it didn't ask for. With `at_least_one`
+        the first batch is returned even where it alone is larger. Empty at the end of the log.
+
+        Raises:
+            OffsetRangeError: the offset is below the log's start or beyond its end.
+            StorageError: the disk failed.
+        """
+        self.check_offset(offset)
+        try:
+            return self._segment_of(offset).read(offset, bytes_max, at_least_one=at_least_one)
+        except OSError as error:
+            raise StorageError(f"expected to read {self.directory}, found: {error}") from error
+
+    def bytes_from(self, offset: int) -> int:
+        """Bytes that a reader at `offset` has before it."""
+        if offset >= self.end_offset:
+            return 0
+        segment = self._segment_of(offset)
+        later = sum(one.size for one in self.segments if one.base_offset > segment.base_offset)
+        return segment.size - segment.locate(offset) + later
+
+    def find_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Offset and time (ms) of the first record at or after the time; None if there is none."""
+        for segment in self.segments:
+            found = segment.find_time(timestamp_ms, self.start_offset)
+            if found is not None:
+                return found
+        return None
+
+    def find_latest_time(self) -> tuple[int, int] | None:
+        """Offset and time (ms) of the first record with the greatest time; None if log is empty."""
+        times = [one.max_timestamp for one in self.segments if one.next_offset > self.start_offset]
+        newest = max(times, default=-1)
+        while newest >= 0 and self.start_offset < self.end_offset:
+            found = self.find_time(newest)
+            if found is not None:
+                return found
+            newest = self._newest_after_start()
+        return None
+
+    def _newest_after_start(self) -> int:
+        """The greatest time at or after the start, where the segment's own lies before it."""
+        newest = -1
+        for segment in self.segments:
+            if segment.next_offset <= self.start_offset:
+                continue
+            for position, header in segment.headers(segment.index.at_offset(self.start_offset)):
+                if header.next_offset > self.start_offset:
+                    batch = segment.file.read(position, header.size)
+                    times = batches.record_times(batch, 0, header)
+                    kept = [time_ms for offset, time_ms in times if offset >= self.start_offset]
+                    newest = max([newest, *kept])
+        return newest
+
+    # -- deleting ----------------------------------------------------------------------------------
+
+    def delete_records(self, before_offset: int, now_ms: int) -> None:
+        """Moves the log's start, and removes the segments that lie wholly before it.
+
+        Raises:
+            OffsetRangeError: the offset is beyond the log's end (or negative).
+        """
+        if not 0 <= before_offset <= self.end_offset:
+            raise OffsetRangeError(
+                f"expected an offset of at most {self.end_offset}, found {before_offset}"
+            )
+        if before_offset <= self.start_offset:
+            return
+        if before_offset == self.end_offset and self.active.size:
+            self._roll(now_ms)
+        self.start_offset = before_offset
+        self._store_start()
+        self._delete_segments()
+
+    def retain(self, now_ms: int) -> int:
+        """Removes the oldest segments that retention no longer keeps; returns how many.
+
+        A segment goes when its newest record is too old or when the log is too large without it. The active
+        segment is rolled first when it is due, so an idle topic empties as well.
+        """
+        config = self.config
+        keep_from = self.start_offset
+        excess = self.size - config.retention_bytes if config.retention_bytes >= 0 else 0
+        for segment in self.segments:
+            too_old = config.retention_ms >= 0 and (
+                segment.max_timestamp >= 0 and now_ms - segment.max_timestamp > config.retention_ms
+            )
+            too_large = 0 < segment.size <= excess and segment is not self.active
+            if segment.size == 0 or not (too_old or too_large):
+                break
+            excess -= segment.size
+            keep_from = segment.next_offset
+        before = len(self.segments)
+        if keep_from > self.start_offset:
+            self.delete_records(keep_from, now_ms)
+        return before - len(self.segments)
+
+    def _delete_segments(self) -> None:
+        """Removes segments that end at or before the start; readers keep the views that they hold."""
+        while len(self.segments) > 1 and self.segments[0].next_offset <= self.start_offset:
+            segment = self.segments.pop(0)
+            if segment in self._closed:
+                self._closed.remove(segment)
+            self._delete_files(segment)
+
+    def _delete_files(self, segment: Segment) -> None:
+        self._files.delete(segment.index_path)
+        self._files.delete(segment.path)
+
+    # -- invariants --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Asserts all invariants, reading the whole log."""
+        assert self.segments
+        for before, after in zip(self.segments, self.segments[1:], strict=False):
+            assert before.next_offset == after.base_offset
+        for segment in self.segments:
+            segment.check()
+        assert self.segments[0].base_offset <= self.start_offset <= self.end_offset
+        assert self.durable_offset <= self.end_offset
+        self.producers.check_invariants(self.end_offset)

@@ -1,0 +1,237 @@
+"""A segment: one file of record batches, as they came, from one base offset on.
+
+Invariant: bytes [0, size) of the file are whole batches with rising offsets, each from `base_offset` on and below
+`next_offset`, each with a right checksum; what lies beyond `size` is a torn write that recovery cuts off. Readers
+are only ever given bytes below `size`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final, NoReturn
+
+from penstock.log.errors import StorageError
+from penstock.log.files import LogFile, LogFiles
+from penstock.log.index import INTERVAL_BYTES, NO_TIME, Checkpoint, SparseIndex
+from penstock.wire import batches
+from penstock.wire.batches import HEADER_BYTES, Buffer, Header
+
+__all__ = ["Segment", "segment_name"]
+
+SCAN_BYTES: Final = 8 << 20
+"""Bytes read at a time while a segment is scanned for recovery."""
+HINTS_MAX: Final = 64
+"""Positions remembered of where reads ended: the next read of the same reader starts there."""
+
+Visit = Callable[[Header], None]
+
+
+def segment_name(base_offset: int) -> str:
+    """The file name of a segment without its suffix: 20 digits, so that names sort."""
+    return f"{base_offset:020d}"
+
+
+class Segment:
+    """One segment of a partition. Not thread-safe, save for `file.sync`."""
+
+    def __init__(self, files: LogFiles, directory: str, base_offset: int, created_ms: int) -> None:
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.size = 0
+        self.max_timestamp = NO_TIME
+        self.created_ms = created_ms
+        self.index = SparseIndex()
+        self.path = f"{directory}/{segment_name(base_offset)}.log"
+        self.index_path = f"{directory}/{segment_name(base_offset)}.index"
+        self.file: LogFile = files.open(self.path)
+        self._files = files
+        self._hints: dict[int, int] = {}
+
+    def recover(self, visit: Visit, visit_from: int) -> int:
+        """Finds the segment's end: trusts its checkpoint, scans and checks what follows, cuts the rest.
+
+        Args:
+            visit: is called with the header of each batch at or after offset `visit_from`.
+            visit_from: the first offset of interest.
+
+        Returns:
+            How many bytes were cut off.
+        """
+        on_disk = self.file.size()
+        loaded = SparseIndex.load(self._files.load(self.index_path))
+        if loaded is not None and loaded[1].valid_bytes <= on_disk:
+            self.index, checkpoint = loaded
+            self.size = checkpoint.valid_bytes
+            self.next_offset = checkpoint.next_offset
+            self.max_timestamp = checkpoint.max_timestamp
+            self.created_ms = checkpoint.created_ms
+        if visit_from < self.next_offset:
+            try:
+                known = [header for _, header in self.headers(self.index.at_offset(visit_from))]
+            except StorageError:  # the checkpoint vouches for bytes that are no longer so
+                self._forget()
+                known = []
+            for header in known:
+                if header.base_offset >= visit_from:
+                    visit(header)
+        self._scan(on_disk, visit, visit_from)
+        if self.size < on_disk:
+            self.file.truncate(self.size)
+        return on_disk - self.size
+
+    def _forget(self) -> None:
+        self.index, self.size, self.next_offset = SparseIndex(), 0, self.base_offset
+        self.max_timestamp = NO_TIME
+
+    def _scan(self, on_disk: int, visit: Visit, visit_from: int) -> None:
+        """Takes in whole, checked batches after `size`, and stops at the first that is not."""
+        while self.size + HEADER_BYTES <= on_disk:
+            chunk = self.file.read(self.size, min(SCAN_BYTES, on_disk - self.size))
+            first = batches.parse(chunk)
+            if first.fault() is None and len(chunk) < first.size <= on_disk - self.size:
+                chunk = self.file.read(self.size, first.size)
+            taken = 0
+            for position, header in batches.iterate(chunk):
+                if header.base_offset < self.next_offset:
+                    return
+                if not batches.checksum_matches(chunk, position, header):
+                    return
+                self._take_in(header)
+                taken += 1
+                if header.base_offset >= visit_from:
+                    visit(header)
+            if not taken:
+                return
+
+    def _take_in(self, header: Header) -> None:
+        self.index.note(header.base_offset, self.size, self.max_timestamp)
+        self.size += header.size
+        self.next_offset = header.next_offset
+        self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
+
+    def append(self, batch: Buffer, header: Header) -> None:
+        """Writes a batch whose offsets are patched already; `header` has the patched offset.
+
+        Raises:
+            StorageError: the disk is full or failed; the segment is as it was.
+        """
+        assert header.base_offset >= self.next_offset
+        assert header.size == len(batch)
+        try:
+            self.file.write(self.size, batch)
+        except OSError as error:
+            self._undo(error)
+        self._take_in(header)
+
+    def _undo(self, error: OSError) -> NoReturn:
+        """Cuts what a failed write left behind; without that the next write simply covers it."""
+        with contextlib.suppress(OSError):
+            self.file.truncate(self.size)
+        raise StorageError(
+            f"expected to append to {self.path}, found: {error.strerror or error}; "
+            "make room on the disk, then the producer's retry will succeed"
+        ) from error
+
+    def headers(self, position: int) -> Iterator[tuple[int, Header]]:
+        """Position and header of each batch from a batch's `position` on."""
+        chunk: Buffer = b""
+        chunk_at = position
+        while position < self.size:
+            inside = position - chunk_at
+            if inside + HEADER_BYTES > len(chunk):
+                chunk = self.file.read(position, min(INTERVAL_BYTES, self.size - position))
+                chunk_at, inside = position, 0
+                if len(chunk) < HEADER_BYTES:
+                    raise self._damaged(position)
+            header = batches.parse(chunk, inside)
+            if header.fault() is not None or position + header.size > self.size:
+                raise self._damaged(position)
+            yield position, header
+            position += header.size
+
+    def _damaged(self, position: int) -> StorageError:
+        return StorageError(
+            f"expected a record batch at byte {position} of {self.path}, found something else; "
+            "the file was changed or the disk is failing: restore it, or delete its .index file "
+            "and restart to keep what is whole"
+        )
+
+    def locate(self, offset: int) -> int:
+        """Where the batch that holds `offset` starts (or the first one after it); `size` if none."""
+        hint = self._hints.get(offset)
+        if hint is not None:
+            return hint
+        if offset >= self.next_offset:
+            return self.size
+        for position, header in self.headers(self.index.at_offset(offset)):
+            if header.next_offset > offset:
+                return position
+        return self.size
+
+    def read(self, offset: int, bytes_max: int, *, at_least_one: bool) -> Buffer:
+        """Whole batches from the one that holds `offset` on, at most `bytes_max`.
+
+        Args:
+            offset: where to start.
+            bytes_max: most bytes to return.
+            at_least_one: return the first batch even where it alone is larger.
+        """
+        start = self.locate(offset)
+        if start >= self.size:
+            return b""
+        end, end_offset = self._cut(start, start + bytes_max, at_least_one=at_least_one)
+        if end == start:
+            return b""
+        if len(self._hints) >= HINTS_MAX:
+            self._hints.clear()
+        self._hints[end_offset] = end
+        return self.file.read(start, end - start)
+
+    def _cut(self, start: int, limit: int, *, at_least_one: bool) -> tuple[int, int]:
+        """The last batch boundary at or below `limit` that is cheaply known, and its offset."""
+        if limit >= self.size:
+            return self.size, self.next_offset
+        position, offset = self.index.last_position_upto(limit)
+        if position > start:
+            return position, offset
+        end, end_offset = start, -1
+        for position, header in self.headers(start):
+            if position + header.size > limit and not (position == start and at_least_one):
+                break
+            end, end_offset = position + header.size, header.next_offset
+            if end >= limit:
+                break
+        return end, end_offset
+
+    def find_time(self, timestamp_ms: int, from_offset: int) -> tuple[int, int] | None:
+        """Offset and time of the first record at or after the time, and at or after the offset."""
+        if self.max_timestamp < timestamp_ms or self.next_offset <= from_offset:
+            return None
+        start = max(self.index.at_time(timestamp_ms), self.index.at_offset(from_offset))
+        for position, header in self.headers(start):
+            if header.max_timestamp < timestamp_ms or header.next_offset <= from_offset:
+                continue
+            batch = self.file.read(position, header.size)
+            for offset, time_ms in batches.record_times(batch, 0, header):
+                if time_ms >= timestamp_ms and offset >= from_offset:
+                    return offset, time_ms
+        return None
+
+    def checkpoint(self) -> bytes:
+        """The index file's bytes as of now; to be stored once the bytes below `size` are durable."""
+        return self.index.dump(
+            Checkpoint(self.size, self.next_offset, self.max_timestamp, self.created_ms)
+        )
+
+    def check(self) -> None:
+        """Asserts the invariant, reading the whole segment."""
+        self.index.check(max(self.size, 1))
+        offset, newest, end = self.base_offset, NO_TIME, 0
+        for position, header in self.headers(0):
+            whole = self.file.read(position, header.size)
+            assert batches.checksum_matches(whole, 0, header)
+            assert header.base_offset >= offset
+            offset, end = header.next_offset, position + header.size
+            newest = max(newest, header.max_timestamp)
+        assert (offset, end, newest) == (self.next_offset, self.size, self.max_timestamp)

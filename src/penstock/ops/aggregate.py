@@ -1,0 +1,259 @@
+"""The windowed aggregate: an incremental group-by over windows in event time.
+
+    view(version) = group by (window, keys) of all rows up to the version that were not late
+    view(version) = view(version - 1) ++ changes(version)
+
+Rows become partials on the map side (`partials`), which are appended to a trace on the shard that
+owns their keys (`step`). Where rows are only ever added, an append needs no look at the state: the view
+is combined when it is read. Only `changes` looks up what it replaces, and only `final` reads windows, each
+once, when the plan's watermark passes their end.
+
+Contract
+    1. A step is a function of state, partials and context: retried, it gives the same rows.
+    2. All rows of a key are on one shard; which one is the caller's choice.
+    3. `final` gives each closed window once, provided rows were judged against the same watermarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.core.keys import hash_columns
+from penstock.core.vectors import Vector
+from penstock.errors import CorruptError
+from penstock.ops.partials import Hash, Mapper, Partials, parse_partials
+from penstock.ops.spec import AggregateSpec
+from penstock.ops.views import Assembler
+from penstock.ops.windows import NO_TIME
+from penstock.state.files import Files
+from penstock.state.runs import Writer
+from penstock.state.trace import ALWAYS, Trace
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a step may know of its batch.
+
+    Attributes:
+        files: where state is kept.
+        directory: of this operator's state on this shard, such as `"state/clicks/0003"`.
+        version: being made; the batch's number.
+        watermark_us: the plan's, or `NO_TIME`; never less than that of the version before.
+        attempt: text that no other attempt at this version and shard has.
+    """
+
+    files: Files
+    directory: str
+    version: int
+    watermark_us: int = NO_TIME
+    attempt: str = "0"
+
+
+@dataclass(frozen=True)
+class State:
+    """One version of the operator's state on one shard; immutable."""
+
+    traces: Mapping[str, Trace]
+    watermark_us: int = NO_TIME
+
+    def describe(self) -> dict[str, Any]:
+        """All that `WindowedAggregate.open` needs, as JSON."""
+        return {
+            "watermark_us": self.watermark_us,
+            "traces": {name: trace.describe() for name, trace in self.traces.items()},
+        }
+
+    @property
+    def rows(self) -> int:
+        """Rows in all runs: an upper bound of the groups."""
+        return sum(trace.rows for trace in self.traces.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all runs."""
+        return sum(trace.bytes for trace in self.traces.values())
+
+    def check(self) -> None:
+        """Asserts every invariant; opens and verifies every file."""
+        for trace in self.traces.values():
+            trace.check()
+            assert trace.low_us <= max(self.watermark_us, ALWAYS)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step made.
+
+    Attributes:
+        state: the new version.
+        changes: the view's changes with `$weight`, all -1 rows before all +1 rows; None unless asked.
+        final: the rows of the windows that were closed; None unless asked.
+        files_written: how many, and `bytes_written`: how long they are together.
+    """
+
+    state: State
+    changes: pa.Table | None
+    final: pa.Table | None
+    files_written: int = 0
+    bytes_written: int = 0
+
+
+def _hash(columns: Sequence[pa.Array], rows: int) -> Vector:
+    return hash_columns(columns, rows)
+
+
+@dataclass(frozen=True)
+class WindowedAggregate:
+    """The operator.
+
+    Args:
+        spec: what is computed.
+        hash: of key columns; a test may give a weak one.
+    """
+
+    spec: AggregateSpec
+    hash: Hash = field(default=_hash, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_mapper", Mapper(self.spec, self.hash))
+        object.__setattr__(self, "_assembler", Assembler(self.spec))
+
+    _mapper: Mapper = field(init=False, repr=False, compare=False)
+    _assembler: Assembler = field(init=False, repr=False, compare=False)
+
+    @staticmethod
+    def from_spec(spec: Mapping[str, Any]) -> WindowedAggregate:
+        """The operator that `to_spec` described."""
+        return WindowedAggregate(AggregateSpec.from_spec(spec))
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        return self.spec.to_spec()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the view: window_start, window_end, keys, aggregates."""
+        return self.spec.schema
+
+    def empty(self, files: Files) -> State:
+        """The state before any row."""
+        return State({n: Trace(layout, files) for n, layout in self._mapper.layouts.items()})
+
+    def open(self, files: Files, description: Mapping[str, Any]) -> State:
+        """The state that a description is of; files are read when they are needed.
+
+        Raises:
+            CorruptError: the description is of another operator.
+        """
+        traces = description["traces"]
+        if set(traces) != set(self._mapper.layouts):
+            raise CorruptError(
+                f"expected the traces {sorted(self._mapper.layouts)} of this operator; found "
+                f"{sorted(traces)}: the pipeline's definition has changed. Start it with new state"
+            )
+        opened = {n: Trace.open(lo, files, traces[n]) for n, lo in self._mapper.layouts.items()}
+        return State(opened, description["watermark_us"])
+
+    def partials(
+        self, rows: pa.Table | pa.RecordBatch, first_open: Vector | None = None
+    ) -> Partials:
+        """Aggregates rows per window and key, on the map side.
+
+        Args:
+            rows: with the columns of the spec; `$weight` if the spec says that it retracts.
+            first_open: `Verdict.first_open` of the rows; None where none is late. Rows that are late
+                for all windows are left out.
+
+        Raises:
+            SchemaError: a column does not fit the spec.
+            LimitError: the sum of an integer column does not fit a BIGINT.
+        """
+        return self._mapper.partials(rows, first_open)
+
+    def combine(self, parts: Sequence[Partials]) -> Partials:
+        """One delta of several, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        return Partials(
+            {
+                name: layout.merge([part.tables[name] for part in parts], whole=False)
+                for name, layout in self._mapper.layouts.items()
+            }
+        )
+
+    def parse(self, blob: bytes | memoryview | pa.Buffer) -> Partials:
+        """Reads what `Partials.to_bytes` gave."""
+        return parse_partials(self._mapper.layouts, blob)
+
+    def step(self, state: State, parts: Sequence[Partials], context: Context) -> Step:
+        """Makes the next version of a shard's state.
+
+        Args:
+            state: the version before.
+            parts: this batch's partials of the shard, in an order that a retry repeats.
+            context: of the batch.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+            LimitError: the sum of an integer column does not fit a BIGINT.
+        """
+        assert context.watermark_us >= state.watermark_us, "watermarks don't fall"
+        delta = self.combine(parts)
+        changes = None
+        if self.spec.changes:
+            changes = self._assembler.changes(state.traces, delta)
+        written = [0, 0]
+        traces = {}
+        for name, trace in state.traces.items():
+            writer = Writer(
+                context.files, f"{context.directory}/{name}", context.version, context.attempt
+            )
+            traces[name] = trace.append(delta.tables[name], writer)
+            written[0] += writer.written
+            written[1] += writer.bytes
+        final = None
+        if self.spec.final:
+            final = self._final(traces, state.watermark_us, context.watermark_us)
+        low = self._low(context.watermark_us)
+        if low > ALWAYS:
+            traces = {n: replace(t, low_us=max(low, t.low_us)) for n, t in traces.items()}
+        return Step(State(traces, context.watermark_us), changes, final, written[0], written[1])
+
+    def read(
+        self, state: State, lo_us: int | None = None, hi_us: int | None = None
+    ) -> pa.Table:
+        """The view's rows, of windows that start in [lo_us, hi_us), sorted by window.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+        """
+        return pa.Table.from_batches(list(self.scan(state, lo_us, hi_us)), self.schema)
+
+    def scan(
+        self, state: State, lo_us: int | None = None, hi_us: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The same, some rows at a time."""
+        return self._assembler.scan(state.traces, lo_us, hi_us)
+
+    def _final(
+        self, traces: Mapping[str, Trace], before_us: int, watermark_us: int
+    ) -> pa.Table:
+        size = self.spec.window.size_us
+        batches: list[pa.RecordBatch] = []
+        if watermark_us > max(before_us, NO_TIME + size):
+            lo = None if before_us < NO_TIME + size else before_us - size + 1
+            batches = list(self._assembler.scan(traces, lo, watermark_us - size + 1))
+        return pa.Table.from_batches(batches, self.schema)
+
+    def _low(self, watermark_us: int) -> int:
+        """The first window, or pane, that retention still keeps."""
+        keep, size = self.spec.keep_us, self.spec.window.size_us
+        if keep is None or watermark_us < NO_TIME + keep + size:
+            return ALWAYS
+        return watermark_us - keep - size + 1
+
+

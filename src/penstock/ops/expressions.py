@@ -1,0 +1,149 @@
+"""SQL expressions over the columns of a delta.
+
+An expression is read by sqlglot (so that a column named `at` or `end` needs no quotes), checked against
+the columns that there are, and evaluated by DuckDB on whole Arrow columns: `where("status >= 500")`.
+It sees one row at a time: aggregates, windows and subqueries are refused, because their meaning would
+depend on how the log was cut into batches.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from penstock.core.schema import TIMESTAMP, Schema, type_text
+from penstock.errors import SchemaError
+
+__all__ = ["Expression", "compile_expression", "connection", "evaluate"]
+
+_REFUSED: Final = (exp.AggFunc, exp.Window, exp.Query, exp.Subquery, exp.Alias, exp.Block, exp.Star)
+_SQL_TYPES: Final = {
+    "BOOLEAN": "BOOLEAN",
+    "INT": "INTEGER",
+    "BIGINT": "BIGINT",
+    "FLOAT": "FLOAT",
+    "DOUBLE": "DOUBLE",
+    "STRING": "VARCHAR",
+    "TIMESTAMP": "TIMESTAMPTZ",
+    "DATE": "DATE",
+}
+
+
+@dataclass(frozen=True)
+class Expression:
+    """One compiled expression.
+
+    Attributes:
+        text: as the user wrote it, for messages.
+        sql: the same for DuckDB, every name quoted, cast to `type`.
+        type: the Arrow type of its values.
+    """
+
+    text: str
+    sql: str
+    type: pa.DataType
+
+
+@functools.cache
+def connection() -> duckdb.DuckDBPyConnection:
+    """This process's in-memory DuckDB: one thread, no files, no network, UTC."""
+    con = duckdb.connect(":memory:")
+    for setting in (
+        "threads = 1",
+        "TimeZone = 'UTC'",
+        "enable_external_access = false",
+        "python_enable_replacements = false",
+        "lock_configuration = true",
+    ):
+        con.execute(f"SET {setting}")
+    return con
+
+
+def compile_expression(text: str, schema: Schema) -> Expression:
+    """Reads an expression and finds its type.
+
+    Raises:
+        SchemaError: it is not one SQL expression, it names a column that isn't there, its types don't
+            fit, or it is more than a function of one row.
+    """
+    try:
+        tree = sqlglot.parse_one(text, dialect="duckdb")
+    except sqlglot.errors.SqlglotError as error:
+        reason = str(error).splitlines()[0]
+        raise SchemaError(f"expected a SQL expression; found {text!r} ({reason})") from None
+    for node in tree.walk():
+        if isinstance(node, _REFUSED):
+            raise SchemaError(
+                f"expected an expression over the columns of one row; found {node.sql()!r} in {text!r}. "
+                "Aggregate with group_by(…).agg(…)"
+            )
+    _resolve_columns(tree, text, schema)
+    sql = tree.sql(dialect="duckdb", identify=True)
+    type_ = _type_of(sql, text, schema)
+    return Expression(text, f"CAST({sql} AS {_sql_type(type_)})", type_)
+
+
+def evaluate(rows: pa.Table, query: str) -> pa.Table:
+    """Runs `query` over `rows`, which it knows as the table `rows`; keeps the order of rows."""
+    con = connection()
+    con.register("rows", rows)
+    try:
+        return con.sql(query).to_arrow_table()
+    finally:
+        con.unregister("rows")
+
+
+def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> None:
+    by_lower = {name.lower(): name for name in schema.names}
+    for column in tree.find_all(exp.Column):
+        name = column.name
+        if name in schema.names:
+            continue
+        if name.lower() not in by_lower:
+            raise SchemaError(
+                f"expected one of the columns {', '.join(schema.names)}; found {name!r} in {text!r}"
+            )
+        column.this.set("this", by_lower[name.lower()])
+
+
+def _type_of(sql: str, text: str, schema: Schema) -> pa.DataType:
+    try:
+        found = evaluate(schema.arrow.empty_table(), f"SELECT ({sql}) AS x FROM rows").schema[0].type
+    except duckdb.Error as error:
+        reason = str(error).splitlines()[0]
+        raise SchemaError(f"expected an expression that DuckDB understands; found {text!r}: {reason}") from None
+    type_ = _narrow(found)
+    type_text(type_)
+    return type_
+
+
+def _narrow(found: pa.DataType) -> pa.DataType:
+    """Penstock's type for one of DuckDB's."""
+    types = pa.types
+    if types.is_list(found):
+        return pa.list_(_narrow(found.value_type))
+    if types.is_int8(found) or types.is_int16(found) or types.is_uint8(found) or types.is_uint16(found):
+        return pa.int32()
+    if types.is_uint32(found) or types.is_uint64(found):
+        return pa.int64()
+    if types.is_decimal(found):
+        return pa.int64() if found.scale == 0 else pa.float64()
+    if types.is_timestamp(found):
+        return TIMESTAMP
+    if types.is_null(found):
+        return pa.string()
+    if types.is_large_string(found) or found == pa.string_view():
+        return pa.string()
+    return found
+
+
+def _sql_type(type_: pa.DataType) -> str:
+    if pa.types.is_list(type_):
+        return _sql_type(type_.value_type) + "[]"
+    return _SQL_TYPES[type_text(type_)]

@@ -1,0 +1,278 @@
+"""The map side of a windowed aggregate: rows -> one partial row per pane and key.
+
+Partials are what state is made of, so the map side, the shuffle, a step and a merge all combine the same
+columns: `$n` rows, `$count.x` values that are not NULL, `$sum.x` (with its rounding error),
+`$min.x`, `$max.x`. Where the input may retract, min and max can't be combined; a second table keeps each
+(group, value) with its weight.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core import vectors
+from penstock.core.delta import WEIGHT
+from penstock.core.keys import shards_of
+from penstock.core.vectors import Vector
+from penstock.errors import SchemaError
+from penstock.ops.spec import AggregateSpec, Column
+from penstock.ops.windows import LATE
+from penstock.state import kernels
+from penstock.state.kernels import NO_ERROR, ONES
+from penstock.state.layout import (
+    HASH,
+    WINDOW,
+    Layout,
+    Value,
+    add_floats,
+    add_integers,
+    hashes,
+    pick,
+    take,
+)
+
+GROUPS: Final = "groups"  # the trace of partial rows
+VALUES: Final = "values."  # + a column: the trace of (group, value) -> weight
+COUNT: Final = "$n"
+FROM: Final = "$from"  # the first window that rows of this pane count in
+VALUE: Final = "$value"
+
+Hash: TypeAlias = Callable[[Sequence[pa.Array], int], Vector]
+
+
+@dataclass(frozen=True)
+class Partials:
+    """A delta of an operator's traces: sorted and consolidated, by the trace's name."""
+
+    tables: Mapping[str, pa.RecordBatch]
+
+    @property
+    def rows(self) -> int:
+        """Partial rows in all tables."""
+        return sum(len(table) for table in self.tables.values())
+
+    def cut(self, shards: int) -> list[Partials]:
+        """The rows of each shard, still sorted."""
+        parts: list[dict[str, pa.RecordBatch]] = [{} for _ in range(shards)]
+        for name, table in self.tables.items():
+            shard = shards_of(hashes(table), shards)
+            order = np.argsort(shard, kind="stable")
+            ends = np.cumsum(np.bincount(shard, minlength=shards))
+            moved = table.take(pa.array(order))
+            for i, part in enumerate(parts):
+                begin = int(ends[i - 1]) if i else 0
+                part[name] = moved.slice(begin, int(ends[i]) - begin)
+        return [Partials(part) for part in parts]
+
+    def to_bytes(self) -> bytes:
+        """One blob: for each table its length (int64) and an Arrow IPC stream."""
+        blobs = []
+        for table in self.tables.values():
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as stream:
+                stream.write_batch(table)
+            blob = sink.getvalue()
+            blobs += [struct.pack("<q", blob.size), memoryview(blob)]
+        return b"".join(blobs)
+
+
+def group_layout(spec: AggregateSpec, *, extremes: bool) -> Layout:
+    """The layout of partial rows; with or without columns for min and max."""
+    values = {COUNT: Value(COUNT, pa.int64(), "sum", "count(*)")}
+    for aggregate in spec.aggregates:
+        column = aggregate.column
+        if column is None:
+            continue
+        if aggregate.kind in ("min", "max"):
+            if extremes:
+                name = f"${aggregate.kind}.{column.name}"
+                values[name] = Value(name, column.type, aggregate.kind)  # type: ignore[arg-type]
+            continue
+        if not column.required:
+            name = f"$count.{column.name}"
+            values[name] = Value(name, pa.int64(), "sum", f"count({column.name})")
+        if aggregate.kind in ("sum", "avg"):
+            name = f"$sum.{column.name}"
+            type_ = pa.float64() if vectors.is_float(column.type) else pa.int64()
+            values[name] = Value(name, type_, "sum", f"sum({column.name})")
+    keys = tuple(pa.field(key.name, key.type) for key in spec.keys)
+    tie = pa.field(FROM, pa.int64()) if spec.window.paned and not spec.retracts else None
+    return Layout(keys, tuple(values.values()), tie)
+
+
+def value_columns(spec: AggregateSpec) -> list[Column]:
+    """The columns whose values are kept one by one: those of min and max, if rows may be retracted."""
+    if not spec.retracts:
+        return []
+    found = {a.column.name: a.column for a in spec.aggregates if a.kind in ("min", "max") and a.column}
+    return list(found.values())
+
+
+def layouts(spec: AggregateSpec) -> dict[str, Layout]:
+    """The layouts of an operator's traces, by name."""
+    found = {GROUPS: group_layout(spec, extremes=not spec.retracts)}
+    keys = found[GROUPS].keys
+    count = Value(COUNT, pa.int64(), "sum", "count(*)")
+    for column in value_columns(spec):
+        found[VALUES + column.name] = Layout(keys, (count,), pa.field(VALUE, column.type))
+    return found
+
+
+class Mapper:
+    """Makes partials of rows.
+
+    Args:
+        spec: what is computed.
+        hash_: of key columns; a test may give a weak one.
+    """
+
+    def __init__(self, spec: AggregateSpec, hash_: Hash) -> None:
+        self.spec = spec
+        self.hash = hash_
+        self.layouts = layouts(spec)
+        wanted = {a.column.name: a.column for a in spec.aggregates if a.column is not None}
+        self.columns = {**wanted, **{key.name: key for key in spec.keys}}
+
+    def partials(self, rows: pa.Table | pa.RecordBatch, first_open: Vector | None) -> Partials:
+        """See `WindowedAggregate.partials`."""
+        weights = self._weights(rows)
+        times = self._times(rows)
+        columns = {name: self._column(rows, column) for name, column in self.columns.items()}
+        if first_open is not None and (first_open == LATE).any():
+            keep = pa.array(np.flatnonzero(first_open != LATE))
+            columns = {name: take(column, keep) for name, column in columns.items()}
+            times, first_open = times[keep], first_open[keep]
+            weights = weights[keep] if len(weights) else weights
+        window = self.spec.window
+        if first_open is not None and window.kind == "tumbling":
+            panes = first_open
+        else:
+            panes = window.panes(times)
+        keys = [columns[key.name] for key in self.spec.keys]
+        place = {WINDOW: vectors.from_int64(panes)}
+        place[HASH] = vectors.from_int64(self.hash(keys, len(times)))
+        place |= {key.name: columns[key.name] for key in self.spec.keys}
+        tables = {GROUPS: self._groups(place, columns, times, weights, first_open)}
+        for column in value_columns(self.spec):
+            name = VALUES + column.name
+            tables[name] = self._values(self.layouts[name], place, columns[column.name], weights)
+        return Partials(tables)
+
+    def _weights(self, rows: pa.Table | pa.RecordBatch) -> Vector:
+        if WEIGHT not in rows.schema.names:
+            return ONES
+        if not self.spec.retracts:
+            raise SchemaError(
+                f"expected rows without {WEIGHT!r}, as the operator was declared insert-only; found it. "
+                "Declare its input with retracts=True"
+            )
+        return vectors.raw(vectors.contiguous(rows.column(WEIGHT)))
+
+    def _times(self, rows: pa.Table | pa.RecordBatch) -> Vector:
+        if self.spec.time is None:
+            return np.zeros(len(rows), np.int64)
+        column = vectors.contiguous(rows.column(self.spec.time))
+        if not pa.types.is_timestamp(column.type) or column.type.unit != "us":
+            raise SchemaError(
+                f"expected the event time {self.spec.time!r} as timestamp[us]; found {column.type}"
+            )
+        if column.null_count:
+            raise SchemaError(
+                f"expected an event time in each row; found {column.null_count} NULLs in "
+                f"{self.spec.time!r}. Leave such rows out"
+            )
+        return vectors.raw(column)
+
+    def _column(self, rows: pa.Table | pa.RecordBatch, column: Column) -> pa.Array:
+        found = vectors.contiguous(rows.column(column.name))
+        if found.type != column.type:
+            raise SchemaError(f"expected {column.name!r} as {column.type}; found {found.type}")
+        if column.required and found.null_count:
+            raise SchemaError(
+                f"expected no NULL in {column.name!r}, which is declared NOT NULL; found {found.null_count}"
+            )
+        if vectors.is_float(found.type):  # one zero and one NaN, whichever came first
+            found = pc.add(found, pa.scalar(0.0, found.type))
+            if pc.any(pc.is_nan(found)).as_py():
+                nan = pa.scalar(float("nan"), found.type)
+                found = pc.if_else(pc.is_nan(found), nan, found)
+        return found
+
+    def _groups(
+        self,
+        place: dict[str, pa.Array],
+        columns: dict[str, pa.Array],
+        times: Vector,
+        weights: Vector,
+        first_open: Vector | None,
+    ) -> pa.RecordBatch:
+        layout = self.layouts[GROUPS]
+        if layout.tie is not None:
+            firsts = self.spec.window.firsts(times) if first_open is None else first_open
+            place = {**place, FROM: vectors.from_int64(firsts)}
+        rows = pa.RecordBatch.from_pydict(place)
+        order, starts = layout.order(rows)
+        first = pa.array(order[starts[:-1]])
+        out = [take(rows.column(name), first) for name in rows.schema.names]
+        for value in layout.values:
+            kind, _, name = value.name[1:].partition(".")
+            out += _reduced(value, kind, columns.get(name), weights, order, starts)
+        made = pa.RecordBatch.from_arrays(out, schema=layout.schema)
+        return layout.drop_empty(made, whole=False) if len(weights) else made
+
+    def _values(
+        self, layout: Layout, place: dict[str, pa.Array], column: pa.Array, weights: Vector
+    ) -> pa.RecordBatch:
+        counts = weights if len(weights) else np.ones(len(column), np.int64)
+        arrays = [*place.values(), column, pa.array(counts)]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=layout.schema)
+        if column.null_count:
+            rows = rows.filter(pc.is_valid(column))
+        return layout.group(rows, whole=False)
+
+
+def _reduced(
+    value: Value, kind: str, column: pa.Array | None, weights: Vector, order: Vector, starts: Vector
+) -> list[pa.Array]:
+    if kind in ("n", "count"):
+        out = np.empty(len(starts) - 1, np.int64)
+        valid = vectors.NONE if column is None else vectors.validity(column)
+        kernels.count_valid(valid, weights, order, starts, out)
+        return [vectors.from_int64(out)]
+    assert column is not None, "all but the count of rows are of a column"
+    if kind in ("min", "max"):
+        return [pick(column, kind, order, starts)]  # type: ignore[arg-type]
+    x, valid = vectors.raw(column), vectors.validity(column)
+    if value.precise:
+        floats = x.astype(np.float64, copy=False)
+        return add_floats(floats, NO_ERROR, valid, weights, order, starts)
+    integers = x.astype(np.int64, copy=False)
+    return [add_integers(integers, valid, weights, order, starts, value.label)]
+
+
+def parse_partials(found: Mapping[str, Layout], blob: bytes | memoryview | pa.Buffer) -> Partials:
+    """Reads what `Partials.to_bytes` gave; no copy of the columns.
+
+    Raises:
+        SchemaError: the blob is of another operator.
+    """
+    data = pa.py_buffer(blob)
+    tables, at = {}, 0
+    for name, layout in found.items():
+        size = struct.unpack_from("<q", data, at)[0]
+        with pa.ipc.open_stream(data.slice(at + 8, size)) as stream:
+            tables[name] = stream.read_next_batch()
+        if tables[name].schema != layout.schema:
+            raise SchemaError(
+                f"expected partials with the columns {layout.schema.names}; found "
+                f"{tables[name].schema.names}"
+            )
+        at += 8 + size
+    return Partials(tables)

@@ -1,0 +1,277 @@
+"""Views put together from state: partial rows -> the rows that people see, and how they changed.
+
+State holds panes; a *full* row holds all that the aggregates need of a window and key. Rows of state are
+padded to full rows, panes are spread over the windows they belong to, and what belongs together is
+combined. For tumbling windows without retractions all of that is the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core import vectors
+from penstock.core.delta import WEIGHT
+from penstock.core.vectors import Vector
+from penstock.ops.partials import (
+    COUNT,
+    FROM,
+    GROUPS,
+    VALUE,
+    VALUES,
+    Partials,
+    group_layout,
+    value_columns,
+)
+from penstock.ops.spec import WINDOW_END, WINDOW_START, Aggregate, AggregateSpec
+from penstock.state.layout import WINDOW, Layout, concat, take, windows
+from penstock.state.trace import ALWAYS, Trace
+
+
+class Assembler:
+    """Makes rows of the view from rows of state."""
+
+    def __init__(self, spec: AggregateSpec) -> None:
+        self.spec = spec
+        self.direct = not spec.window.paned and not value_columns(spec)  # state is the view
+        full = group_layout(spec, extremes=True)
+        self.panes = full  # full rows, still in panes
+        self.full = Layout(full.keys, full.values)  # full rows, in windows
+        self.place = Layout(full.keys, ())
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def scan(
+        self, traces: Mapping[str, Trace], lo_us: int | None, hi_us: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The view's rows of windows that start in [lo_us, hi_us)."""
+        if self.direct:
+            for rows in traces[GROUPS].scan(lo_us, hi_us):
+                yield self.finish(rows)
+            return
+        low = max(traces[GROUPS].low_us, ALWAYS if lo_us is None else lo_us)
+        reach = None
+        if hi_us is not None:
+            reach = hi_us + self.spec.window.size_us - self.spec.window.pane_us
+        parts = [self.panes.padded(rows) for rows in traces[GROUPS].scan(low, reach)]
+        for column in value_columns(self.spec):
+            for rows in traces[VALUES + column.name].scan(low, reach):
+                parts.append(self._extremes(rows, column.name, column.type))
+        if parts:
+            rows = self._spread(concat(parts), low, hi_us)
+            yield self.finish(self.full.group(rows, whole=True))
+
+    def finish(self, full: pa.RecordBatch) -> pa.RecordBatch:
+        """Full rows as people see them; groups without rows are left out."""
+        count = vectors.raw(full.column(COUNT))
+        if (count <= 0).any():
+            full = full.filter(pa.array(count > 0))
+        columns = [] if self.spec.window.kind == "none" else self._bounds(full)
+        columns += [full.column(key.name) for key in self.spec.keys]
+        columns += [self._result(a, full) for a in self.spec.aggregates]
+        return pa.RecordBatch.from_arrays(columns, schema=self.spec.schema)
+
+    def _bounds(self, full: pa.RecordBatch) -> list[pa.Array]:
+        start = full.column(WINDOW)
+        end = vectors.from_int64(windows(full) + self.spec.window.size_us)
+        type_ = pa.timestamp("us", "UTC")
+        return [start.view(type_), end.view(type_)]
+
+    def _result(self, aggregate: Aggregate, full: pa.RecordBatch) -> pa.Array:
+        column = aggregate.column
+        if column is None:
+            return full.column(COUNT)
+        if aggregate.kind in ("min", "max"):
+            return full.column(f"${aggregate.kind}.{column.name}")
+        count = full.column(COUNT if column.required else f"$count.{column.name}")
+        if aggregate.kind == "count":
+            return count
+        total = full.column(f"$sum.{column.name}")
+        some = pc.greater(count, 0)
+        if aggregate.kind == "sum":
+            return total if column.required else pc.if_else(some, total, pa.scalar(None, total.type))
+        floats = vectors.raw(total).astype(np.float64, copy=False)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = pa.array(floats / vectors.raw(count))
+        return mean if column.required else pc.if_else(some, mean, pa.scalar(None, pa.float64()))
+
+    def _extremes(self, rows: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.RecordBatch:
+        """Rows of (group, value) -> weight as full rows with the value as min and max."""
+        left = rows.filter(pa.array(vectors.raw(rows.column(COUNT)) > 0))
+        at = {f.name: left.column(f.name) for f in self.place.schema}
+        at |= {f"$min.{name}": left.column(VALUE), f"$max.{name}": left.column(VALUE)}
+        names = set(self.panes.schema.names)
+        return self.panes.padded(
+            pa.RecordBatch.from_pydict({n: column for n, column in at.items() if n in names})
+        )
+
+    # --- panes and windows --------------------------------------------------------------------
+
+    def _spread(self, rows: pa.RecordBatch, lo_us: int, hi_us: int | None) -> pa.RecordBatch:
+        """Full rows in panes as full rows in each window that starts in [lo_us, hi_us)."""
+        if not self.spec.window.paned:
+            return rows.select(self.full.schema.names)
+        which, window = self._windows_of(rows, lo_us, hi_us)
+        at = pa.array(which)
+        columns: list[Any] = [vectors.from_int64(window)]
+        columns += [take(rows.column(f.name), at) for f in self.full.schema if f.name != WINDOW]
+        return pa.RecordBatch.from_arrays(columns, schema=self.full.schema)
+
+    def _windows_of(
+        self, rows: pa.RecordBatch, lo_us: int, hi_us: int | None
+    ) -> tuple[Vector, Vector]:
+        """For rows in panes, each window they count in: (row, window's start)."""
+        window = self.spec.window
+        panes = windows(rows)
+        first, last = window.firsts(panes), window.lasts(panes)
+        if FROM in rows.schema.names:
+            first = np.maximum(first, vectors.raw(rows.column(FROM)))
+        count = np.maximum((last - first) // window.every_us + 1, 0)
+        which = np.repeat(np.arange(len(panes)), count)
+        nth = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+        starts = first[which] + nth * window.every_us
+        keep = starts >= lo_us
+        if hi_us is not None:
+            keep &= starts < hi_us
+        return which[keep], starts[keep]
+
+    # --- changes ------------------------------------------------------------------------------
+
+    def changes(self, traces: Mapping[str, Trace], delta: Partials) -> pa.Table:
+        """How a delta changes the view: old rows with weight -1, then new rows with +1."""
+        if self.direct:
+            touched = delta.tables[GROUPS]
+            which, found = traces[GROUPS].lookup(touched)
+            mine = np.arange(len(touched))
+            old = self._fold(found, which)
+            new = self._fold([*found, touched], np.concatenate([which, mine]))
+        else:
+            touched = self._touched(traces, delta)
+            old, new = self._reassemble(traces, delta, touched)
+        return self._difference(old, new)
+
+    def _fold(self, parts: list[pa.RecordBatch], which: Vector) -> tuple[Vector, pa.RecordBatch]:
+        """Combines rows by their number: the numbers that occur, sorted, and a full row for each."""
+        if not len(which):
+            return which, self.full.empty()
+        order = np.argsort(which, kind="stable")
+        sorted_ = which[order]
+        cuts = np.flatnonzero(np.diff(sorted_)) + 1
+        starts = np.concatenate([[0], cuts, [len(sorted_)]]).astype(np.int64)
+        return sorted_[starts[:-1]], self.full.fold(concat(parts), order, starts)
+
+    def _difference(
+        self, old: tuple[Vector, pa.RecordBatch], new: tuple[Vector, pa.RecordBatch]
+    ) -> pa.Table:
+        sides = []
+        for numbers, full in (old, new):
+            seen = np.flatnonzero(vectors.raw(full.column(COUNT)) > 0)
+            sides.append((numbers[seen], self.finish(full.take(pa.array(seen)))))
+        (before, was), (after, now) = sides
+        _, i, j = np.intersect1d(before, after, assume_unique=True, return_indices=True)
+        same = self._same(was.take(pa.array(i)), now.take(pa.array(j)))
+        gone, come = np.ones(len(was), np.bool_), np.ones(len(now), np.bool_)
+        gone[i[same]] = False
+        come[j[same]] = False
+        parts = [
+            weighted(was.filter(pa.array(gone)), -1),
+            weighted(now.filter(pa.array(come)), 1),
+        ]
+        return pa.Table.from_batches(parts)
+
+    def _same(self, was: pa.RecordBatch, now: pa.RecordBatch) -> Vector:
+        """bool[n]: which rows, of the same group, look the same."""
+        alike = np.ones(len(was), np.bool_)
+        for aggregate in self.spec.aggregates:
+            a, b = was.column(aggregate.name), now.column(aggregate.name)
+            if vectors.is_float(a.type):
+                a, b = (vectors.from_int64(vectors.codes(x)) for x in (a, b))
+                equal = pc.equal(a, b)
+            else:
+                equal = pc.equal(a, b).fill_null(value=False)
+            nulls = [pc.is_null(x.column(aggregate.name)) for x in (was, now)]
+            alike &= pc.or_(
+                pc.and_(equal, pc.invert(pc.or_(*nulls))), pc.and_(*nulls)
+            ).to_numpy(zero_copy_only=False)
+        return alike
+
+    def _touched(self, traces: Mapping[str, Trace], delta: Partials) -> pa.RecordBatch:
+        """The windows and keys that a delta may change: sorted, each once."""
+        low = traces[GROUPS].low_us
+        parts = []
+        for table in delta.tables.values():
+            rows = table.select(self.place.schema.names)
+            if self.spec.window.paned:
+                which, starts = self._windows_of(table, low, None)
+                columns = [vectors.from_int64(starts)]
+                columns += [take(table.column(f.name), pa.array(which)) for f in self.place.schema][1:]
+                rows = pa.RecordBatch.from_arrays(columns, schema=self.place.schema)
+            parts.append(rows)
+        return self.place.group(concat(parts), whole=False)
+
+    def _wanted(self, touched: pa.RecordBatch) -> pa.RecordBatch:
+        """The panes and keys that make up some windows: sorted, each once."""
+        window = self.spec.window
+        if not window.paned:
+            return touched
+        panes = window.size_us // window.pane_us
+        which = np.repeat(np.arange(len(touched)), panes)
+        starts = windows(touched)[which] + np.tile(
+            np.arange(panes) * window.pane_us, len(touched)
+        )
+        columns = [vectors.from_int64(starts)]
+        columns += [take(touched.column(f.name), pa.array(which)) for f in self.place.schema][1:]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.place.schema)
+        return self.place.group(rows, whole=False)
+
+    def _reassemble(
+        self, traces: Mapping[str, Trace], delta: Partials, touched: pa.RecordBatch
+    ) -> tuple[tuple[Vector, pa.RecordBatch], tuple[Vector, pa.RecordBatch]]:
+        """The touched rows of the view before and after."""
+        wanted = self._wanted(touched)
+        sides: list[list[pa.RecordBatch]] = [[], []]
+        for name, trace in traces.items():
+            _, found = trace.lookup(wanted)
+            for side, rows in zip(sides, (found, [*found, delta.tables[name]]), strict=True):
+                if not rows:
+                    continue
+                if name == GROUPS:
+                    side += [self.panes.padded(r) for r in rows]
+                else:
+                    column = name.removeprefix(VALUES)
+                    merged = trace.layout.group(concat(rows), whole=True)
+                    side.append(self._extremes(merged, column, merged.schema.field(VALUE).type))
+        low = traces[GROUPS].low_us
+        before, after = (self._in_touched(side, touched, low) for side in sides)
+        return before, after
+
+    def _in_touched(
+        self, parts: list[pa.RecordBatch], touched: pa.RecordBatch, low_us: int
+    ) -> tuple[Vector, pa.RecordBatch]:
+        if not parts:
+            return np.zeros(0, np.int64), self.full.empty()
+        rows = self._spread(concat(parts), low_us, None)
+        number = self._number(touched, rows)
+        mine = np.flatnonzero(number >= 0)
+        return self._fold([rows.take(pa.array(mine))], number[mine])
+
+    def _number(self, touched: pa.RecordBatch, rows: pa.RecordBatch) -> Vector:
+        """The position in `touched` of each row's window and key, or -1."""
+        both = concat([touched, rows.select(self.place.schema.names)])
+        order, starts = self.place.order(both)
+        leader = order[starts[:-1]]  # rows of a group keep their order, so touched comes first
+        leader = np.where(leader < len(touched), leader, -1)
+        number = np.empty(len(both), np.int64)
+        number[order] = np.repeat(leader, np.diff(starts))
+        return number[len(touched) :]
+
+
+def weighted(rows: pa.RecordBatch, weight: int) -> pa.RecordBatch:
+    """Rows with a `$weight`."""
+    return rows.append_column(WEIGHT, vectors.from_int64(np.full(len(rows), weight, np.int64)))
+
+

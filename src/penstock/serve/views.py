@@ -1,0 +1,207 @@
+"""Queries over committed views.
+
+A view is the committed state itself: its files are mapped, not copied to a server. A reader works on
+one committed version, so all views agree; it needs neither the pipeline's program nor that the
+pipeline runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from penstock.engine.runtime import open_files
+from penstock.engine.store import Json, Store
+from penstock.errors import CorruptError, QueryError
+from penstock.ops import WindowedAggregate
+from penstock.ops.expressions import evaluate
+
+__all__ = ["Snapshot", "Views"]
+
+ATTEMPTS_MAX: Final = 5  # a version may be vacuumed while it is being opened; the next one is there then
+
+
+class Views:
+    """The views of one pipeline.
+
+    Args:
+        where: an app's name, its directory (`NAME.penstock`), or the URI of its state.
+    """
+
+    def __init__(self, where: str | Path) -> None:
+        self._store = Store(open_files(_state_of(where)))
+        self.where = str(where)
+
+    @property
+    def version(self) -> int:
+        """The number of the last committed version; 0 before the first."""
+        return self._store.newest_version()
+
+    def names(self) -> list[str]:
+        """The views' names."""
+        return self.snapshot().names()
+
+    def table(
+        self, name: str, *, window_from_us: int | None = None, limit: int | None = None
+    ) -> pa.Table:
+        """A view's rows, see `Snapshot.table`."""
+        return self._again(lambda s: s.table(name, window_from_us=window_from_us, limit=limit))
+
+    def sql(self, query: str) -> pa.Table:
+        """Answers a query, see `Snapshot.sql`."""
+        return self._again(lambda s: s.sql(query))
+
+    def status(self) -> Json:
+        """Version, offsets, watermarks and counts, as plain values."""
+        return self.snapshot().status()
+
+    def snapshot(self) -> Snapshot:
+        """All views as of the last committed version.
+
+        Raises:
+            QueryError: nothing has been committed yet.
+        """
+        return self._again(lambda s: s)
+
+    def _again(self, work: Any) -> Any:
+        for attempt in range(ATTEMPTS_MAX):
+            number = self.version
+            if number == 0:
+                raise QueryError(
+                    f"expected views in {self.where!r}; found no committed version. "
+                    "Has the pipeline read anything yet?"
+                )
+            try:
+                return work(Snapshot(self._store, self._store.version(number)))
+            except (FileNotFoundError, CorruptError):
+                if attempt == ATTEMPTS_MAX - 1 or self.version == number:
+                    raise
+        raise AssertionError
+
+
+class Snapshot:
+    """The views of one committed version."""
+
+    def __init__(self, store: Store, content: Json) -> None:
+        self._store, self._content = store, content
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+        return int(self._content["version"])
+
+    def names(self) -> list[str]:
+        """The views' names."""
+        return list(self._content["views"])
+
+    def status(self) -> Json:
+        """Offsets, watermarks and counts."""
+        keys = ("name", "version", "epoch", "wall_us", "partitions", "offsets", "newest_us")
+        return {key: self._content[key] for key in (*keys, "watermark_us", "counts")}
+
+    def table(
+        self, name: str, *, window_from_us: int | None = None, limit: int | None = None
+    ) -> pa.Table:
+        """A view's rows.
+
+        Args:
+            name: of the view.
+            window_from_us: leaves out windows that begin earlier.
+            limit: at most so many rows, those of the newest windows.
+
+        Raises:
+            QueryError: there is no such view.
+        """
+        if name not in self._content["views"]:
+            raise QueryError(
+                f"expected one of the views {', '.join(self.names())}; found {name!r}"
+            )
+        view = self._content["views"][name]
+        rows = self._rows(view["operator"], window_from_us)
+        for step in view["steps"]:
+            rows = evaluate(rows, _query(step))
+        order = [c for c in ("window_start",) if c in rows.column_names]
+        if order:
+            rows = rows.sort_by([(c, "ascending") for c in order])
+        if limit is not None and len(rows) > limit:
+            rows = rows.slice(len(rows) - limit)
+        return rows
+
+    def sql(self, query: str) -> pa.Table:
+        """Answers a DuckDB query over the views, each a table of its name.
+
+        Raises:
+            QueryError: it is not one SELECT over these views.
+        """
+        try:
+            statements = sqlglot.parse(query, dialect="duckdb")
+        except sqlglot.errors.SqlglotError as error:
+            raise QueryError(f"expected a SELECT; found {query!r}: {str(error).splitlines()[0]}") from None
+        if len(statements) != 1 or not isinstance(statements[0], exp.Query):
+            raise QueryError(f"expected one SELECT; found {query!r}")
+        with duckdb.connect(":memory:") as con:
+            for name in self._views_in(statements[0]):
+                con.register(name, self.table(name))
+            for setting in (
+                "TimeZone = 'UTC'",
+                "enable_external_access = false",
+                "python_enable_replacements = false",
+                "lock_configuration = true",
+            ):
+                con.execute(f"SET {setting}")
+            try:
+                return con.sql(query).to_arrow_table()
+            except duckdb.Error as error:
+                raise QueryError(
+                    f"expected a query over the views {', '.join(self.names())}; found: {error}"
+                ) from None
+
+    def _views_in(self, statement: exp.Expr) -> Iterator[str]:
+        by_lower = {name.lower(): name for name in self.names()}
+        named = {table.name.lower() for table in statement.find_all(exp.Table)}
+        yield from (by_lower[name] for name in sorted(named) if name in by_lower)
+
+    def _rows(self, operator_id: str, window_from_us: int | None) -> pa.Table:
+        entry = self._content["operators"][operator_id]
+        operator = WindowedAggregate.from_spec(entry["spec"])
+        watermark_us = self._content["watermark_us"].get(entry["topic"])
+        parts = [
+            operator.read(
+                self._store.files,
+                state,
+                watermark_us=watermark_us,
+                window_from_us=window_from_us,
+            )
+            for _, state in sorted(entry["traces"].items(), key=lambda item: int(item[0]))
+        ]
+        return pa.concat_tables(parts) if parts else operator.output_schema.empty_table()
+
+
+def _query(step: Json) -> str:
+    if "where" in step:
+        return f"SELECT * FROM rows WHERE {step['where']}"
+    columns = ", ".join(f'{sql} AS "{name}"' for name, sql in step["select"])
+    return f"SELECT {columns} FROM rows"
+
+
+def _state_of(where: str | Path) -> str:
+    text = str(where)
+    if "://" in text:
+        return text
+    for folder in (Path(text), Path(f"{text}.penstock")):
+        if (folder / "state").is_dir():
+            return str((folder / "state").absolute())
+        if (folder / "versions").is_dir():
+            return str(folder.absolute())
+    raise QueryError(
+        f"expected an app's name or its directory; found neither {text!r} nor {text + '.penstock'!r} "
+        "with state in it. Run the pipeline first, or name its directory"
+    )
+
+

@@ -1,0 +1,426 @@
+"""Loops over sorted rows: order, search, reduce. Compiled by Numba; no Arrow in here.
+
+Rows are placed by (window, hash, tie): int64 each. The tie is an empty vector where window and hash
+say it all; it is a column's codes or dense ranks where several rows of one run share both.
+`order` is int64 positions of rows, and `starts` int64[groups + 1] cuts it into groups of one identity.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba import njit, types
+
+from penstock.core.vectors import Vector
+
+_I64 = types.Array(types.int64, 1, "C", readonly=True)
+_F64 = types.Array(types.float64, 1, "C", readonly=True)
+_BOOL = types.Array(types.boolean, 1, "C", readonly=True)
+_W_I64 = types.int64[::1]
+_W_F64 = types.float64[::1]
+_W_I32 = types.int32[::1]
+_W_BOOL = types.boolean[::1]
+
+ONES: Final[Vector] = np.zeros(0, np.int64)  # weights: stands for "every row counts once"
+NO_TIE: Final[Vector] = np.zeros(0, np.int64)
+NO_ERROR: Final[Vector] = np.zeros(0, np.float64)
+_INT64_MIN: Final = -(2**63)
+
+
+@njit(types.int64(_I64, _I64, _I64, _I64, _W_I64, _W_I64), cache=True, nogil=True)
+def _merge(w: Any, h: Any, tie: Any, bounds: Any, order: Any, starts: Any) -> Any:
+    k = len(bounds) - 1
+    tied = len(tie) > 0
+    at = bounds[:-1].copy()
+    live = np.empty(k, np.int64)
+    n = 0
+    for i in range(k):
+        if at[i] < bounds[i + 1]:
+            live[n] = i
+            n += 1
+    groups = 0
+    out = 0
+    last = np.int64(-1)
+    while n > 0:
+        best = 0
+        a = at[live[0]]
+        for c in range(1, n):
+            b = at[live[c]]
+            if w[b] < w[a] or (
+                w[b] == w[a] and (h[b] < h[a] or (tied and h[b] == h[a] and tie[b] < tie[a]))
+            ):
+                a = b
+                best = c
+        if last < 0 or w[a] != w[last] or h[a] != h[last] or (tied and tie[a] != tie[last]):
+            starts[groups] = out
+            groups += 1
+        order[out] = a
+        out += 1
+        last = a
+        source = live[best]
+        at[source] += 1
+        if at[source] == bounds[source + 1]:
+            n -= 1
+            for c in range(best, n):
+                live[c] = live[c + 1]
+    starts[groups] = out
+    return groups
+
+
+def merge_order(w: Vector, h: Vector, tie: Vector, bounds: Vector) -> tuple[Vector, Vector]:
+    """Merges sorted stretches of rows.
+
+    Args:
+        w: windows of all rows, stretch after stretch; `h` hashes, `tie` ties or empty.
+        h: as said.
+        tie: as said.
+        bounds: int64[stretches + 1]; stretch i is rows bounds[i] to bounds[i + 1].
+
+    Returns:
+        (order, starts). Equal rows keep the order of the stretches.
+    """
+    order = np.empty(len(w), np.int64)
+    starts = np.empty(len(w) + 1, np.int64)
+    groups = _merge(w, h, tie, bounds, order, starts)
+    return order, starts[: groups + 1]
+
+
+@njit(types.int64(_I64, _I64, _I64, _W_I32, _W_I64), cache=True, nogil=True)
+def _group(w: Any, h: Any, tie: Any, ids: Any, first: Any) -> Any:
+    n = len(w)
+    size = 16
+    while size < 2 * n:
+        size *= 2
+    mask = np.uint64(size - 1)
+    table = np.full(size, -1, np.int32)
+    tied = len(tie) > 0
+    groups = 0
+    for i in range(n):
+        x = np.uint64(h[i]) + np.uint64(w[i]) * np.uint64(0x9E3779B97F4A7C15)
+        if tied:
+            x += np.uint64(tie[i]) * np.uint64(0xC2B2AE3D27D4EB4F)
+        slot = (x ^ (x >> np.uint64(29))) & mask
+        while True:
+            g = table[slot]
+            if g < 0:
+                table[slot] = groups
+                first[groups] = i
+                ids[i] = groups
+                groups += 1
+                break
+            f = first[g]
+            if h[f] == h[i] and w[f] == w[i] and (not tied or tie[f] == tie[i]):
+                ids[i] = g
+                break
+            slot = (slot + np.uint64(1)) & mask
+    return groups
+
+
+@njit(types.void(_I64, _I64, _I64, _I64, _W_I64), cache=True, nogil=True)
+def _settle(by_hash: Any, w: Any, h: Any, tie: Any, out: Any) -> None:
+    """Groups sorted by hash -> sorted by (window, hash, tie): a counting sort on the few windows."""
+    n = len(by_hash)
+    distinct = np.unique(w)
+    counts = np.zeros(len(distinct) + 1, np.int64)
+    place = np.empty(n, np.int64)
+    for i in range(n):
+        place[i] = np.searchsorted(distinct, w[i])
+        counts[place[i] + 1] += 1
+    for i in range(len(distinct)):
+        counts[i + 1] += counts[i]
+    for i in range(n):
+        g = by_hash[i]
+        out[counts[place[g]]] = g
+        counts[place[g]] += 1
+    if len(tie) > 0:
+        lo = 0
+        while lo < n:
+            hi = lo + 1
+            while hi < n and w[out[hi]] == w[out[lo]] and h[out[hi]] == h[out[lo]]:
+                hi += 1
+            if hi - lo > 1:
+                some = out[lo:hi].copy()
+                by_tie = np.argsort(tie[some], kind="mergesort")
+                for i in range(hi - lo):
+                    out[lo + i] = some[by_tie[i]]
+            lo = hi
+
+
+@njit(types.void(_I64, types.Array(types.int32, 1, "C", readonly=True), _W_I64, _W_I64),
+      cache=True, nogil=True)  # fmt: skip
+def _lay_out(ranked: Any, ids: Any, order: Any, starts: Any) -> None:
+    groups = len(ranked)
+    rank = np.empty(groups, np.int64)
+    for r in range(groups):
+        rank[ranked[r]] = r
+    starts[:] = 0
+    for i in range(len(ids)):
+        starts[rank[ids[i]] + 1] += 1
+    for r in range(groups):
+        starts[r + 1] += starts[r]
+    at = starts[:-1].copy()
+    for i in range(len(ids)):
+        r = rank[ids[i]]
+        order[at[r]] = i
+        at[r] += 1
+
+
+def group_order(w: Vector, h: Vector, tie: Vector) -> tuple[Vector, Vector]:
+    """Groups rows in any order and sorts the groups.
+
+    Returns:
+        (order, starts). Rows of one group keep their order.
+    """
+    n = len(w)
+    ids = np.empty(n, np.int32)
+    first = np.empty(n, np.int64)
+    groups = _group(w, h, tie, ids, first)
+    first = first[:groups]
+    gw, gh = w[first], h[first]
+    gt = tie[first] if len(tie) else NO_TIE
+    ranked = np.empty(groups, np.int64)
+    _settle(np.argsort(gh, kind="stable" if len(tie) else None), gw, gh, gt, ranked)
+    order = np.empty(n, np.int64)
+    starts = np.empty(groups + 1, np.int64)
+    _lay_out(ranked, ids, order, starts)
+    return order, starts
+
+
+@njit(types.int64(_I64, _I64, types.int64, types.int64, types.int64, types.int64, types.boolean),
+      cache=True, nogil=True)  # fmt: skip
+def bisect(w: Any, h: Any, lo: Any, hi: Any, key_w: Any, key_h: Any, after: Any) -> Any:
+    """The first row of w, h [lo, hi) not below (key_w, key_h), or with `after`, above it."""
+    while lo < hi:
+        mid = (lo + hi) >> 1
+        below = w[mid] < key_w or (
+            w[mid] == key_w and (h[mid] < key_h or (after and h[mid] == key_h))
+        )
+        if below:
+            lo = mid + 1
+        else:
+            hi = mid
+    return lo
+
+
+@njit(types.int64(_I64, _I64, _I64, _I64, _W_I64, _W_I64), cache=True, nogil=True)
+def find(qw: Any, qh: Any, w: Any, h: Any, lo: Any, hi: Any) -> Any:
+    """For each of the sorted queries, the rows [lo, hi) of sorted w, h that equal it.
+
+    Within one window hashes are spread evenly, so each search gallops from where the last one ended by
+    the stride to be expected (Bentley and Yao, An almost optimal algorithm for unbounded searching, 1976).
+
+    Returns:
+        The total number of rows found.
+    """
+    n = len(w)
+    queries = len(qw)
+    total = 0
+    q = 0
+    at = 0
+    while q < queries:
+        window = qw[q]
+        end = q + 1
+        while end < queries and qw[end] == window:
+            end += 1
+        a, b = at, n
+        while a < b:
+            mid = (a + b) >> 1
+            if w[mid] < window:
+                a = mid + 1
+            else:
+                b = mid
+        first = a
+        b = n
+        while a < b:
+            mid = (a + b) >> 1
+            if w[mid] <= window:
+                a = mid + 1
+            else:
+                b = mid
+        last = a
+        at = first
+        while q < end:
+            key = qh[q]
+            step = (last - at) // (end - q) // 2 + 1
+            a = at
+            b = at
+            while b < last and h[b] < key:
+                a = b + 1
+                b += step
+                step *= 2
+            if b > last:
+                b = last
+            while a < b:
+                mid = (a + b) >> 1
+                if h[mid] < key:
+                    a = mid + 1
+                else:
+                    b = mid
+            at = a
+            lo[q] = a
+            while a < last and h[a] == key:
+                a += 1
+            hi[q] = a
+            total += a - at
+            q += 1
+        at = last
+    return total
+
+
+@njit(types.void(_I64, _I64, _W_I64, _W_I64), cache=True, nogil=True)
+def expand(lo: Any, hi: Any, which: Any, rows: Any) -> None:
+    """Writes out ranges: `which` gets the range's number, `rows` each row in it."""
+    out = 0
+    for i in range(len(lo)):
+        for row in range(lo[i], hi[i]):
+            which[out] = i
+            rows[out] = row
+            out += 1
+
+
+@njit(types.boolean(_I64, _I64, _I64, _I64, _BOOL), cache=True, nogil=True)
+def same_codes(w: Any, h: Any, order: Any, values: Any, valid: Any) -> Any:
+    """Whether neighbours in `order` of one window and hash have equal codes."""
+    nulls = len(valid) > 0
+    for i in range(1, len(order)):
+        a, b = order[i - 1], order[i]
+        if h[a] == h[b] and w[a] == w[b]:
+            if values[a] != values[b] or (nulls and valid[a] != valid[b]):
+                return False
+    return True
+
+
+@njit(types.boolean(_I64, _I64, _I64, types.Array(types.int32, 1, "C", readonly=True),
+      types.Array(types.uint8, 1, "C", readonly=True), _BOOL), cache=True, nogil=True)  # fmt: skip
+def same_text(w: Any, h: Any, order: Any, offsets: Any, data: Any, valid: Any) -> Any:
+    """Whether neighbours in `order` of one window and hash have equal text."""
+    nulls = len(valid) > 0
+    for i in range(1, len(order)):
+        a, b = order[i - 1], order[i]
+        if h[a] == h[b] and w[a] == w[b]:
+            if nulls and valid[a] != valid[b]:
+                return False
+            if nulls and not valid[a]:
+                continue
+            length = offsets[a + 1] - offsets[a]
+            if offsets[b + 1] - offsets[b] != length:
+                return False
+            x, y = offsets[a], offsets[b]
+            for j in range(length):
+                if data[x + j] != data[y + j]:
+                    return False
+    return True
+
+
+@njit(types.boolean(_I64, _BOOL, _I64, _I64, _I64, _W_I64), cache=True, nogil=True)
+def sum_integers(x: Any, valid: Any, weights: Any, order: Any, starts: Any, out: Any) -> Any:
+    """Sums x per group, times the weights; NULLs are skipped. False: a sum left int64."""
+    nulls = len(valid) > 0
+    weighted = len(weights) > 0
+    for g in range(len(starts) - 1):
+        total = np.int64(0)
+        for j in range(starts[g], starts[g + 1]):
+            i = order[j]
+            if nulls and not valid[i]:
+                continue
+            v = x[i]
+            if weighted and weights[i] != 1:
+                k = weights[i]
+                product = v * k
+                if v != 0 and ((v == -1 and k == _INT64_MIN) or product // v != k):
+                    return False
+                if k == -1 and v == _INT64_MIN:
+                    return False
+                v = product
+            s = total + v
+            if ((total ^ s) & (v ^ s)) < 0:
+                return False
+            total = s
+        out[g] = total
+    return True
+
+
+@njit(types.void(_BOOL, _I64, _I64, _I64, _W_I64), cache=True, nogil=True)
+def count_valid(valid: Any, weights: Any, order: Any, starts: Any, out: Any) -> None:
+    """Counts the rows that are not NULL per group, by weight."""
+    nulls = len(valid) > 0
+    weighted = len(weights) > 0
+    for g in range(len(starts) - 1):
+        if not nulls and not weighted:
+            out[g] = starts[g + 1] - starts[g]
+            continue
+        total = np.int64(0)
+        for j in range(starts[g], starts[g + 1]):
+            i = order[j]
+            if not nulls or valid[i]:
+                total += weights[i] if weighted else 1
+        out[g] = total
+
+
+@njit(types.void(_F64, _F64, _BOOL, _I64, _I64, _I64, _W_F64, _W_F64), cache=True, nogil=True)
+def sum_floats(
+    x: Any, error: Any, valid: Any, weights: Any, order: Any, starts: Any, out: Any, rest: Any
+) -> None:
+    """Sums x (+ error) per group in double-double arithmetic: `out` + `rest` is the sum.
+
+    The rounding error of each addition is kept (Knuth's TwoSum) and that of each multiplication
+    (Dekker's product), so the sum of a group is the same double however its rows were batched, but
+    for the 106th bit. A sum that is not finite stays so, with a rest of 0.
+    """
+    nulls = len(valid) > 0
+    weighted = len(weights) > 0
+    erring = len(error) > 0
+    for g in range(len(starts) - 1):
+        hi = 0.0
+        lo = 0.0
+        for j in range(starts[g], starts[g + 1]):
+            i = order[j]
+            if nulls and not valid[i]:
+                continue
+            v = x[i]
+            e = error[i] if erring else 0.0
+            if weighted and weights[i] != 1:
+                k = np.float64(weights[i])
+                p = v * k
+                if k != -1.0 and np.isfinite(p) and abs(v) < 1e290:
+                    t = 134217729.0 * v
+                    vh = t - (t - v)
+                    t = 134217729.0 * k
+                    kh = t - (t - k)
+                    vl = v - vh
+                    kl = k - kh
+                    e = e * k + (((vh * kh - p) + vh * kl + vl * kh) + vl * kl)
+                else:
+                    e = e * k
+                v = p
+            s = hi + v
+            if np.isfinite(s):
+                z = s - hi
+                lo += ((hi - (s - z)) + (v - z)) + e
+                hi = s
+            else:
+                hi = s
+                lo = 0.0
+        s = hi + lo
+        if np.isfinite(s):
+            rest[g] = lo - (s - hi)
+            out[g] = s
+        else:
+            rest[g] = 0.0
+            out[g] = hi
+
+
+@njit(types.void(_I64, _BOOL, types.int64, _I64, _I64, _W_I64), cache=True, nogil=True)
+def extreme(values: Any, valid: Any, sign: Any, order: Any, starts: Any, out: Any) -> None:
+    """The row with the least (sign 1) or greatest (sign -1) code per group; -1 where all are NULL."""
+    nulls = len(valid) > 0
+    for g in range(len(starts) - 1):
+        best = np.int64(-1)
+        for j in range(starts[g], starts[g + 1]):
+            i = order[j]
+            if nulls and not valid[i]:
+                continue
+            if best < 0 or (values[i] < values[best] if sign > 0 else values[i] > values[best]):
+                best = i
+        out[g] = best

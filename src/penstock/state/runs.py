@@ -1,0 +1,221 @@
+"""Runs on files: written once, mapped, checked.
+
+A *piece* is an Arrow IPC file of one record batch, uncompressed, sorted by a trace's layout. A *run* is a
+sequence of pieces whose ranges follow one another. Whoever refers to a piece knows its length and
+CRC-32C, so a file that was cut, changed or swapped is found out before a kernel walks over it:
+every piece is verified when a process opens it for the first time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import crc32c
+import pyarrow as pa
+
+from penstock.errors import CorruptError
+from penstock.state.files import Files
+from penstock.state.layout import Layout, hashes, windows
+
+PIECE_ROWS_MAX: Final = 1 << 19  # rows: one piece is made in memory; some 25 MB of an aggregate's state
+OPEN_PIECES_MAX: Final = 1024  # mapped pieces that a process keeps: bounds address space and kernel maps
+
+_ADVICE: Final = (
+    "The state can be rebuilt from the log: stop the pipeline, delete its state directory, and start it "
+    "again; or restore the directory from a backup"
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file of a run, and what it must be."""
+
+    path: str
+    rows: int
+    bytes: int
+    crc: int
+    first: tuple[int, int]  # window, hash of the first row
+    last: tuple[int, int]
+
+    def describe(self) -> list[Any]:
+        """The same as JSON."""
+        return [self.path, self.rows, self.bytes, self.crc, *self.first, *self.last]
+
+    @staticmethod
+    def parse(data: Sequence[Any]) -> Piece:
+        """Reads what `describe` gave."""
+        path, rows, size, crc, w, h, last_w, last_h = data
+        return Piece(path, rows, size, crc, (w, h), (last_w, last_h))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Pieces in order; each (window, hash, identity) at most once."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows in all pieces."""
+        return sum(piece.rows for piece in self.pieces)
+
+    def since(self, low_us: int) -> Run:
+        """The run without the pieces that lie below a window."""
+        if not self.pieces or self.pieces[0].last[0] >= low_us:
+            return self
+        return Run(tuple(p for p in self.pieces if p.last[0] >= low_us))
+
+
+class _Sink:
+    """Collects what an Arrow writer writes, without copying the columns."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes | pa.Buffer] = []
+        self.size = 0
+        self.crc = 0
+
+    def write(self, data: bytes | pa.Buffer) -> int:
+        view = memoryview(data)
+        self.chunks.append(data)
+        self.size += view.nbytes
+        self.crc = crc32c.crc32c(view, self.crc)
+        return view.nbytes
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+
+class Writer:
+    """Names and writes the pieces of one attempt at one version.
+
+    Args:
+        files: where.
+        directory: of the trace, such as `"views/clicks/0003"`.
+        version: being written.
+        attempt: text that no other attempt at this version has, so that a retried or a zombie
+            task never writes over another's files.
+    """
+
+    def __init__(self, files: Files, directory: str, version: int, attempt: str) -> None:
+        self.files = files
+        self.prefix = f"{directory}/{version:012d}-{attempt}"
+        self.written = 0  # files
+        self.bytes = 0
+
+    def write(self, rows: pa.RecordBatch) -> Piece:
+        """Writes one piece; `rows` is sorted and not empty."""
+        assert len(rows), "a piece has rows"
+        path = f"{self.prefix}-{self.written:04d}.arrow"
+        sink = _Sink()
+        with pa.ipc.new_file(pa.PythonFile(sink, "w"), rows.schema) as stream:
+            stream.write_batch(rows)
+        self.files.write(path, sink.chunks)
+        self.written += 1
+        self.bytes += sink.size
+        w, h = windows(rows), hashes(rows)
+        first, last = (int(w[0]), int(h[0])), (int(w[-1]), int(h[-1]))
+        piece = Piece(path, len(rows), sink.size, sink.crc, first, last)
+        OPEN.put(self.files, piece, rows)
+        return piece
+
+    def run(self, rows: pa.RecordBatch) -> Run:
+        """Writes rows as a run."""
+        cuts = range(0, len(rows), PIECE_ROWS_MAX)
+        return Run(tuple(self.write(rows.slice(cut, PIECE_ROWS_MAX)) for cut in cuts))
+
+
+class OpenPieces:
+    """The pieces that this process has mapped and verified, least recently used first."""
+
+    def __init__(self, pieces_max: int = OPEN_PIECES_MAX) -> None:
+        self.pieces_max = pieces_max
+        self._open: OrderedDict[tuple[str, str, int], pa.RecordBatch] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def put(self, files: Files, piece: Piece, rows: pa.RecordBatch) -> None:
+        """Remembers a piece."""
+        with self._lock:
+            self._open[files.identity, piece.path, piece.crc] = rows
+            while len(self._open) > self.pieces_max:
+                self._open.popitem(last=False)
+
+    def get(self, files: Files, piece: Piece, layout: Layout) -> pa.RecordBatch:
+        """The piece's rows.
+
+        Raises:
+            CorruptError: the file is missing, or not what was written.
+        """
+        key = (files.identity, piece.path, piece.crc)
+        with self._lock:
+            rows = self._open.get(key)
+            if rows is not None:
+                self._open.move_to_end(key)
+                return rows
+        rows = load(files, piece, layout)
+        self.put(files, piece, rows)
+        return rows
+
+    def clear(self) -> None:
+        """Forgets all pieces: the next reader verifies them again."""
+        with self._lock:
+            self._open.clear()
+
+
+OPEN: Final = OpenPieces()
+
+
+def load(files: Files, piece: Piece, layout: Layout) -> pa.RecordBatch:
+    """Maps and verifies a piece.
+
+    Raises:
+        CorruptError: the file is missing, or not what was written.
+    """
+    try:
+        data = files.map(piece.path)
+    except FileNotFoundError:
+        raise CorruptError(
+            f"expected the state file {piece.path!r} ({piece.bytes} bytes); found none. {_ADVICE}"
+        ) from None
+    if data.size != piece.bytes:
+        raise CorruptError(
+            f"expected {piece.bytes} bytes in the state file {piece.path!r}; found {data.size}. {_ADVICE}"
+        )
+    crc = crc32c.crc32c(memoryview(data))
+    if crc != piece.crc:
+        raise CorruptError(
+            f"expected the state file {piece.path!r} to have the CRC-32C {piece.crc:#010x}; "
+            f"found {crc:#010x}. {_ADVICE}"
+        )
+    with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+        rows = reader.get_batch(0)
+    if rows.schema != layout.schema:
+        raise CorruptError(
+            f"expected the columns {layout.schema.names} in the state file {piece.path!r}; found "
+            f"{rows.schema.names}: the pipeline's definition has changed. {_ADVICE}"
+        )
+    return rows
+
+
+def referenced(description: Mapping[str, Any]) -> Iterator[str]:
+    """The files that a trace's description names."""
+    groups = [*description["runs"], *(merge["output"] for merge in description["merges"])]
+    for pieces in groups:
+        for piece in pieces:
+            yield piece[0]

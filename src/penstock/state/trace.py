@@ -1,0 +1,389 @@
+"""The trace: an operator's state on one shard, as a few sorted runs that are merged at a measured pace.
+
+    contents(trace) = combine(all rows of all runs), from `low_us` on
+    contents(append(trace, delta)) = combine(contents(trace) ++ delta)
+
+Design. An append writes one small run. Runs are in order of age; the tier of a run is the logarithm of its
+rows. `FAN_IN` free runs of a tier are merged into one of the next, so there are at most
+O(FAN_IN * log(rows)) runs, and a row is rewritten O(log(rows)) times in its life. A merge is paced:
+each append gives every merge fuel in proportion to its own rows, which is spent a chunk at a time; until
+the merge is done, readers use its inputs. So no append pays for a big merge alone, and the work per
+append grows with the append and the logarithm of the state.
+
+A piece of an input that overlaps nothing is linked into the output as it is, not copied: state in
+order of time, whose old windows no longer change, is hardly ever rewritten.
+
+Sources: McSherry et al., Shared Arrangements (2020), section 4, for merging with effort in proportion to new
+updates; O'Neil et al., The Log-Structured Merge-Tree (1996).
+
+A trace is immutable. It is a function of the description and rows it was made from: no clock, no chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.vectors import Vector
+from penstock.errors import CorruptError
+from penstock.state import kernels, merging
+from penstock.state.files import Files
+from penstock.state.layout import Layout, equal, hashes, windows
+from penstock.state.merging import Position
+from penstock.state.runs import OPEN, PIECE_ROWS_MAX, Piece, Run, Writer
+
+FORMAT: Final = 1  # of the description
+FAN_IN: Final = 4  # runs per merge: more means fewer rewrites and more runs to search
+TINY_ROWS: Final = 8_192  # rows: runs up to this are folded into the next append's run; costs about 1 ms
+FUEL_PER_ROW: Final = 2  # rows a merge may handle per row appended: above 1, so that merges keep up
+FUEL_MIN: Final = 2_048  # rows per append: merges of a quiet pipeline end some day, too
+PIECE_ROWS_MIN: Final = 1 << 15  # rows: fuel is saved up until a piece is worth a file
+PIECES_PER_MERGE: Final = 64  # bounds the files of a big run, and so the description's size
+LINK_ROWS_MIN: Final = 1 << 14  # rows: smaller pieces are copied, so that files don't stay small
+ALWAYS: Final = -(2**63)  # low_us of a trace that drops nothing
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A merge in progress: of runs [first, first + count) of the trace."""
+
+    first: int
+    count: int
+    cursor: tuple[Position, ...]
+    output: tuple[Piece, ...] = ()
+    fuel: int = 0
+
+    @property
+    def end(self) -> int:
+        """The run after the last input."""
+        return self.first + self.count
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One version of an operator's state on a shard."""
+
+    layout: Layout
+    files: Files
+    runs: tuple[Run, ...] = ()
+    merges: tuple[Merge, ...] = ()
+    low_us: int = ALWAYS  # rows of windows below are gone
+
+    @staticmethod
+    def open(layout: Layout, files: Files, description: Mapping[str, Any]) -> Trace:
+        """The trace that a description is of; no file is read yet.
+
+        Raises:
+            CorruptError: the description is of another format.
+        """
+        if description.get("format") != FORMAT:
+            raise CorruptError(
+                f"expected a trace of format {FORMAT}; found {description.get('format')!r}. Use the "
+                "release of Penstock that wrote it, or delete the state and let it be rebuilt"
+            )
+        runs = tuple(Run(tuple(map(Piece.parse, pieces))) for pieces in description["runs"])
+        merges = tuple(
+            Merge(
+                m["first"],
+                m["count"],
+                tuple((piece, row) for piece, row in m["cursor"]),
+                tuple(map(Piece.parse, m["output"])),
+                m["fuel"],
+            )
+            for m in description["merges"]
+        )
+        return Trace(layout, files, runs, merges, description["low_us"])
+
+    def describe(self) -> dict[str, Any]:
+        """All that `open` needs, as JSON."""
+        return {
+            "format": FORMAT,
+            "low_us": self.low_us,
+            "runs": [[piece.describe() for piece in run.pieces] for run in self.runs],
+            "merges": [
+                {
+                    "first": m.first,
+                    "count": m.count,
+                    "cursor": [list(position) for position in m.cursor],
+                    "output": [piece.describe() for piece in m.output],
+                    "fuel": m.fuel,
+                }
+                for m in self.merges
+            ],
+        }
+
+    @property
+    def rows(self) -> int:
+        """Rows in all runs; an identity counts once per run."""
+        return sum(run.rows for run in self.runs)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the files of all runs, without merges in progress."""
+        return sum(piece.bytes for run in self.runs for piece in run.pieces)
+
+    def append(
+        self, delta: pa.RecordBatch, writer: Writer, *, low_us: int | None = None
+    ) -> Trace:
+        """The trace with a delta added.
+
+        Args:
+            delta: sorted and consolidated, in the layout's columns; may be empty.
+            writer: of this version.
+            low_us: windows below it need not be kept any longer.
+        """
+        low = self.low_us if low_us is None else max(low_us, self.low_us)
+        trace = replace(self, low_us=low)
+        trace = trace._expire()
+        trace, delta = trace._fold(self._above(delta, low))
+        fuel = max(FUEL_MIN, FUEL_PER_ROW * len(delta))
+        if len(delta):
+            trace = replace(trace, runs=(*trace.runs, writer.run(delta)))
+        trace = trace._begin_merges()
+        return trace._work(writer, fuel)
+
+    def scan(
+        self,
+        lo_us: int | None = None,
+        hi_us: int | None = None,
+        *,
+        chunk_rows: int = PIECE_ROWS_MAX,
+    ) -> Iterator[pa.RecordBatch]:
+        """The contents of windows [lo_us, hi_us), in order, consolidated, some rows at a time."""
+        low = max(self.low_us, ALWAYS if lo_us is None else lo_us)
+        runs = [run for run in (run.since(low) for run in self.runs) if run.pieces]
+        if hi_us is not None:
+            runs = [
+                Run(tuple(p for p in run.pieces if p.first[0] < hi_us))
+                for run in runs
+                if run.pieces[0].first[0] < hi_us
+            ]
+        cursor: Sequence[Position] = [
+            merging.seek(run, (0, 0), low, self._open) for run in runs
+        ]
+        while any(at[0] < len(run.pieces) for run, at in zip(runs, cursor, strict=True)):
+            slices, cursor = merging.chunk(self.layout, runs, cursor, chunk_rows, self._open)
+            if hi_us is not None:
+                slices = [self._below(rows, hi_us) for rows in slices]
+                if not any(len(rows) for rows in slices):
+                    return
+            merged = self.layout.merge(slices, whole=True)
+            if len(merged):
+                yield merged
+
+    def lookup(self, wanted: pa.RecordBatch) -> tuple[Vector, list[pa.RecordBatch]]:
+        """Finds the rows of some keys.
+
+        Args:
+            wanted: `$window`, `$hash` and the layout's keys; sorted by window and hash.
+
+        Returns:
+            The number in `wanted` of each row found: int64[rows]; and the rows, in as many batches
+            as runs and pieces have some. Each run has its own part of a row.
+        """
+        which: list[Vector] = []
+        found: list[pa.RecordBatch] = []
+        w, h = windows(wanted), hashes(wanted)
+        for run in self.runs:
+            for piece in run.pieces:
+                if not len(w) or piece.last[0] < self.low_us:
+                    continue
+                lo = kernels.bisect(w, h, 0, len(w), *piece.first, False)  # noqa: FBT003
+                hi = kernels.bisect(w, h, lo, len(w), *piece.last, True)  # noqa: FBT003
+                if lo < hi:
+                    q, rows = self._lookup_piece(wanted.slice(lo, hi - lo), self._open(piece))
+                    if len(q):
+                        which.append(q + lo)
+                        found.append(rows)
+        if not which:
+            return np.zeros(0, np.int64), []
+        return np.concatenate(which), found
+
+    def _lookup_piece(
+        self, wanted: pa.RecordBatch, rows: pa.RecordBatch
+    ) -> tuple[Vector, pa.RecordBatch]:
+        n = len(wanted)
+        lo, hi = np.empty(n, np.int64), np.empty(n, np.int64)
+        total = kernels.find(
+            windows(wanted), hashes(wanted), windows(rows), hashes(rows), lo, hi
+        )
+        which, at = np.empty(total, np.int64), np.empty(total, np.int64)
+        kernels.expand(lo, hi, which, at)
+        keep = windows(wanted)[which] >= self.low_us
+        for field in self.layout.keys:
+            keep &= equal(wanted.column(field.name), which, rows.column(field.name), at)
+        if not keep.all():
+            which, at = which[keep], at[keep]
+        return which, rows.take(pa.array(at))
+
+    def check(self) -> None:
+        """Asserts every invariant; opens and verifies every file."""
+        at = 0
+        for merge in self.merges:
+            assert at <= merge.first, "merges are in order and don't overlap"
+            assert merge.count > 1
+            at = merge.end
+            assert at <= len(self.runs)
+            assert len(merge.cursor) == merge.count
+            self._check_run(Run(merge.output))
+        for run in self.runs:
+            assert run.pieces, "a run has rows"
+            self._check_run(run)
+
+    def _check_run(self, run: Run) -> None:
+        last: tuple[int, int] | None = None
+        for piece in run.pieces:
+            rows = self._open(piece)
+            assert len(rows) == piece.rows > 0
+            w, h = windows(rows), hashes(rows)
+            assert (w[0], h[0]) == piece.first
+            assert (w[-1], h[-1]) == piece.last
+            assert last is None or last <= piece.first, "pieces follow one another"
+            assert bool(np.all((w[1:] > w[:-1]) | ((w[1:] == w[:-1]) & (h[1:] >= h[:-1])))), "sorted"
+            _, starts = self.layout.order(rows)
+            assert len(starts) - 1 == len(rows), "each identity once"
+            last = piece.last
+
+    def _open(self, piece: Piece) -> pa.RecordBatch:
+        return OPEN.get(self.files, piece, self.layout)
+
+    def _above(self, rows: pa.RecordBatch, low_us: int) -> pa.RecordBatch:
+        if low_us == ALWAYS or not len(rows):
+            return rows
+        cut = kernels.bisect(windows(rows), hashes(rows), 0, len(rows), low_us, ALWAYS, False)  # noqa: FBT003
+        return rows.slice(cut)
+
+    def _below(self, rows: pa.RecordBatch, hi_us: int) -> pa.RecordBatch:
+        cut = kernels.bisect(windows(rows), hashes(rows), 0, len(rows), hi_us, ALWAYS, False)  # noqa: FBT003
+        return rows.slice(0, cut)
+
+    def _busy(self) -> set[int]:
+        return {i for m in self.merges for i in range(m.first, m.end)}
+
+    def _expire(self) -> Trace:
+        """Lets go of whole pieces below `low_us`; merges skip the rest when they come to it."""
+        if self.low_us == ALWAYS:
+            return self
+        busy = self._busy()
+        kept, merges, dropped = [], list(self.merges), 0
+        starts = {m.first: i for i, m in enumerate(self.merges)}
+        for i, run in enumerate(self.runs):
+            if i in starts:
+                m = merges[starts[i]]
+                merges[starts[i]] = replace(m, first=m.first - dropped)
+            left = run if i in busy else run.since(self.low_us)
+            if left.pieces:
+                kept.append(left)
+            else:
+                dropped += 1
+        return replace(self, runs=tuple(kept), merges=tuple(merges))
+
+    def _fold(self, delta: pa.RecordBatch) -> tuple[Trace, pa.RecordBatch]:
+        """Takes tiny runs off the end and merges them with a small delta at once."""
+        if not 0 < len(delta) <= TINY_ROWS:
+            return self, delta
+        busy = self._busy()
+        first = len(self.runs)
+        while first and first - 1 not in busy and self.runs[first - 1].rows <= TINY_ROWS:
+            first -= 1
+        if first == len(self.runs):
+            return self, delta
+        old = [self._above(self._open(p), self.low_us) for r in self.runs[first:] for p in r.pieces]
+        merged = self.layout.merge([*old, delta], whole=first == 0)
+        return replace(self, runs=self.runs[:first]), merged
+
+    def _begin_merges(self) -> Trace:
+        merges = list(self.merges)
+        busy = self._busy()
+        at = 0
+        while at < len(self.runs):
+            if at in busy:
+                at += 1
+                continue
+            end = at
+            while end < len(self.runs) and end not in busy:
+                end += 1
+            span = _due([run.rows for run in self.runs[at:end]])
+            if span is not None:
+                first, count = at + span[0], span[1]
+                cursor = merging.start(self.runs[first : first + count])
+                merges.append(Merge(first, count, cursor))
+            at = end
+        merges.sort(key=lambda m: m.first)
+        return replace(self, merges=tuple(merges))
+
+    def _work(self, writer: Writer, fuel: int) -> Trace:
+        runs, merges, shift = list(self.runs), [], 0
+        for merge in self.merges:
+            merge = replace(merge, first=merge.first - shift)  # noqa: PLW2901
+            inputs = runs[merge.first : merge.end]
+            whole = merge.first == 0
+            merge = self._advance(merge, inputs, writer, fuel, whole=whole)  # noqa: PLW2901
+            if all(at[0] == len(r.pieces) for r, at in zip(inputs, merge.cursor, strict=True)):
+                output = [Run(merge.output)] if merge.output else []
+                runs[merge.first : merge.end] = output
+                shift += merge.count - len(output)
+            else:
+                merges.append(merge)
+        return replace(self, runs=tuple(runs), merges=tuple(merges))
+
+    def _advance(
+        self, merge: Merge, inputs: list[Run], writer: Writer, fuel: int, *, whole: bool
+    ) -> Merge:
+        cursor, output = list(merge.cursor), list(merge.output)
+        fuel += merge.fuel
+        total = sum(run.rows for run in inputs)
+        worth = min(max(total // PIECES_PER_MERGE, PIECE_ROWS_MIN), PIECE_ROWS_MAX)
+        while True:
+            cursor = [
+                merging.seek(run, at, self.low_us, self._open)
+                for run, at in zip(inputs, cursor, strict=True)
+            ]
+            left = sum(merging.remaining(r, at) for r, at in zip(inputs, cursor, strict=True))
+            if not left:
+                break
+            i = merging.whole_piece(inputs, cursor, self._open)
+            if i is not None and inputs[i].pieces[cursor[i][0]].rows >= LINK_ROWS_MIN:
+                output.append(inputs[i].pieces[cursor[i][0]])
+                cursor[i] = (cursor[i][0] + 1, 0)
+                continue
+            if fuel < min(worth, left):
+                break
+            goal = min(fuel, PIECE_ROWS_MAX)
+            slices, moved = merging.chunk(self.layout, inputs, cursor, goal, self._open)
+            cursor = list(moved)
+            fuel -= sum(map(len, slices))
+            rows = self.layout.merge(slices, whole=whole)
+            if len(rows):
+                output.append(writer.write(rows))
+        return replace(merge, cursor=tuple(cursor), output=tuple(output), fuel=fuel)
+
+
+def _due(rows: Sequence[int]) -> tuple[int, int] | None:
+    """Which of some neighbouring runs, oldest first, to merge: (first, count).
+
+    A run counts as of its own tier or that of any newer run, whichever is higher, so tiers fall from old to
+    new, and a tier has at most `FAN_IN` - 1 runs that wait.
+    """
+    tiers: list[int] = []
+    tier = 0
+    for n in reversed(rows):
+        tier = max(tier, _tier(n))
+        tiers.append(tier)
+    tiers.reverse()
+    for tier in sorted(set(tiers)):
+        count = tiers.count(tier)
+        if count >= FAN_IN:
+            return tiers.index(tier), count
+    return None
+
+
+def _tier(rows: int) -> int:
+    tier, limit = 0, TINY_ROWS
+    while rows > limit:
+        tier, limit = tier + 1, limit * FAN_IN
+    return tier

@@ -1,0 +1,56 @@
+"""Which files of old versions may go.
+
+A file is kept if a kept version refers to it, or if its own version is newer than the newest kept one: then a
+batch is being made and its files are not referred to yet. Everything else is of a version that is
+no longer wanted, of an attempt that lost, or left from a process that died.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from penstock.state.files import Files
+from penstock.state.runs import referenced
+
+_NAME = re.compile(r"/(\d{12,})-[^/]*\.arrow[^/]*$")
+
+
+def live(descriptions: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The files that descriptions of traces refer to, however deep these lie in them."""
+    return {path for description in descriptions for path in _paths(description)}
+
+
+def _paths(description: Mapping[str, Any]) -> Iterator[str]:
+    if "runs" in description and "merges" in description:
+        yield from referenced(description)
+        return
+    for value in description.values():
+        if isinstance(value, Mapping):
+            yield from _paths(value)
+
+
+def vacuum(
+    files: Files, prefix: str, kept: Iterable[Mapping[str, Any]], newest_version: int
+) -> list[str]:
+    """Deletes what no kept version needs.
+
+    Args:
+        files: where.
+        prefix: the directory to look in; it holds the state of these descriptions and no other.
+        kept: descriptions of traces or operators' states, of every version that may still be read.
+        newest_version: the newest committed version; files of newer ones are left alone.
+
+    Returns:
+        The files that were deleted.
+    """
+    needed = live(kept)
+    garbage = []
+    for path in files.list(prefix, temporary=True):
+        name = _NAME.search("/" + path)
+        if name is not None and path not in needed and int(name[1]) <= newest_version:
+            garbage.append(path)
+    for path in garbage:
+        files.delete(path)
+    return garbage

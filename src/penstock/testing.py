@@ -1,0 +1,270 @@
+"""Pipelines in a test: the same operators, in this process, without a JVM or a broker.
+
+    def test_clicks_per_minute():
+        run = ps.testing.run(app)
+        run.send("clicks", url="/1", at="2026-01-01T12:00:05Z")
+        assert run.view("per_minute").rows() == [...]
+
+Records pass through the same bytes as in a broker (record batches of JSON), rows through the same
+operators and state, so what holds here holds on Spark.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from penstock.core.partitioner import murmur2_partitions
+from penstock.core.time import duration_us, instant_us
+from penstock.engine.driver import Progress
+from penstock.engine.local import LocalHost
+from penstock.engine.log import Outgoing, Writer
+from penstock.engine.runtime import assemble
+from penstock.engine.store import Store
+from penstock.errors import QueryError, UserError
+from penstock.flow import Flow
+from penstock.serve.views import Snapshot
+from penstock.state import MemoryFiles
+from penstock.wire.columns import Records, decode, encode
+
+__all__ = ["MemoryLog", "Record", "Run", "View", "run"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record of a topic, as tests look at it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class MemoryLog:
+    """A log in memory (see `penstock.engine.log.Log`)."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, list[list[Record]]] = {}
+        self._stored: dict[tuple[str, int, int], int] = {}  # sequences, by writer and partition
+        self._producer_ids = itertools.count(1)
+
+    def ensure_topic(self, topic: str, partitions: int) -> int:
+        """See `Log`."""
+        return len(self._topics.setdefault(topic, [[] for _ in range(partitions)]))
+
+    def start_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """See `Log`."""
+        return {topic: dict.fromkeys(range(len(self._topics[topic])), 0) for topic in topics}
+
+    def end_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """See `Log`."""
+        return {t: {i: len(p) for i, p in enumerate(self._topics[t])} for t in topics}
+
+    def wait(self, offsets: Mapping[tuple[str, int], int], timeout_s: float) -> bool:  # noqa: ARG002
+        """See `Log`."""
+        return any(len(self._topics[topic][p]) > o for (topic, p), o in offsets.items())
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Records]:
+        """See `Log`."""
+        records = self._topics[topic][partition][start:end]
+        if records:
+            batches = encode(
+                pa.array([r.key for r in records], pa.binary()),
+                pa.array([r.value for r in records], pa.binary()),
+                np.array([r.timestamp_ms for r in records], np.int64),
+                base_offset=start,
+            )
+            yield decode(b"".join(bytes(batch) for batch in batches))
+
+    def new_writer(self) -> Writer:
+        """See `Log`."""
+        return Writer(next(self._producer_ids), 0)
+
+    def send(self, topic: str, outgoing: Outgoing, writer: Writer) -> None:
+        """See `Log`."""
+        where = (topic, outgoing.partition, writer.producer_id)
+        first = writer.next_sequence.get(outgoing.partition, 0)
+        known = self._stored.get(where, 0)
+        assert first <= known, "a writer's sequence has a gap"
+        keys = itertools.repeat(None) if outgoing.keys is None else outgoing.keys.to_pylist()
+        headers = outgoing.headers or itertools.repeat([])
+        rows = zip(
+            keys, outgoing.values.to_pylist(), outgoing.timestamps_ms.tolist(), headers, strict=False
+        )
+        for sequence, (key, value, at_ms, named) in enumerate(rows, first):
+            if sequence >= known:
+                self.append(topic, outgoing.partition, key, value, at_ms, named)
+        writer.next_sequence[outgoing.partition] = first + len(outgoing.values)
+        self._stored[where] = max(known, first + len(outgoing.values))
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        key: str | bytes | None,
+        value: str | bytes | None,
+        timestamp_ms: int,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> None:
+        """Appends one record."""
+        records = self._topics[topic][partition]
+        records.append(
+            Record(
+                partition,
+                len(records),
+                _bytes(key),
+                _bytes(value),
+                timestamp_ms,
+                {name: text.decode() for name, text in headers},
+            )
+        )
+
+    def records(self, topic: str) -> list[Record]:
+        """All records of a topic, by partition and offset."""
+        return [record for partition in self._topics.get(topic, []) for record in partition]
+
+    def close(self) -> None:
+        """See `Log`."""
+
+
+class View:
+    """A view's content, as tests look at it."""
+
+    def __init__(self, name: str, table: pa.Table) -> None:
+        self.name, self.table = name, table
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as dictionaries, in the order of their columns' values."""
+        return sorted(
+            self.table.to_pylist(),
+            key=lambda row: [(value is None, str(type(value)), value) for value in row.values()],
+        )
+
+
+class Run:
+    """A pipeline at work in this process. See `run`."""
+
+    def __init__(self, flow: Flow, *, cores: int, now: str | None) -> None:
+        self._graph = flow.graph()
+        self._clock_us = instant_us(now) if now else instant_us("2100-01-01T00:00:00Z")
+        self._day: str | None = None
+        self._cores = cores
+        self.log = MemoryLog()
+        self.store = Store(MemoryFiles())
+        self._sources = {source.topic: source for source in self._graph.sources}
+        self.restart()
+
+    def restart(self) -> None:
+        """Lets a new owner take the pipeline over, as after a crash."""
+        job, self._driver = assemble(
+            self._graph,
+            self.store,
+            self.log,
+            cores=self._cores,
+            open_store=lambda: self.store,
+            open_log=lambda: self.log,
+            wall_us=lambda: self._clock_us,
+        )
+        self._host = LocalHost(job, lanes=self._driver.lanes)
+
+    def send(self, topic: str, *, partition: int | None = None, **row: Any) -> None:
+        """Appends a row to a topic as JSON; `step` or the next look at a view reads it.
+
+        Args:
+            topic: a stream's.
+            partition: where to; by default by the stream's key, or the first.
+            row: the columns. A TIMESTAMP may be a time of day, on 2000-01-01: `at="12:00:05"`.
+        """
+        source = self._sources[topic]
+        for name, value in row.items():
+            if name in source.schema and pa.types.is_timestamp(source.schema[name].type):
+                row[name] = _instant(value)
+        key = row.get(source.key) if source.key else None
+        text = None if key is None else str(key)
+        if partition is None:
+            count = self.log.ensure_topic(topic, source.partitions)
+            partition = 0
+            if text is not None:
+                partition = int(murmur2_partitions(pa.array([text.encode()], pa.binary()), count)[0])
+        self.send_raw(topic, orjson.dumps(row), key=text, partition=partition)
+
+    def send_raw(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: str | bytes | None = None,
+        partition: int = 0,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Appends a record as it is."""
+        at_ms = self._clock_us // 1_000 if timestamp_ms is None else timestamp_ms
+        self.log.append(topic, partition, key, value, at_ms)
+
+    def step(self) -> Progress | None:
+        """Runs one batch over all that was sent; None where there was nothing to do."""
+        return self._driver.step(self._host.execute)
+
+    def settle(self) -> None:
+        """Runs batches until there is nothing left to do."""
+        while self.step() is not None:
+            pass
+
+    def advance(self, by: str) -> None:
+        """Moves the wall clock on: `advance("10 minutes")` lets a partition become idle."""
+        self._clock_us += duration_us(by)
+
+    def view(self, name: str) -> View:
+        """A view's content after all that was sent."""
+        self.settle()
+        number = self.store.newest_version()
+        if number == 0:
+            if name not in {view.name for view in self._graph.views}:
+                raise QueryError(f"expected one of the views; found {name!r}")
+            return View(name, pa.table({}))
+        return View(name, Snapshot(self.store, self.store.version(number)).table(name))
+
+    def topic(self, name: str) -> list[Record]:
+        """The records of a topic after all that was sent."""
+        self.settle()
+        return self.log.records(name)
+
+    def dead_letters(self) -> list[Record]:
+        """The records that could not be used, after all that was sent."""
+        return self.topic(f"{self._graph.name}.dead-letters")
+
+
+def run(flow: Flow, *, cores: int = 2, now: str | None = None) -> Run:
+    """Runs a pipeline in this process.
+
+    Args:
+        flow: an app.
+        cores: into how many shards exchanged state is cut.
+        now: what the wall clock shows, ISO 8601; by default far in the future, so that no event time
+            lies ahead of it.
+    """
+    return Run(flow, cores=cores, now=now)
+
+
+def _instant(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        instant_us(value)
+    except UserError:
+        return f"2000-01-01T{value}Z"
+    return value if "T" in value or " " in value or "-" in value else f"2000-01-01T{value}Z"
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+

@@ -1,0 +1,96 @@
+"""The page's server: uvicorn in a thread of its own, on loopback, beside the pipeline."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import Final
+
+import uvicorn
+
+from penstock.errors import SetupError
+from penstock.web._app import LOOPBACK, Status, ViewSource, create_app
+
+PORT: Final = 8750
+PORTS_TRIED: Final = 20  # from the usual port up: more pipelines than one machine watches
+START_SECONDS_MAX: Final = 10.0  # for a socket that is bound already
+STOP_SECONDS_MAX: Final = 3.0  # then open requests are cut off
+
+
+class Server:
+    """Serves the page until `close`.
+
+    Args:
+        views: committed views, or None.
+        status: the status board's `status`.
+        host: a loopback address; anything else must be asked for and widens who can read the views.
+        port: the port; None takes 8750 or the next free one.
+
+    Raises:
+        SetupError: the port is taken.
+    """
+
+    def __init__(
+        self,
+        views: ViewSource | None,
+        status: Status,
+        *,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+    ) -> None:
+        self._socket = _bind(host, port)
+        self.port = int(self._socket.getsockname()[1])
+        self.url = f"http://{host}:{self.port}"
+        self._stopping = threading.Event()
+        app = create_app(views, status, hosts=(*LOOPBACK, host), stopping=self._stopping)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._serve, name="penstock-web", daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not self._server.started and self._thread.is_alive():
+            if time.monotonic() > deadline:
+                raise SetupError(f"expected the page's server to start on {self.url}; it did not")
+            time.sleep(0.01)
+
+    def _serve(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+    def close(self) -> None:
+        """Stops the server; open pages are told and reconnect when there is one again."""
+        self._stopping.set()
+        self._server.should_exit = True
+        self._thread.join(STOP_SECONDS_MAX)
+        if self._thread.is_alive():
+            self._server.force_exit = True
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+
+def _bind(host: str, port: int | None) -> socket.socket:
+    ports = range(PORT, PORT + PORTS_TRIED) if port is None else (port,)
+    for candidate in ports:
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, candidate))
+        except OSError as error:
+            sock.close()
+            last = error
+        else:
+            return sock
+    wanted = f"{PORT} to {PORT + PORTS_TRIED - 1}" if port is None else str(port)
+    raise SetupError(
+        f"expected to serve the page on {host}, port {wanted}; found: {last.strerror}. "
+        "Choose another with --port, or leave the page out with --no-ui"
+    )

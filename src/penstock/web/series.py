@@ -1,0 +1,155 @@
+"""From a view's rows to the lines of a chart: the newest windows, the largest keys.
+
+The page gets a bounded answer however many keys and windows a view has: at most `top` lines of at
+most `windows` points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import UserError
+from penstock.web._json import kind, plain_values
+
+TOP_MAX: Final = 24  # lines: more can't be told apart by eye
+WINDOWS_MAX: Final = 2_000  # points of a line: more than a screen has pixels for
+_WINDOW_COLUMNS: Final = ("window_start", "window_end")
+
+
+def key_columns(table: pa.Table, keys: Sequence[str] | None = None) -> list[str]:
+    """Which columns of a view are its keys.
+
+    Views put keys before aggregates, so where nobody says (`keys` is None) it is every column up to
+    the last one that isn't a number.
+    """
+    names = [name for name in table.column_names if name not in _WINDOW_COLUMNS]
+    if keys is not None:
+        return [name for name in names if name in keys]
+    texts = [i for i, name in enumerate(names) if kind(table.schema.field(name).type) != "number"]
+    return names[: texts[-1] + 1] if texts else []
+
+
+def measures(table: pa.Table, keys: Sequence[str]) -> list[str]:
+    """The columns that a chart can draw: numbers that are neither window bounds nor keys."""
+    return [
+        field.name
+        for field in table.schema
+        if field.name not in _WINDOW_COLUMNS
+        and field.name not in keys
+        and kind(field.type) == "number"
+    ]
+
+
+def series(
+    table: pa.Table,
+    *,
+    keys: Sequence[str] | None = None,
+    measure: str | None = None,
+    top: int = 8,
+    windows: int = 240,
+) -> dict[str, Any]:
+    """The lines of a view's chart.
+
+    Args:
+        table: the view's rows, in any order.
+        keys: the view's key columns; None guesses.
+        measure: the column to draw; None takes the first number.
+        top: how many keys, the largest by the sum over the windows shown.
+        windows: how many of the newest windows.
+
+    Returns:
+        `{"keys", "measures", "measure", "windows": [[start, end]…], "series": [{"key", "total",
+        "values"}…], "keys_total"}`; a value is null where the key has no row in that window.
+
+    Raises:
+        UserError: the view has no such number.
+    """
+    key_names = key_columns(table, keys)
+    names = measures(table, key_names)
+    head: dict[str, Any] = {"keys": key_names, "measures": names, "measure": None, "keys_total": 0}
+    if measure is not None and measure not in names:
+        raise UserError(f"expected a measure among {', '.join(names) or 'none'}; found {measure!r}")
+    if "window_start" not in table.column_names or not names or table.num_rows == 0:
+        return head | {"measure": measure or (names[0] if names else None), **_empty()}
+    measure = measure or names[0]
+    starts = np.sort(pc.unique(table["window_start"]).cast(pa.int64()).to_numpy())
+    starts = starts[-min(windows, WINDOWS_MAX) :]
+    at = table["window_start"].cast(pa.int64()).to_numpy()
+    table = table.filter(pa.array(at >= starts[0]))
+    column = np.searchsorted(starts, table["window_start"].cast(pa.int64()).to_numpy())
+    values = table[measure].cast(pa.float64()).to_numpy()
+    group, labels = _groups(table, key_names)
+    return head | {
+        "measure": measure,
+        "keys_total": len(labels),
+        "windows": _bounds(table, starts),
+        "series": _lines(group, labels, column, values, len(starts), min(top, TOP_MAX)),
+    }
+
+
+def _empty() -> dict[str, Any]:
+    return {"windows": [], "series": []}
+
+
+def _groups(table: pa.Table, keys: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    """The group of each row, and each group's label."""
+    if not keys:
+        return np.zeros(table.num_rows, np.int64), [""]
+    texts = []
+    for name in keys:
+        values = pa.array([_label(v) for v in plain_values(pc.unique(table[name]))], pa.string())
+        encoded = table[name].combine_chunks().dictionary_encode(null_encoding="encode")
+        texts.append(values.take(encoded.indices))
+    separator = pa.array([" · "] * table.num_rows, pa.string())
+    label = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, separator)
+    encoded = label.dictionary_encode()
+    group: np.ndarray = encoded.indices.to_numpy().astype(np.int64)
+    return group, [str(text) for text in encoded.dictionary.to_pylist()]
+
+
+def _label(value: object) -> str:
+    return "NULL" if value is None else str(value)
+
+
+def _bounds(table: pa.Table, starts: np.ndarray) -> list[list[str | None]]:
+    """Each window's start and end; the end is null where the view doesn't say."""
+    if "window_end" not in table.column_names:
+        return [[text, None] for text in _instants(starts)]
+    first = table["window_start"].cast(pa.int64()).to_numpy()
+    ends = table["window_end"].cast(pa.int64()).to_numpy()
+    _, index = np.unique(first, return_index=True)
+    return [list(pair) for pair in zip(_instants(starts), _instants(ends[index]), strict=True)]
+
+
+def _instants(micros: np.ndarray) -> list[str]:
+    return plain_values(pa.array(micros, pa.int64()).cast(pa.timestamp("us", "UTC")))
+
+
+def _lines(
+    group: np.ndarray,
+    labels: list[str],
+    column: np.ndarray,
+    values: np.ndarray,
+    width: int,
+    top: int,
+) -> list[dict[str, Any]]:
+    totals = np.bincount(group, np.nan_to_num(np.abs(values)), len(labels))
+    best = np.argsort(-totals, kind="stable")[:top]
+    rank = np.full(len(labels), -1)
+    rank[best] = np.arange(len(best))
+    shown = rank[group] >= 0
+    grid = np.full((len(best), width), np.nan)
+    grid[rank[group[shown]], column[shown]] = values[shown]
+    return [
+        {
+            "key": labels[g],
+            "total": float(totals[g]),
+            "values": [None if v != v else v for v in row.tolist()],
+        }
+        for g, row in zip(best.tolist(), grid, strict=True)
+    ]

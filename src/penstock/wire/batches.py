@@ -1,0 +1,324 @@
+"""The header of Kafka's record batch (format v2), in pure Python: what a broker needs to know of a batch.
+
+    offset  bytes  field
+         0      8  base offset                 the broker's to write; outside the checksum
+         8      4  batch length                bytes after this field
+        12      4  partition leader epoch      the broker's to write; outside the checksum
+        16      1  magic                       2
+        17      4  CRC-32C                     of everything from byte 21 on
+        21      2  attributes                  bits 0-2 codec, 3 append time, 4 transactional, 5 control
+        23      4  last offset delta
+        27      8  base timestamp (ms)
+        35      8  max timestamp (ms)
+        43      8  producer id                 -1: not idempotent
+        51      2  producer epoch
+        53      4  base sequence
+        57      4  record count
+        61         records, compressed as one block
+
+The records stay opaque here, save for `record_times`, which finds one record by its time. Columns are
+decoded elsewhere. Source: Kafka's DefaultRecordBatch, KIP-98.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import cramjam
+from crc32c import crc32c
+
+from penstock.errors import CorruptError, LimitError
+
+__all__ = [
+    "HEADER_BYTES",
+    "NO_PRODUCER",
+    "PREFIX_BYTES",
+    "Buffer",
+    "Header",
+    "build",
+    "checksum_matches",
+    "iterate",
+    "parse",
+    "patch",
+    "record_times",
+    "stamp_append_time",
+]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+HEADER_BYTES: Final = 61
+PREFIX_BYTES: Final = 12
+"""Base offset and length: what comes before the bytes that the length counts."""
+NO_PRODUCER: Final = -1
+MAGIC: Final = 2
+DECOMPRESSED_BYTES_MAX: Final = 256 << 20
+"""Most bytes that one batch may decompress to while a record is looked up in it: a bomb is refused."""
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CRC_AT: Final = 17
+_CHECKED_FROM: Final = 21
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_TIME_TYPE_BIT: Final = 0x08
+_TRANSACTIONAL_BIT: Final = 0x10
+_CONTROL_BIT: Final = 0x20
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
+
+
+class Header(NamedTuple):
+    """A batch's header; names as in the table above."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.length + PREFIX_BYTES
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch's last one."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """The last record's sequence; sequences wrap at 2**31."""
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+    @property
+    def codec(self) -> str:
+        """The compression's name, or `codec 5` where there is none with that number."""
+        number = self.attributes & 0x07
+        return _CODECS[number] if number < len(_CODECS) else f"codec {number}"
+
+    @property
+    def is_known_codec(self) -> bool:
+        """Whether the compression is one of Kafka's."""
+        return (self.attributes & 0x07) < len(_CODECS)
+
+    @property
+    def is_append_time(self) -> bool:
+        """Whether the records' time is the broker's clock at the append."""
+        return bool(self.attributes & _TIME_TYPE_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch is part of a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch holds a transaction's marker, not data."""
+        return bool(self.attributes & _CONTROL_BIT)
+
+    def fault(self) -> str | None:
+        """What makes this header impossible; None if it may stand in a log."""
+        if self.magic != MAGIC:
+            return f"expected a record batch of format {MAGIC}, found {self.magic}"
+        if self.length < HEADER_BYTES - PREFIX_BYTES:
+            return f"expected a length of at least 49, found {self.length}"
+        if self.count < 0 or self.last_offset_delta < 0 or self.base_offset < 0:
+            return (
+                f"expected offsets and counts of 0 or more, found base offset {self.base_offset}, "
+                f"last offset delta {self.last_offset_delta}, {self.count} records"
+            )
+        return None
+
+
+def parse(buffer: Buffer, at: int = 0) -> Header:
+    """The header at `at`. At least `HEADER_BYTES` must follow; nothing is checked."""
+    return Header._make(_HEADER.unpack_from(buffer, at))
+
+
+def checksum_matches(buffer: Buffer, at: int, header: Header) -> bool:
+    """Whether the whole batch at `at` has the checksum that its header states."""
+    with memoryview(buffer)[at + _CHECKED_FROM : at + header.size] as checked:
+        return crc32c(checked) == header.crc  # type: ignore[no-any-return]
+
+
+def iterate(buffer: Buffer) -> Iterator[tuple[int, Header]]:
+    """Position and header of each whole batch; ends before the first torn or impossible one."""
+    at, end = 0, len(buffer)
+    while at + HEADER_BYTES <= end:
+        header = parse(buffer, at)
+        if header.fault() is not None or at + header.size > end:
+            return
+        yield at, header
+        at += header.size
+
+
+def patch(buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int) -> None:
+    """Writes the broker's two fields in place; the checksum doesn't cover them."""
+    struct.pack_into(">q", buffer, at, base_offset)
+    struct.pack_into(">i", buffer, at + 12, leader_epoch)
+
+
+def stamp_append_time(buffer: bytearray | memoryview, at: int, header: Header, now_ms: int) -> None:
+    """Makes `now_ms` every record's time (Kafka's LogAppendTime) and renews the checksum."""
+    struct.pack_into(">h", buffer, at + 21, header.attributes | _TIME_TYPE_BIT)
+    struct.pack_into(">q", buffer, at + 35, now_ms)
+    with memoryview(buffer)[at + _CHECKED_FROM : at + header.size] as checked:
+        struct.pack_into(">I", buffer, at + _CRC_AT, crc32c(checked))
+
+
+def record_times(buffer: Buffer, at: int, header: Header) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp (ms) of each record of the batch at `at`, in order.
+
+    Raises:
+        CorruptError: the records are not what the header says.
+    """
+    payload: Buffer = memoryview(buffer)[at + HEADER_BYTES : at + header.size]
+    if header.codec != "none":
+        payload = _decompress(header.codec, bytes(payload))
+    position = 0
+    try:
+        for _ in range(header.count):
+            length, body = _varint(payload, position)
+            time_delta, after_time = _varint(payload, body + 1)
+            offset_delta, _ = _varint(payload, after_time)
+            if length <= 0 or body + length > len(payload):
+                raise CorruptError(f"expected a record of 1 or more bytes, found length {length}")
+            position = body + length
+            timestamp = header.base_timestamp + time_delta
+            if header.is_append_time:
+                timestamp = header.max_timestamp
+            yield header.base_offset + offset_delta, timestamp
+    except IndexError:
+        raise CorruptError(
+            f"expected {header.count} records in the batch at offset {header.base_offset}, "
+            "found that its bytes end early"
+        ) from None
+
+
+def _varint(buffer: Buffer, at: int) -> tuple[int, int]:
+    """The zigzag varint at `at`, and the position after it."""
+    result = shift = 0
+    while True:
+        byte = buffer[at]
+        at += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (result >> 1) ^ -(result & 1), at
+        shift += 7
+        if shift > 63:
+            raise CorruptError("expected a varint of at most 10 bytes, found a longer one")
+
+
+def _decompress(codec: str, data: bytes) -> bytes:
+    """The block's bytes, `DECOMPRESSED_BYTES_MAX` at most."""
+    if codec == "snappy" and data.startswith(_XERIAL_MAGIC):
+        return b"".join(_xerial_blocks(data))
+    if codec == "snappy":
+        return _bounded(cramjam.snappy.decompress_raw_into, data)
+    if codec not in _CODECS:
+        raise CorruptError(f"expected one of {', '.join(_CODECS)}, found {codec}")
+    return _bounded(getattr(cramjam, codec).decompress_into, data)
+
+
+def _xerial_blocks(data: bytes) -> Iterator[bytes]:
+    """Snappy as Java clients frame it: a header of 16 bytes, then blocks with their lengths."""
+    at, total = 16, 0
+    while at + 4 <= len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        block = _bounded(cramjam.snappy.decompress_raw_into, data[at + 4 : at + 4 + size])
+        total += len(block)
+        if total > DECOMPRESSED_BYTES_MAX:
+            raise LimitError(f"expected at most {DECOMPRESSED_BYTES_MAX} decompressed bytes")
+        yield block
+        at += 4 + size
+
+
+def _bounded(decompress_into: object, data: bytes) -> bytes:
+    """Decompresses into ever larger buffers, up to the limit."""
+    size = max(4 * len(data), 1 << 16)
+    while True:
+        target = bytearray(size)
+        try:
+            written: int = decompress_into(data, target)  # type: ignore[operator]
+        except cramjam.DecompressionError as error:
+            if size >= DECOMPRESSED_BYTES_MAX:
+                raise CorruptError(f"expected a compressed block, found {error}") from None
+            size = min(size * 8, DECOMPRESSED_BYTES_MAX)
+            continue
+        if written < size:
+            return bytes(target[:written])
+        if size >= DECOMPRESSED_BYTES_MAX:
+            raise LimitError(f"expected at most {DECOMPRESSED_BYTES_MAX} decompressed bytes")
+        size = min(size * 8, DECOMPRESSED_BYTES_MAX)
+
+
+def build(
+    records: Sequence[tuple[bytes | None, bytes | None]],
+    *,
+    timestamps_ms: Sequence[int] | None = None,
+    base_offset: int = 0,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    codec: str = "none",
+    attributes: int = 0,
+) -> bytearray:
+    """A batch of (key, value) pairs, a record at a time: for a few records, and for tests.
+
+    >>> header = parse(build([(b"k", b"v"), (None, b"w")], timestamps_ms=[5, 7]))
+    >>> header.count, header.max_timestamp, header.next_offset
+    (2, 7, 2)
+    """
+    times = list(timestamps_ms or [0] * len(records))
+    body = bytearray()
+    for delta, ((key, value), time_ms) in enumerate(zip(records, times, strict=True)):
+        one = bytearray(b"\0")
+        for number in (time_ms - times[0], delta):
+            _write_varint(one, number)
+        for data in (key, value):
+            _write_varint(one, -1 if data is None else len(data))
+            one += data or b""
+        one.append(0)  # no headers
+        _write_varint(body, len(one))
+        body += one
+    payload = bytes(body)
+    if codec == "snappy":
+        payload = bytes(cramjam.snappy.compress_raw(payload))
+    elif codec != "none":
+        payload = bytes(getattr(cramjam, codec).compress(payload))
+    batch = bytearray(HEADER_BYTES) + payload
+    _HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        len(batch) - PREFIX_BYTES,
+        -1,
+        MAGIC,
+        0,
+        attributes | _CODECS.index(codec),
+        max(len(records) - 1, 0),
+        times[0] if times else 0,
+        max(times, default=-1),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    struct.pack_into(">I", batch, _CRC_AT, crc32c(memoryview(batch)[_CHECKED_FROM:]))
+    return batch
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    zigzag = (value << 1) ^ (value >> 63)
+    while zigzag >= 0x80:
+        out.append((zigzag & 0x7F) | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
