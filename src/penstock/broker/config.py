@@ -14,17 +14,22 @@ __all__ = ["BrokerConfig", "split_address"]
 FRAME_BYTES_MAX: Final = 100 << 20
 """Largest request, Kafka's socket.request.max.bytes. A larger one closes the connection."""
 MESSAGE_BYTES_MAX: Final = 16 << 20
-"""Largest request other than Produce: such a request becomes Python objects, which are larger than its bytes."""
+"""Largest request other than Produce: such a request becomes Python objects, which are larger than
+its bytes."""
 RECEIVE_BYTES_TOTAL_MAX: Final = 1 << 30
-"""Bytes of half-received requests over all connections; the connection that would go beyond is closed."""
+"""Bytes of half-received requests over all connections; the connection that would go beyond is
+closed."""
 CONNECTIONS_MAX: Final = 4096
-"""Open connections; each holds a descriptor and a receive buffer of 64 KiB. Further ones are closed."""
+"""Open connections; each holds a descriptor and a receive buffer of 64 KiB. Further ones are
+closed."""
 IN_FLIGHT_MAX: Final = 32
-"""Requests of one connection that await their answer (Produce with acks=all); reading pauses beyond."""
+"""Requests of one connection that await their answer (Produce with acks=all); reading pauses
+beyond."""
 WRITE_BYTES_MAX: Final = 1 << 20
 """Unsent bytes of a connection from which on it is not served until its reader catches up."""
 FETCH_BYTES_MAX: Final = 55 << 20
-"""Largest answer to a Fetch, Kafka's fetch.max.bytes. It is mostly a view of mapped files, not memory."""
+"""Largest answer to a Fetch, Kafka's fetch.max.bytes. It is mostly a view of mapped files, not
+memory."""
 IDLE_MS_MAX: Final = 10 * 60 * 1000
 """A connection without a request for this long is closed, Kafka's connections.max.idle.ms."""
 TOPICS_MAX: Final = 5_000
@@ -42,11 +47,13 @@ class BrokerConfig:
     Attributes:
         data: the data directory; made where it is missing.
         listen: `HOST:PORT`; port 0 picks a free one.
-        allow_remote: permit an address beyond this machine's loopback. Nothing is authenticated, so whoever
-            reaches the port can read and delete everything.
+        allow_remote: permit an address beyond this machine's loopback. Nothing is authenticated, so
+            whoever reaches the port can read and delete everything.
         default_partitions: partitions of a topic that is made on first use, or with a count of -1.
-        auto_create_topics: make a topic when a client asks for its metadata, as Kafka does by default.
-        rebalance_delay_ms: how long a new consumer group waits for more members before its first generation.
+        auto_create_topics: make a topic when a client asks for its metadata, as Kafka does by
+            default.
+        rebalance_delay_ms: how long a new consumer group waits for more members before its first
+            generation.
         flush_interval_ms: records that nobody waits for (acks=1) are made durable this often.
         retention_interval_ms: how often old segments are looked for.
         lock_wait_s: how long to wait for a predecessor that is still stopping.

@@ -1,9 +1,9 @@
 """One client's connection: frames in, answers out in the order of the requests, bounded memory.
 
-A frame is a 32-bit length and that many bytes. The receive buffer grows as bytes arrive, not as a length promises. A
-connection is not read from while its reader is slow, while a request of it blocks (a long poll, a join), or while
-too many of its requests await their answer; the peer's TCP window then fills up. So a connection's memory is its
-receive buffer and one answer.
+A frame is a 32-bit length and that many bytes. The receive buffer grows as bytes arrive, not as a
+length promises. A connection is not read from while its reader is slow, while a request of it
+blocks (a long poll, a join), or while too many of its requests await their answer; the peer's TCP
+window then fills up. So a connection's memory is its receive buffer and one answer.
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if name else "?"
         if len(self._broker.connections) >= CONNECTIONS_MAX:
-            _log.warning(
-                "closed %s: expected at most %d connections", self.peer, CONNECTIONS_MAX
-            )
+            _log.warning("closed %s: expected at most %d connections", self.peer, CONNECTIONS_MAX)
             self.close()
             return
         self._broker.connections.add(self)
@@ -91,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         """Forgets everything."""
         self._transport = None
         if self in self._broker.connections:
@@ -110,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_writable = True
         self._pump()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, _: int) -> memoryview:
         """Room for the next bytes: at least one byte."""
         held = self._end - self._start
         if self._start and (held == 0 or self._end == len(self._buffer)):
@@ -171,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             _log.warning("closed %s: %s", self.peer, error)
             self.close()
-        except Exception:
+        except Exception:  # noqa: BLE001 - one request must not end the others
             _log.exception("closed %s: a request failed unexpectedly", self.peer)
             self.close()
         finally:
@@ -233,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             _log.warning("closed %s: %s", self.peer, error)
             self.close()
-        except Exception:
+        except Exception:  # noqa: BLE001 - one request must not end the others
             _log.exception("closed %s: a request failed unexpectedly", self.peer)
             self.close()
         finally:

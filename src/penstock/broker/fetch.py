@@ -1,7 +1,8 @@
 """Fetch, by hand: batches go from mapped files to the socket without being copied or decoded.
 
-`parse` and `render` know the request's and the answer's bytes in versions 4 to 18; `serve` knows what to do.
-Fetch sessions (KIP-227) are answered with session 0: the client then sends all its partitions each time.
+`parse` and `render` know the request's and the answer's bytes in versions 4 to 18; `serve` knows
+what to do. Fetch sessions (KIP-227) are answered with session 0: the client then sends all its
+partitions each time.
 """
 
 from __future__ import annotations
@@ -169,9 +170,7 @@ async def _wait_and_answer(request: Request, slot: Slot, corr: int, version: int
     """The long poll: registers first and looks again then, so that no append is missed."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.max_wait_ms / 1000
-    places = [
-        one.hosted for _, parts in request.topics for one in parts if one.hosted is not None
-    ]
+    places = [one.hosted for _, parts in request.topics for one in parts if one.hosted is not None]
     while True:
         changed = loop.create_future()
         for place in places:
@@ -208,7 +207,9 @@ def _mark_if_deleted(wanted: Wanted) -> None:
 
 
 def _render_no_session(corr: int, version: int) -> list[Buffer]:
-    """Sessions are never given out, so one that is named can't be found; the client starts afresh."""
+    """Sessions are never given out, so one that is named can't be found; the client starts
+    afresh.
+    """
     flexible = version >= FLEXIBLE_FROM
     out = bytearray(4)
     out += _INT32.pack(corr)

@@ -1,7 +1,8 @@
 """Group commit: many requests wait for one fdatasync.
 
-While one round of syncs runs in a thread, whoever wants durability joins the next round. So under load one
-fdatasync serves all the requests that arrived during the one before it, and an idle broker answers after one.
+While one round of syncs runs in a thread, whoever wants durability joins the next round. So under
+load one fdatasync serves all the requests that arrived during the one before it, and an idle broker
+answers after one.
 """
 
 from __future__ import annotations
@@ -9,10 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
-
-from penstock.broker.topics import Hosted
-from penstock.log.partition import Partition, SyncTask
+from typing import Any, Final, Protocol
 
 __all__ = ["Flusher"]
 
@@ -20,19 +18,51 @@ THREADS: Final = 4
 """Syncs that run at once: the file system merges the journal commits of concurrent ones."""
 
 
+class Task(Protocol):
+    """What makes something durable."""
+
+    def run(self) -> None:
+        """Does it; may block, in another thread. Raises OSError."""
+        ...
+
+
+class Durable(Protocol):
+    """What can be made durable: a partition, a journal."""
+
+    failure: str | None
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there is anything to do."""
+        ...
+
+    def begin_sync(self) -> Any:
+        """What is to be done (a `Task`) so that everything written so far is durable."""
+        ...
+
+    def end_sync(self, task: Any, failure: OSError | None = None) -> None:
+        """Takes note of how it went."""
+        ...
+
+
 class Flusher:
-    """Makes partitions durable, in rounds."""
+    """Makes partitions and journals durable, in rounds."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-sync")
-        self._wanted: set[Partition] = set()
+        self._wanted: set[Durable] = set()
         self._round_done: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.rounds = 0
 
-    async def make_durable(self, hosted: Iterable[Hosted]) -> None:
-        """Returns once all that was appended so far is durable, or the partition has failed."""
-        logs = [one.log for one in hosted if one.log.is_dirty and one.log.failure is None]
+    @property
+    def is_busy(self) -> bool:
+        """Whether a sync is under way."""
+        return self._task is not None
+
+    async def make_durable(self, wanted: Iterable[Durable]) -> None:
+        """Returns once all that was written so far is durable, or its keeper has failed."""
+        logs = [one for one in wanted if one.is_dirty and one.failure is None]
         if not logs:
             return
         self._wanted.update(logs)
@@ -56,7 +86,7 @@ class Flusher:
         finally:
             self._task = None
 
-    async def _round(self, logs: Sequence[Partition]) -> None:
+    async def _round(self, logs: Sequence[Durable]) -> None:
         loop = asyncio.get_running_loop()
         tasks = [log.begin_sync() for log in logs]
         groups = [list(range(n, len(tasks), THREADS)) for n in range(min(THREADS, len(tasks)))]
@@ -80,7 +110,7 @@ class Flusher:
         self._pool.shutdown()
 
 
-def _run_all(tasks: list[SyncTask]) -> list[OSError | None]:
+def _run_all(tasks: list[Task]) -> list[OSError | None]:
     failures: list[OSError | None] = []
     for task in tasks:
         try:

@@ -1,6 +1,7 @@
 """Produce, by hand: batches go from the receive buffer to the log without becoming objects.
 
-`parse` and `render` know the request's and the answer's bytes in versions 3 to 13; `serve` knows what to do.
+`parse` and `render` know the request's and the answer's bytes in versions 3 to 13; `serve` knows
+what to do.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Part:
 
 
 Request = list[tuple[bytes, list[Part]]]
-"""Per topic: its name or id as it stood in the request (so that it can be given back), its partitions."""
+"""Per topic: its name or id as it stood in the request (so that it can be given back), its
+partitions."""
 
 
 def skip_tags(frame: memoryview, at: int) -> int:
@@ -72,7 +74,9 @@ def read_count(frame: memoryview, at: int, *, flexible: bool) -> tuple[int, int]
         count = _INT32.unpack_from(frame, at)[0]
         at += 4
     if count > len(frame) - at:
-        raise ProtocolError(f"expected at most {len(frame) - at} elements, found a count of {count}")
+        raise ProtocolError(
+            f"expected at most {len(frame) - at} elements, found a count of {count}"
+        )
     return max(count, 0), at
 
 
@@ -226,7 +230,7 @@ async def _answer_when_durable(
     corr: int,
     version: int,
 ) -> None:
-    await broker.flusher.make_durable(touched)
+    await broker.flusher.make_durable(one.log for one in touched)
     for _, parts in request:
         for part in parts:
             if part.code == 0 and part.hosted is not None and part.hosted.log.failure is not None:
@@ -247,9 +251,7 @@ def _append(broker: Broker, topic: Topic | None, part: Part, version: int) -> No
     records, part.records = part.records, None
     if hosted is None:
         by_id = version >= TOPIC_IDS_FROM and topic is None
-        part.code = (
-            ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
-        )
+        part.code = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
         return
     part.start_offset = hosted.log.start_offset
     if records is None:
@@ -261,7 +263,7 @@ def _append(broker: Broker, topic: Topic | None, part: Part, version: int) -> No
         part.code, part.message = int(error.code), str(error)
         return
     except StorageError as error:
-        _log.error("%s", error)  # noqa: TRY400 - the message says it all
+        _log.error("%s", error)
         part.code, part.message = ErrorCode.kafka_storage_error, str(error)
         return
     part.base_offset = appended.base_offset

@@ -1,7 +1,9 @@
-"""Topic and broker settings: names, defaults and meaning as in Kafka; one table, no code per setting.
+"""Topic and broker settings: names, defaults and meaning as in Kafka; one table, no code per
+setting.
 
-A topic setting that this broker carries out can be changed. One that it doesn't is reported with the value that
-describes what the broker does, and any other value is refused, so that nobody relies on what isn't there.
+A topic setting that this broker carries out can be changed. One that it doesn't is reported with
+the value that describes what the broker does, and any other value is refused, so that nobody relies
+on what isn't there.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class Setting:
 
     Attributes:
         name: Kafka's name.
-        kind: Kafka's type number in DescribeConfigs: 1 boolean, 2 string, 3 int, 5 long, 6 double, 7 list.
+        kind: Kafka's type number in DescribeConfigs: 1 boolean, 2 string, 3 int, 5 long, 6 double,
+            7 list.
         default: the default, as text.
         minimum: least value of a number.
         maximum: greatest value of a number.

@@ -82,6 +82,7 @@ class Topics:
         self._clock_ms = clock_ms
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
+        self._leaving: set[str] = set()
         self.partition_count = 0
         self._files.delete("trash")
         for name in files.list("topics"):
@@ -96,6 +97,10 @@ class Topics:
     def get(self, name: str) -> Topic | None:
         """The topic of that name."""
         return self._by_name.get(name)
+
+    def is_taken(self, name: str) -> bool:
+        """Whether a topic of that name is there or not quite gone."""
+        return name in self._by_name or name in self._leaving
 
     def by_id(self, topic_id: bytes) -> Topic | None:
         """The topic with that id (16 bytes)."""
@@ -160,7 +165,7 @@ class Topics:
             LimitError: there are too many topics or partitions.
             OSError: the disk refuses.
         """
-        assert name not in self._by_name
+        assert not self.is_taken(name)
         assert name_fault(name) is None
         self.check_room(1, partitions, partitions)
         topic = Topic(name, uuid.uuid4(), settings, log_config(settings))
@@ -189,16 +194,23 @@ class Topics:
         for hosted in topic.partitions:
             hosted.log.config = topic.config
 
-    def delete(self, topic: Topic) -> None:
-        """Removes a topic. No sync of its partitions may be under way."""
-        self._discard(topic.name, topic.id)
+    def withdraw(self, topic: Topic) -> None:
+        """Begins to delete a topic: nobody finds it any more, nothing more is written to it."""
         del self._by_name[topic.name]
         del self._by_id[topic.id.bytes]
+        self._leaving.add(topic.name)
         self.partition_count -= len(topic.partitions)
         topic.is_deleted = True
         for hosted in topic.partitions:
             hosted.log.failure = f"expected a topic, found that {topic.name} was deleted"
             hosted.wake()
+
+    def discard(self, topic: Topic) -> None:
+        """Removes a withdrawn topic from the disk. No sync of its partitions may be under way."""
+        assert topic.is_deleted
+        assert not any(one.log.is_syncing for one in topic.partitions)
+        self._discard(topic.name, topic.id)
+        self._leaving.discard(topic.name)
 
     def _discard(self, name: str, topic_id: uuid.UUID) -> None:
         self._files.rename(f"topics/{name}", f"trash/{topic_id}")

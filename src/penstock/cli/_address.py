@@ -1,8 +1,9 @@
-"""Where the broker is: said, in the environment, in the running pipeline's directory, or the usual."""
+"""Where the broker is: said, in the environment, of the pipeline that runs here, or the usual."""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,8 @@ from penstock.errors import SetupError, UserError
 
 DEFAULT: Final = "127.0.0.1:9092"
 VARIABLE: Final = "PENSTOCK_BROKER"
-FILE: Final = "broker.json"  # in a pipeline's directory while its embedded broker runs
+FILE: Final = "broker.json"  # in a pipeline's directory: where its embedded broker is, or was last
+CONNECT_S: Final = 1.0  # a broker on this machine answers in less
 
 
 def find_broker(
@@ -34,13 +36,14 @@ def find_broker(
         return _read(said)
     if environment.get(VARIABLE):
         return _read(environment[VARIABLE])
-    running = sorted((here or Path()).glob(f"*.penstock/{FILE}"))
+    known = sorted(path.parent for path in (here or Path()).glob(f"*.penstock/{FILE}"))
+    running = [directory for directory in known if _answers(address_in(directory))]
     if len(running) > 1:
-        names = ", ".join(path.parent.name for path in running)
+        names = ", ".join(directory.name for directory in running)
         raise SetupError(
             f"expected one running pipeline in this folder; found {names}. Say which with --broker"
         )
-    return address_in(running[0].parent) if running else DEFAULT
+    return address_in(running[0]) if running else DEFAULT
 
 
 def address_in(directory: Path) -> str:
@@ -60,11 +63,30 @@ def address_in(directory: Path) -> str:
     return str(address)
 
 
+def _running_in(directory: Path) -> str:
+    address = address_in(directory)
+    if not _answers(address):
+        raise SetupError(
+            f"expected a running pipeline in {directory}; its broker ({address}) doesn't answer. "
+            f"Start the pipeline, or its log alone: penstock broker --data {directory / 'log'}"
+        )
+    return address
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
 def _read(text: str) -> str:
     text = text.removeprefix("kafka://")
     for directory in (Path(text), Path(f"{text}.penstock")):
         if (directory / FILE).exists() or (":" not in text and directory.is_dir()):
-            return address_in(directory)
+            return _running_in(directory)
     for part in text.split(","):
         host, colon, port = part.rpartition(":")
         if not host or not colon or not port.isdigit() or not 0 < int(port) < 65536:

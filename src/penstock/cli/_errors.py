@@ -1,4 +1,4 @@
-"""How commands fail: one clear message, no traceback unless `--debug`, and a closed pipe is no error."""
+"""How commands fail: one clear message, no traceback unless `--debug`; no error on a closed pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a pipeline in the foreground with all that goes with it: page, terminal, feeds, tables at the end."""
+"""Runs a pipeline in the foreground with what goes with it: page, terminal, feeds, final tables."""
 
 from __future__ import annotations
 
@@ -67,10 +67,21 @@ class LateViews:
                     self._views = Views(self._directory)
             return self._views
 
+    @property
+    def version(self) -> int:
+        """The last committed version; 0 before the first batch."""
+        views = self._open()
+        return 0 if views is None else views.version
+
     def names(self) -> list[str]:
         """The views' names; none before the first batch."""
         views = self._open()
-        return [] if views is None else views.names()
+        return [] if views is None or views.version == 0 else views.names()
+
+    def keys(self, name: str) -> list[str] | None:
+        """A view's grouping columns; None where the reader can't say."""
+        keys = getattr(self._there(), "keys", None)
+        return list(keys(name)) if callable(keys) else None
 
     def table(
         self, name: str, *, window_from_us: int | None = None, limit: int | None = None

@@ -1,4 +1,4 @@
-"""The `penstock` command and its groups; the commands themselves are in the modules beside this one."""
+"""The `penstock` command; what it can do is in the modules beside this one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Examples:
     None, "-V", "--version", package_name="penstock", message="penstock %(version)s"
 )
 def main(*, debug: bool) -> None:
-    """Penstock keeps derived data correct and fresh: events in a log, pipelines over it, live views."""
+    """Penstock keeps derived data correct and fresh: events in a log, pipelines, live views."""
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.WARNING,
         format="%(levelname)s %(name)s: %(message)s",

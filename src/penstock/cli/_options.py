@@ -18,8 +18,8 @@ PATIENCE_S: Final = (
 broker_option: Decorator = click.option(
     "--broker",
     metavar="ADDRESS",
-    help=f"host:port, or a running pipeline's name or directory. Default: ${VARIABLE}, the pipeline "
-    f"that runs in this folder, or {DEFAULT}.",
+    help=f"host:port, or a running pipeline's name or directory. Default: ${VARIABLE}, the "
+    f"pipeline that runs in this folder, or {DEFAULT}.",
 )
 
 

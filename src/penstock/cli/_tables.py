@@ -20,7 +20,7 @@ ROWS_AT_ONCE: Final = 10_000  # turned into text at once, so that a large answer
 
 
 def write_table(table: pa.Table, form: str, out: IO[str] | None = None) -> None:
-    """Writes an Arrow table: `table` for people, `json` (a line for each row) or `csv` for scripts."""
+    """Writes an Arrow table: `table` for people, `json` (a line a row) or `csv` for scripts."""
     out = out or sys.stdout
     if form == "table":
         numbers = [kind(field.type) == "number" for field in table.schema]

@@ -1,6 +1,6 @@
-"""The short display of a running pipeline on the terminal: status above, the views' newest rows below.
+"""The short display of a running pipeline: its status, and its views' newest rows.
 
-On a terminal it is drawn anew a few times a second; elsewhere a line says how it goes now and then.
+On a terminal it is drawn anew a few times a second; elsewhere a line says now and then how it goes.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def newest_rows(table: pa.Table) -> pa.Table:
     numbers = [
         f.name for f in table.schema if pa.types.is_floating(f.type) or pa.types.is_integer(f.type)
     ]
-    order = [("window_start", "descending"), *((name, "descending") for name in numbers[-1:])]
-    newest = table.sort_by(order).slice(0, ROWS_SHOWN)
+    order = ["window_start", *numbers[:1]]
+    newest = table.sort_by([(name, "descending") for name in order]).slice(0, ROWS_SHOWN)
     latest = newest["window_start"][0]
     rows = sum(1 for at in newest["window_start"] if at == latest)
     return newest.slice(0, rows)
@@ -153,7 +153,7 @@ def _short(value: Any) -> str:
 def _delay(ms: float | None) -> str:
     """A delay in its largest unit: seconds while it matters, years for a log of long ago."""
     if ms is None:
-        return "–"
+        return "-"
     if ms < 60_000:
         return f"{ms / 1000:.1f} s"
     return " ".join(duration_text(int(ms) * 1000).split()[:2])

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from penstock.cli._tables import note
+
+if TYPE_CHECKING:
+    from penstock.broker.server import Broker
 
 
 @click.command(
@@ -19,7 +26,7 @@ Examples:
     default="127.0.0.1:9092",
     show_default=True,
     metavar="HOST:PORT",
-    help="Port 0 takes a free one. Beyond loopback there is no protection.",
+    help="Port 0 takes a free one; which, is printed.",
 )
 @click.option(
     "--data",
@@ -29,8 +36,44 @@ Examples:
     metavar="DIR",
     help="Where the topics are kept.",
 )
-def broker(listen: str, data: Path) -> None:
-    """Run the log's server until Ctrl-C. It speaks Kafka's protocol: every Kafka client works."""
-    from penstock.broker import serve
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Of topics that are made on first use.",
+)
+@click.option("--no-auto-create", is_flag=True, help="Don't make topics on first use.")
+@click.option(
+    "--allow-remote",
+    is_flag=True,
+    help="Permit an address beyond loopback. Whoever reaches it can read and delete everything.",
+)
+def broker(
+    listen: str, data: Path, partitions: int, *, no_auto_create: bool, allow_remote: bool
+) -> None:
+    """Run the log's server until Ctrl-C. It speaks Kafka's protocol: every Kafka client works.
 
-    serve(listen, data)
+    The address is printed on standard output once it serves.
+    """
+    import uvloop
+
+    from penstock.broker.config import BrokerConfig
+    from penstock.broker.server import serve
+
+    config = BrokerConfig(
+        data=data,
+        listen=listen,
+        allow_remote=allow_remote,
+        default_partitions=partitions,
+        auto_create_topics=not no_auto_create,
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config, ready=_announce))
+    note(f"stopped; the topics are in {data}")
+
+
+def _announce(broker: Broker) -> None:
+    host, port = broker.address
+    shown = f"[{host}]" if ":" in host else host
+    click.echo(f"listening on {shown}:{port}")

@@ -186,7 +186,8 @@ def _write(out: BinaryIO, topic: str, partition: int, records: Records, form: _F
     keys = records.keys().to_pylist()
     if form.kind == "key-value":
         separator = form.key_separator.encode()
-        out.writelines(b"%b%b%b\n" % (key or b"", separator, value or b"") for key, value in zip(keys, values, strict=True))
+        pairs = zip(keys, values, strict=True)
+        out.writelines(b"%b%b%b\n" % (k or b"", separator, v or b"") for k, v in pairs)
         return
     for i, (key, value) in enumerate(zip(keys, values, strict=True)):
         row: dict[str, Any] = {

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import numpy as np
 import orjson
 
 from penstock.cli._tables import note
@@ -53,8 +54,8 @@ def machine(
 ) -> None:
     """Watch this machine: load, memory, disks, networks and processes, live.
 
-    Ctrl-C stops; started again it goes on where it stopped. With --seconds it ends by itself and prints
-    the views.
+    Ctrl-C stops; started again it goes on where it stopped. With --seconds it ends by itself and
+    prints the views.
     """
     from penstock.cli._host import Plan, host
     from penstock.demo.feed import SampleFeed
@@ -105,7 +106,7 @@ Examples:
     "--continue",
     "go_on",
     is_flag=True,
-    help="Go on where an earlier run with this file stopped, instead of anew. --follow always does.",
+    help="Go on where an earlier run with this file stopped. --follow always does.",
 )
 @run_options
 def weblog(
@@ -124,8 +125,8 @@ def weblog(
     """Count requests, bytes and errors per minute and per path of an access log.
 
     FILE is in common or combined log format, gzipped or not, or - for standard input. A path has no
-    query string; an error is a status of 400 or more. Lines that are no log lines, and lines that come
-    too late, lie in the topic weblog.dead-letters with their reason.
+    query string; an error is a status of 400 or more. Lines that are no log lines, and lines that
+    come too late, lie in the topic weblog.dead-letters with their reason.
     """
     from penstock.cli._host import Plan, host
     from penstock.demo.feed import LineFeed
@@ -224,8 +225,12 @@ def _lines_in(directory: Path) -> int:
     """How many lines a stopped demo has read."""
     from penstock.serve import Views
 
-    sources = Views(directory).status()["sources"]
-    return int(sources["requests"]["rows"])
+    return _read_lines(Views(directory).status())
+
+
+def _read_lines(status: dict[str, Any]) -> int:
+    """How many lines were read: the topic has one partition, which begins at 0."""
+    return sum(int(offset) for offset in status["offsets"]["requests"].values())
 
 
 def _remember(directory: Path, file: str, inode: tuple[int, int], first_offset: int) -> None:
@@ -239,13 +244,11 @@ def _summary(directory: Path) -> None:
     """Prints what became of the lines: each is counted, late or bad."""
     from penstock.serve import Views
 
-    views = Views(directory)
+    views = Views(directory).snapshot()
     status = views.status()
-    lines = int(status["sources"]["requests"]["rows"])
-    bad = int(status["dead_rows"])
-    counted = int(
-        views.sql("SELECT coalesce(sum(requests), 0)::BIGINT AS n FROM per_minute")["n"][0].as_py()
-    )
+    lines = _read_lines(status)
+    bad = sum(status["counts"]["dead"].values())
+    counted = int(np.sum(views.table("per_minute")["requests"].to_numpy()))
     late = lines - counted - bad
     click.echo(f"lines {lines:,}   counted {counted:,}   late {late:,}   bad {bad:,}")
     if late or bad:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import click
 import numpy as np
@@ -16,10 +16,11 @@ from penstock.cli._options import broker_option, client_settings
 from penstock.cli._progress import counter
 from penstock.cli._tables import note
 from penstock.client import Client, Producer
+from penstock.core.keys import murmur2_partitions
 from penstock.demo.source import Lines
-from penstock.errors import UserError
+from penstock.errors import LimitError, UserError
 
-BLOCK_BYTES: Final = 4 << 20  # read at once
+TURN_RECORDS: Final = 1_000  # without keys, to one partition before the next: batches stay large
 LINE_BYTES_MAX: Final = 16 << 20  # without a line end: more than any broker takes as one record
 
 
@@ -102,7 +103,7 @@ def produce(
             target = _partitions(keys, len(lines), len(partitions), partition, sent)
             for p in np.unique(target).tolist():
                 mine = np.flatnonzero(target == p)
-                chosen = pa.array(mine)
+                chosen = pa.array(mine, pa.int64())
                 now = np.full(len(mine), time.time_ns() // 1_000_000, np.int64)
                 producer.send(topic, p, keys and keys.take(chosen), values.take(chosen), now)
             sent += len(lines)
@@ -111,12 +112,33 @@ def produce(
 
 
 def _blocks(file: str) -> Iterator[list[bytes]]:
-    lines = Lines(file, follow=False, stop=threading.Event())
+    lines = Lines(file, follow=False, stop=threading.Event(), line_bytes_max=LINE_BYTES_MAX)
     for block in lines.blocks(lambda _: None):
+        longest = max(map(len, block))
+        if longest >= LINE_BYTES_MAX:
+            raise LimitError(
+                f"expected lines of less than {LINE_BYTES_MAX} bytes (LINE_BYTES_MAX); found one "
+                f"of {longest} or more. The lines before it were sent; no broker takes such a record"
+            )
         yield block
 
 
-def _records(lines: list[bytes], separator: str | None) -> tuple[pa.Array | None, pa.Array]:
+def _partitions(
+    keys: pa.Array[Any] | None, count: int, partitions: int, fixed: int | None, sent: int
+) -> np.ndarray:
+    """The partition of each record: as told, by its key, or for those without one in turn."""
+    if fixed is not None:
+        return np.full(count, fixed)
+    turn = (np.arange(sent, sent + count) // TURN_RECORDS) % partitions
+    if keys is None:
+        return turn
+    by_key = murmur2_partitions(keys, partitions)
+    return np.where(by_key < 0, turn, by_key)
+
+
+def _records(
+    lines: list[bytes], separator: str | None
+) -> tuple[pa.Array[Any] | None, pa.Array[Any]]:
     if separator is None:
         return None, pa.array(lines, pa.binary())
     keys: list[bytes | None] = []

@@ -51,8 +51,8 @@ Examples:
 def run(file: Path, seconds: float | None, port: int | None, *, ui: bool, rebuild: bool) -> None:
     """Run the pipeline in FILE.py: its `app`, or what its `pipeline()` gives.
 
-    It runs in the foreground until Ctrl-C; started again, it goes on where it stopped. Without a log of
-    its own the program gets an embedded one.
+    It runs in the foreground until Ctrl-C; started again, it goes on where it stopped. Without a
+    log of its own the program gets an embedded one.
     """
     _host(find_app(load(file), file), seconds, port, ui=ui, rebuild=rebuild)
 

@@ -1,7 +1,7 @@
 """Kafka's default partitioner: which partition a key belongs to.
 
-The same function as `org.apache.kafka.common.utils.Utils.murmur2` (MurmurHash2 by Austin Appleby, seed
-0x9747b28c), so that records written by any Kafka client and by Penstock lie together.
+The same function as `org.apache.kafka.common.utils.Utils.murmur2` (MurmurHash2 by Austin Appleby,
+seed 0x9747b28c), so that records written by any Kafka client and by Penstock lie together.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def murmur2_partitions(
         int32[n]; -1 for a null key, which may go anywhere.
 
     >>> murmur2_partitions(pa.array(["21", "foobar", None]), 5).tolist()
-    [1, 3, -1]
+    [0, 1, -1]
     """
     if partitions < 1:
         raise UserError(f"expected one partition or more; found {partitions}")

@@ -33,9 +33,18 @@ class Lines:
         name: the file, or `-`.
         follow: whether to wait for more at the end, and to go on when the file is rotated.
         stop: when set, following ends.
+        line_bytes_max: where longer lines are cut.
     """
 
-    def __init__(self, name: str, *, follow: bool, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        follow: bool,
+        stop: threading.Event,
+        line_bytes_max: int = LINE_BYTES_MAX,
+    ) -> None:
+        self._line_bytes_max = line_bytes_max
         self.name = name
         self.follow = follow
         self.bytes_read = 0
@@ -60,14 +69,16 @@ class Lines:
             UserError: the file's compression is broken, or a compressed file is to be followed.
         """
         if self.follow:
-            yield from _split(self._growing(on_file))
+            yield from _split(self._growing(on_file), self._line_bytes_max)
             return
         if self.name == "-":
-            yield from _split(self._unpacked(cast("BinaryIO", sys.stdin.buffer)))
+            yield from _split(
+                self._unpacked(cast("BinaryIO", sys.stdin.buffer)), self._line_bytes_max
+            )
             return
         with Path(self.name).open("rb", buffering=0) as file:
             on_file(_identity(os.fstat(file.fileno())))
-            yield from _split(self._unpacked(cast("BinaryIO", file)))
+            yield from _split(self._unpacked(cast("BinaryIO", file)), self._line_bytes_max)
 
     def _unpacked(self, file: BinaryIO) -> Iterator[bytes]:
         """Blocks of bytes of a file that ends; what is at hand at once, for a pipe may be slow."""
@@ -159,7 +170,7 @@ def _nonempty(block: bytes) -> tuple[bytes, ...]:
     return (block,) if block else ()
 
 
-def _split(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
+def _split(blocks: Iterator[bytes], line_bytes_max: int) -> Iterator[list[bytes]]:
     """Blocks of bytes to lists of lines; what follows the last line end of a file is a line too."""
     rest = b""
     for block in blocks:
@@ -167,9 +178,9 @@ def _split(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
         rest = lines.pop()
         if block == LAST_LINE_END and rest:
             lines, rest = [*lines, rest], b""
-        while len(rest) > LINE_BYTES_MAX:
-            lines.append(rest[:LINE_BYTES_MAX])
-            rest = rest[LINE_BYTES_MAX:]
+        while len(rest) > line_bytes_max:
+            lines.append(rest[:line_bytes_max])
+            rest = rest[line_bytes_max:]
         if lines:
             yield [line.removesuffix(b"\r") for line in lines]
     if rest:

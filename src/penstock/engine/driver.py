@@ -27,6 +27,7 @@ from penstock.engine.store import Json, Store
 from penstock.engine.tasks import ERROR, REPORT, Message
 from penstock.errors import FlowError, PenstockError
 from penstock.flow.graph import RowStep, Source, source_of, table_of
+from penstock.ops import Window
 from penstock.ops.rows import Select, Where
 
 __all__ = ["Driver", "Limits", "Progress"]
@@ -206,9 +207,8 @@ class Driver:
     def _closes_windows(self, watermarks: dict[str, int]) -> bool:
         """Whether moving the watermark alone would write something."""
         return any(
-            p.emits_final and p.node.operator.window.closes_between(
-                self.version["watermark_us"].get(topic), watermarks.get(topic)
-            )
+            p.operator.spec.final
+            and _closes(p.node.spec.window, self.version["watermark_us"].get(topic), watermarks.get(topic))
             for p in self.physical.placed.values()
             for topic in [source_of(p.node).topic]
         )
@@ -290,13 +290,9 @@ class Driver:
         if number - self._vacuumed < VACUUM_EVERY:
             return
         self._vacuumed = number
-        live: set[str] = set()
-        for kept in self.store.kept(number):
-            content = self.version if kept == number else self.store.version(kept)
-            for placed in self.physical.placed.values():
-                for state in content["operators"][placed.id]["traces"].values():
-                    live |= placed.node.operator.files(state)
-        self.store.vacuum(number, sorted(live))
+        kept = [self.store.version(n) for n in self.store.kept(number - 1)] + [self.version]
+        states = [t for v in kept for o in v["operators"].values() for t in o["traces"].values()]
+        self.store.vacuum(number, states)
 
     def _progress(self, plan: Plan, reports: list[Json], batch_ms: float) -> Progress:
         sources: dict[str, Json] = {}
@@ -338,13 +334,23 @@ def _first_version(physical: Physical) -> Json:
         "newest_us": {},
         "watermark_us": {},
         "operators": {
-            p.id: {"spec": p.node.operator.to_spec(), "topic": source_of(p.node).topic, "traces": {}}
+            p.id: {"spec": p.node.spec.to_spec(), "topic": source_of(p.node).topic, "traces": {}}
             for p in physical.placed.values()
         },
         "views": {view.name: _view_entry(view.node) for view in graph.views},
         "writers": {},
         "counts": {"rows": {}, "dead": {}, "late": {}},
     }
+
+
+def _closes(window: Window, before_us: int | None, now_us: int | None) -> bool:
+    """Whether a window ends in (before, now]."""
+    if now_us is None or before_us == now_us:
+        return False
+    if before_us is None:
+        return True
+    step, shift = window.every_us, window.offset_us + window.size_us
+    return (now_us - shift) // step > (before_us - shift) // step
 
 
 def _view_entry(node: Any) -> Json:

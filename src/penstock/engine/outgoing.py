@@ -29,7 +29,7 @@ def rows_outgoing(
     if not tables:
         return
     rows = pa.concat_tables(tables)
-    times_ms = rows.column(TIME).to_numpy() // 1_000
+    times_ms = rows.column(TIME).combine_chunks().view(pa.int64()).to_numpy() // 1_000
     shown = rows.select([name for name in rows.column_names if not name.startswith("$")])
     values = encode_rows(shown)
     keys = _keys(to, shown)

@@ -10,7 +10,7 @@ group and exchanged, and the aggregation runs one stage later.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.flow.graph import (
     Aggregation,
@@ -23,6 +23,7 @@ from penstock.flow.graph import (
     source_of,
     table_of,
 )
+from penstock.ops import WindowedAggregate
 from penstock.ops.rows import Select, Where
 
 __all__ = ["Physical", "Placed", "compile_graph"]
@@ -34,21 +35,19 @@ class Placed:
 
     Attributes:
         id: its node's identity.
+        operator: gives changes where another aggregation reads it, closed windows where a topic does.
         stage: the round of tasks that it runs in.
         shards: into how many parts its state is cut; part i belongs to task i of the stage.
         fused: whether it runs in the task that made its input.
-        emits_changes: whether another aggregation reads it.
-        emits_final: whether a topic receives its closed windows.
         names: of the views and topics that show it, for reports.
     """
 
     id: str
     node: Aggregation
+    operator: WindowedAggregate
     stage: int
     shards: int
     fused: bool
-    emits_changes: bool
-    emits_final: bool
     names: tuple[str, ...]
 
 
@@ -106,15 +105,18 @@ def compile_graph(graph: Graph, partitions: Mapping[str, int], shards: int) -> P
         if not fused:
             stage, width, columns = stage + 1, shards, frozenset(node.keys)
         partitioned_by[node.identity] = columns
-        readers = [a for a in graph.aggregations() if table_of(a.parent) is node]
+        spec = replace(
+            node.spec,
+            changes=any(table_of(a.parent) is node for a in graph.aggregations()),
+            final=any(table_of(o.node) is node for o in graph.outputs),
+        )
         placed[node.identity] = Placed(
             id=node.identity,
             node=node,
+            operator=WindowedAggregate(spec),
             stage=stage,
             shards=width,
             fused=fused,
-            emits_changes=bool(readers),
-            emits_final=any(table_of(o.node) is node for o in graph.outputs),
             names=_names(graph, node),
         )
     stages = 1 + max((p.stage for p in placed.values()), default=0)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.schema import TIMESTAMP
 from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, duration_text, instant_text
 from penstock.engine.plan import AHEAD_MAX_US, Split
 from penstock.flow.graph import TIME, Source
@@ -87,7 +88,7 @@ class SourceReader:
         self.newest_us = int(newest[-1])
         watermark = np.maximum(newest[:-1] - self.source.lateness_us, self._floor_us)
         return (
-            rows.append_column(TIME, pa.array(times))
+            rows.append_column(TIME, pa.array(times).view(TIMESTAMP))
             .append_column(WATERMARK, pa.array(watermark))
             .append_column(OFFSET, pa.array(self._chunk.offset[index]))
         )

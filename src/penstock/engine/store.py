@@ -13,13 +13,13 @@ harmless until then is that it could only repeat the very same batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 import orjson
 
 from penstock.errors import CorruptError, FencedError
-from penstock.state import Files
+from penstock.state import Files, vacuum
 
 __all__ = ["Json", "Store"]
 
@@ -83,29 +83,20 @@ class Store:
         """The newest plan: the batch that is being run."""
         return self._read(f"plans/{max(self._numbers('plans')):020d}.json")
 
-    def vacuum(self, newest: int, live_files: Sequence[str]) -> int:
+    def vacuum(self, newest: int, states: Iterable[Json]) -> None:
         """Deletes what no kept version needs.
 
         Args:
             newest: the last committed version.
-            live_files: the runs that versions `kept(newest)` refer to.
-
-        Returns:
-            How many files went.
+            states: the operators' states in the versions that `kept(newest)` names.
         """
-        live = set(live_files)
         oldest = newest - VERSIONS_KEPT + 1
+        # The newest plan stays: a task finds its own by being the newest.
         doomed = [f"plans/{n:020d}.json" for n in self._numbers("plans") if n < newest]
         doomed += [f"versions/{n:020d}.json" for n in self._numbers("versions") if n < oldest]
-        # A run's name begins with the version that wrote it; those of later versions may be in the making.
-        doomed += [
-            path
-            for path in self.files.list("runs")
-            if path not in live and int(path.split("/")[1]) <= newest
-        ]
         for path in doomed:
             self.files.delete(path)
-        return len(doomed)
+        vacuum(self.files, "runs", states, newest)
 
     def kept(self, newest: int) -> list[int]:
         """The versions that a vacuum after `newest` keeps."""

@@ -10,6 +10,7 @@ so a task that is run again sends the same messages and writes the same records.
 from __future__ import annotations
 
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.time import instant_text
 from penstock.engine.log import Log, Outgoing, Writer
@@ -27,8 +29,10 @@ from penstock.engine.plan import Plan, Split
 from penstock.engine.source import OFFSET, WATERMARK, DeadLetter, SourceReader
 from penstock.engine.store import Json, Store
 from penstock.errors import BrokerError, PenstockError
-from penstock.flow.graph import TIME, Node, OutputNode, RowStep, Source
-from penstock.ops import Context
+from penstock.flow.graph import TIME, Node, OutputNode, RowStep, Source, source_of
+from penstock.formats.json import encode_rows
+from penstock.ops import LATE, NO_TIME, Context, Partials, Step
+from penstock.ops.lateness import first_open
 from penstock.ops.rows import Refused
 
 __all__ = ["ERROR", "REPORT", "Job", "Message", "run_shard_stage", "run_source_stage"]
@@ -37,6 +41,7 @@ Message: TypeAlias = tuple[int, str, bytes]
 REPORT: Final = "report"
 ERROR: Final = "error"
 PARTIALS: Final = "partials"
+_INSTANT: Final = pa.scalar(1, pa.duration("us"))
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def run_shard_stage(job: Job, stage: int, shard: int, messages: Iterable[Message
             if placed.stage == stage and not placed.fused:
                 # Tasks end in any order; their origin puts what they sent into one that is always the same.
                 blobs = [blob for _, blob in sorted(partials[placed.id])]
-                task.step(placed, shard, [t for t in map(_table, blobs) if len(t)])
+                task.step(placed, shard, [placed.operator.parse(blob) for blob in blobs])
 
     yield from _guarded(job, f"{stage}-{shard:06d}", work)
 
@@ -150,7 +155,7 @@ class _Task:
         reader = SourceReader(
             source, split, self.plan.watermark_us.get(split.topic), self.plan.wall_us
         )
-        inputs: dict[int, list[pa.Table]] = {i: [] for i in range(len(readers))}
+        inputs: list[list[Any]] = [[] for _ in readers]
         if split.start < split.end:
             chunks = self._timed_chunks(split)
             for rows in reader.rows(chunks):
@@ -185,7 +190,7 @@ class _Task:
         reader: SourceReader,
         rows: pa.Table,
         readers: list[Placed | OutputNode],
-        inputs: dict[int, list[pa.Table]],
+        inputs: list[list[Any]],
     ) -> None:
         reasons: dict[int, str] = {}
         refused: list[Refused] = []
@@ -193,10 +198,7 @@ class _Task:
         for i, to in enumerate(readers):
             table = _evaluate(self.job.physical.input_of(to), evaluated, refused)
             if isinstance(to, Placed):
-                late = to.node.operator.late(table.column(TIME), table.column(WATERMARK))
-                if late.any():
-                    self._note_late(to, table, late, reasons)
-                inputs[i].append(to.node.operator.partials(table))
+                inputs[i].append(self._partials(to, table, reasons))
             else:
                 inputs[i].append(table)
         for bad in refused:
@@ -205,18 +207,24 @@ class _Task:
         if reasons:
             reader.refuse_offsets(dict(sorted(reasons.items())))
 
+    def _partials(self, to: Placed, table: pa.Table, reasons: dict[int, str]) -> Partials:
+        """A chunk's partials; notes its late rows in `reasons`, by offset."""
+        window = to.node.spec.window
+        times, marks = (_vector(table, name) for name in (TIME, WATERMARK))
+        verdict = first_open(times, marks, window)
+        if verdict is None:
+            return to.operator.partials(table)
+        late = (verdict.first_open == LATE) | (verdict.first_open > window.firsts(times))
+        self._note_late(to, table, np.flatnonzero(late), reasons)
+        return to.operator.partials(table, verdict.first_open)
+
     def _note_late(
-        self, to: Placed, table: pa.Table, late: np.ndarray, reasons: dict[int, str]
+        self, to: Placed, table: pa.Table, index: np.ndarray, reasons: dict[int, str]
     ) -> None:
-        index = np.flatnonzero(late)
         name = ", ".join(to.names)
         self.late[name] += len(index)
-        for offset, at, mark in zip(
-            table.column(OFFSET).to_numpy()[index].tolist(),
-            table.column(TIME).to_numpy()[index].tolist(),
-            table.column(WATERMARK).to_numpy()[index].tolist(),
-            strict=True,
-        ):
+        columns = (_vector(table, column)[index].tolist() for column in (OFFSET, TIME, WATERMARK))
+        for offset, at, mark in zip(*columns, strict=True):
             if offset in reasons:
                 reasons[offset] += f"; and for {name}"
             else:
@@ -230,7 +238,7 @@ class _Task:
     def _finish(
         self,
         readers: list[Placed | OutputNode],
-        inputs: dict[int, list[pa.Table]],
+        inputs: list[list[Any]],
         shard: int,
         origin: str,
     ) -> None:
@@ -243,52 +251,57 @@ class _Task:
             else:
                 self._exchange(to, inputs[i], origin)
 
-    def _exchange(self, to: Placed, partials: list[pa.Table], origin: str) -> None:
+    def _exchange(self, to: Placed, parts: list[Partials], origin: str) -> None:
         started = time.perf_counter()
-        for target, part in enumerate(to.node.operator.cut(partials, to.shards)):
-            self.messages.append((target, f"{PARTIALS}/{to.id}/{origin}", _blob(part)))
+        for target, part in enumerate(to.operator.combine(parts).cut(to.shards)):
+            self.messages.append((target, f"{PARTIALS}/{to.id}/{origin}", part.to_bytes()))
         self.clock.add("exchange", started)
 
-    def step(self, placed: Placed, shard: int, partials: list[pa.Table]) -> None:
+    def step(self, placed: Placed, shard: int, parts: list[Partials]) -> None:
         """Runs an aggregation for one shard, and all that reads it."""
         started = time.perf_counter()
-        operator = placed.node.operator
-        topic = _topic(placed.node)
-        before = self.base.get("watermark_us", {}).get(topic)
-        context = Context(
-            version=self.plan.version,
-            name=f"runs/{self.plan.version:020d}/{placed.id}-{shard:06d}",
-            watermark_us=self.plan.watermark_us.get(topic),
-            previous_watermark_us=before,
-            changes=placed.emits_changes,
-            final=placed.emits_final,
+        operator, files = placed.operator, self.store.files
+        described = self.base.get("operators", {}).get(placed.id, {}).get("traces", {})
+        state = (
+            operator.open(files, described[str(shard)])
+            if str(shard) in described
+            else operator.empty(files)
         )
-        described = self.base.get("operators", {}).get(placed.id, {}).get("traces", {}).get(str(shard))
-        result = operator.step(self.store.files, described, partials, context)
-        self.traces[placed.id][str(shard)] = result.state
+        context = Context(
+            files=files,
+            directory=f"runs/{placed.id}/{shard:04d}",
+            version=self.plan.version,
+            watermark_us=self.plan.watermark_us.get(source_of(placed.node).topic, NO_TIME),
+            attempt=uuid.uuid4().hex[:12],
+        )
+        result = operator.step(state, parts, context)
+        self.traces[placed.id][str(shard)] = result.state.describe()
         self.clock.add("state", started)
         readers = self.job.physical.reading(placed.node)
         if readers:
             self._feed(placed, readers, result, shard)
 
     def _feed(
-        self, placed: Placed, readers: list[Placed | OutputNode], result: Any, shard: int
+        self, placed: Placed, readers: list[Placed | OutputNode], result: Step, shard: int
     ) -> None:
-        inputs: dict[int, list[pa.Table]] = {}
+        inputs: list[list[Any]] = []
         refused: list[Refused] = []
-        changed: dict[Node, pa.Table] = {placed.node: _with_time(result.changes)}
-        closed: dict[Node, pa.Table] = {placed.node: _with_time(result.final)}
-        for i, to in enumerate(readers):
+        changed: dict[Node, pa.Table] = {}
+        closed: dict[Node, pa.Table] = {}
+        if result.changes is not None:
+            changed[placed.node] = _with_time(result.changes)
+        if result.final is not None:
+            closed[placed.node] = _with_time(result.final)
+        for to in readers:
             node = self.job.physical.input_of(to)
             if isinstance(to, Placed):
-                rows = _evaluate(node, changed, refused)
-                inputs[i] = [to.node.operator.partials(rows)] if len(rows) else []
+                inputs.append([to.operator.partials(_evaluate(node, changed, refused))])
             else:
-                inputs[i] = [_evaluate(node, closed, refused)]
+                inputs.append([_evaluate(node, closed, refused)])
         for bad in refused:
             self.dead[f"{placed.id}/{shard}"] += [
-                DeadLetter(-1, None, orjson.dumps(row, default=str), self.plan.wall_us // 1000, bad.reason)
-                for row in bad.rows.to_pylist()
+                DeadLetter(-1, None, row, self.plan.wall_us // 1_000, bad.reason)
+                for row in encode_rows(bad.rows).cast(pa.binary()).to_pylist()
             ]
         self._finish(readers, inputs, shard, f"{placed.id}/{shard:06d}")
 
@@ -339,22 +352,10 @@ def _evaluate(node: Node, known: dict[Node, pa.Table], refused: list[Refused]) -
 
 def _with_time(rows: pa.Table) -> pa.Table:
     """A table's rows happen in the last instant of their window, so that they are never late."""
-    end = rows.column("window_end").cast(pa.int64()).to_numpy() if "window_end" in rows.column_names else None
-    return rows if end is None else rows.append_column(TIME, pa.array(end - 1))
+    if "window_end" not in rows.column_names:
+        return rows
+    return rows.append_column(TIME, pc.subtract(rows.column("window_end"), _INSTANT))
 
 
-def _topic(node: Node) -> str:
-    while not isinstance(node, Source):
-        node = node.parent
-    return node.topic
-
-
-def _blob(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
-def _table(blob: bytes) -> pa.Table:
-    return pa.ipc.open_stream(pa.py_buffer(blob)).read_all()
+def _vector(table: pa.Table, name: str) -> np.ndarray:
+    return table.column(name).combine_chunks().view(pa.int64()).to_numpy()

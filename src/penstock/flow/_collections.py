@@ -13,7 +13,8 @@ from penstock.core.schema import Field, Schema
 from penstock.core.time import duration_us
 from penstock.errors import FlowError, SchemaError
 from penstock.flow.graph import TIME, Aggregation, Node, RowStep, table_of
-from penstock.ops import Aggregate, AggregateSpec, Column, Kind, Window
+from penstock.ops import Aggregate, AggregateSpec, Column, Window
+from penstock.ops.spec import Kind
 from penstock.ops.expressions import compile_expression
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
 

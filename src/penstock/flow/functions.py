@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 from penstock.core.time import duration_us
 from penstock.errors import FlowError
@@ -55,7 +55,7 @@ def hopping(
 
 
 def _window(
-    kind: str, size: str | timedelta, every: str | timedelta, offset: str | timedelta
+    kind: Literal["tumbling", "hopping"], size: str | timedelta, every: str | timedelta, offset: str | timedelta
 ) -> Window:
     size_us, every_us = duration_us(size), duration_us(every)
     if size_us <= 0 or every_us <= 0:
@@ -64,7 +64,7 @@ def _window(
         raise FlowError(
             f"expected windows that leave no gap (every <= size); found {size!r} every {every!r}"
         )
-    return Window(kind=kind, size_us=size_us, every_us=every_us, offset_us=duration_us(offset))
+    return Window(kind, size_us=size_us, every_us=every_us, offset_us=duration_us(offset))
 
 
 def count(column: str | None = None) -> AggregateCall:

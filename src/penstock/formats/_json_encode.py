@@ -33,7 +33,7 @@ class _Pieces:
     data: np.ndarray
 
 
-def encode_rows(table: pa.Table, *, columns: Sequence[str] | None = None) -> pa.ChunkedArray:
+def encode_rows(table: pa.Table, *, columns: Sequence[str] | None = None) -> pa.StringArray:
     """Writes one JSON object per row.
 
     Args:
@@ -41,7 +41,7 @@ def encode_rows(table: pa.Table, *, columns: Sequence[str] | None = None) -> pa.
         columns: which columns, in which order; None for all whose names don't begin with `$`.
 
     Returns:
-        As many strings as rows, in one chunk where they fit.
+        As many strings as rows.
 
     Raises:
         SchemaError: a column has a type that rows can't have, or there is none of that name.
@@ -72,8 +72,8 @@ def _encode(batch: pa.RecordBatch) -> pa.StringArray:
         ("," if i else "{") + json.dumps(name, ensure_ascii=False) + ":"
         for i, name in enumerate(batch.schema.names)
     ]
-    names = [np.frombuffer(prefix.encode() + bytes(PADDING), np.uint8) for prefix in prefixes]
-    size = np.full(rows, sum(len(name) - PADDING for name in names) + 1, np.int64)
+    names = [np.frombuffer(prefix.encode(), np.uint8) for prefix in prefixes]
+    size = np.full(rows, sum(len(name) for name in names) + 1, np.int64)
     for column in columns:
         size += np.diff(column.ends)
     ends = np.zeros(rows + 1, np.int64)
@@ -83,12 +83,12 @@ def _encode(batch: pa.RecordBatch) -> pa.StringArray:
             f"expected at most {ROW_BYTES_MAX} bytes of JSON in {rows} rows; found {ends[-1]}. "
             "Write fewer rows at a time, or leave out the columns with the longest text"
         )
-    out = np.empty(int(ends[-1]) + PADDING, np.uint8)
+    out = np.empty(int(ends[-1]), np.uint8)
     cursor = ends[:-1].copy()
     for name, column in zip(names, columns, strict=True):
         kernels.place_column(name, column.ends, column.data, cursor, out)
     out[cursor] = ord("}")
-    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(out[: ends[-1]])]
+    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(out)]
     return pa.Array.from_buffers(pa.string(), rows, buffers, 0)
 
 

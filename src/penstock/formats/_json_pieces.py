@@ -285,21 +285,30 @@ def write_lists(at, valid, item_ends, items, ends, out):
 
 
 @inlined
+def copy_exact(source, p, out, q, size):
+    """Copies `size` bytes and writes none beyond them."""
+    if size >= 8:
+        for k in range(0, size - 8, 8):
+            store64(out, q + k, load64(source, p + k))
+        store64(out, q + size - 8, load64(source, p + size - 8))
+    else:
+        for k in range(size):
+            out[q + k] = source[p + k]
+
+
+@inlined
 def place_all(name, ends, pieces, cursor, out):
     """The body of `place_column`."""
     for row in range(len(cursor)):
         q = cursor[row]
-        copy_plain(name, 0, out, q, len(name) - 8)
-        q += len(name) - 8
+        copy_exact(name, 0, out, q, len(name))
+        q += len(name)
         size = ends[row + 1] - ends[row]
-        copy_plain(pieces, ends[row], out, q, size)
+        copy_exact(pieces, ends[row], out, q, size)
         cursor[row] = q + size
 
 
 @njit(types.void(U8_IN, _I64_IN, U8_IN, I64_OUT, U8_OUT), cache=True, nogil=True)
 def place_column(name, ends, pieces, cursor, out):
-    """Writes `name` (8 bytes of padding at its end) and a piece into each row at its cursor.
-
-    Overruns its pieces by up to 7 bytes: rows must not be complete before their last column is placed.
-    """
+    """Writes `name` and a piece into each row, at its cursor, and moves the cursors on."""
     place_all(name, ends, pieces, cursor, out)

@@ -1,0 +1,25 @@
+"""The log on disk: partitions of segments of record batches. Pure: files and the clock are
+arguments.
+"""
+
+from __future__ import annotations
+
+from penstock.log.errors import AppendError, OffsetRangeError, Refusal, StorageError
+from penstock.log.files import LocalFiles, LogFile, LogFiles
+from penstock.log.journal import Journal
+from penstock.log.partition import Appended, LogConfig, Partition, SyncTask
+
+__all__ = [
+    "AppendError",
+    "Appended",
+    "Journal",
+    "LocalFiles",
+    "LogConfig",
+    "LogFile",
+    "LogFiles",
+    "OffsetRangeError",
+    "Partition",
+    "Refusal",
+    "StorageError",
+    "SyncTask",
+]

@@ -1,7 +1,7 @@
 """The files that a log is made of: a seam, so that crashes and full disks can be tested.
 
-`LogFiles` is one directory tree; paths are relative, with `/`. A write is durable after `sync` of its
-file, and the file's name after `sync_directory`. `LocalFiles` is the real one.
+`LogFiles` is one directory tree; paths are relative, with `/`. A write is durable after `sync` of
+its file, and the file's name after `sync_directory`. `LocalFiles` is the real one.
 """
 
 from __future__ import annotations
@@ -147,6 +147,7 @@ class LocalFiles:
         self.root = Path(root)
 
     def open(self, path: str) -> LogFile:
+        """Opens a log file, making it (and its directory) where it is missing."""
         full = self.root / path
         try:
             return _LocalFile(full)
@@ -155,20 +156,22 @@ class LocalFiles:
             return _LocalFile(full)
 
     def list(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
         try:
             return sorted(os.listdir(self.root / path))  # noqa: PTH208
         except FileNotFoundError:
             return []
 
     def load(self, path: str) -> bytes | None:
+        """A small file's bytes, None where it is missing."""
         try:
             return (self.root / path).read_bytes()
         except FileNotFoundError:
             return None
 
     def store(self, path: str, data: Buffer) -> None:
+        """Replaces a small file as a whole, durably; its directory must be there."""
         full = self.root / path
-        full.parent.mkdir(parents=True, exist_ok=True)
         temporary = full.with_name(full.name + ".tmp")
         with temporary.open("wb") as file:
             file.write(data)
@@ -178,6 +181,7 @@ class LocalFiles:
         self._sync(full.parent)
 
     def rename(self, path: str, new_path: str) -> None:
+        """Moves a file or a directory tree, durably."""
         target = self.root / new_path
         target.parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).rename(target)
@@ -185,6 +189,7 @@ class LocalFiles:
         self._sync((self.root / path).parent)
 
     def delete(self, path: str) -> None:
+        """Removes a file or a directory tree."""
         full = self.root / path
         if full.is_dir():
             shutil.rmtree(full, ignore_errors=True)
@@ -193,6 +198,7 @@ class LocalFiles:
             full.unlink()
 
     def sync_directory(self, path: str) -> None:
+        """Makes the names in a directory durable."""
         self._sync(self.root / path)
 
     @staticmethod

@@ -1,11 +1,13 @@
 """The sparse index of one segment: where to start looking for an offset or a time.
 
-Entry i says: a batch with base offset `offsets[i]` starts at byte `positions[i]`, and no record before it in
-the segment is later than `times[i]`. All three columns rise, so each is found by bisection. The first entry is the
-segment's first batch; entries are at least `INTERVAL_BYTES` apart.
+Entry i says: a batch with base offset `offsets[i]` starts at byte `positions[i]`, and no record
+before it in the segment is later than `times[i]`. All three columns rise, so each is found by
+bisection. The first entry is the segment's first batch; entries are at least `INTERVAL_BYTES`
+apart.
 
-On disk (`BASE.index`, replaced as a whole) the index is also the segment's checkpoint: the bytes below
-`valid_bytes` were whole, checked and durable when it was written, so recovery scans only what follows.
+On disk (`BASE.index`, replaced as a whole) the index is also the segment's checkpoint: the bytes
+below `valid_bytes` were whole, checked and durable when it was written, so recovery scans only what
+follows.
 
     8  magic "pslogix1"
     8  valid bytes      8  next offset      8  max timestamp      8  created (ms)
@@ -27,8 +29,8 @@ from crc32c import crc32c
 __all__ = ["INTERVAL_BYTES", "NO_TIME", "Checkpoint", "SparseIndex"]
 
 INTERVAL_BYTES: Final = 16 << 10
-"""Log bytes between two entries: a look-up reads at most this much (or one batch), and a 1 GiB segment has an
-index of 1.5 MB."""
+"""Log bytes between two entries: a look-up reads at most this much (or one batch), and a 1 GiB
+segment has an index of 1.5 MB."""
 NO_TIME: Final = -1
 
 _MAGIC: Final = b"pslogix1"

@@ -5,13 +5,16 @@
     DIRECTORY/producers                     idempotent producers as of some offset
     DIRECTORY/start                         log start offset, once records were deleted
 
-Invariant: segments are contiguous; `start_offset <= end_offset`; a batch is in the log as a whole or not at all; a
-batch that was reported durable survives any crash. All but the last segment are closed.
+Invariant: segments are contiguous; `start_offset <= end_offset`; a batch is in the log as a whole
+or not at all; a batch that was reported durable survives any crash. All but the last segment are
+closed.
 
-An append writes to the page cache. `begin_sync`, the returned task's `run` (in any thread) and `end_sync` make it
-durable, and from time to time write a checkpoint, so that recovery scans little. The clock is an argument.
+An append writes to the page cache. `begin_sync`, the returned task's `run` (in any thread) and
+`end_sync` make it durable, and from time to time write a checkpoint, so that recovery scans little.
+The clock is an argument.
 
-Sources: *Designing Data-Intensive Applications*, chapter on stream processing; Kafka's UnifiedLog and LogSegment.
+Sources: *Designing Data-Intensive Applications*, chapter on stream processing; Kafka's UnifiedLog
+and LogSegment.
 """
 
 from __future__ import annotations
@@ -141,7 +144,9 @@ class Partition:
                 self._replay(header)
 
     def _set_aside_from(self, base: int) -> None:
-        """Renames the segments after a gap: they can't be read in order. Their bytes count as cut."""
+        """Renames the segments after a gap: they can't be read in order. Their bytes count as
+        cut.
+        """
         for name in self._files.list(self.directory):
             stem, _, suffix = name.partition(".")
             path = f"{self.directory}/{name}"
@@ -252,10 +257,14 @@ class Partition:
     def _validate_content(self, header: Header, now_ms: int) -> None:
         if header.is_transactional:
             raise AppendError(Refusal.INVALID_TXN_STATE, "expected no transactional batch")
-        if header.count <= 0 or header.count != header.last_offset_delta + 1 or header.is_control:
+        if (
+            header.record_count <= 0
+            or header.record_count != header.last_offset_delta + 1
+            or header.is_control
+        ):
             raise AppendError(
                 Refusal.INVALID_RECORD,
-                f"expected data with as many records as offsets, found {header.count} records, "
+                f"expected data with as many records as offsets, found {header.record_count} records, "
                 f"last offset delta {header.last_offset_delta}, attributes {header.attributes:#x}",
             )
         if not header.is_known_codec:
@@ -303,6 +312,11 @@ class Partition:
     # -- durability --------------------------------------------------------------------------------
 
     @property
+    def is_syncing(self) -> bool:
+        """Whether a sync has begun and not ended."""
+        return self._syncing > 0
+
+    @property
     def is_dirty(self) -> bool:
         """Whether a sync would make anything durable."""
         return self.durable_offset < self.end_offset
@@ -333,8 +347,8 @@ class Partition:
     def end_sync(self, task: SyncTask, failure: OSError | None = None) -> None:
         """Takes note of how a sync went. After a failed one nothing more is written.
 
-        The kernel may have dropped the pages that it couldn't write, so to try again would claim what
-        isn't so. The log stays readable; a restart finds what is really there.
+        The kernel may have dropped the pages that it couldn't write, so to try again would claim
+        what isn't so. The log stays readable; a restart finds what is really there.
         """
         self._syncing -= 1
         if failure is not None:
@@ -390,8 +404,9 @@ class Partition:
     def read(self, offset: int, bytes_max: int, *, at_least_one: bool = True) -> Buffer:
         """Whole batches from the one that holds `offset` on, of one segment, at most `bytes_max`.
 
-        The first batch may begin below `offset`; the reader skips what it didn't ask for. With `at_least_one`
-        the first batch is returned even where it alone is larger. Empty at the end of the log.
+        The first batch may begin below `offset`; the reader skips what it didn't ask for. With
+        `at_least_one` the first batch is returned even where it alone is larger. Empty at the end
+        of the log.
 
         Raises:
             OffsetRangeError: the offset is below the log's start or beyond its end.
@@ -467,8 +482,8 @@ class Partition:
     def retain(self, now_ms: int) -> int:
         """Removes the oldest segments that retention no longer keeps; returns how many.
 
-        A segment goes when its newest record is too old or when the log is too large without it. The active
-        segment is rolled first when it is due, so an idle topic empties as well.
+        A segment goes when its newest record is too old or when the log is too large without it.
+        The active segment is rolled first when it is due, so an idle topic empties as well.
         """
         config = self.config
         keep_from = self.start_offset
@@ -488,7 +503,9 @@ class Partition:
         return before - len(self.segments)
 
     def _delete_segments(self) -> None:
-        """Removes segments that end at or before the start; readers keep the views that they hold."""
+        """Removes segments that end at or before the start; readers keep the views that they
+        hold.
+        """
         while len(self.segments) > 1 and self.segments[0].next_offset <= self.start_offset:
             segment = self.segments.pop(0)
             if segment in self._closed:

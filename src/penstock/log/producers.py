@@ -1,8 +1,8 @@
 """What a partition remembers of idempotent producers, so that a retry is not stored twice.
 
-Invariant: the state is a function of the batches in the log up to `next_offset`. It is therefore rebuilt
-from any snapshot and the batches after it. Per producer the last five batches are kept (a producer has
-at most five requests in flight), as in Kafka's ProducerStateManager (KIP-98, KIP-360).
+Invariant: the state is a function of the batches in the log up to `next_offset`. It is therefore
+rebuilt from any snapshot and the batches after it. Per producer the last five batches are kept (a
+producer has at most five requests in flight), as in Kafka's ProducerStateManager (KIP-98, KIP-360).
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from penstock.wire.batches import Header
 __all__ = ["Producers", "Stored"]
 
 BATCHES_KEPT: Final = 5
-"""Batches remembered per producer: Kafka's max.in.flight.requests.per.connection for idempotence."""
+"""Batches remembered per producer: Kafka's max.in.flight.requests.per.connection for
+idempotence."""
 PRODUCERS_MAX: Final = 10_000
-"""Producers remembered per partition; the one that was silent for longest goes first (about 5 MB)."""
+"""Producers remembered per partition; the one that was silent for longest goes first (about 5
+MB)."""
 EXPIRY_MS: Final = 24 * 3600 * 1000
 """A producer that wrote nothing for a day is forgotten (Kafka's producer.id.expiration.ms)."""
 _SEQUENCES: Final = 1 << 31

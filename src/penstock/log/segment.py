@@ -1,8 +1,8 @@
 """A segment: one file of record batches, as they came, from one base offset on.
 
-Invariant: bytes [0, size) of the file are whole batches with rising offsets, each from `base_offset` on and below
-`next_offset`, each with a right checksum; what lies beyond `size` is a torn write that recovery cuts off. Readers
-are only ever given bytes below `size`.
+Invariant: bytes [0, size) of the file are whole batches with rising offsets, each from
+`base_offset` on and below `next_offset`, each with a right checksum; what lies beyond `size` is a
+torn write that recovery cuts off. Readers are only ever given bytes below `size`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Segment:
         self._hints: dict[int, int] = {}
 
     def recover(self, visit: Visit, visit_from: int) -> int:
-        """Finds the segment's end: trusts its checkpoint, scans and checks what follows, cuts the rest.
+        """Finds the segment's end: trusts its checkpoint, scans and checks what follows, cuts the
+        rest.
 
         Args:
             visit: is called with the header of each batch at or after offset `visit_from`.
@@ -158,7 +159,9 @@ class Segment:
         )
 
     def locate(self, offset: int) -> int:
-        """Where the batch that holds `offset` starts (or the first one after it); `size` if none."""
+        """Where the batch that holds `offset` starts (or the first one after it); `size` if
+        none.
+        """
         hint = self._hints.get(offset)
         if hint is not None:
             return hint
@@ -219,7 +222,9 @@ class Segment:
         return None
 
     def checkpoint(self) -> bytes:
-        """The index file's bytes as of now; to be stored once the bytes below `size` are durable."""
+        """The index file's bytes as of now; to be stored once the bytes below `size` are
+        durable.
+        """
         return self.index.dump(
             Checkpoint(self.size, self.next_offset, self.max_timestamp, self.created_ms)
         )

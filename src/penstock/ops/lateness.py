@@ -111,3 +111,45 @@ def judge(
         size, max(window.every_us, 1), window.offset_us, first_open, counts,
     )  # fmt: skip
     return Verdict(first_open, int(greatest), int(counts[0]), int(counts[1]))
+
+
+@njit(types.void(_I64, _I64, types.int64, types.int64, types.int64, types.int64[::1],
+      types.int64[::1]), cache=True, nogil=True)  # fmt: skip
+def _first_open(
+    times: Any, watermarks: Any, size: Any, every: Any, offset: Any, first_open: Any, counts: Any
+) -> None:
+    for i in range(len(times)):
+        t, watermark = times[i], watermarks[i]
+        last = (t - offset) // every * every + offset
+        first = last - (size - 1 - (t - last)) // every * every
+        if first + size > watermark:
+            first_open[i] = first
+        elif last + size <= watermark:
+            first_open[i] = LATE
+            counts[0] += 1
+        else:
+            first_open[i] = (watermark - size - offset) // every * every + offset + every
+            counts[1] += 1
+
+
+def first_open(times_us: Vector, watermarks_us: Vector, window: Window) -> Verdict | None:
+    """Judges rows whose watermarks are known, such as those that a filter left of a batch.
+
+    Args:
+        times_us: int64[n] event times.
+        watermarks_us: int64[n], the watermark before each row.
+        window: of the operator that the rows go to.
+
+    Returns:
+        None where no row is late for any window, which is the usual case.
+    """
+    if window.kind == "none" or not len(times_us):
+        return None
+    found = np.empty(len(times_us), np.int64)
+    counts = np.zeros(2, np.int64)
+    _first_open(
+        times_us, watermarks_us, window.size_us, window.every_us, window.offset_us, found, counts
+    )
+    if not counts.any():
+        return None
+    return Verdict(found, int(watermarks_us.max()), int(counts[0]), int(counts[1]))

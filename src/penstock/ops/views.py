@@ -192,7 +192,7 @@ class Assembler:
                 a, b = (vectors.from_int64(vectors.codes(x)) for x in (a, b))
                 equal = pc.equal(a, b)
             else:
-                equal = pc.equal(a, b).fill_null(value=False)
+                equal = pc.equal(a, b).fill_null(fill_value=False)
             nulls = [pc.is_null(x.column(aggregate.name)) for x in (was, now)]
             alike &= pc.or_(
                 pc.and_(equal, pc.invert(pc.or_(*nulls))), pc.and_(*nulls)

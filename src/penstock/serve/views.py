@@ -170,17 +170,11 @@ class Snapshot:
     def _rows(self, operator_id: str, window_from_us: int | None) -> pa.Table:
         entry = self._content["operators"][operator_id]
         operator = WindowedAggregate.from_spec(entry["spec"])
-        watermark_us = self._content["watermark_us"].get(entry["topic"])
         parts = [
-            operator.read(
-                self._store.files,
-                state,
-                watermark_us=watermark_us,
-                window_from_us=window_from_us,
-            )
+            operator.read(operator.open(self._store.files, state), window_from_us)
             for _, state in sorted(entry["traces"].items(), key=lambda item: int(item[0]))
         ]
-        return pa.concat_tables(parts) if parts else operator.output_schema.empty_table()
+        return pa.concat_tables(parts) if parts else operator.schema.empty_table()
 
 
 def _query(step: Json) -> str:

@@ -225,7 +225,8 @@ def ranks(columns: Iterable[pa.Array], rows: int) -> Vector:
         return np.zeros(rows, np.int64)
     table = pa.table({str(i): column for i, column in enumerate(columns)})
     by = [(name, "ascending") for name in table.column_names]
-    order = pc.sort_indices(table, sort_keys=by, null_placement="at_end").to_numpy().astype(np.int64)
+    by = [(name, "ascending", "at_end") for name in table.column_names]
+    order = pc.sort_indices(table, sort_keys=by).to_numpy().astype(np.int64)
     changed = np.zeros(rows, np.bool_)
     for column in columns:
         changed[1:] |= ~equal(column, order[:-1], column, order[1:])
@@ -238,7 +239,7 @@ def equal(left: pa.Array, at: Vector, right: pa.Array, there: Vector) -> Vector:
     """bool[n]: whether left[at[i]] is right[there[i]]; NULL is NULL, NaN is NaN."""
     a, b = take(left, pa.array(at)), take(right, pa.array(there))
     if vectors.is_text(a.type):
-        alike = pc.equal(a, b).fill_null(value=False).to_numpy(zero_copy_only=False)
+        alike = pc.equal(a, b).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
     else:
         alike = vectors.codes(a) == vectors.codes(b)
     va, vb = vectors.validity(a), vectors.validity(b)

@@ -67,8 +67,17 @@ class Status(Protocol):
 class ViewSource(Protocol):
     """Committed views: `penstock.serve.Views`, or a test's."""
 
+    @property
+    def version(self) -> int:
+        """The last committed version."""
+        ...
+
     def names(self) -> list[str]:
         """The views' names."""
+        ...
+
+    def keys(self, name: str) -> list[str] | None:
+        """A view's grouping columns; None where it can't say."""
         ...
 
     def table(
@@ -190,6 +199,8 @@ class _Api:
         self._stopping = stopping
         self._pool = ThreadPoolExecutor(WORKERS, "penstock-web")
         self._clients = 0
+        self._lock = threading.Lock()
+        self._tables: dict[str, tuple[int, pa.Table]] = {}
 
     async def _read(self, call: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
@@ -224,14 +235,23 @@ class _Api:
         }
 
     def _keys(self, name: str) -> list[str] | None:
-        keys = getattr(self._views, "keys", None)
-        return list(keys(name)) if callable(keys) else None
+        return None if self._views is None else self._views.keys(name)
 
     def _table(self, name: str, since_us: int | None) -> pa.Table:
+        """A view's rows. Those of one version are read once, for all pages and charts."""
         if self._views is None or name not in self._views.names():
             known = ", ".join(self._views.names()) if self._views is not None else ""
             raise _UnknownViewError(f"expected a view among: {known or 'none yet'}; found {name!r}")
-        return self._views.table(name, window_from_us=since_us)
+        if since_us is not None:
+            return self._views.table(name, window_from_us=since_us)
+        version = self._views.version
+        with self._lock:
+            kept = self._tables.get(name)
+        if kept is None or kept[0] != version:
+            kept = (version, self._views.table(name))
+            with self._lock:
+                self._tables[name] = kept
+        return kept[1]
 
     async def view(self, request: Request) -> Response:
         name = request.path_params["name"]

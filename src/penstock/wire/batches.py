@@ -1,4 +1,5 @@
-"""The header of Kafka's record batch (format v2), in pure Python: what a broker needs to know of a batch.
+"""The header of Kafka's record batch (format v2), in pure Python: what a broker needs to know of a
+batch.
 
     offset  bytes  field
          0      8  base offset                 the broker's to write; outside the checksum
@@ -16,8 +17,8 @@
         57      4  record count
         61         records, compressed as one block
 
-The records stay opaque here, save for `record_times`, which finds one record by its time. Columns are
-decoded elsewhere. Source: Kafka's DefaultRecordBatch, KIP-98.
+The records stay opaque here, save for `record_times`, which finds one record by its time. Columns
+are decoded elsewhere. Source: Kafka's DefaultRecordBatch, KIP-98.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ PREFIX_BYTES: Final = 12
 NO_PRODUCER: Final = -1
 MAGIC: Final = 2
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
-"""Most bytes that one batch may decompress to while a record is looked up in it: a bomb is refused."""
+"""Most bytes that one batch may decompress to while a record is looked up in it: a bomb is
+refused."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CRC_AT: Final = 17
@@ -81,7 +83,7 @@ class Header(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int
+    record_count: int
 
     @property
     def size(self) -> int:
@@ -146,7 +148,7 @@ def parse(buffer: Buffer, at: int = 0) -> Header:
 def checksum_matches(buffer: Buffer, at: int, header: Header) -> bool:
     """Whether the whole batch at `at` has the checksum that its header states."""
     with memoryview(buffer)[at + _CHECKED_FROM : at + header.size] as checked:
-        return crc32c(checked) == header.crc  # type: ignore[no-any-return]
+        return crc32c(checked) == header.crc
 
 
 def iterate(buffer: Buffer) -> Iterator[tuple[int, Header]]:
@@ -185,7 +187,7 @@ def record_times(buffer: Buffer, at: int, header: Header) -> Iterator[tuple[int,
         payload = _decompress(header.codec, bytes(payload))
     position = 0
     try:
-        for _ in range(header.count):
+        for _ in range(header.record_count):
             length, body = _varint(payload, position)
             time_delta, after_time = _varint(payload, body + 1)
             offset_delta, _ = _varint(payload, after_time)
@@ -198,7 +200,7 @@ def record_times(buffer: Buffer, at: int, header: Header) -> Iterator[tuple[int,
             yield header.base_offset + offset_delta, timestamp
     except IndexError:
         raise CorruptError(
-            f"expected {header.count} records in the batch at offset {header.base_offset}, "
+            f"expected {header.record_count} records in the batch at offset {header.base_offset}, "
             "found that its bytes end early"
         ) from None
 
@@ -274,7 +276,7 @@ def build(
     """A batch of (key, value) pairs, a record at a time: for a few records, and for tests.
 
     >>> header = parse(build([(b"k", b"v"), (None, b"w")], timestamps_ms=[5, 7]))
-    >>> header.count, header.max_timestamp, header.next_offset
+    >>> header.record_count, header.max_timestamp, header.next_offset
     (2, 7, 2)
     """
     times = list(timestamps_ms or [0] * len(records))

@@ -1,10 +1,10 @@
 """Kafka's messages to and from plain dicts, every length checked against the bytes that are there.
 
-The tables of fields (names, types, nullability, tags, per version) are kio's, which are generated from
-Apache Kafka's own message descriptors. The codec is ours, for two reasons: a peer's absurd count
-must be an error and not an allocation (kio's decoder reserves what a count claims, and aborts the
-process), and a handler that reads and writes dicts needs no code per version: a field that a version
-lacks is absent when read and left out when written.
+The tables of fields (names, types, nullability, tags, per version) are kio's, which are generated
+from Apache Kafka's own message descriptors. The codec is ours, for two reasons: a peer's absurd
+count must be an error and not an allocation (kio's decoder reserves what a count claims, and aborts
+the process), and a handler that reads and writes dicts needs no code per version: a field that a
+version lacks is absent when read and left out when written.
 
     codec = request_codec(api_key=3, version=12)
     body = codec.decode(frame_bytes)           # {"topics": [{"name": "clicks", ...}], ...}
@@ -26,8 +26,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
-import kio.index
-from kio.schema.index import schema_name_map
+from kio.index import load_payload_module
+from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
 from penstock.errors import ProtocolError
@@ -45,7 +45,8 @@ __all__ = [
 
 ELEMENTS_MAX: Final = 1 << 18
 """Most array elements in one message. An element of a few bytes becomes a Python object of a few
-hundred, so this, not the frame's size, bounds the memory that a hostile frame can take (about 100 MB)."""
+hundred, so this, not the frame's size, bounds the memory that a hostile frame can take (about 100
+MB)."""
 
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
@@ -155,7 +156,9 @@ def _number(packing: struct.Struct) -> tuple[_Reader, _Writer]:
 
 
 def _blob(*, text: bool, compact: bool, nullable: bool) -> tuple[_Reader, _Writer]:
-    """Strings and byte strings: a length (16 bits for old strings, 32 for old bytes), then the bytes."""
+    """Strings and byte strings: a length (16 bits for old strings, 32 for old bytes), then the
+    bytes.
+    """
     width = _INT16 if text else _INT32
 
     def read(source: _Input) -> Any:
@@ -281,8 +284,9 @@ def _compile_field(field: dataclasses.Field[Any], hint: Any, *, flexible: bool) 
     tag = field.metadata.get("tag")
     if is_array:
         element, _ = _unwrap(typing.get_args(bare)[0])
+        pair: tuple[_Reader, _Writer]
         if dataclasses.is_dataclass(element):
-            inner = _compile(element)
+            inner = _compile(typing.cast("type", element))
             pair = inner.read, inner.write
         else:
             kind = field.metadata["kafka_type"]
@@ -290,7 +294,7 @@ def _compile_field(field: dataclasses.Field[Any], hint: Any, *, flexible: bool) 
         read, write = _array(*pair, compact=flexible, nullable=nullable)
         default: Any = None if nullable else ()
     elif dataclasses.is_dataclass(bare):
-        inner = _compile(typing.cast(type, bare))
+        inner = _compile(typing.cast("type", bare))
         read, write = inner.read, inner.write
         if nullable and tag is None:
             read, write = _nullable_struct(read, write)
@@ -300,6 +304,8 @@ def _compile_field(field: dataclasses.Field[Any], hint: Any, *, flexible: bool) 
         read, write, default = _primitive(kind, flexible=flexible, nullable=nullable)
     if field.default is not dataclasses.MISSING and not dataclasses.is_dataclass(field.default):
         default = _plain(field.default)
+        if default is None and field.metadata.get("kafka_type") in _NUMBERS:
+            default = -1  # kio's null for a time that Kafka writes as -1
     return _Field(field.name, read, write, default, tag)
 
 
@@ -391,20 +397,20 @@ def _compile(entity: type) -> Codec:
 
 def api_name(api_key: int) -> str:
     """Kafka's name of a request type in snake case (`list_offsets`), or `api 99`."""
-    return kio.index.api_key_map.get(api_key, f"api {api_key}")
+    return api_key_map.get(api_key, f"api {api_key}")
 
 
 @functools.cache
 def versions(api_key: int) -> tuple[int, int]:
     """The first and last version of a request type that the descriptors know."""
-    known = schema_name_map[kio.index.api_key_map[api_key]]
+    known = schema_name_map[api_key_map[api_key]]
     return min(known), max(known)
 
 
 @functools.cache
 def _codec(api_key: int, version: int, *, response: bool) -> Codec:
-    name = kio.index.api_key_map[api_key]
-    module = kio.index.load_payload_module(
+    name = api_key_map[api_key]
+    module = load_payload_module(
         api_key, version, EntityType.response if response else EntityType.request
     )
     camel = "".join(word.capitalize() for word in name.split("_"))

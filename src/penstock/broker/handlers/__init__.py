@@ -10,8 +10,8 @@ from __future__ import annotations
 from penstock.broker.handlers import (
     cluster,
     configs,
-    groups,
     group_admin,
+    groups,
     offsets,
     producer_ids,
     records,

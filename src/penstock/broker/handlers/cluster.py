@@ -60,7 +60,7 @@ def _look_up(call: Call, wanted: Fields, *, may_create: bool) -> Fields:
     code = ErrorCode.unknown_topic_or_partition
     if name_fault(name) is not None:
         code = ErrorCode.invalid_topic_exception
-    elif topic is None and may_create and broker.config.auto_create_topics:
+    elif topic is None and may_create and _is_free(call, name):
         try:
             topic = broker.topics.create(name, broker.config.default_partitions, {})
         except LimitError as error:
@@ -70,6 +70,10 @@ def _look_up(call: Call, wanted: Fields, *, may_create: bool) -> Fields:
             _log.warning("did not make topic %s: %s", name, error)
             code = ErrorCode.kafka_storage_error
     return _describe(topic) if topic is not None else {"error_code": code, "name": name}
+
+
+def _is_free(call: Call, name: str) -> bool:
+    return call.broker.config.auto_create_topics and not call.broker.topics.is_taken(name)
 
 
 def _describe(topic: Topic) -> Fields:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -13,8 +14,11 @@ from penstock.errors import LimitError
 
 __all__ = ["APIS"]
 
+SYNC_POLL_S: Final = 0.001
+"""How often a deletion looks whether the last sync of its topic has ended."""
 
-class _Refused(Exception):
+
+class _RefusedError(Exception):
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
@@ -28,11 +32,11 @@ def create_topics(call: Call, fields: Fields) -> Fields:
         result: Fields = {"name": wanted["name"]}
         try:
             if names.count(wanted["name"]) > 1:
-                raise _Refused(
+                raise _RefusedError(
                     ErrorCode.invalid_request, "expected each topic once in a request, found two"
                 )
             result |= _create(call, wanted, dry_run=fields.get("validate_only", False))
-        except _Refused as refused:
+        except _RefusedError as refused:
             result |= {"error_code": refused.code, "error_message": str(refused)}
         results.append(result)
     return {"topics": results}
@@ -42,14 +46,14 @@ def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
     name, topics = wanted["name"], call.broker.topics
     fault = name_fault(name)
     if fault is not None:
-        raise _Refused(ErrorCode.invalid_topic_exception, fault)
-    if topics.get(name) is not None:
-        raise _Refused(ErrorCode.topic_already_exists, f"expected a new topic, found {name!r}")
+        raise _RefusedError(ErrorCode.invalid_topic_exception, fault)
+    if topics.is_taken(name):
+        raise _RefusedError(ErrorCode.topic_already_exists, f"expected a new topic, found {name!r}")
     partitions = _partition_count(call, wanted)
     try:
         settings = {one["name"]: validate(one["name"], one["value"]) for one in wanted["configs"]}
     except SettingError as error:
-        raise _Refused(ErrorCode.invalid_config, str(error)) from None
+        raise _RefusedError(ErrorCode.invalid_config, str(error)) from None
     result: Fields = {"num_partitions": partitions, "replication_factor": 1}
     result["configs"] = [
         {
@@ -67,9 +71,11 @@ def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
         else:
             result["topic_id"] = topics.create(name, partitions, settings).id
     except LimitError as error:
-        raise _Refused(ErrorCode.invalid_partitions, str(error)) from None
+        raise _RefusedError(ErrorCode.invalid_partitions, str(error)) from None
     except OSError as error:
-        raise _Refused(ErrorCode.kafka_storage_error, f"expected room, found {error}") from None
+        raise _RefusedError(
+            ErrorCode.kafka_storage_error, f"expected room, found {error}"
+        ) from None
     return result
 
 
@@ -78,13 +84,13 @@ def _partition_count(call: Call, wanted: Fields) -> int:
     if wanted["assignments"]:
         indexes = sorted(one["partition_index"] for one in wanted["assignments"])
         if indexes != list(range(len(indexes))) or count not in {-1, len(indexes)}:
-            raise _Refused(
+            raise _RefusedError(
                 ErrorCode.invalid_replica_assignment,
                 f"expected partitions numbered from 0 on, found {indexes[:10]}",
             )
         count = len(indexes)
     elif wanted["replication_factor"] not in {-1, 1}:
-        raise _Refused(
+        raise _RefusedError(
             ErrorCode.invalid_replication_factor,
             "expected a replication factor of 1 (there is one broker), found "
             f"{wanted['replication_factor']}",
@@ -92,7 +98,7 @@ def _partition_count(call: Call, wanted: Fields) -> int:
     if count == -1:
         count = call.broker.config.default_partitions
     if count < 1:
-        raise _Refused(
+        raise _RefusedError(
             ErrorCode.invalid_partitions, f"expected 1 partition or more, found {count}"
         )
     return int(count)
@@ -111,11 +117,11 @@ async def delete_topics(call: Call, fields: Fields) -> Fields:
             code = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
             results.append({**one, "error_code": code})
             continue
-        while call.broker.flusher.is_busy:
-            await call.broker.flusher.settle()
-        if not topic.is_deleted:
-            call.broker.topics.delete(topic)
-            call.broker.group_offsets.forget_topic(topic.name)
+        call.broker.topics.withdraw(topic)
+        while any(part.log.is_syncing for part in topic.partitions):  # noqa: ASYNC110 - rare, short
+            await asyncio.sleep(SYNC_POLL_S)
+        call.broker.topics.discard(topic)
+        call.broker.group_offsets.forget_topic(topic.name)
         results.append({"name": topic.name, "topic_id": topic.id})
     return {"responses": results}
 
@@ -127,7 +133,7 @@ def create_partitions(call: Call, fields: Fields) -> Fields:
         result: Fields = {"name": wanted["name"], "error_code": 0, "error_message": None}
         try:
             _grow(call, wanted, dry_run=fields["validate_only"])
-        except _Refused as refused:
+        except _RefusedError as refused:
             result |= {"error_code": refused.code, "error_message": str(refused)}
         results.append(result)
     return {"results": results}
@@ -136,12 +142,12 @@ def create_partitions(call: Call, fields: Fields) -> Fields:
 def _grow(call: Call, wanted: Fields, *, dry_run: bool) -> None:
     topic = call.broker.topics.get(wanted["name"])
     if topic is None:
-        raise _Refused(
+        raise _RefusedError(
             ErrorCode.unknown_topic_or_partition, f"expected a topic, found {wanted['name']!r}"
         )
     count, present = wanted["count"], len(topic.partitions)
     if count <= present:
-        raise _Refused(
+        raise _RefusedError(
             ErrorCode.invalid_partitions, f"expected more than {present} partitions, found {count}"
         )
     try:
@@ -150,9 +156,11 @@ def _grow(call: Call, wanted: Fields, *, dry_run: bool) -> None:
         else:
             call.broker.topics.grow(topic, count)
     except LimitError as error:
-        raise _Refused(ErrorCode.invalid_partitions, str(error)) from None
+        raise _RefusedError(ErrorCode.invalid_partitions, str(error)) from None
     except OSError as error:
-        raise _Refused(ErrorCode.kafka_storage_error, f"expected room, found {error}") from None
+        raise _RefusedError(
+            ErrorCode.kafka_storage_error, f"expected room, found {error}"
+        ) from None
 
 
 APIS: Final = (

@@ -1,0 +1,388 @@
+"""The broker: one event loop that owns a data directory and answers Kafka's protocol on a
+socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import inspect
+import json
+import logging
+import os
+import resource
+import signal
+import struct
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.broker import fetch, produce
+from penstock.broker.config import (
+    IDLE_MS_MAX,
+    MESSAGE_BYTES_MAX,
+    BrokerConfig,
+    split_address,
+)
+from penstock.broker.connection import Connection
+from penstock.broker.flusher import Flusher
+from penstock.broker.group_offsets import GroupOffsets
+from penstock.broker.groups import Groups, GroupState, Reply
+from penstock.broker.handlers import API_TABLE, Call
+from penstock.broker.stats import Stats
+from penstock.broker.topics import Topics
+from penstock.errors import ProtocolError, SetupError
+from penstock.log.errors import StorageError
+from penstock.log.files import LocalFiles
+from penstock.wire import messages
+from penstock.wire.batches import Buffer
+
+__all__ = ["Broker", "serve"]
+
+PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+PRODUCE_VERSIONS: Final = (3, 13)
+FETCH_VERSIONS: Final = (4, 18)
+PRODUCER_ID_BLOCK: Final = 1000
+"""Producer ids that are reserved on disk at a time; a restart skips what is left of a block."""
+DESCRIPTORS_WANTED: Final = 65_536
+"""Open files that the process asks the system for, as far as it is allowed to."""
+TICK_MS: Final = 100
+"""How often timeouts of group members are looked at."""
+
+_HEAD = struct.Struct(">hhih")
+_log = logging.getLogger(__name__)
+
+
+def _advertise() -> list[dict[str, int]]:
+    ranges = {PRODUCE: PRODUCE_VERSIONS, FETCH: FETCH_VERSIONS}
+    ranges |= {key: (api.first, api.last) for key, api in API_TABLE.items()}
+    return [
+        {"api_key": key, "min_version": first, "max_version": last}
+        for key, (first, last) in sorted(ranges.items())
+    ]
+
+
+class Broker:
+    """A data directory being served. Use `serve`, or `start` and `stop`."""
+
+    def __init__(self, config: BrokerConfig, *, clock_ms: Callable[[], int] | None = None) -> None:
+        self.config = config
+        self.clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.address: tuple[str, int] = split_address(config.listen)
+        self.advertised = _advertise()
+        self.connections: set[Connection] = set()
+        self.receive_bytes = 0
+        self.cluster_id = ""
+        self._lock = -1
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._next_producer_id = self._producer_ids_end = 0
+        self._files = LocalFiles(config.data)
+        self.flusher = Flusher()
+        self.groups = Groups(lambda name: f"{name[:200]}-{uuid.uuid4()}", config.rebalance_delay_ms)
+        self.topics: Topics
+        self.group_offsets: GroupOffsets
+        self.stats: Stats
+
+    def now_ms(self) -> int:
+        """A clock for timeouts, which nobody sets back."""
+        return int(self.loop.time() * 1000)
+
+    # -- starting and stopping ---------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Opens the data directory and listens.
+
+        Raises:
+            SetupError: the directory is in use or can't be written, or the address is taken.
+        """
+        await self._take_lock()
+        _raise_descriptor_limit()
+        try:
+            self._open_data()
+            await self._listen()
+        except BaseException:
+            self._release_lock()
+            raise
+        self.spawn(self._tick())
+        self.spawn(self._flush())
+        self.spawn(self._retain())
+
+    async def _take_lock(self) -> None:
+        data = self.config.data
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(data / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise SetupError(
+                f"expected a directory to write to, found {str(data)!r}: {error.strerror}; "
+                "choose another one with --data"
+            ) from None
+        deadline = self.loop.time() + self.config.lock_wait_s
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self.loop.time() >= deadline:
+                    owner = os.pread(self._lock, 32, 0).decode(errors="replace").strip()
+                    os.close(self._lock)
+                    raise SetupError(
+                        f"expected {str(data)!r} to be free, found that process {owner or '?'} "
+                        "serves it; stop that process or choose another directory with --data"
+                    ) from None
+                await asyncio.sleep(0.05)
+            else:
+                break
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _release_lock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _open_data(self) -> None:
+        began = time.perf_counter()
+        content = self._files.load("cluster.json")
+        if content is None:
+            self.cluster_id = uuid.uuid4().hex[:22]
+            self._files.store("cluster.json", json.dumps({"id": self.cluster_id}).encode())
+        else:
+            self.cluster_id = json.loads(content)["id"]
+        ids = self._files.load("producer_ids.json")
+        self._next_producer_id = self._producer_ids_end = json.loads(ids)["next"] if ids else 0
+        self.topics = Topics(self._files, self.clock_ms)
+        self.group_offsets = GroupOffsets(self._files)
+        self.stats = Stats(self.topics, self.loop.time)
+        cut = sum(one.log.cut_bytes for one in self.topics.partitions())
+        if cut:
+            _log.warning("recovery left out %d bytes of torn or damaged batches", cut)
+        _log.info(
+            "opened %d topics, %d partitions in %.3f s",
+            len(self.topics),
+            self.topics.partition_count,
+            time.perf_counter() - began,
+        )
+
+    async def _listen(self) -> None:
+        host, port = split_address(self.config.listen)
+        try:
+            self._server = await self.loop.create_server(
+                lambda: Connection(self), host, port, backlog=1024, reuse_address=True
+            )
+        except OSError as error:
+            raise SetupError(
+                f"expected to listen on {self.config.listen}, found: {error.strerror or error}; "
+                "stop what uses the port, or choose another with --listen (port 0: any free one)"
+            ) from None
+        self.address = host, self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Answers nothing more, makes everything durable, and releases the directory."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.flusher.settle()
+        self.flusher.close()
+        try:
+            self.topics.close()
+            self.group_offsets.journal.close()
+        finally:
+            self._release_lock()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs something beside the requests, and keeps hold of it."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a background task failed", exc_info=task.exception())
+
+    # -- in the background -------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            self.answer_members(self.groups.tick(self.now_ms()))
+            self.stats.sample()
+
+    async def _flush(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.flush_interval_ms / 1000)
+            await self.flusher.make_durable(one.log for one in self.topics.partitions())
+
+    async def _retain(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.retention_interval_ms / 1000)
+            now_ms = self.clock_ms()
+            idle_before_s = self.loop.time() - IDLE_MS_MAX / 1000
+            for connection in list(self.connections):
+                connection.rest()
+                if connection.last_active_s < idle_before_s:
+                    connection.close()
+            try:
+                for hosted in self.topics.partitions():
+                    if hosted.log.retain(now_ms):
+                        hosted.wake()
+                    hosted.log.producers.expire(now_ms)
+                    hosted.log.rest()
+                active = {one.id for one in self.groups if one.state is not GroupState.EMPTY}
+                self.group_offsets.expire(active, now_ms)
+                if not self.flusher.is_busy:
+                    self.group_offsets.compact()
+            except (OSError, StorageError) as error:
+                _log.warning("retention was cut short: %s", error)
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def handle(self, connection: Connection, frame: memoryview) -> None:
+        """Serves one request (a frame without its length).
+
+        Raises:
+            ProtocolError: it makes no sense; the connection is to be closed.
+        """
+        try:
+            self._handle(connection, frame)
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            raise ProtocolError(
+                f"expected a whole request in {len(frame)} bytes, found that it ends early or holds "
+                f"no valid text ({error})"
+            ) from None
+
+    def _handle(self, connection: Connection, frame: memoryview) -> None:
+        key, version, corr, client_size = _HEAD.unpack_from(frame)
+        at = _HEAD.size + max(client_size, 0)
+        if at > len(frame):
+            raise ProtocolError(f"expected a client id of {client_size} bytes, found fewer")
+        if key == PRODUCE and PRODUCE_VERSIONS[0] <= version <= PRODUCE_VERSIONS[1]:
+            if version >= produce.FLEXIBLE_FROM:
+                at = produce.skip_tags(frame, at)
+            produce.serve(self, connection, frame, at, version, corr)
+            return
+        if len(frame) > MESSAGE_BYTES_MAX:
+            raise ProtocolError(
+                f"expected a request of at most {MESSAGE_BYTES_MAX} bytes (Produce may be larger), "
+                f"found {len(frame)}"
+            )
+        if key == FETCH and FETCH_VERSIONS[0] <= version <= FETCH_VERSIONS[1]:
+            if version >= fetch.FLEXIBLE_FROM:
+                at = produce.skip_tags(frame, at)
+            fetch.serve(self, connection, frame, at, version, corr)
+            return
+        client_id = bytes(frame[_HEAD.size : at]).decode()
+        self._handle_described(connection, frame, at, key, version, corr, client_id)
+
+    def _handle_described(
+        self,
+        connection: Connection,
+        frame: memoryview,
+        at: int,
+        key: int,
+        version: int,
+        corr: int,
+        client_id: str,
+    ) -> None:
+        api = API_TABLE.get(key)
+        if api is None or not api.first <= version <= api.last:
+            if key == API_VERSIONS:
+                slot = connection.slot()
+                fields = {
+                    "error_code": ErrorCode.unsupported_version,
+                    "api_keys": self.advertised,
+                }
+                slot.send(_frame(key, 0, corr, fields))
+                return
+            raise ProtocolError(
+                f"expected a request that was advertised, found {messages.api_name(key)} version "
+                f"{version} from client {client_id!r}"
+            )
+        codec = messages.request_codec(key, version)
+        if codec.flexible:
+            at = produce.skip_tags(frame, at)
+        call = Call(self, key, version, client_id, connection.peer.rpartition(":")[0])
+        slot = connection.slot()
+        answer = api.handle(call, codec.decode(bytes(frame[at:])))
+        if inspect.isawaitable(answer):
+
+            async def work(later: Awaitable[dict[str, Any]] = answer) -> None:
+                slot.send(_frame(key, version, corr, await later))
+
+            connection.block_on(work())
+        else:
+            slot.send(_frame(key, version, corr, answer))
+
+    def answer_members(self, replies: list[Reply]) -> None:
+        """Sends what group members wait for."""
+        for token, fields in replies:
+            if not token.done():  # its connection may be gone
+                token.set_result(fields)
+
+    def next_producer_id(self) -> int:
+        """An id that was never given out before."""
+        if self._next_producer_id >= self._producer_ids_end:
+            end = self._next_producer_id + PRODUCER_ID_BLOCK
+            self._files.store("producer_ids.json", json.dumps({"next": end}).encode())
+            self._producer_ids_end = end
+        self._next_producer_id += 1
+        return self._next_producer_id - 1
+
+
+def _frame(key: int, version: int, corr: int, fields: dict[str, Any]) -> list[Buffer]:
+    codec = messages.response_codec(key, version)
+    out = bytearray(4) + corr.to_bytes(4, "big", signed=True)
+    if codec.flexible and key != API_VERSIONS:
+        out.append(0)
+    codec.write(out, fields)
+    struct.pack_into(">i", out, 0, len(out) - 4)
+    return [out]
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def serve(config: BrokerConfig, *, ready: Callable[[Broker], None] | None = None) -> None:
+    """Serves until the task is cancelled, or the process gets SIGTERM or SIGINT.
+
+    Args:
+        config: what to serve, and where.
+        ready: is called once the broker listens; its `address` is then known.
+
+    Raises:
+        SetupError: the directory is in use or can't be written, or the address is taken.
+    """
+    broker = Broker(config)
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signals = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
+            loop.add_signal_handler(number, stopped.set)
+            signals.append(number)
+    try:
+        await broker.start()
+        try:
+            if ready is not None:
+                ready(broker)
+            await stopped.wait()
+        finally:
+            await broker.stop()
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)

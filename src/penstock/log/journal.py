@@ -1,0 +1,113 @@
+"""A journal: small records appended to one file, whole or not at all; for state that is kept in
+memory.
+
+    record = length (u32, big-endian), CRC-32C of the body (u32), body
+
+Recovery keeps the records up to the first torn one. `rewrite` replaces the file by one that holds
+only what is still of use.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from crc32c import crc32c
+
+from penstock.log.errors import StorageError
+from penstock.log.files import LogFile, LogFiles
+
+__all__ = ["Journal"]
+
+RECORD_BYTES_MAX: Final = 64 << 20
+"""Largest record: what a request may carry; a greater length is damage."""
+_HEAD = struct.Struct(">II")
+
+
+class _Sync:
+    def __init__(self, file: LogFile, end: int) -> None:
+        self._file = file
+        self.end = end
+
+    def run(self) -> None:
+        self._file.sync()
+
+
+class Journal:
+    """One journal. Use from one thread; only a sync task's `run` may run in another."""
+
+    def __init__(self, files: LogFiles, path: str) -> None:
+        self.failure: str | None = None
+        self._files = files
+        self._path = path
+        self._file = files.open(path)
+        self.size = sum(_HEAD.size + len(body) for body in self._scan())
+        self._file.truncate(self.size)
+        self._durable = self.size
+
+    def _scan(self) -> Iterator[bytes]:
+        at, end = 0, self._file.size()
+        while at + _HEAD.size <= end:
+            size, crc = _HEAD.unpack(self._file.read(at, _HEAD.size))
+            if size > min(RECORD_BYTES_MAX, end - at - _HEAD.size):
+                return
+            body = bytes(self._file.read(at + _HEAD.size, size))
+            if crc32c(body) != crc:
+                return
+            yield body
+            at += _HEAD.size + size
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Every record's body, in order."""
+        return self._scan()
+
+    def append(self, body: bytes) -> None:
+        """Appends a record; durable after the next sync.
+
+        Raises:
+            StorageError: the disk is full or failed; the journal is unchanged.
+        """
+        if self.failure is not None:
+            raise StorageError(self.failure)
+        record = _HEAD.pack(len(body), crc32c(body)) + body
+        try:
+            self._file.write(self.size, record)
+        except OSError as error:
+            raise StorageError(
+                f"expected to append to {self._path}, found: {error.strerror or error}; make room"
+            ) from error
+        self.size += len(record)
+
+    def rewrite(self, bodies: Iterable[bytes]) -> None:
+        """Replaces all records, durably. No sync may be under way."""
+        data = b"".join(_HEAD.pack(len(body), crc32c(body)) + body for body in bodies)
+        self._files.store(self._path, data)
+        self._file.close()
+        self._file = self._files.open(self._path)
+        self.size = self._durable = len(data)
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether records await a sync."""
+        return self._durable < self.size
+
+    def begin_sync(self) -> _Sync:
+        """What makes all records durable."""
+        return _Sync(self._file, self.size)
+
+    def end_sync(self, task: _Sync, failure: OSError | None = None) -> None:
+        """Takes note of how a sync went; after a failed one nothing more is written."""
+        if failure is not None:
+            self.failure = (
+                f"expected to make {self._path} durable, found: {failure.strerror or failure}; "
+                "check the disk and restart"
+            )
+        else:
+            self._durable = max(self._durable, min(task.end, self.size))
+
+    def close(self) -> None:
+        """Makes everything durable and closes the file."""
+        if self.failure is None:
+            self._file.sync()
+        self._file.close()

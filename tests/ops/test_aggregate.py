@@ -1,0 +1,293 @@
+"""The windowed aggregate against a naive recomputation, at every step, however the input is cut."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from fractions import Fraction
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core.keys import hash_columns
+from penstock.errors import CorruptError, FlowError, LimitError, SchemaError
+from penstock.ops import (
+    NO_TIME,
+    Aggregate,
+    AggregateSpec,
+    Column,
+    Context,
+    Window,
+    WindowedAggregate,
+    judge,
+)
+from penstock.state import MemoryFiles, trace, vacuum
+
+TS = pa.timestamp("us", "UTC")
+INPUT = pa.schema([("k", pa.string()), ("j", pa.int32()), ("x", pa.int64()), ("v", pa.float64()),
+                   ("s", pa.string()), ("at", TS)])  # fmt: skip
+LATENESS = 7
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_runs():
+    """Runs, pieces and fuel so small that a few rows make many merges."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in [("TINY_ROWS", 2), ("FUEL_MIN", 1), ("FUEL_PER_ROW", 2), ("LINK_ROWS_MIN", 2),
+                            ("PIECE_ROWS_MIN", 2), ("PIECE_ROWS_MAX", 5), ("FAN_IN", 3)]:  # fmt: skip
+            patch.setattr(trace, name, value)
+        patch.setattr("penstock.state.runs.PIECE_ROWS_MAX", 5)
+        yield
+
+
+def aggregates():
+    k, x, v, s = (Column(n, INPUT.field(n).type) for n in ("k", "x", "v", "s"))
+    return (
+        Aggregate("n", "count"), Aggregate("nx", "count", x), Aggregate("sx", "sum", x),
+        Aggregate("sv", "sum", v), Aggregate("ax", "avg", x), Aggregate("av", "avg", v),
+        Aggregate("lo", "min", v), Aggregate("hi", "max", x), Aggregate("least", "min", s),
+        Aggregate("most", "max", s), Aggregate("nk", "count", k),
+    )  # fmt: skip
+
+
+def windows_of(t, window):
+    if window.kind == "none":
+        return [0]
+    first = (t - window.offset_us) // window.every_us * window.every_us + window.offset_us
+    return [
+        w
+        for w in range(first, first - window.size_us - window.every_us, -window.every_us)
+        if w <= t < w + window.size_us
+    ]
+
+
+def reference(counted, window):
+    """The view, recomputed from all rows that count: (window, key) -> the aggregates of INPUT."""
+    groups = defaultdict(Counter)
+    for w, row, weight in counted:
+        groups[w, row[0], row[1]][row] += weight
+    view = {}
+    for group, rows in groups.items():
+        all_rows = list(rows.elements())
+        if all_rows:
+            column = [[r[i] for r in all_rows if r[i] is not None] for i in range(6)]
+            k, _, x, v, s, _ = column
+            exact = [Fraction(a) for a in v]
+            view[group] = (
+                len(all_rows), len(x), sum(x) if x else None,
+                float(sum(exact)) if v else None, sum(x) / len(x) if x else None,
+                float(sum(exact)) / len(v) if v else None,
+                min(v, default=None), max(x, default=None), min(s, default=None),
+                max(s, default=None), len(k),
+            )  # fmt: skip
+    return view
+
+
+def as_view(table, window):
+    rows = table.to_pydict()
+    start = np.zeros(len(table), np.int64)
+    if window.kind != "none":
+        start = table["window_start"].cast(pa.int64()).to_numpy()
+        end = table["window_end"].cast(pa.int64()).to_numpy()
+        assert (end - start == window.size_us).all()
+        rows.pop("window_start"), rows.pop("window_end")
+    rows.pop("$weight", None)
+    out = Counter()
+    for w, row, weight in zip(
+        start, zip(*rows.values(), strict=True), weights(table), strict=True
+    ):
+        out[(int(w), *row)] += weight
+    return {k: n for k, n in out.items() if n}
+
+
+def weights(table):
+    return table["$weight"].to_pylist() if "$weight" in table.column_names else [1] * len(table)
+
+
+def flat(view):
+    return {(*group, *row): 1 for group, row in view.items()}
+
+
+def to_table(rows, weight=None):
+    table = pa.Table.from_arrays(
+        [pa.array([r[i] for r in rows], f.type) for i, f in enumerate(INPUT)], schema=INPUT
+    )
+    if weight is None:
+        return table
+    return table.append_column("$weight", pa.array(weight, pa.int64()))
+
+
+def weak(columns, rows):
+    return hash_columns(columns, rows) % 2
+
+
+class Pipeline:
+    """One operator on some shards, run as an engine would: partials, cut, blobs, step, reopen."""
+
+    def __init__(self, spec, shards=1, hash_=None):
+        spec = json.loads(json.dumps(spec.to_spec()))
+        self.op = WindowedAggregate.from_spec(spec)
+        if hash_ is not None:
+            self.op = WindowedAggregate(self.op.spec, hash=hash_)
+        self.files = MemoryFiles()
+        self.version = 0
+        self.states = [self.op.empty(self.files) for _ in range(shards)]
+        self.changed = Counter()
+        self.final = Counter()
+
+    def step(self, parts, watermark=NO_TIME):
+        shards = [[] for _ in self.states]
+        for part in parts:
+            for shard, piece in zip(shards, part.cut(len(shards)), strict=True):
+                shard.append(self.op.parse(piece.to_bytes()))
+        again = []
+        for i, (state, mine) in enumerate(zip(self.states, shards, strict=True)):
+            steps = [
+                self.op.step(
+                    self.op.open(self.files, json.loads(json.dumps(state.describe()))),
+                    mine,
+                    Context(self.files, f"s/{i}", self.version, watermark, attempt),
+                )
+                for attempt in ("0", "1")
+            ]
+            step, retried = steps
+            if step.changes is not None:
+                assert step.changes.equals(retried.changes)
+                self.changed.update(as_view(step.changes, self.op.spec.window))
+            if step.final is not None:
+                assert step.final.equals(retried.final)
+                self.final.update(as_view(step.final, self.op.spec.window))
+            retried.state.check()
+            assert self.op.read(step.state).equals(self.op.read(retried.state))
+            again.append(retried.state)
+        self.states = again
+        vacuum(self.files, "s", [s.describe() for s in self.states], self.version)
+        self.version += 1
+
+    def view(self, lo=None, hi=None):
+        out = Counter()
+        for state in self.states:
+            out.update(as_view(self.op.read(state, lo, hi), self.op.spec.window))
+        return dict(out)
+
+
+floats = st.sampled_from([0.1, 0.2, -0.3, 1e16, -1e16, 1.0, 2.5, None, 1e-7])
+row = st.tuples(
+    st.sampled_from(["a", "bb", "", None]),
+    st.sampled_from([1, 2, None]),
+    st.sampled_from([None, -5, 0, 3, 2**40]),
+    floats,
+    st.sampled_from([None, "x", "yy", ""]),
+    st.integers(-30, 60),
+)
+window = st.one_of(
+    st.builds(Window, st.just("tumbling"), st.integers(1, 20), offset_us=st.integers(0, 30)),
+    st.builds(
+        lambda a, b, o: Window("hopping", max(a, b), min(a, b), o),
+        st.integers(1, 20), st.integers(1, 20), st.integers(0, 30),
+    ),
+    st.just(Window("none")),
+)  # fmt: skip
+batches = st.lists(st.lists(st.tuples(st.integers(0, 1), row), max_size=12), max_size=8)
+
+
+def judged(rows, window):
+    """The naive judge: what counts, as (window, row, 1); how many are late; partly late."""
+    greatest = [None, None]
+    counted, late, partly = [], 0, 0
+    for partition, r in rows:
+        t = r[5]
+        of = windows_of(t, window)
+        mark = -math.inf if greatest[partition] is None else greatest[partition] - LATENESS
+        opened = [w for w in of if window.kind == "none" or w + window.size_us > mark]
+        counted += [(w, r, 1) for w in opened]
+        late += not opened
+        partly += 0 < len(opened) < len(of)
+        greatest[partition] = t if greatest[partition] is None else max(t, greatest[partition])
+    return counted, late, partly
+
+
+@settings(max_examples=120, deadline=None)
+@given(batches, window, st.integers(1, 3), st.booleans(), st.booleans())
+def test_inserts_equal_a_recomputation_at_every_step(batches, window, shards, is_weak, changes):
+    """View, changes, finals and late counts equal those of a from-scratch recomputation."""
+    closes = window.kind != "none"
+    spec = AggregateSpec(
+        (Column("k", pa.string()), Column("j", pa.int32())), window, aggregates(), "at",
+        changes=changes, final=closes,
+    )  # fmt: skip
+    run = Pipeline(spec, shards, weak if is_weak else None)
+    marks, late, partly = [NO_TIME, NO_TIME], 0, 0
+    seen = []
+    for batch in batches:
+        plan = NO_TIME if NO_TIME in marks else min(marks) - LATENESS
+        parts = []
+        for partition in (0, 1):
+            rows = [r for p, r in batch if p == partition]
+            for chunk in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+                table = to_table(chunk)
+                times = table["at"].cast(pa.int64()).to_numpy()
+                verdict = judge(times, marks[partition], LATENESS, plan, window)
+                marks[partition] = verdict.max_us
+                late, partly = late + verdict.late, partly + verdict.partly_late
+                assert len(verdict.late_rows) == verdict.late
+                parts.append(run.op.partials(table, verdict.first_open))
+        run.step(parts, plan)
+        seen += [(p, r) for partition in (0, 1) for p, r in batch if p == partition]
+        counted, late_, partly_ = judged(seen, window)
+        expected = reference(counted, window)
+        assert (late, partly) == (late_, partly_)
+        assert run.view() == flat(expected)
+        assert run.view(-10, 20) == flat({g: r for g, r in expected.items() if -10 <= g[0] < 20})
+        if changes:
+            assert {k: n for k, n in run.changed.items() if n} == run.view()
+        if closes:
+            closed = {g: r for g, r in expected.items() if g[0] + window.size_us <= plan}
+            assert dict(run.final) == flat(closed)
+
+
+@settings(max_examples=80, deadline=None)
+@given(batches, window, st.booleans(), st.integers(0, 2**16))
+def test_retractions_equal_a_recomputation_and_cancel_out(batches, window, is_weak, seed):
+    """Rows come and go; the view follows; and when all are taken back nothing is left."""
+    rng = np.random.default_rng(seed)
+    spec = AggregateSpec(
+        (Column("k", pa.string()), Column("j", pa.int32())), window, aggregates(), "at",
+        retracts=True, changes=True,
+    )  # fmt: skip
+    run = Pipeline(spec, 2, weak if is_weak else None)
+    alive: Counter = Counter()
+    history = []
+
+    def feed(deltas):
+        rows, count = [r for r, _ in deltas], [n for _, n in deltas]
+        half = len(rows) // 2
+        run.step(
+            [
+                run.op.partials(to_table(rows[:half], count[:half])),
+                run.op.partials(to_table(rows[half:], count[half:])),
+            ]
+        )
+        for r, n in deltas:
+            alive[r] += n
+        counted = [(w, r, n) for r, n in alive.items() for w in windows_of(r[5], window)]
+        assert run.view() == flat(reference(counted, window))
+        assert {k: n for k, n in run.changed.items() if n} == run.view()
+
+    for batch in batches:
+        deltas = [(r, int(rng.integers(1, 4))) for _, r in batch]
+        for r, n in sorted(alive.items(), key=repr):
+            if n and rng.random() < 0.5:
+                deltas.append((r, -int(rng.integers(1, n + 1))))
+        history.append(deltas)
+        feed(deltas)
+    for deltas in history:
+        feed([(r, -n) for r, n in deltas] if len(history) == 1 else [])
+    everything = [(r, -n) for r, n in alive.items() if n]
+    feed(everything)
+    assert run.view() == {}
