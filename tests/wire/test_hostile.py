@@ -1,4 +1,4 @@
-"""Damaged and malicious record batches: an error or whole records, never a crash, a hang or a leak."""
+"""Damaged and malicious record batches: an error or whole records, never a crash or a hang."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_arbitrary_bytes(data):
 
 def test_each_flip_after_the_checksum_is_detected():
     """With checksums verified, any one flipped bit that they cover is an error."""
-    data = bytes(encode(VALUES, VALUES, np.arange(40))[0])
+    data = bytes(encode(None, VALUES[:2], np.arange(2))[0])
     for at in range(17 * 8, len(data) * 8):
         damaged = bytearray(data)
         damaged[at // 8] ^= 1 << (at % 8)

@@ -81,7 +81,7 @@ class App(Flow):
         """Runs the pipeline in the foreground, until `stop`, Ctrl-C, SIGTERM or one of these.
 
         Args:
-            seconds: how long to run after the log can be used.
+            seconds: how long to run, from the first batch on.
             on_start: called with the log's address once the log can be used.
             on_progress: called after each batch, on another thread.
             on_idle: called when all that is in the log has been read, on another thread.
@@ -98,12 +98,26 @@ class App(Flow):
 
         def started(address: str) -> None:
             self.address = address
-            began.append(time.monotonic())
             if on_start:
                 on_start(address)
 
+        def began_at() -> float:
+            if not began:
+                began.append(time.monotonic())
+            return began[0]
+
+        def progressed(progress: Progress) -> None:
+            began_at()
+            if on_progress:
+                on_progress(progress)
+
+        def idled() -> None:
+            began_at()
+            if on_idle:
+                on_idle()
+
         def ended() -> bool:
-            over = limit_s is not None and time.monotonic() - began[0] >= limit_s
+            over = limit_s is not None and bool(began) and time.monotonic() - began[0] >= limit_s
             return over or self._stop.is_set() or (until is not None and until())
 
         _make_directory(self.directory)
@@ -113,8 +127,8 @@ class App(Flow):
                 graph,
                 self.settings,
                 address,
-                on_progress=on_progress or (lambda _: None),
-                on_idle=on_idle or (lambda: None),
+                on_progress=progressed,
+                on_idle=idled,
                 until=ended,
                 rebuild=rebuild,
             )

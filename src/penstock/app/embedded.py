@@ -50,11 +50,8 @@ class EmbeddedBroker:
 
     def _launch(self, known: str | None) -> None:
         """Takes the address of before where it is free, so that producers find the log again."""
-        if known and not _free(known):
-            known = None
-        self._process = BrokerProcess(
-            self.directory / "log", listen=known or "127.0.0.1:0", die_with_parent=True
-        )
+        listen = known if known and _free(known) else "127.0.0.1:0"
+        self._process = BrokerProcess(self.directory / "log", listen=listen)
         self._process.start()
         self.address = self._process.address
         new = self.directory / f"{ADDRESS_FILE}.new"
@@ -62,13 +59,13 @@ class EmbeddedBroker:
         new.replace(self.directory / ADDRESS_FILE)
 
     def _watch(self) -> None:
+        """Restarts a broker that died; clients are patient meanwhile."""
         while not self._stopping.wait(WATCH_S):
-            dead = (
-                not self._process.alive if self._process is not None else not _answers(self.address)
-            )
-            if dead:
-                # Tried again in a moment, while clients are patient.
-                with contextlib.suppress(PenstockError, OSError):
+            with contextlib.suppress(PenstockError, OSError):  # tried again in a moment
+                if self._process is not None:
+                    if not self._process.is_running():
+                        self._process.start()
+                elif not _answers(self.address):
                     self._launch(self.address)
 
 

@@ -1,7 +1,8 @@
 """Committed offsets of consumer groups: a table in memory, a journal on disk.
 
-DATA/groups/offsets.journal     one JSON record per commit: [group, time, [[topic, partition, offset, epoch, metadata], ...]]
-                                or, for what is forgotten: [group, null, [[topic, partition], ...]]
+DATA/groups/offsets.journal     one JSON record per commit,
+    [group, time, [[topic, partition, offset, epoch, metadata], ...]], or what is forgotten,
+    [group, null, [[topic, partition], ...]]
 """
 
 from __future__ import annotations

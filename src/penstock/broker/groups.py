@@ -1,7 +1,7 @@
 """Consumer groups, classic protocol: a pure state machine. Time and tokens come in, replies go out.
 
     EMPTY -> PREPARING      a member joins
-    PREPARING -> COMPLETING all members have joined again, or the rebalance timeout is over: a new generation
+    PREPARING -> COMPLETING all have joined again, or their time is over: a new generation
     COMPLETING -> STABLE    the leader has sent the assignment
     COMPLETING, STABLE -> PREPARING     a member joins, changes, leaves or dies
     PREPARING -> EMPTY      nobody joined again

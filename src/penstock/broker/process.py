@@ -94,14 +94,14 @@ class BrokerProcess:
             stdin=subprocess.DEVNULL,
             stderr=self._stderr,
             text=True,
-            start_new_session=True,  # Ctrl-C goes to the owner, which then stops the broker in order
+            start_new_session=True,  # Ctrl-C is for the owner, which then stops the broker
         )
         line = self._first_line(self._child)
         if not line.startswith("listening on "):
             self.kill()
             raise SetupError(
-                f"expected the broker to listen within {START_S_MAX:.0f} s, found {line!r}; what it "
-                "wrote to standard error says why"
+                f"expected the broker to listen within {START_S_MAX:.0f} s, found {line!r}; "
+                "what it wrote to standard error says why"
             )
         self.address = line.removeprefix("listening on ").strip()
         return self

@@ -257,8 +257,8 @@ class Broker:
             self._handle(connection, frame)
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise ProtocolError(
-                f"expected a whole request in {len(frame)} bytes, found that it ends early or holds "
-                f"no valid text ({error})"
+                f"expected a whole request in {len(frame)} bytes, found that it ends early or "
+                f"holds no valid text ({error})"
             ) from None
 
     def _handle(self, connection: Connection, frame: memoryview) -> None:

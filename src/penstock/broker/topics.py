@@ -1,6 +1,6 @@
 """The topics of a data directory: which there are, and their partitions.
 
-    DATA/topics/NAME/topic.json     id, partition count, settings; written last, so it makes the topic exist
+    DATA/topics/NAME/topic.json     id, partition count, settings; written last
     DATA/topics/NAME/0/...          one directory per partition (see `penstock.log.partition`)
     DATA/trash/...                  deleted topics on their way out
 
@@ -150,7 +150,7 @@ class Topics:
             raise LimitError(f"expected at most {TOPICS_MAX} topics; delete one first")
         if in_topic > PARTITIONS_PER_TOPIC_MAX:
             raise LimitError(
-                f"expected at most {PARTITIONS_PER_TOPIC_MAX} partitions per topic, found {in_topic}"
+                f"expected up to {PARTITIONS_PER_TOPIC_MAX} partitions in a topic, found {in_topic}"
             )
         if self.partition_count + partitions > PARTITIONS_MAX:
             raise LimitError(

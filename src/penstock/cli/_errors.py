@@ -1,4 +1,4 @@
-"""How commands fail: one clear message, no traceback unless `--debug`; no error on a closed pipe."""
+"""How commands fail: one clear message, a traceback with `--debug`; a closed pipe is no error."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class Plan:
 class LateViews:
     """Committed views that need not be there yet: before the first batch there are none."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, where: Path | str) -> None:
+        self._where = where
         self._lock = threading.Lock()
         self._views: Views | None = None
 
@@ -64,7 +64,7 @@ class LateViews:
                 from penstock.serve import Views
 
                 with contextlib.suppress(PenstockError, OSError):
-                    self._views = Views(self._directory)
+                    self._views = Views(self._where)
             return self._views
 
     @property

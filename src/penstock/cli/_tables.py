@@ -12,8 +12,6 @@ import click
 import orjson
 import pyarrow as pa
 
-from penstock.web import kind, plain_values
-
 FORMATS: Final = ("table", "json", "csv")
 CELL_CHARS_MAX: Final = 60  # of a cell in a table: one long value must not hide the others
 ROWS_AT_ONCE: Final = 10_000  # turned into text at once, so that a large answer needs little memory
@@ -21,6 +19,8 @@ ROWS_AT_ONCE: Final = 10_000  # turned into text at once, so that a large answer
 
 def write_table(table: pa.Table, form: str, out: IO[str] | None = None) -> None:
     """Writes an Arrow table: `table` for people, `json` (a line a row) or `csv` for scripts."""
+    from penstock.web import kind, plain_values
+
     out = out or sys.stdout
     if form == "table":
         numbers = [kind(field.type) == "number" for field in table.schema]

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from penstock.core.time import duration_text
 from penstock.web import ViewSource, plain_values
+from penstock.web.series import key_columns, measures
 
 REFRESH_S: Final = 0.5  # between two drawings
 VIEWS_EVERY_S: Final = 2.0  # between two looks at the views: they cost more than the status
@@ -103,16 +104,15 @@ class Terminal:
             return
         self._looked = now
         for name in self._views.names():
-            self._newest[name] = newest_rows(self._views.table(name))
+            table = self._views.table(name)
+            keys = key_columns(table, self._views.keys(name))
+            self._newest[name] = newest_rows(table, measures(table, keys))
 
 
-def newest_rows(table: pa.Table) -> pa.Table:
-    """The largest rows of the newest window."""
+def newest_rows(table: pa.Table, numbers: list[str]) -> pa.Table:
+    """The rows of the newest window that are largest by the first of the numbers."""
     if "window_start" not in table.column_names or not table.num_rows:
         return table.slice(0, ROWS_SHOWN)
-    numbers = [
-        f.name for f in table.schema if pa.types.is_floating(f.type) or pa.types.is_integer(f.type)
-    ]
     order = ["window_start", *numbers[:1]]
     newest = table.sort_by([(name, "descending") for name in order]).slice(0, ROWS_SHOWN)
     latest = newest["window_start"][0]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 import orjson
 
 from penstock.cli._address import find_broker
 from penstock.cli._options import broker_option, client_settings
-from penstock.client import Client, Reader
 from penstock.core.time import instant_text, instant_us
 from penstock.errors import UserError
-from penstock.wire.columns import Records, header
+
+if TYPE_CHECKING:
+    from penstock.client import Client, Reader
+    from penstock.wire.columns import Records
 
 ROUND_RECORDS: Final = 10_000  # of one partition before another has its turn
 WAIT_S: Final = 1.0  # of one long poll while following
@@ -86,6 +88,8 @@ def consume(
 
     Order is kept within a partition.
     """
+    from penstock.client import Client, Reader
+
     address = find_broker(broker)
     out = sys.stdout.buffer
     with (
@@ -179,6 +183,8 @@ def _round(
 
 
 def _write(out: BinaryIO, topic: str, partition: int, records: Records, form: _Form) -> None:
+    from penstock.wire.columns import header
+
     values = records.values().to_pylist()
     if form.kind == "value":
         out.write(b"".join(b"%b\n" % (v or b"") for v in values))

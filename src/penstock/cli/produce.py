@@ -15,8 +15,6 @@ from penstock.cli._address import find_broker
 from penstock.cli._options import broker_option, client_settings
 from penstock.cli._progress import counter
 from penstock.cli._tables import note
-from penstock.client import Client, Producer
-from penstock.core.keys import murmur2_partitions
 from penstock.demo.source import Lines
 from penstock.errors import LimitError, UserError
 
@@ -81,6 +79,8 @@ def produce(
 
     Lines are sent as they come, whole blocks at a time, each once, in order within a partition.
     """
+    from penstock.client import Client, Producer
+
     if key_separator == "":
         raise UserError("expected a --key-separator of at least one character; found ''")
     address = find_broker(broker)
@@ -118,7 +118,7 @@ def _blocks(file: str) -> Iterator[list[bytes]]:
         if longest >= LINE_BYTES_MAX:
             raise LimitError(
                 f"expected lines of less than {LINE_BYTES_MAX} bytes (LINE_BYTES_MAX); found one "
-                f"of {longest} or more. The lines before it were sent; no broker takes such a record"
+                f"of {longest} or more. Those before it were sent; no broker takes such a record"
             )
         yield block
 
@@ -132,6 +132,8 @@ def _partitions(
     turn = (np.arange(sent, sent + count) // TURN_RECORDS) % partitions
     if keys is None:
         return turn
+    from penstock.core.keys import murmur2_partitions
+
     by_key = murmur2_partitions(keys, partitions)
     return np.where(by_key < 0, turn, by_key)
 

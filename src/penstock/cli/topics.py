@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pyarrow as pa
@@ -10,8 +10,10 @@ import pyarrow as pa
 from penstock.cli._address import find_broker
 from penstock.cli._options import broker_option, client_settings
 from penstock.cli._tables import FORMATS, note, write_table
-from penstock.client import Client
 from penstock.errors import UserError
+
+if TYPE_CHECKING:
+    from penstock.client import Client
 
 _form = click.option(
     "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True
@@ -19,6 +21,8 @@ _form = click.option(
 
 
 def _client(broker: str | None) -> Client:
+    from penstock.client import Client
+
     return Client(find_broker(broker), **client_settings())
 
 

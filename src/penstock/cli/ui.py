@@ -23,6 +23,7 @@ Example:
 @click.option("--port", type=click.IntRange(1, 65535), help="Default: 8750, or the next free one.")
 def ui(app: str, port: int | None) -> None:
     """Serve the live page of APP (a pipeline's name or directory) until Ctrl-C."""
+    from penstock.cli._host import LateViews
     from penstock.serve import Views
     from penstock.web import Server
 
@@ -36,7 +37,7 @@ def ui(app: str, port: int | None) -> None:
         del history  # a reader of committed state has none
         return committed_status(views.status(), Path(app).name, started_us)
 
-    server = Server(views, status, port=port)
+    server = Server(LateViews(app), status, port=port)
     note(f"serving {app} on {server.url}; Ctrl-C stops")
     stop.wait()
     server.close()

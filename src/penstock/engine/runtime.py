@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,7 +89,8 @@ def run_pipeline(
     try:
         host.run(driver, on_progress, until, on_idle)
     finally:
-        session.stop()
+        with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
+            session.stop()
         log.close()
 
 

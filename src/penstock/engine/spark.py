@@ -135,10 +135,13 @@ class SparkHost:
             .option("checkpointLocation", str(self._checkpoint))
             .start()
         )
+        failed: Exception | None = None
         try:
             while not self._stop.is_set() and not until():
                 if query.awaitTermination(0.1):
                     break
+        except Exception as error:  # noqa: BLE001 - the query's own failure, or a JVM that is gone
+            failed = error
         finally:
             self._stop.set()
             self._idle.wait(STOP_S)
@@ -147,8 +150,11 @@ class SparkHost:
             shutil.rmtree(self._checkpoint, ignore_errors=True)
         if self._failure is not None:
             raise self._failure
-        if (error := query.exception()) is not None:
-            raise PenstockError(f"expected Spark to go on; found: {error}")
+        if failed is not None:
+            raise PenstockError(
+                f"expected Spark to go on; found: {_short(failed)}. Its log is beside the checkpoint in "
+                f"{str(self._checkpoint.parent)!r}. What was committed is safe: run the pipeline again"
+            ) from failed
 
     def stop(self) -> None:
         """Ends `run` after the batch in flight."""

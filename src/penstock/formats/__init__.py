@@ -1,0 +1,1 @@
+"""Formats of records: rows to columns and back."""

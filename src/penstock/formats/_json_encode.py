@@ -21,7 +21,9 @@ from penstock.errors import LimitError, SchemaError, UserError
 from penstock.formats import _json_pieces as kernels
 from penstock.formats._json_text import PADDING
 
-CHUNK_ROWS: Final = 16_384  # encoded at a time, so that a chunk's text stays in the processor's cache
+CHUNK_ROWS: Final = (
+    16_384  # encoded at a time, so that a chunk's text stays in the processor's cache
+)
 ROW_BYTES_MAX: Final = 2**31 - 1  # of all rows of one chunk: Arrow's offsets are 32 bits
 
 
@@ -96,7 +98,11 @@ def _pieces(array: pa.Array, name: str) -> _Pieces:
     type_ = array.type
     if pa.types.is_dictionary(type_):
         return _pieces(array.dictionary_decode(), name)
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+    if (
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_string_view(type_)
+    ):
         return _text_pieces(array.cast(pa.large_string()))
     if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
         return _time_pieces(array, name)

@@ -8,7 +8,8 @@ Speed comes from three expectations, none of which is needed for correctness: a 
 order of the row before; a key is spelled `"name":`; a value is of the schema's type.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: ignore-errors
+# (these functions have Numba's types, which mypy can't see)
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ Pieces are text one after another with the positions between them (one more than
 sizes every output for the worst case and `PADDING`; a kernel writes words whole, past a piece's end.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: ignore-errors
+# (these functions have Numba's types, which mypy can't see)
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ slow path. Doubles: W. D. Clinger, *How to read floating point numbers accuratel
 mantissa and the power of ten are exact; else D. Lemire, *Number parsing at a gigabyte per second* (2021).
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: ignore-errors
+# (these functions have Numba's types, which mypy can't see)
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ from penstock.formats._words import (
     U8_IN,
     U64,
     bits_of_double,
+    called,
     digit_count,
     digits_value,
     double_of_bits,
-    called,
     inlined,
     leading_zeros,
     multiply_high,

@@ -5,7 +5,8 @@ Invariant: what these functions accept is valid JSON (RFC 8259) in valid UTF-8; 
 satisfies `0 <= p <= end <= len(buffer)`; a position handed back never exceeds `end`.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: ignore-errors
+# (these functions have Numba's types, which mypy can't see)
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from penstock.formats._words import (
     ONES,
     U8_IN,
     U64,
-    digit_count,
     called,
+    digit_count,
     inlined,
     trailing_zeros,
     word,

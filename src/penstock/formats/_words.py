@@ -5,11 +5,12 @@ proves that `index + 8 <= len(array)`, or uses `word`, which does and fills with
 All arithmetic on words is unsigned; an `np.uint64` never meets a signed integer here, because
 Numba would turn the pair into a float.
 
-Source of the tricks: H. S. Warren, *Hacker's Delight*, 2nd edition, section 6-1 (the first zero byte);
-D. Lemire, *Quickly parsing eight digits* (2022).
+Source of the tricks: H. S. Warren, *Hacker's Delight*, 2nd edition, section 6-1 (the first zero
+byte); D. Lemire, *Quickly parsing eight digits* (2022).
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: ignore-errors
+# (these functions have Numba's types, which mypy can't see)
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ U8_IN: Final = types.Array(types.uint8, 1, "C", readonly=True)  # a writable arr
 U8_OUT: Final = types.uint8[::1]
 I64_OUT: Final = types.int64[::1]
 
-# How the functions that kernels call are compiled: into their callers, which alone have signatures and
-# a cache on disk, and without counting references to arrays, which would cost more than the work.
-# `inlined` is for the usual way through a row (an array is seven arguments to a call), `called` for
-# what is rare or long.
+# How the functions that kernels call are compiled: into their callers, which alone have signatures
+# and a cache on disk, and without counting references to arrays, which costs more than the work.
+# `inlined` is for the usual way through a row (an array is seven arguments to a call), `called`
+# for what is rare or long.
 called: Final = njit(nogil=True, error_model="numpy", _nrt=False)
 inlined: Final = njit(nogil=True, error_model="numpy", _nrt=False, forceinline=True)
 

@@ -29,18 +29,16 @@ from crc32c import crc32c
 from penstock.log.errors import AppendError, OffsetRangeError, Refusal, StorageError
 from penstock.log.files import LogFile, LogFiles
 from penstock.log.producers import Producers
-from penstock.log.segment import Segment
+from penstock.log.segment import LEADER_EPOCH, Segment
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
 
-__all__ = ["Appended", "LogConfig", "Partition", "SyncTask"]
+__all__ = ["LEADER_EPOCH", "Appended", "LogConfig", "Partition", "SyncTask"]
 
 CHECKPOINT_BYTES: Final = 64 << 20
 """Bytes appended between two checkpoints: what recovery has to scan after a crash (about 50 ms)."""
 RELATIVE_OFFSETS_MAX: Final = (1 << 31) - 1
 """Most offsets in a segment, as in Kafka."""
-LEADER_EPOCH: Final = 0
-"""There is one broker, so leadership never changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +262,7 @@ class Partition:
         ):
             raise AppendError(
                 Refusal.INVALID_RECORD,
-                f"expected data with as many records as offsets, found {header.record_count} records, "
+                f"expected data, as many records as offsets, found {header.record_count} records, "
                 f"last offset delta {header.last_offset_delta}, attributes {header.attributes:#x}",
             )
         if not header.is_known_codec:

@@ -17,10 +17,12 @@ from penstock.log.index import INTERVAL_BYTES, NO_TIME, Checkpoint, SparseIndex
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, Buffer, Header
 
-__all__ = ["Segment", "segment_name"]
+__all__ = ["LEADER_EPOCH", "Segment", "segment_name"]
 
 SCAN_BYTES: Final = 8 << 20
 """Bytes read at a time while a segment is scanned for recovery."""
+LEADER_EPOCH: Final = 0
+"""There is one broker, so leadership never changes."""
 HINTS_MAX: Final = 64
 """Positions remembered of where reads ended: the next read of the same reader starts there."""
 
@@ -94,7 +96,7 @@ class Segment:
                 chunk = self.file.read(self.size, first.size)
             taken = 0
             for position, header in batches.iterate(chunk):
-                if header.base_offset < self.next_offset:
+                if (header.base_offset, header.leader_epoch) != (self.next_offset, LEADER_EPOCH):
                     return
                 if not batches.checksum_matches(chunk, position, header):
                     return

@@ -7,7 +7,7 @@ batch.
         12      4  partition leader epoch      the broker's to write; outside the checksum
         16      1  magic                       2
         17      4  CRC-32C                     of everything from byte 21 on
-        21      2  attributes                  bits 0-2 codec, 3 append time, 4 transactional, 5 control
+        21      2  attributes                  0-2 codec, 3 append time, 4 transactional, 5 control
         23      4  last offset delta
         27      8  base timestamp (ms)
         35      8  max timestamp (ms)
@@ -132,10 +132,10 @@ class Header(NamedTuple):
             return f"expected a record batch of format {MAGIC}, found {self.magic}"
         if self.length < HEADER_BYTES - PREFIX_BYTES:
             return f"expected a length of at least 49, found {self.length}"
-        if self.count < 0 or self.last_offset_delta < 0 or self.base_offset < 0:
+        if self.record_count < 0 or self.last_offset_delta < 0 or self.base_offset < 0:
             return (
                 f"expected offsets and counts of 0 or more, found base offset {self.base_offset}, "
-                f"last offset delta {self.last_offset_delta}, {self.count} records"
+                f"last offset delta {self.last_offset_delta}, {self.record_count} records"
             )
         return None
 

@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions as GroupPartitions
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+_groups = itertools.count()
+
+
+@pytest.fixture
+def group() -> str:
+    """A new consumer group."""
+    return f"group-{next(_groups)}"
+
+
+@pytest.fixture
+def admin(address: str) -> AdminClient:
+    """librdkafka's administration client."""
+    return AdminClient({"bootstrap.servers": address})
+
+
+def consumer(address: str, group: str, **more: Any) -> Consumer:
+    """A consumer that begins at the start."""
+    return Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 200,
+            **more,
+        }
+    )
+
+
+def produce(
+    address: str, topic: str, values: list[bytes], partition: int = -1, **more: Any
+) -> None:
+    """Produces values and waits for all to be acknowledged."""
+    errors: list[Any] = []
+    client = Producer({"bootstrap.servers": address, "linger.ms": 1, **more})
+    for value in values:
+        client.produce(
+            topic,
+            value,
+            partition=partition,
+            on_delivery=lambda error, _: errors.append(error) if error else None,
+        )
+    assert client.flush(20) == 0
+    assert not errors
+
+
+def poll(client: Consumer, count: int, timeout_s: float = 15) -> list[bytes]:
+    """The next `count` values."""
+    values: list[bytes] = []
+    deadline = time.monotonic() + timeout_s
+    while len(values) < count and time.monotonic() < deadline:
+        for message in client.consume(count - len(values), 0.1):
+            assert message.error() is None
+            values.append(message.value() or b"")
+    return values
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_produce_and_consume(
+    address: str, topic: str, group: str, acks: str, compression: str
+) -> None:
+    """librdkafka gets back what it produced, with every kind of acknowledgement and compression."""
+    values = [b"value %d" % n for n in range(500)]
+    produce(address, topic, values, 0, acks=acks, **{"compression.type": compression})
+    client = consumer(address, group)
+    client.assign([TopicPartition(topic, 0, 0)])
+    assert poll(client, 500) == values
+    client.close()
+
+
+def test_idempotent_producer(address: str, topic: str, group: str) -> None:
+    """An idempotent producer works; its records are there once, in order."""
+    values = [b"%d" % n for n in range(2000)]
+    produce(address, topic, values, 1, **{"enable.idempotence": True})
+    client = consumer(address, group)
+    client.assign([TopicPartition(topic, 1, 0)])
+    assert poll(client, 2000) == values
+    client.close()
+
+
+def test_transactions_are_refused_clearly(address: str) -> None:
+    """A transactional producer learns at once that there are no transactions here."""
+    client = Producer({"bootstrap.servers": address, "transactional.id": "t"})
+    with pytest.raises(KafkaException):
+        client.init_transactions(3)
+
+
+def test_seek_by_offset_and_time(address: str, topic: str, group: str) -> None:
+    """A consumer begins at any offset, or at the first record of a time, to the record."""
+    client = Producer({"bootstrap.servers": address, "linger.ms": 50})
+    for n in range(100):
+        client.produce(topic, b"%d" % n, partition=0, timestamp=1_000_000 + 10 * n)
+    client.flush()
+    reader = consumer(address, group)
+    (found,) = reader.offsets_for_times([TopicPartition(topic, 0, 1_000_000 + 355)], timeout=5)
+    assert found.offset == 36
+    reader.assign([TopicPartition(topic, 0, 36)])
+    assert poll(reader, 3) == [b"36", b"37", b"38"]
+    assert reader.get_watermark_offsets(TopicPartition(topic, 0)) == (0, 100)
+    reader.close()
+
+
+def test_committed_offsets(address: str, topic: str, group: str) -> None:
+    """A group goes on where it committed, with the commit's metadata kept."""
+    produce(address, topic, [b"%d" % n for n in range(10)], 0)
+    first = consumer(address, group)
+    first.subscribe([topic])
+    assert len(poll(first, 10)) == 10
+    first.commit(offsets=[TopicPartition(topic, 0, 4, "note")], asynchronous=False)
+    first.close()
+    second = consumer(address, group)
+    (found,) = second.committed([TopicPartition(topic, 0)], timeout=5)
+    assert (found.offset, found.metadata) == (4, "note")
+    second.subscribe([topic])
+    assert poll(second, 6) == [b"4", b"5", b"6", b"7", b"8", b"9"]
+    second.close()
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+def test_two_members_share_and_hand_over(
+    address: str, topic: str, group: str, strategy: str
+) -> None:
+    """Two members of a group get a partition each; when one leaves, the other gets both."""
+    options = {"partition.assignment.strategy": strategy}
+    members = [consumer(address, group, **options) for _ in range(2)]
+    for one in members:
+        one.subscribe([topic])
+    wait_for(members, lambda: [len(one.assignment()) for one in members] == [1, 1])
+    produce(address, topic, [b"x"], 0)
+    produce(address, topic, [b"y"], 1)
+    got = poll(members[0], 1) + poll(members[1], 1)
+    assert sorted(got) == [b"x", b"y"]
+    members[1].close()
+    wait_for(members[:1], lambda: len(members[0].assignment()) == 2)
+    members[0].close()
+
+
+def wait_for(members: list[Consumer], is_so: Any, timeout_s: float = 15) -> None:
+    """Polls the members until something is so."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline
+        for one in members:
+            one.poll(0.05)
+
+
+def test_topic_administration(admin: AdminClient) -> None:
+    """Topics are made, described, grown, configured and deleted."""
+    admin.create_topics([NewTopic("admin", 2, config={"retention.ms": "5000"})])["admin"].result()
+    with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
+        admin.create_topics([NewTopic("admin", 2)])["admin"].result()
+    with pytest.raises(KafkaException, match="INVALID_CONFIG"):
+        compact = NewTopic("compact", 1, config={"cleanup.policy": "compact"})
+        admin.create_topics([compact])["compact"].result()
+    with pytest.raises(KafkaException, match="INVALID_REPLICATION_FACTOR"):
+        admin.create_topics([NewTopic("three", 1, 3)])["three"].result()
+    with pytest.raises(KafkaException, match="TOPIC_EXCEPTION"):
+        admin.create_topics([NewTopic("../x", 1)])["../x"].result()
+    admin.create_partitions([NewPartitions("admin", 3)])["admin"].result()
+    assert len(admin.list_topics("admin", 5).topics["admin"].partitions) == 3
+    resource = ConfigResource(ResourceType.TOPIC, "admin")
+    before = admin.describe_configs([resource])[resource].result()
+    assert before["retention.ms"].value == "5000"
+    assert before["segment.bytes"].is_default
+    change = ConfigEntry("segment.bytes", "4096", incremental_operation=AlterConfigOpType.SET)
+    changed = ConfigResource(ResourceType.TOPIC, "admin", incremental_configs=[change])
+    admin.incremental_alter_configs([changed])[changed].result()
+    after = admin.describe_configs([resource])[resource].result()
+    assert after["segment.bytes"].value == "4096"
+    admin.delete_topics(["admin"])["admin"].result()
+    assert "admin" not in admin.list_topics(timeout=5).topics
+
+
+def test_broker_settings_are_described(admin: AdminClient) -> None:
+    """The broker's own settings can be looked at."""
+    resource = ConfigResource(ResourceType.BROKER, "1")
+    found = admin.describe_configs([resource])[resource].result()
+    assert found["socket.request.max.bytes"].value == str(100 << 20)
+
+
+def test_group_administration(admin: AdminClient, address: str, topic: str, group: str) -> None:
+    """Groups are listed, described and deleted; their offsets can be altered and deleted."""
+    produce(address, topic, [b"a"], 0)
+    member = consumer(address, group)
+    member.subscribe([topic])
+    assert poll(member, 1) == [b"a"]
+    member.commit(asynchronous=False)
+    described = admin.describe_consumer_groups([group])[group].result()
+    assert described.state.name == "STABLE"
+    assert len(described.members) == 1
+    assert group in [one.group_id for one in admin.list_consumer_groups().result().valid]
+    with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
+        admin.delete_consumer_groups([group])[group].result()
+    member.close()
+    altered = [GroupPartitions(group, [TopicPartition(topic, 0, 0)])]
+    admin.alter_consumer_group_offsets(altered)[group].result()
+    listed = admin.list_consumer_group_offsets([GroupPartitions(group)])[group].result()
+    assert [(one.partition, one.offset) for one in listed.topic_partitions] == [(0, 0)]
+    admin.delete_consumer_groups([group])[group].result()
+    assert group not in [one.group_id for one in admin.list_consumer_groups().result().valid]
+
+
+def test_offsets_and_record_deletion(admin: AdminClient, address: str, topic: str) -> None:
+    """Offsets are listed by every mark; deleted records move the start."""
+    produce(address, topic, [b"%d" % n for n in range(10)], 0)
+    place = TopicPartition(topic, 0)
+    admin.delete_records([TopicPartition(topic, 0, 4)])[place].result()
+
+    def offset(spec: Any) -> int:
+        return int(admin.list_offsets({place: spec})[place].result().offset)
+
+    assert offset(OffsetSpec.earliest()) == 4
+    assert offset(OffsetSpec.latest()) == 10
+    assert 4 <= offset(OffsetSpec.max_timestamp()) < 10
+    assert offset(OffsetSpec.for_timestamp(1 << 50)) == -1
+
+
+def test_topics_are_made_on_first_use(address: str) -> None:
+    """A producer may write to a topic that isn't there yet, as with Kafka's defaults."""
+    produce(address, "made-by-use", [b"a"])
+
+
+def test_long_poll_wakes_at_once(address: str, topic: str, group: str) -> None:
+    """A consumer that waits gets a record within milliseconds of its being produced."""
+    reader = consumer(address, group, **{"fetch.wait.max.ms": 5000})
+    reader.assign([TopicPartition(topic, 0, 0)])
+    reader.poll(0.3)
+    delays = []
+    writer = Producer({"bootstrap.servers": address, "linger.ms": 0})
+    writer.list_topics(topic, timeout=5)
+    for _ in range(10):
+        began = time.monotonic()
+        writer.produce(topic, b"x", partition=0)
+        writer.poll(0)
+        assert reader.poll(5) is not None
+        delays.append(time.monotonic() - began)
+    reader.close()
+    assert sorted(delays)[5] < 0.2
+
+
+# -- kafka-python ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kafka_python() -> Iterator[Any]:
+    """The kafka-python package."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield pytest.importorskip("kafka")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compression", [None, "gzip", "snappy", "lz4", "zstd"])
+def test_kafka_python(
+    kafka_python: Any, address: str, topic: str, group: str, compression: str | None
+) -> None:
+    """kafka-python produces, consumes in a group, commits, and goes on from its commit."""
+    try:
+        writer = kafka_python.KafkaProducer(
+            bootstrap_servers=address, acks="all", compression_type=compression, linger_ms=5
+        )
+    except AssertionError as error:
+        pytest.skip(f"kafka-python has no library for {compression}: {error}")
+    for n in range(100):
+        writer.send(topic, b"%d" % n, partition=n % 2, timestamp_ms=5000 + n)
+    writer.flush()
+    writer.close()
+    options = {
+        "bootstrap_servers": address,
+        "group_id": group,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "consumer_timeout_ms": 8000,
+    }
+    reader = kafka_python.KafkaConsumer(topic, **options)
+    got = [message.value for message in itertools.islice(reader, 100)]
+    assert sorted(got, key=int) == [b"%d" % n for n in range(100)]
+    reader.commit()
+    place = kafka_python.TopicPartition(topic, 0)
+    assert reader.committed(place) == 50
+    assert reader.offsets_for_times({place: 5051})[place].offset == 26
+    assert reader.beginning_offsets([place]) == {place: 0}
+    assert reader.end_offsets([place]) == {place: 50}
+    reader.close()
+
+
+# -- kcat ------------------------------------------------------------------------------------------
+
+
+def test_kcat(address: str, topic: str) -> None:
+    """kcat produces, lists and consumes."""
+    kcat = shutil.which("kcat")
+    if kcat is None:
+        pytest.skip("kcat is not on PATH")
+    base = [kcat, "-b", address, "-t", topic]
+    subprocess.run([*base, "-P", "-p", "0"], input=b"a\nb\nc\n", check=True, timeout=20)
+    out = subprocess.run(
+        [*base, "-C", "-p", "0", "-o", "1", "-e", "-q"],
+        capture_output=True,
+        check=True,
+        timeout=20,
+    )
+    assert out.stdout == b"b\nc\n"
+
+
+def test_many_clients_at_once(address: str, topic: str) -> None:
+    """Producers that write at the same time all get their records in."""
+    values = [[b"%d-%d" % (n, m) for m in range(200)] for n in range(8)]
+    threads = [
+        threading.Thread(target=produce, args=(address, topic, one, 0), kwargs={"acks": "all"})
+        for one in values
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    reader = consumer(address, "unused")
+    reader.assign([TopicPartition(topic, 0, 0)])
+    got = poll(reader, 1600)
+    reader.close()
+    for one in values:
+        assert [value for value in got if value in set(one)] == one

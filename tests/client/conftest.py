@@ -1,0 +1,107 @@
+"""Brokers to run the client against: ours, and Apache Kafka where it can be had."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from penstock.broker.process import BrokerProcess
+from penstock.client import Client
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+_names = (f"topic-{i}" for i in itertools.count())
+
+
+class Broker(Protocol):
+    """A broker that can be killed and started again at the same address."""
+
+    address: str
+
+    def kill(self) -> None: ...
+
+    def restart(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Embedded:
+    """Our own broker."""
+
+    def __init__(self, data: Path) -> None:
+        self._process = BrokerProcess(data).start()
+        self.address = self._process.address
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def restart(self) -> None:
+        self._process.start()
+
+    def stop(self) -> None:
+        self._process.stop()
+
+
+class Kafka:
+    """Apache Kafka."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._process = _kafka().KafkaProcess(data)
+        self.address = self._process.address
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def restart(self) -> None:
+        self._process = _kafka().KafkaProcess(self._data)
+
+    def stop(self) -> None:
+        self._process.kill()
+
+
+def _kafka() -> Any:
+    """The module that starts Kafka; a skip with the reason where it can't."""
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.append(str(BENCHMARKS))
+    kafka = pytest.importorskip("peers.kafka", reason="benchmarks/peers/kafka.py is not there")
+    if reason := kafka.available():
+        pytest.skip(reason)
+    return kafka
+
+
+@pytest.fixture(scope="session", params=["embedded", pytest.param("kafka", marks=pytest.mark.peer)])
+def broker(request, tmp_path_factory) -> Iterator[Broker]:
+    """A broker that all tests share."""
+    kind = Embedded if request.param == "embedded" else Kafka
+    one = kind(tmp_path_factory.mktemp(request.param))
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def embedded(tmp_path) -> Iterator[Broker]:
+    """A broker of our own for one test, which may kill it."""
+    one = Embedded(tmp_path / "data")
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def client(broker) -> Iterator[Client]:
+    """A client of the shared broker."""
+    with Client(broker.address, patience_s=20) as one:
+        yield one
+
+
+@pytest.fixture
+def topic(client) -> Iterator[str]:
+    """A new topic of two partitions."""
+    name = next(_names)
+    client.create_topic(name, 2)
+    yield name
+    client.delete_topic(name, missing_ok=True)

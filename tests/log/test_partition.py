@@ -1,0 +1,437 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.log.errors import AppendError, OffsetRangeError, Refusal, StorageError
+from penstock.log.files import LocalFiles, LogFiles
+from penstock.log.memory import MemoryFiles
+from penstock.log.partition import LogConfig, Partition
+from penstock.wire import batches
+
+NOW = 1_700_000_000_000
+SMALL = LogConfig(segment_bytes=2_000, retention_ms=-1)
+
+
+def batch(
+    count: int = 3, size: int = 40, first_ms: int = NOW, step_ms: int = 1, **kwargs: int
+) -> bytearray:
+    """A batch of `count` records."""
+    records = [(b"%d" % n, bytes(size)) for n in range(count)]
+    times = [first_ms + step_ms * n for n in range(count)]
+    return batches.build(records, timestamps_ms=times, **kwargs)
+
+
+def reopen(files: LogFiles, config: LogConfig = SMALL) -> Partition:
+    """The partition as a new process finds it."""
+    log = Partition(files, "p", config, NOW)
+    log.check()
+    return log
+
+
+def read_all(log: Partition, bytes_max: int = 700) -> list[bytes]:
+    """Every batch from the start offset on, through reads of `bytes_max`."""
+    found: list[bytes] = []
+    offset = log.start_offset
+    while offset < log.end_offset:
+        data = bytes(log.read(offset, bytes_max))
+        assert data
+        for at, header in batches.iterate(data):
+            found.append(data[at : at + header.size])
+            offset = header.next_offset
+        assert sum(len(one) for one in found[-len(list(batches.iterate(data))) :]) == len(data)
+    return found
+
+
+@pytest.fixture(params=["memory", "local"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> LogFiles:
+    """Both kinds of files: a log behaves the same on either."""
+    return MemoryFiles() if request.param == "memory" else LocalFiles(tmp_path)
+
+
+def test_append_read_reopen(files: LogFiles) -> None:
+    """What is appended is read back in order with patched offsets, also after a reopening."""
+    log = reopen(files)
+    written = []
+    for n in range(100):
+        one = batch(1 + n % 5)
+        assert log.append(one, NOW).base_offset == log.end_offset - (1 + n % 5)
+        written.append(bytes(one))
+    log.check()
+    assert len(log.segments) > 3
+    assert read_all(log) == written
+    assert read_all(log, 1) == written
+    assert read_all(log, 1 << 20) == written
+    log.close()
+    again = reopen(files)
+    assert again.end_offset == log.end_offset
+    assert read_all(again) == written
+    assert again.cut_bytes == 0
+
+
+def test_every_offset_finds_its_batch(files: LogFiles) -> None:
+    """A read at any offset begins with the batch that holds it, whatever was read before."""
+    log = reopen(files)
+    while log.end_offset < 300:
+        log.append(batch(7), NOW)
+    order = list(range(log.end_offset))
+    random.Random(1).shuffle(order)
+    for offset in order:
+        header = batches.parse(log.read(offset, 500))
+        assert header.base_offset <= offset < header.next_offset
+
+
+def test_large_reads_are_views(tmp_path: Path) -> None:
+    """A large read of local files maps them, and the view outlives a deletion of the file."""
+    log = Partition(LocalFiles(tmp_path), "p", LogConfig(), NOW)
+    for _ in range(20):
+        log.append(batch(100, 200), NOW)
+    view = log.read(0, 1 << 20)
+    assert isinstance(view, memoryview)
+    before = bytes(view)
+    log.delete_records(log.end_offset, NOW)
+    assert bytes(view) == before
+
+
+def test_clean_close_needs_no_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that was closed in order opens without reading its batches."""
+    log = Partition(LocalFiles(tmp_path), "p", SMALL, NOW)
+    for _ in range(100):
+        log.append(batch(), NOW)
+    log.close()
+
+    def refuse(*_: object) -> bool:
+        raise AssertionError("a batch was checked")
+
+    monkeypatch.setattr(batches, "checksum_matches", refuse)
+    assert Partition(LocalFiles(tmp_path), "p", SMALL, NOW).end_offset == log.end_offset
+
+
+def test_unclean_stop_scans_from_the_checkpoint_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash only the batches since the last checkpoint are read."""
+    files = MemoryFiles()
+    log = Partition(files, "p", LogConfig(), NOW)
+    for _ in range(50):
+        log.append(batch(), NOW)
+    log.sync(checkpoint=True)
+    for _ in range(3):
+        log.append(batch(), NOW)
+    log.sync()
+    checked = []
+    real: Callable[..., bool] = batches.checksum_matches
+    monkeypatch.setattr(batches, "checksum_matches", lambda *args: checked.append(1) or real(*args))
+    again = Partition(files, "p", LogConfig(), NOW)
+    assert again.end_offset == log.end_offset
+    assert len(checked) == 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 1 << 32))
+def test_crashes_lose_nothing_durable(data: st.DataObject, seed: int) -> None:
+    """After any appends, syncs and crashes the log is a prefix of what was appended and holds all
+    that was synced; producers are what a naive pass over the log gives.
+    """
+    chance = random.Random(seed)
+    files = MemoryFiles()
+    log = reopen(files)
+    model: list[bytes] = []
+    durable = 0
+    sequences: dict[int, int] = {}
+    steps = st.sampled_from(["append"] * 6 + ["sync", "checkpoint", "crash", "kill", "full"])
+    for step in data.draw(st.lists(steps, max_size=40)):
+        match step:
+            case "append":
+                producer = chance.randint(-1, 2)
+                count = chance.randint(1, 6)
+                one = batch(count, chance.randint(0, 200))
+                if producer >= 0:
+                    first = sequences.get(producer, 0)
+                    one = batch(
+                        count,
+                        chance.randint(0, 200),
+                        producer_id=producer,
+                        producer_epoch=0,
+                        base_sequence=first,
+                    )
+                    sequences[producer] = first + count
+                log.append(one, NOW)
+                model.append(bytes(one))
+            case "sync" | "checkpoint":
+                log.sync(checkpoint=step == "checkpoint")
+                durable = len(model)
+            case "full":
+                files.room_bytes = chance.randint(0, 100)
+                with pytest.raises(StorageError):
+                    log.append(batch(3, 200), NOW)
+                files.room_bytes = None
+            case _:
+                if step == "crash":
+                    files.crash(chance)
+                log = reopen(files)
+                found = read_all(log)
+                assert found == model[: len(found)]
+                assert len(found) >= durable
+                assert step == "crash" or len(found) == len(model)
+                model, durable = found, len(found)
+                sequences = naive_sequences(model)
+        log.check()
+        assert read_all(log) == model
+        assert {one: last + 1 for one, _, last, _ in log.producers.describe()} == sequences
+
+
+def naive_sequences(model: list[bytes]) -> dict[int, int]:
+    """The next sequence of each producer, by looking at every batch."""
+    headers = [batches.parse(one) for one in model]
+    return {one.producer_id: one.last_sequence + 1 for one in headers if one.producer_id >= 0}
+
+
+@pytest.mark.parametrize("cut", range(0, 420, 7))
+def test_torn_tail_is_cut(cut: int) -> None:
+    """Whatever number of bytes is missing at the end, the whole batches before it are kept."""
+    files = MemoryFiles()
+    log = Partition(files, "p", LogConfig(), NOW)
+    written = []
+    for _ in range(5):
+        one = batch(2)
+        log.append(one, NOW)
+        written.append(bytes(one))
+    size = log.size
+    file = files.open(log.active.path)
+    file.truncate(max(size - cut, 0))
+    again = Partition(files, "p", LogConfig(), NOW)
+    whole = max(size - cut, 0) // len(written[0])
+    assert read_all(again) == written[:whole]
+    again.append(batch(), NOW)
+    again.check()
+
+
+@settings(max_examples=150, deadline=None)
+@given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
+def test_flipped_bit_is_never_served(at: int, bit: int) -> None:
+    """With a bit flipped anywhere and no checkpoint, recovery keeps the batches before it, intact."""
+    files = MemoryFiles()
+    log = Partition(files, "p", LogConfig(), NOW)
+    written = []
+    for _ in range(8):
+        one = batch(2)
+        log.append(one, NOW)
+        written.append(bytes(one))
+    at %= log.size
+    files.damage(log.active.path, at, bit)
+    again = Partition(files, "p", LogConfig(), NOW)
+    assert read_all(again) == written[: at // len(written[0])]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    at=st.integers(0, 10_000), bit=st.integers(0, 7), name=st.sampled_from(["index", "producers"])
+)
+def test_damaged_side_files_are_rebuilt(at: int, bit: int, name: str) -> None:
+    """An index or a snapshot with a flipped bit is noticed and rebuilt from the log."""
+    files = MemoryFiles()
+    log = Partition(files, "p", SMALL, NOW)
+    for n in range(30):
+        one = batch(2, producer_id=5, producer_epoch=0, base_sequence=2 * n)
+        log.append(one, NOW)
+    log.close()
+    path = "p/producers" if name == "producers" else log.segments[at % 3].index_path
+    content = files.load(path)
+    assert content is not None
+    files.damage(path, at % len(content), bit)
+    again = reopen(files)
+    assert read_all(again) == read_all(log)
+    assert again.producers.describe()[0][:3] == (5, 0, 59)
+
+
+def test_segments_after_a_gap_are_set_aside() -> None:
+    """A segment that doesn't follow the one before is kept under another name and not served."""
+    files = MemoryFiles()
+    log = Partition(files, "p", SMALL, NOW)
+    for _ in range(40):
+        log.append(batch(), NOW)
+    log.close()
+    lost = log.segments[1]
+    files.delete(lost.path)
+    files.delete(lost.index_path)
+    again = reopen(files)
+    assert again.end_offset == lost.base_offset
+    assert again.cut_bytes > 0
+    assert any(name.endswith(".lost") for name in files.list("p"))
+
+
+def test_checkpoint_that_promises_too_much_is_not_believed() -> None:
+    """An index for more bytes than the file has is rebuilt from what is there."""
+    files = MemoryFiles()
+    log = Partition(files, "p", LogConfig(), NOW)
+    for _ in range(10):
+        log.append(batch(), NOW)
+    log.close()
+    files.open(log.active.path).truncate(log.size - 1)
+    again = reopen(files, LogConfig())
+    assert again.end_offset == log.end_offset - 3
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def refusal(log: Partition, one: bytearray) -> Refusal:
+    """The code that a batch is refused with; the log must be unchanged."""
+    end, size = log.end_offset, log.size
+    with pytest.raises(AppendError) as caught:
+        log.append(one, NOW)
+    assert (log.end_offset, log.size) == (end, size)
+    return caught.value.code
+
+
+def test_invalid_batches_are_refused(files: LogFiles) -> None:
+    """Each kind of wrong batch gets the protocol's code and leaves the log as it was."""
+    log = Partition(files, "p", LogConfig(max_message_bytes=500), NOW)
+    flipped = batch()
+    flipped[-1] ^= 1
+    assert refusal(log, flipped) is Refusal.CORRUPT_MESSAGE
+    assert refusal(log, batch()[:-1]) is Refusal.CORRUPT_MESSAGE
+    assert refusal(log, bytearray(10)) is Refusal.CORRUPT_MESSAGE
+    assert refusal(log, batch() + batch()) is Refusal.INVALID_RECORD
+    assert refusal(log, batch(1, 600)) is Refusal.MESSAGE_TOO_LARGE
+    assert refusal(log, batch(attributes=0x20)) is Refusal.INVALID_RECORD
+    assert refusal(log, batch(attributes=0x10)) is Refusal.INVALID_TXN_STATE
+    assert refusal(log, batch(attributes=0x07)) is Refusal.UNSUPPORTED_COMPRESSION_TYPE
+    assert refusal(log, batch(first_ms=NOW + 3_700_000)) is Refusal.INVALID_TIMESTAMP
+    assert refusal(log, batch(0)) is Refusal.INVALID_RECORD
+    old = batch()
+    old[16] = 1
+    assert refusal(log, old) is Refusal.INVALID_RECORD
+    assert log.append(batch(), NOW).base_offset == 0
+
+
+def test_full_disk_leaves_no_half_batch() -> None:
+    """A write that fails half-way is undone; with room again, appends go on."""
+    files = MemoryFiles()
+    log = Partition(files, "p", LogConfig(), NOW)
+    log.append(batch(), NOW)
+    files.room_bytes = 50
+    with pytest.raises(StorageError, match="make room"):
+        log.append(batch(), NOW)
+    log.check()
+    assert log.end_offset == 3
+    files.room_bytes = None
+    log.append(batch(), NOW)
+    assert reopen(files, LogConfig()).end_offset == 6
+
+
+def test_failed_sync_stops_writing() -> None:
+    """After a failed sync nobody can tell what the disk has, so nothing more is accepted."""
+    files = MemoryFiles()
+    log = Partition(files, "p", LogConfig(), NOW)
+    log.append(batch(), NOW)
+    files.fails_to_sync = True
+    with pytest.raises(StorageError):
+        log.sync()
+    files.fails_to_sync = False
+    with pytest.raises(StorageError, match="restart"):
+        log.append(batch(), NOW)
+    assert len(read_all(log)) == 1
+
+
+def test_offsets_out_of_range_are_refused(files: LogFiles) -> None:
+    """A read may begin from the start to the end of the log, and nowhere else."""
+    log = reopen(files)
+    log.append(batch(), NOW)
+    assert bytes(log.read(3, 100)) == b""
+    for offset in (-1, 4, 1 << 62):
+        with pytest.raises(OffsetRangeError):
+            log.read(offset, 100)
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    times=st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=5), max_size=30),
+    codec=st.sampled_from(["none", "zstd"]),
+    start=st.integers(0, 40),
+)
+def test_time_look_up_is_exact(times: list[list[int]], codec: str, start: int) -> None:
+    """The first record at or after a time is found to the record, as a naive search finds it."""
+    log = Partition(MemoryFiles(), "p", LogConfig(segment_bytes=600, retention_ms=-1), NOW)
+    naive: list[tuple[int, int]] = []
+    for group in times:
+        records = [(None, b"v" * 30)] * len(group)
+        one = batches.build(records, timestamps_ms=group, codec=codec)
+        base = log.append(one, NOW).base_offset
+        naive += [(base + n, time) for n, time in enumerate(group)]
+    start = min(start, log.end_offset)
+    log.delete_records(start, NOW)
+    naive = [one for one in naive if one[0] >= start]
+    for time in range(52):
+        expected = next((one for one in naive if one[1] >= time), None)
+        assert log.find_time(time) == expected
+    newest = max((time for _, time in naive), default=None)
+    expected = next((one for one in naive if one[1] == newest), None)
+    assert log.find_latest_time() == expected
+
+
+def test_append_time(files: LogFiles) -> None:
+    """With the broker's time, every record has the time of the append, and look-ups use it."""
+    log = Partition(files, "p", LogConfig(append_time=True), NOW)
+    assert log.append(batch(first_ms=5), NOW).append_time_ms == NOW
+    log.append(batch(first_ms=5), NOW + 10)
+    log.check()
+    assert log.find_time(NOW + 1) == (3, NOW + 10)
+
+
+# -- deletion --------------------------------------------------------------------------------------
+
+
+def test_delete_records_moves_the_start(files: LogFiles) -> None:
+    """The start moves to the record; whole segments before it go; a reopening remembers it."""
+    log = reopen(files)
+    for _ in range(60):
+        log.append(batch(), NOW)
+    log.sync()
+    segments = len(log.segments)
+    log.delete_records(100, NOW)
+    log.check()
+    assert log.start_offset == 100
+    assert len(log.segments) < segments
+    with pytest.raises(OffsetRangeError):
+        log.read(99, 100)
+    with pytest.raises(OffsetRangeError):
+        log.delete_records(log.end_offset + 1, NOW)
+    assert reopen(files).start_offset == 100
+    log.delete_records(log.end_offset, NOW)
+    assert (log.start_offset, log.size) == (180, 0)
+    assert reopen(files).end_offset == 180
+
+
+def test_retention_by_size_and_time(files: LogFiles) -> None:
+    """Whole segments go once the log is too large without them, or their records are too old."""
+    log = Partition(files, "p", LogConfig(segment_bytes=1000, retention_bytes=3000), NOW)
+    for n in range(40):
+        log.append(batch(first_ms=NOW + n), NOW + n)
+    assert log.retain(NOW + 40) > 0
+    log.check()
+    assert 3000 <= log.size < 4200
+    log.config = LogConfig(segment_bytes=1000, retention_ms=1000)
+    assert log.retain(NOW + 500) == 0
+    log.retain(NOW + 100_000)
+    log.check()
+    assert (log.size, log.start_offset) == (0, log.end_offset)
+    log.append(batch(first_ms=NOW + 100_000), NOW + 100_000)
+    assert log.end_offset == 123
+
+
+def test_segments_roll_by_age(files: LogFiles) -> None:
+    """A segment is closed once it is old enough, however small it is."""
+    log = Partition(files, "p", LogConfig(segment_ms=1000), NOW)
+    log.append(batch(), NOW)
+    log.append(batch(), NOW + 1000)
+    assert len(log.segments) == 1
+    log.append(batch(), NOW + 1001)
+    assert len(log.segments) == 2
