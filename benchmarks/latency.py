@@ -13,6 +13,7 @@ import argparse
 import http.client
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,11 +29,12 @@ import numpy as np
 from brokers import BROKERS, broker
 from events import TOPIC_CONFIG
 from peers import cache
-from sides import HERE, PENSTOCK, SideError, limit_cores
+from sides import HERE, PENSTOCK, SideError, end_cleanly, limit_cores
 
 POLL_INTERVAL_S = 0.004
 START_TIMEOUT_S = 120.0  # a Spark session on a busy machine
-FIRST_TIMEOUT_S = 120.0  # for the first event to become visible
+WARM_UP_TIMEOUT_S = 180.0  # after which a side is measured as it is
+WARM_UP_CHANGES = 5  # of the view, before a side counts as warm
 DRAIN_TIMEOUT_S = 60.0  # for the last event to become visible
 STOP_TIMEOUT_S = 60.0
 ERROR_CHARS = 1500
@@ -157,8 +159,9 @@ def produce(
 ) -> Produced:
     """Send events one by one at an even rate, through the warm-up and the measured time.
 
-    The warm-up ends `warm_up_s` after the view first showed something: a first micro-batch may
-    take half a minute on a busy machine, and says nothing of those that follow.
+    The warm-up ends `warm_up_s` after the view first showed something, and not before it changed
+    WARM_UP_CHANGES times: a first micro-batch may take half a minute on a busy machine, and says
+    nothing of those that follow.
     """
     from confluent_kafka import Producer
 
@@ -179,11 +182,13 @@ def produce(
         at_s.append(time.monotonic())
         producer.produce(topic, value, str(users[seq]))
         producer.poll(0)
-        if measured_from is None and samples:
-            if at_s[seq] - samples[0][0] >= options.warm_up_s:
+        if measured_from is None:
+            late = at_s[seq] - started > WARM_UP_TIMEOUT_S
+            if late and not samples:
+                raise SideError(f"nothing was visible within {WARM_UP_TIMEOUT_S:g} s")
+            changed = late or len(samples) >= WARM_UP_CHANGES
+            if changed and at_s[seq] - samples[0][0] >= options.warm_up_s:
                 measured_from = seq + 1
-        elif measured_from is None and at_s[seq] - started > FIRST_TIMEOUT_S:
-            raise SideError(f"nothing was visible within {FIRST_TIMEOUT_S:g} s")
     producer.flush(DRAIN_TIMEOUT_S)
     return Produced(np.array(users), np.array(at_s), measured_from)
 
@@ -236,7 +241,7 @@ def run_side(name: str, bootstrap: str, options: argparse.Namespace, work: Path)
         last = process.stdout.read().strip().splitlines()
     finally:
         if process.poll() is None:  # with all that it started
-            os.killpg(process.pid, 9)
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if poller.error:
         raise SideError(poller.error)
@@ -316,6 +321,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     options = arguments()
+    end_cleanly()
     cores = limit_cores(options.cores)
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="penstock-benchmark-") as folder:

@@ -5,11 +5,17 @@ input ends, as Spark's side does (`peers/spark_latency.py`).
 """
 
 import argparse
+import json
+import statistics
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
-NOT_READY = 3  # exit code: this side can't be run yet
+import penstock as ps
+from peers.served import serve_json
+
+SCHEMA = "user BIGINT NOT NULL, seq BIGINT NOT NULL, v DOUBLE NOT NULL, ts TIMESTAMP NOT NULL"
 
 
 def arguments() -> argparse.Namespace:
@@ -20,30 +26,61 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(bootstrap: str, topic: str, *, parallelism: int, work: Path) -> None:
-    """Keep the view until standard input ends.
+def run(options: argparse.Namespace, work: Path) -> None:
+    """Keep the view until standard input ends."""
+    directory = work / "latency.penstock"
+    app = ps.App(
+        "latency",
+        log=f"kafka://{options.bootstrap}",
+        directory=directory,
+        cores=options.parallelism,
+    )
+    events = app.stream(
+        options.topic, SCHEMA, time=ps.event_time("ts", lateness="2 seconds"), key="user"
+    )
+    windows = events.window(ps.tumbling("1 minute")).group_by("user")
+    app.view("per_user", windows.agg(n=ps.count(), total=ps.sum("v"), seq=ps.max("seq")))
+    newest: dict[int, int] = {}
+    batch_ms: list[float] = []
 
-    The topic holds `{"user":…,"seq":…,"v":…,"ts":…}` with the user as key. The line to print once
-    the pipeline runs is `{"url": …}`; a GET of it answers either `{user: newest seq, …}` or rows,
-    `[{"user": …, "seq": …}, …]`, of one committed version. A last line may give `batches` and
-    `batch_ms_p50`.
-    """
-    raise NotImplementedError("the engine can't run this pipeline yet")
+    def committed(progress: ps.Progress) -> None:
+        """Serves what the commit made visible: read back from the committed view."""
+        batch_ms.append(progress.batch_ms)
+        rows = ps.serve.Views(directory).table("per_user")
+        for user, seq in zip(*(rows.column(c).to_pylist() for c in ("user", "seq")), strict=True):
+            newest[user] = max(seq, newest.get(user, -1))
+
+    def until_input_ends() -> None:
+        sys.stdin.read()
+        app.stop()
+
+    threading.Thread(target=until_input_ends, daemon=True).start()
+    server = serve_json(lambda: dict(newest))
+    url = f"http://127.0.0.1:{server.server_address[1]}/"
+    announced: list[str] = []
+
+    def idle() -> None:
+        """The first time that the log was read to its end, the pipeline is up."""
+        if not announced:
+            announced.append(url)
+            print(json.dumps({"url": url}), flush=True)
+
+    app.run(on_progress=committed, on_idle=idle)
+    server.shutdown()
+    print(
+        json.dumps(
+            {
+                "batches": len(batch_ms),
+                "batch_ms_p50": round(statistics.median(batch_ms), 1) if batch_ms else None,
+            }
+        ),
+        flush=True,
+    )
 
 
 def main() -> int:
-    options = arguments()
     with tempfile.TemporaryDirectory(prefix="penstock-latency-") as work:
-        try:
-            run(
-                options.bootstrap,
-                options.topic,
-                parallelism=options.parallelism,
-                work=Path(work),
-            )
-        except NotImplementedError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return NOT_READY
+        run(arguments(), Path(work))
     return 0
 
 

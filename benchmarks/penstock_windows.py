@@ -1,6 +1,6 @@
 """Penstock reads JSON from a topic and counts and sums per user and minute (event time).
 
-Prints one line of JSON, as the peers' programs do. With `--out` the closed windows are written as
+Prints one line of JSON, as the peers' programs do. With `--out` the windows are written as
 Parquet files with the columns `window_start_ms`, `user`, `n`, `total`.
 """
 
@@ -8,9 +8,16 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-NOT_READY = 3  # exit code: this side can't be run yet
+import duckdb
+import pyarrow.parquet as pq
+
+import penstock as ps
+from peers.batches import Batch, steady_rows_per_s
+
+SCHEMA = "user BIGINT NOT NULL, v DOUBLE NOT NULL, ts TIMESTAMP NOT NULL"
 
 
 def arguments() -> argparse.Namespace:
@@ -25,61 +32,94 @@ def arguments() -> argparse.Namespace:
         default=True,
         help="the topic's key is the user (nothing is shuffled)",
     )
-    parser.add_argument("--per-batch", type=int, default=800_000, help="events (default 800000)")
+    parser.add_argument("--per-batch", type=int, help="events (default: Penstock's own)")
     parser.add_argument("--parallelism", type=int, default=2)
     return parser.parse_args()
 
 
-def run_penstock(
-    bootstrap: str,
-    topic: str,
-    *,
-    keyed: bool,
-    rows: int,
-    work: Path,
-    out: Path | None = None,
-    per_batch: int = 800_000,
-    parallelism: int = 2,
-) -> dict[str, object]:
-    """Run the pipeline from the topic's beginning until it has taken in `rows` events.
+def pipeline(options: argparse.Namespace, directory: Path) -> ps.App:
+    """Windows per user."""
+    limit = {} if options.per_batch is None else {"batch_rows": options.per_batch}
+    app = ps.App(
+        "windows",
+        log=f"kafka://{options.bootstrap}",
+        directory=directory,
+        cores=options.parallelism,
+        **limit,
+    )
+    events = app.stream(
+        options.topic,
+        SCHEMA,
+        time=ps.event_time("ts", lateness="2 seconds"),
+        key="user" if options.keyed else None,
+    )
+    windows = events.window(ps.tumbling("1 minute")).group_by("user")
+    app.view("per_user", windows.agg(n=ps.count(), total=ps.sum("v")))
+    return app
 
-    Args:
-        bootstrap: The broker, `host:port`.
-        topic: Holds `{"user":…,"v":…,"ts":…}`, see `events.py`.
-        keyed: Whether the records' key is the user in decimal.
-        rows: Events in the topic.
-        work: An empty folder for the pipeline's state.
-        out: Where to write the windows after the run (not part of the time), or None.
-        per_batch: Events per micro-batch at most.
-        parallelism: Tasks at a time.
 
-    Returns:
-        `side`, `rows`, `seconds` (from the pipeline's start, the session being up, to the commit of
-        the last event), `rows_per_s`, `steady_rows_per_s` (`peers.batches`), `startup_s`,
-        `late_dropped`, and `batches`, each a `peers.batches.Batch` whose `split_ms` names `fetch`,
-        `decode`, `json`, `operator`, `state`, `commit` and `spark`.
-    """
-    raise NotImplementedError("the engine can't run this pipeline yet")
+def run(options: argparse.Namespace, work: Path) -> dict[str, object]:
+    """Run the pipeline from the topic's beginning until it has taken in all events."""
+    launched = time.monotonic()
+    app = pipeline(options, work / "windows.penstock")
+    progress: list[ps.Progress] = []
+    committed_at: list[float] = []
+
+    def committed(batch: ps.Progress) -> None:
+        progress.append(batch)
+        committed_at.append(time.monotonic())
+
+    app.run(
+        on_progress=committed,
+        until=lambda: sum(batch.rows for batch in progress) >= options.rows,
+    )
+    # Between two commits lies all that a batch costs, Spark's own bookkeeping included.
+    started = committed_at[0] - progress[0].batch_ms / 1000
+    ends = [started, *committed_at]
+    batches: list[Batch] = [
+        {
+            "rows": batch.rows,
+            "ms": 1000 * (ends[i + 1] - ends[i]),
+            "late_dropped": batch.late_rows,
+            "split_ms": split(batch, 1000 * (ends[i + 1] - ends[i]), options.parallelism),
+        }
+        for i, batch in enumerate(progress)
+    ]
+    if options.out:
+        write(work / "windows.penstock", options.out)
+    seconds = committed_at[-1] - started
+    return {
+        "side": "penstock",
+        "rows": options.rows,
+        "seconds": round(seconds, 3),
+        "rows_per_s": round(options.rows / seconds),
+        "steady_rows_per_s": steady_rows_per_s(batches),
+        "startup_s": round(started - launched, 3),
+        "late_dropped": sum(batch.late_rows for batch in progress),
+        "batches": batches,
+    }
+
+
+def split(batch: ps.Progress, ms: float, parallelism: int) -> dict[str, float]:
+    """Milliseconds by part of the work, per task; what is in none of them is Spark's and the driver's."""
+    parts = {name: 1000 * s / parallelism for name, s in batch.seconds.items()}
+    return {**parts, "spark": max(0.0, ms - sum(parts.values())), "batch": ms}
+
+
+def write(directory: Path, out: Path) -> None:
+    """The view as Parquet."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows = ps.serve.Views(directory).table("per_user")
+    query = 'SELECT epoch_ms(window_start) AS window_start_ms, "user", n, total FROM rows'
+    with duckdb.connect() as connection:
+        connection.register("rows", rows)
+        pq.write_table(connection.sql(query).to_arrow_table(), out / "windows.parquet")
 
 
 def main() -> int:
     options = arguments()
     with tempfile.TemporaryDirectory(prefix="penstock-windows-") as work:
-        try:
-            found = run_penstock(
-                options.bootstrap,
-                options.topic,
-                keyed=options.keyed,
-                rows=options.rows,
-                work=Path(work),
-                out=options.out,
-                per_batch=options.per_batch,
-                parallelism=options.parallelism,
-            )
-        except NotImplementedError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return NOT_READY
-    print(json.dumps(found), flush=True)
+        print(json.dumps(run(options, Path(work))), flush=True)
     return 0
 
 

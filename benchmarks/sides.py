@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -123,7 +124,7 @@ def run_program(command: Sequence[str], *, work: Path, timeout_s: float) -> dict
         try:
             printed, _ = process.communicate(timeout=timeout_s)
         except BaseException as error:
-            os.killpg(process.pid, 9)
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
@@ -137,6 +138,11 @@ def run_program(command: Sequence[str], *, work: Path, timeout_s: float) -> dict
     if not lines:
         raise SideError("expected a line of JSON on standard output; found nothing")
     return {**json.loads(lines[-1]), "peak_rss_mib": memory.peak_mib}
+
+
+def end_cleanly() -> None:
+    """Let SIGTERM unwind as Ctrl-C does, so that no broker and no side is left behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def limit_cores(cores: int) -> int:

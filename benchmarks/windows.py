@@ -21,7 +21,7 @@ from typing import Any
 from brokers import BROKERS, broker
 from events import Workload, compare, fill, write_truth
 from peers.batches import mean_split_ms
-from sides import PENSTOCK, WINDOW_SIDES, Side, SideError, limit_cores, run_program
+from sides import PENSTOCK, WINDOW_SIDES, Side, SideError, end_cleanly, limit_cores, run_program
 
 SMOKE_ROWS = 200_000
 SMOKE_USERS = 5_000
@@ -222,6 +222,7 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 def main() -> int:
     options = arguments()
+    end_cleanly()
     with tempfile.TemporaryDirectory(prefix="penstock-benchmark-") as work:
         report = measure(options, Path(work))
     if options.json:

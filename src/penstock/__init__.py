@@ -57,7 +57,11 @@ __all__ = [
     "tumbling",
 ]
 
-_HOMES = {"App": "penstock.app", "Progress": "penstock.engine.driver", "PenstockError": "penstock.errors"}
+_HOMES = {
+    "App": "penstock.app",
+    "Progress": "penstock.engine.driver",
+    "PenstockError": "penstock.errors",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -95,9 +95,13 @@ class MemoryLog:
         known = self._stored.get(where, 0)
         assert first <= known, "a writer's sequence has a gap"
         keys = itertools.repeat(None) if outgoing.keys is None else outgoing.keys.to_pylist()
-        headers = outgoing.headers or itertools.repeat([])
+        headers: Iterable[list[tuple[str, bytes]]] = outgoing.headers or itertools.repeat([])
         rows = zip(
-            keys, outgoing.values.to_pylist(), outgoing.timestamps_ms.tolist(), headers, strict=False
+            keys,
+            outgoing.values.to_pylist(),
+            outgoing.timestamps_ms.tolist(),
+            headers,
+            strict=False,
         )
         for sequence, (key, value, at_ms, named) in enumerate(rows, first):
             if sequence >= known:
@@ -193,7 +197,9 @@ class Run:
             count = self.log.ensure_topic(topic, source.partitions)
             partition = 0
             if text is not None:
-                partition = int(murmur2_partitions(pa.array([text.encode()], pa.binary()), count)[0])
+                partition = int(
+                    murmur2_partitions(pa.array([text.encode()], pa.binary()), count)[0]
+                )
         self.send_raw(topic, orjson.dumps(row), key=text, partition=partition)
 
     def send_raw(
@@ -266,5 +272,3 @@ def _instant(value: Any) -> Any:
 
 def _bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
-
-

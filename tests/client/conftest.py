@@ -33,7 +33,8 @@ class Embedded:
     """Our own broker."""
 
     def __init__(self, data: Path) -> None:
-        self._process = BrokerProcess(data).start()
+        # tests restart it from threads that end: its life can't hang on theirs
+        self._process = BrokerProcess(data, die_with_parent=False).start()
         self.address = self._process.address
 
     def kill(self) -> None:

@@ -130,6 +130,29 @@ class TestExactlyOnce:
             assert send(second, topic, 0, N) == N
         assert stored(broker.address, topic) == values(0, N).to_pylist()
 
+    def test_first_batch_travels_alone(self, producer, topic, monkeypatch):
+        """No batch is sent ahead before the leader has taken one and so knows what must follow."""
+        warm_up = {"producer_id": 502, "producer_epoch": 0, "base_sequence": 0}
+        producer.send(topic, 0, None, values(0, 1), np.zeros(1), **warm_up)
+        send_request, receive = Connection.send, Connection.receive
+        events: list[str] = []
+
+        def note_send(connection: Connection, api: int, *args: object, **options: object) -> int:
+            events.append(f"send {api}")
+            return send_request(connection, api, *args, **options)
+
+        def note_receive(connection: Connection, *args: object) -> memoryview:
+            events.append("receive")
+            return receive(connection, *args)
+
+        monkeypatch.setattr(Connection, "send", note_send)
+        monkeypatch.setattr(Connection, "receive", note_receive)
+        send(producer, topic, 0, N)
+        monkeypatch.undo()
+        first = events.index("send 0")
+        assert events[first + 1] == "receive"
+        assert events[first + 2 : first + 7] == ["send 0"] * 5
+
     @pytest.mark.parametrize("seed", range(3))
     def test_connection_lost(self, producer, broker, topic, seed, monkeypatch):
         """Connections that break before answers arrive neither lose nor double a record."""
@@ -152,7 +175,9 @@ class TestExactlyOnce:
     def test_gap(self, producer, topic):
         """Sequence numbers that don't follow on what is stored are an error that tells both."""
         send(producer, topic, 0, 10)
-        with pytest.raises(BrokerError, match="up to sequence 19; found 9 of epoch 0") as info:
+        with pytest.raises(
+            BrokerError, match="to sequence 19; found sequence 9 of epoch 0"
+        ) as info:
             send(producer, topic, 20, 30)
         assert not info.value.retriable
 

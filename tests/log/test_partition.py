@@ -213,7 +213,9 @@ def test_torn_tail_is_cut(cut: int) -> None:
 @settings(max_examples=150, deadline=None)
 @given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_flipped_bit_is_never_served(at: int, bit: int) -> None:
-    """With a bit flipped anywhere and no checkpoint, recovery keeps the batches before it, intact."""
+    """With a bit flipped anywhere and no checkpoint, recovery keeps the batches before it,
+    intact.
+    """
     files = MemoryFiles()
     log = Partition(files, "p", LogConfig(), NOW)
     written = []

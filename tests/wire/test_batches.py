@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.errors import CorruptError
 from penstock.wire import batches
 
+
 @given(
     values=st.lists(
         st.tuples(st.none() | st.binary(max_size=20), st.binary(max_size=20)), min_size=1

@@ -16,7 +16,7 @@ from typing import Final
 
 from penstock.app.embedded import EmbeddedBroker
 from penstock.core.time import instant_text
-from penstock.engine.driver import Progress
+from penstock.engine.driver import Limits, Progress
 from penstock.engine.runtime import Settings, run_pipeline
 from penstock.errors import FlowError, PenstockError, SetupError
 from penstock.flow import Flow
@@ -36,6 +36,8 @@ class App(Flow):
         directory: of the log and the state; by default `NAME.penstock` in the working directory.
         state: a URI for state that a Spark cluster shares (`s3://…`, `hdfs://…`).
         cores: tasks at a time; by default 2, or 1 on a machine with one core.
+        batch_rows: of one partition in one batch, at most; bounds how long a batch takes when the
+            pipeline has fallen behind.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class App(Flow):
         directory: str | Path | None = None,
         state: str | None = None,
         cores: int | None = None,
+        batch_rows: int = Limits.rows_max,
     ) -> None:
         super().__init__(name)
         cores = cores or min(2, os.cpu_count() or 1)
@@ -56,8 +59,10 @@ class App(Flow):
             raise FlowError(
                 f"expected state=… that every machine of {spark!r} reaches (s3://…, hdfs://…); found none"
             )
+        if batch_rows < 1:
+            raise FlowError(f"expected batch_rows of 1 or more; found {batch_rows}")
         folder = Path(directory) if directory is not None else Path(f"{name}.penstock")
-        self.settings = Settings(folder, spark=spark, state=state, cores=cores)
+        self.settings = Settings(folder, spark=spark, state=state, cores=cores, rows_max=batch_rows)
         self._log = None if log is None else _address(log)
         #: The log's address while the app runs, `host:port`.
         self.address: str | None = None

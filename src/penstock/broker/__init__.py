@@ -22,8 +22,23 @@ clients only change an address.
 
 from __future__ import annotations
 
-from penstock.broker.config import BrokerConfig
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from penstock.broker.process import BrokerProcess
-from penstock.broker.server import Broker, serve
+
+if TYPE_CHECKING:
+    from penstock.broker.config import BrokerConfig
+    from penstock.broker.server import Broker, serve
 
 __all__ = ["Broker", "BrokerConfig", "BrokerProcess", "serve"]
+
+_HOMES = {"Broker": "server", "BrokerConfig": "config", "serve": "server"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the server only where it runs: who starts it as a child needs little."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -30,6 +30,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--partitions", type=int, default=1, help="of topics that are made on first use")
     add("--no-auto-create", action="store_true", help="don't make topics on first use")
     add("--rebalance-delay-ms", type=int, default=0, help="how long a new group waits for members")
+    add("--lock-wait-s", type=float, default=5.0, help="for a predecessor that is still stopping")
     add("--die-with-parent", action="store_true", help="end when the parent process ends (Linux)")
     add("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
     return parser.parse_args(arguments)
@@ -60,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
             default_partitions=parsed.partitions,
             auto_create_topics=not parsed.no_auto_create,
             rebalance_delay_ms=parsed.rebalance_delay_ms,
+            lock_wait_s=parsed.lock_wait_s,
         )
         _run(config)
     except PenstockError as error:

@@ -12,8 +12,6 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from kio.schema.errors import ErrorCode
-
 from penstock.broker.config import FETCH_BYTES_MAX
 from penstock.broker.connection import Connection, Slot
 from penstock.broker.produce import read_count, read_text, skip_tags, text_of
@@ -22,6 +20,7 @@ from penstock.errors import ProtocolError
 from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.partition import LEADER_EPOCH
 from penstock.wire.batches import Buffer
+from penstock.wire.kafka import ErrorCode
 from penstock.wire.messages import write_unsigned_varint
 
 if TYPE_CHECKING:
@@ -88,7 +87,32 @@ def parse(frame: memoryview, at: int, version: int) -> Request:
         request.topics.append((name, wanted))
         if flexible:
             at = skip_tags(frame, at)
+    _skip_rest(frame, at, version)
     return request
+
+
+def _skip_rest(frame: memoryview, at: int, version: int) -> None:
+    """Topics to forget from a session, and the client's rack: read only to see that they are
+    there.
+    """
+    flexible = version >= FLEXIBLE_FROM
+    if version >= 7:
+        count, at = read_count(frame, at, flexible=flexible)
+        for _ in range(count):
+            if version >= TOPIC_IDS_FROM:
+                at += 16
+            else:
+                _, at = read_text(frame, at, flexible=flexible)
+            partitions, at = read_count(frame, at, flexible=flexible)
+            at += 4 * partitions
+            if flexible:
+                at = skip_tags(frame, at)
+    if version >= 11:
+        _, at = read_text(frame, at, flexible=flexible)
+    if flexible:
+        at = skip_tags(frame, at)
+    if at > len(frame):
+        raise ProtocolError(f"expected a request of {at} bytes, found {len(frame)}")
 
 
 def _parse_wanted(frame: memoryview, at: int, version: int) -> tuple[Wanted, int]:
@@ -151,6 +175,8 @@ def _has_enough(request: Request) -> bool:
     found = 0
     for _, parts in request.topics:
         for wanted in parts:
+            if wanted.hosted is not None and wanted.hosted.topic.is_deleted:
+                wanted.code = ErrorCode.unknown_topic_or_partition
             if wanted.hosted is None or wanted.code:
                 return True
             log = wanted.hosted.log
@@ -188,22 +214,12 @@ async def _wait_and_answer(request: Request, slot: Slot, corr: int, version: int
                 place.waiters.discard(changed)
         if loop.time() >= deadline:
             break
-    for _, parts in request.topics:
-        for wanted in parts:
-            if wanted.hosted is not None and wanted.hosted.log.failure is not None:
-                _mark_if_deleted(wanted)
     slot.send(_render(request, corr, version))
 
 
 def _wake(changed: asyncio.Future[None]) -> None:
     if not changed.done():
         changed.set_result(None)
-
-
-def _mark_if_deleted(wanted: Wanted) -> None:
-    hosted = wanted.hosted
-    if hosted is not None and hosted.topic.is_deleted:
-        wanted.code = ErrorCode.unknown_topic_or_partition
 
 
 def _render_no_session(corr: int, version: int) -> list[Buffer]:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
+from penstock.wire.kafka import ErrorCode
 
 __all__ = ["GroupState", "Groups", "Join", "Reply", "Sync"]
 
@@ -299,9 +299,14 @@ class Groups:
         group.deadline_ms = now_ms + group.rebalance_timeout_ms()
 
     def _complete_join_if_all(self, now_ms: int, group: Group) -> None:
-        if group.state is not GroupState.PREPARING or now_ms < group.delay_until_ms:
+        if group.state is not GroupState.PREPARING:
             return
-        if group.promised or any(one.join_token is None for one in group.members.values()):
+        if not group.members:
+            self._complete_join(now_ms, group)
+            return
+        if now_ms < group.delay_until_ms or group.promised:
+            return
+        if any(one.join_token is None for one in group.members.values()):
             return
         self._complete_join(now_ms, group)
 

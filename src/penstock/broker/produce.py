@@ -11,13 +11,12 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kio.schema.errors import ErrorCode
-
 from penstock.broker.connection import Connection, Slot
 from penstock.broker.topics import Hosted, Topic
 from penstock.errors import ProtocolError
 from penstock.log.errors import AppendError, StorageError
 from penstock.wire.batches import Buffer
+from penstock.wire.kafka import ErrorCode
 from penstock.wire.messages import read_unsigned_varint, write_unsigned_varint
 
 if TYPE_CHECKING:
@@ -125,6 +124,8 @@ def parse(frame: memoryview, at: int, version: int) -> tuple[int, Request]:
         request.append((name, parts))
         if flexible:
             at = skip_tags(frame, at)
+    if flexible:
+        skip_tags(frame, at)
     return acks, request
 
 

@@ -19,8 +19,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
 from penstock.broker import fetch, produce
 from penstock.broker.config import (
     IDLE_MS_MAX,
@@ -40,6 +38,7 @@ from penstock.log.errors import StorageError
 from penstock.log.files import LocalFiles
 from penstock.wire import messages
 from penstock.wire.batches import Buffer
+from penstock.wire.kafka import ErrorCode
 
 __all__ = ["Broker", "serve"]
 

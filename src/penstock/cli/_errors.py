@@ -37,6 +37,9 @@ def run_guarded(call: Any) -> Any:
     debug = "--debug" in sys.argv
     try:
         return call()
+    except SystemExit as done:
+        _leave(done)
+        raise
     except PenstockError as error:
         if debug:
             traceback.print_exc()
@@ -58,6 +61,19 @@ def run_guarded(call: Any) -> Any:
         sys.exit(FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _leave(done: SystemExit) -> None:
+    """Ends a process that had Spark at once, when all is stopped and written.
+
+    Spark's Python side leaves threads behind, and native libraries then complain of leaks while the
+    interpreter takes itself apart.
+    """
+    if "py4j" not in sys.modules or "pytest" in sys.modules:
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(done.code if isinstance(done.code, int) else 0 if done.code is None else FAILED)
 
 
 def _quiet_stdout() -> None:

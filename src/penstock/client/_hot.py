@@ -236,6 +236,7 @@ def read_fetch(version: int, frame: memoryview) -> tuple[int, list[Fetched]]:
         topic = c.string() or ""
         found += [_read_fetched(c, version, topic) for _ in range(c.count())]
         c.tags()
+    c.tags()
     return error, found
 
 

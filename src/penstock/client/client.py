@@ -16,6 +16,7 @@ from penstock.client._errors import (
     UNKNOWN_TOPIC,
     broker_error,
 )
+from penstock.errors import BrokerError
 
 Partition = tuple[str, int]
 
@@ -164,7 +165,7 @@ class Client:
             raise broker_error(LEADERLESS, f"lead partitions {missing} of topic {name!r}")
 
     def delete_topic(self, name: str, *, missing_ok: bool = False) -> bool:
-        """Deletes a topic and its records.
+        """Deletes a topic and its records, and waits until it is gone from the broker's metadata.
 
         Returns:
             Whether it was there.
@@ -180,7 +181,17 @@ class Client:
                 raise broker_error(found["error_code"], f"delete topic {name!r}")
             return True
 
-        return self._cluster.attempt(f"delete topic {name!r}", ask)
+        deleted = self._cluster.attempt(f"delete topic {name!r}", ask)
+        self._cluster.attempt(f"forget topic {name!r}", lambda: self._require_absence(name))
+        return deleted
+
+    def _require_absence(self, name: str) -> None:
+        """Raises a retriable error while a topic is still there."""
+        found = self._cluster.refresh([name]).get(name)
+        if found is not None and found.error != UNKNOWN_TOPIC:
+            raise BrokerError(
+                f"expected topic {name!r} to be gone; found it is still there", retriable=True
+            )
 
     # Offsets
 

@@ -4,6 +4,10 @@ Exactly once on retries (KIP-98): each batch carries a producer id, an epoch and
 of its first record, and a partition's leader stores a batch only if it follows on the last one.
 Batch boundaries depend on the input alone, so a process that starts over and sends the same input
 finds what it had already stored, whole batch by whole batch, and goes on from there.
+
+A leader that knows nothing of a producer takes any first sequence number. So the first batch
+travels alone: were it refused for a passing reason while the next one, sent ahead, was taken, the
+gap would never be filled. Once the leader has acknowledged a batch it refuses what does not follow.
 """
 
 from __future__ import annotations
@@ -215,10 +219,11 @@ class _Sending:
         connection = self._cluster.leader(self._topic, self._partition)
         version = self._cluster.version(connection, _hot.PRODUCE, _hot.PRODUCE_VERSIONS)
         flights: deque[int] = deque()
-        following = self.done
+        following = begun = self.done
         try:
             while self.done < len(self._batches):
-                while following < len(self._batches) and len(flights) < IN_FLIGHT_MAX:
+                ahead = IN_FLIGHT_MAX if self.done > begun else 1
+                while following < len(self._batches) and len(flights) < ahead:
                     parts = _hot.produce_request(
                         version,
                         self._topic,

@@ -7,6 +7,7 @@ NULLs travel beside them as a validity vector; the code under a NULL is 0.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -73,21 +74,27 @@ def raw(column: pa.Array) -> Vector:
         SchemaError: the type has no fixed width.
     """
     type_ = column.type
-    if not is_fixed(type_):
+    dtype = _dtype(type_)
+    if dtype is None:
         raise SchemaError(
             f"expected a column of numbers, booleans, timestamps or dates; found {type_}. "
             "Cast it, or leave it out of the keys and aggregates"
         )
-    if pa.types.is_boolean(type_):
+    if dtype == np.bool_:
         return np.asarray(column.cast(pa.uint8()).fill_null(0).to_numpy(zero_copy_only=False))
     data = column.buffers()[1]
-    dtype = type_.to_pandas_dtype() if pa.types.is_primitive(type_) else None
-    if not (pa.types.is_integer(type_) or is_float(type_)):
-        dtype = np.int32 if type_.bit_width == 32 else np.int64
     if data is None or len(column) == 0:
         return np.zeros(len(column), dtype)
-    width = type_.bit_width // 8
-    return np.frombuffer(data, dtype, len(column), column.offset * width)
+    return np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
+
+
+@lru_cache(maxsize=256)
+def _dtype(type_: pa.DataType) -> np.dtype[Any] | None:
+    if not is_fixed(type_):
+        return None
+    if pa.types.is_integer(type_) or is_float(type_) or pa.types.is_boolean(type_):
+        return np.dtype(type_.to_pandas_dtype())
+    return np.dtype(np.int32 if type_.bit_width == 32 else np.int64)
 
 
 def codes(column: pa.Array) -> Vector:

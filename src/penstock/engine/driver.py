@@ -141,7 +141,9 @@ class Driver:
         self._ends = self.log.end_offsets(topics)
         now_us = self._wall_us()
         splits = self._splits()
-        watermarks = {s.topic: w for s in self._sources() if (w := self._watermark(s, now_us)) is not None}
+        watermarks = {
+            s.topic: w for s in self._sources() if (w := self._watermark(s, now_us)) is not None
+        }
         if all(s.start == s.end for s in splits) and not self._closes_windows(watermarks):
             if timeout_s > 0:
                 self.log.wait(self._next_offsets(), timeout_s)
@@ -175,7 +177,9 @@ class Driver:
                 }
             for partition in range(self.physical.partitions[source.topic]):
                 start = starts[str(partition)]
-                end = max(start, min(self._ends[source.topic][partition], start + self.limits.rows_max))
+                end = max(
+                    start, min(self._ends[source.topic][partition], start + self.limits.rows_max)
+                )
                 ranges.append((source.topic, partition, start, end, newest.get(str(partition))))
         ranges.sort(key=lambda r: r[2] - r[3])  # the longest first, then dealt out in turn
         splits = [Split(*r, lane=i % self.lanes) for i, r in enumerate(ranges)]
@@ -198,17 +202,21 @@ class Driver:
             if busy or now_us - seen[name] < source.idle_us:
                 active.append(newest.get(name))
         known = [us for us in newest.values() if us is not None]
-        before = self.version["watermark_us"].get(source.topic)
+        before: int | None = self.version["watermark_us"].get(source.topic)
         if None in active or not known:
             return before  # some partition may still bring anything
-        reached = min([us for us in active if us is not None], default=max(known)) - source.lateness_us
+        reached = (
+            min([us for us in active if us is not None], default=max(known)) - source.lateness_us
+        )
         return reached if before is None else max(before, reached)
 
     def _closes_windows(self, watermarks: dict[str, int]) -> bool:
         """Whether moving the watermark alone would write something."""
         return any(
             p.operator.spec.final
-            and _closes(p.node.spec.window, self.version["watermark_us"].get(topic), watermarks.get(topic))
+            and _closes(
+                p.node.spec.window, self.version["watermark_us"].get(topic), watermarks.get(topic)
+            )
             for p in self.physical.placed.values()
             for topic in [source_of(p.node).topic]
         )
@@ -409,9 +417,7 @@ def _reports(messages: Iterable[Message], plan: Plan) -> list[Json]:
 
 
 def _error(content: Json) -> PenstockError:
-    kind = getattr(errors, content["type"], PenstockError)
+    kind: type[PenstockError] = getattr(errors, content["type"], PenstockError)
     if kind is errors.BrokerError:
         return errors.BrokerError(content["text"], retriable=content["retriable"])
-    return kind(content["text"])  # type: ignore[no-any-return]
-
-
+    return kind(content["text"])

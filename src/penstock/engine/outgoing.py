@@ -40,7 +40,7 @@ def rows_outgoing(
     for partition in range(partitions):
         index = np.flatnonzero(of == partition)
         if len(index):
-            take = pa.array(index)
+            take = pa.array(index, pa.int64())
             yield Outgoing(partition, keys.take(take), values.take(take), times_ms[index])
 
 

@@ -22,12 +22,14 @@ from penstock.flow.graph import TIME, Source
 from penstock.formats.json import JsonDecoder
 from penstock.wire.columns import Records
 
-__all__ = ["DeadLetter", "OFFSET", "SourceReader", "WATERMARK"]
+__all__ = ["OFFSET", "WATERMARK", "DeadLetter", "SourceReader"]
 
 WATERMARK: Final = "$watermark"  # int64, the watermark before the row in µs
 OFFSET: Final = "$offset"  # int64, of the record that the row was
 
-NOTHING_YET_US: Final = -(2**62)  # a watermark before any row: below every instant, safe to subtract from
+NOTHING_YET_US: Final = -(
+    2**62
+)  # a watermark before any row: below every instant, safe to subtract from
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class DeadLetter:
 class SourceReader:
     """Turns the chunks of one split into rows; remembers what failed."""
 
-    def __init__(self, source: Source, split: Split, watermark_us: int | None, wall_us: int) -> None:
+    def __init__(
+        self, source: Source, split: Split, watermark_us: int | None, wall_us: int
+    ) -> None:
         self.source = source
         self.split = split
         self.newest_us = NOTHING_YET_US if split.newest_us is None else split.newest_us
@@ -82,7 +86,9 @@ class SourceReader:
         fits = known & (times >= INSTANT_MIN_US) & (times <= self._ahead_max_us)
         if not fits.all():
             for position in np.flatnonzero(~fits):
-                self._refuse(int(index[position]), self._time_reason(known[position], times[position]))
+                self._refuse(
+                    int(index[position]), self._time_reason(known[position], times[position])
+                )
             rows, times, index = rows.filter(pa.array(fits)), times[fits], index[fits]
         newest = np.maximum.accumulate(np.concatenate(([self.newest_us], times)))
         self.newest_us = int(newest[-1])
@@ -97,16 +103,13 @@ class SourceReader:
         """Event times in µs, and where there is one."""
         assert self._chunk is not None
         if self.source.time_column is None:
-            times = self._chunk.timestamp_ms[index] * 1_000
-            return times, np.ones(len(times), np.bool_)
+            return self._chunk.timestamp_ms[index] * 1_000, np.ones(len(index), np.bool_)
         column = rows.column(self.source.time_column).combine_chunks()
         known = np.ones(len(column), np.bool_)
         if column.null_count:
             known = pc.is_valid(column).to_numpy(zero_copy_only=False)
-        values = column.cast(pa.int64())
-        if values.null_count:
-            values = values.fill_null(0)
-        return values.to_numpy(), known
+        times = column.view(pa.int64()).fill_null(0).to_numpy()
+        return times, known
 
     def _time_reason(self, known: bool, time_us: int) -> str:  # noqa: FBT001
         column = self.source.time_column or "the record's timestamp"

@@ -39,6 +39,7 @@ __all__ = ["SparkHost", "start_session"]
 _log = logging.getLogger(__name__)
 
 MESSAGES: Final = "shard int, tag string, blob binary"
+POLL_S: Final[Any] = 0.1  # of `until` (Spark takes fractions, its annotations do not)
 WAIT_S: Final = 0.5  # of an idle tick: how long a stop or an idle partition may go unnoticed
 ATTEMPTS_MAX: Final = 5  # of one batch, beyond Spark's own attempts at each task
 RETRY_S: Final = 1.0
@@ -138,7 +139,7 @@ class SparkHost:
         failed: Exception | None = None
         try:
             while not self._stop.is_set() and not until():
-                if query.awaitTermination(0.1):
+                if query.awaitTermination(POLL_S):
                     break
         except Exception as error:  # noqa: BLE001 - the query's own failure, or a JVM that is gone
             failed = error
@@ -168,7 +169,7 @@ class SparkHost:
 
         def source_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                for value in batch.column("value").to_pylist():
+                for value in batch.column("value").to_numpy().tolist():
                     yield from _batches(run_source_stage(job, value % lanes))
 
         frame = (
@@ -225,7 +226,9 @@ class SparkHost:
         self._stop.set()
 
 
-def _shard_stage(job: Job, stage: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _shard_stage(
+    job: Job, stage: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         shards: dict[int, list[Message]] = {}
         for batch in batches:

@@ -74,7 +74,9 @@ def run_source_stage(job: Job, lane: int) -> Iterator[Message]:
     yield from _guarded(job, f"{lane:06d}", work)
 
 
-def run_shard_stage(job: Job, stage: int, shard: int, messages: Iterable[Message]) -> Iterator[Message]:
+def run_shard_stage(
+    job: Job, stage: int, shard: int, messages: Iterable[Message]
+) -> Iterator[Message]:
     """A later stage: all that was sent to one shard."""
     partials: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
     failed = False
@@ -144,6 +146,7 @@ class _Task:
         self.late: dict[str, int] = defaultdict(int)
         self.dead: dict[str, list[DeadLetter]] = defaultdict(list)
         self.clock = _Clock()
+        self._since = started
         self.clock.add("open", started)
 
     # -- stage 0 ------------------------------------------------------------------------------------
@@ -168,7 +171,9 @@ class _Task:
             {
                 "topic": split.topic,
                 "partition": split.partition,
-                "newest_us": reader.newest_us if reader.row_count or split.newest_us is not None else None,
+                "newest_us": reader.newest_us
+                if reader.row_count or split.newest_us is not None
+                else None,
                 "rows": reader.row_count,
                 "dead": len(reader.dead),
             }
@@ -202,8 +207,7 @@ class _Task:
             else:
                 inputs[i].append(table)
         for bad in refused:
-            for offset in bad.rows.column(OFFSET).to_pylist():
-                reasons[offset] = bad.reason
+            reasons |= dict.fromkeys(_vector(bad.rows, OFFSET).tolist(), bad.reason)
         if reasons:
             reader.refuse_offsets(dict(sorted(reasons.items())))
 
@@ -320,7 +324,9 @@ class _Task:
         for origin, letters in self.dead.items():
             if letters:
                 partitions = self.job.output_partitions[topic]
-                self._send(topic, f"{topic}/{origin}", dead_letters_outgoing(origin, letters, partitions))
+                self._send(
+                    topic, f"{topic}/{origin}", dead_letters_outgoing(origin, letters, partitions)
+                )
         self.clock.add("dead letters", started)
 
     def _send(self, topic: str, name: str, outgoing: Outgoing) -> None:

@@ -14,9 +14,9 @@ from penstock.core.time import duration_us
 from penstock.errors import FlowError, SchemaError
 from penstock.flow.graph import TIME, Aggregation, Node, RowStep, table_of
 from penstock.ops import Aggregate, AggregateSpec, Column, Window
-from penstock.ops.spec import Kind
 from penstock.ops.expressions import compile_expression
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
+from penstock.ops.spec import Kind
 
 if TYPE_CHECKING:
     from penstock.flow.app import Flow
@@ -81,7 +81,9 @@ class Collection:
         """Keeps the rows for which a SQL condition is true."""
         expression = compile_expression(condition, self.schema)
         if expression.type != pa.bool_():
-            raise SchemaError(f"expected a condition; found {condition!r} of type {expression.type}")
+            raise SchemaError(
+                f"expected a condition; found {condition!r} of type {expression.type}"
+            )
         return self._then(Where(expression), self.schema)
 
     def select(self, *columns: str, **computed: str) -> Self:
@@ -133,7 +135,9 @@ class Windowed:
         """Groups by the given columns; none puts all rows of a window into one group."""
         for key in keys:
             if pa.types.is_list(self.rows.schema[key].type):
-                raise FlowError(f"expected a column of single values to group by; found the array {key!r}")
+                raise FlowError(
+                    f"expected a column of single values to group by; found the array {key!r}"
+                )
         if len(set(keys)) != len(keys):
             raise FlowError(f"expected each column once; found group_by{keys!r}")
         return Grouped(self, keys)
@@ -167,7 +171,7 @@ class Grouped:
             keys=tuple(_column(rows.schema[key]) for key in self.keys),
             window=window,
             aggregates=tuple(
-                Aggregate(name, call.kind, call.column and _column(rows.schema[call.column]))
+                Aggregate(name, call.kind, _input(rows.schema, call))
                 for name, call in aggregates.items()
             ),
             time=None if window.kind == "none" else TIME,
@@ -178,6 +182,8 @@ class Grouped:
         return Table(rows.flow, node)
 
 
+def _input(schema: Schema, call: AggregateCall) -> Column | None:
+    return None if call.column is None else _column(schema[call.column])
 
 
 def _column(field: Field) -> Column:

@@ -69,7 +69,9 @@ class Flow:
         )
         known = self._sources.setdefault(topic, source)
         if known is not source and known.identity != source.identity:
-            raise FlowError(f"expected one declaration of the stream {topic!r}; found two that differ")
+            raise FlowError(
+                f"expected one declaration of the stream {topic!r}; found two that differ"
+            )
         return Stream(self, known)
 
     def view(self, name: str, table: Table) -> Table:
@@ -119,7 +121,9 @@ class Flow:
         used = {s.topic for s in self._sources.values()}
         overlap = used & self._outputs.keys()
         if overlap:
-            raise FlowError(f"expected a flow without cycles; found {', '.join(sorted(overlap))} read and written")
+            raise FlowError(
+                f"expected a flow without cycles; found {', '.join(sorted(overlap))} read and written"
+            )
         return Graph(
             self.name,
             tuple(self._sources.values()),
@@ -138,5 +142,3 @@ def _check_topic(topic: str) -> None:
 def _check_partitions(partitions: int) -> None:
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise FlowError(f"expected 1 to {PARTITIONS_MAX} partitions; found {partitions}")
-
-

@@ -13,7 +13,9 @@ from penstock.ops import Window
 
 __all__ = ["EventTime", "avg", "count", "event_time", "hopping", "max", "min", "sum", "tumbling"]
 
-IDLE_DEFAULT: Final = "1 minute"  # long against network hiccups, short against a dashboard's patience
+IDLE_DEFAULT: Final = (
+    "1 minute"  # long against network hiccups, short against a dashboard's patience
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,10 @@ def hopping(
 
 
 def _window(
-    kind: Literal["tumbling", "hopping"], size: str | timedelta, every: str | timedelta, offset: str | timedelta
+    kind: Literal["tumbling", "hopping"],
+    size: str | timedelta,
+    every: str | timedelta,
+    offset: str | timedelta,
 ) -> Window:
     size_us, every_us = duration_us(size), duration_us(every)
     if size_us <= 0 or every_us <= 0:

@@ -130,8 +130,9 @@ class Graph:
     def aggregations(self) -> list[Aggregation]:
         """Every aggregation that a view or an output needs, each after those it reads."""
         found: dict[str, Aggregation] = {}
-        for end in (*self.views, *self.outputs):
-            for node in reversed(list(ancestry(end.node))):
+        ends = [view.node for view in self.views] + [output.node for output in self.outputs]
+        for end in ends:
+            for node in reversed(list(ancestry(end))):
                 if isinstance(node, Aggregation):
                     found.setdefault(node.identity, node)
         return list(found.values())

@@ -1,9 +1,10 @@
 """Columns to JSON rows.
 
-The text is a function of the values alone: no spaces, columns in order, doubles in their shortest form
-that reads back the same (with `.0` where they are whole), instants as ISO 8601 in UTC with as many
-places (0, 3 or 6) as they need, only what must be escaped escaped. What it writes, `JsonDecoder` reads
-back equal; but a double that isn't finite, which JSON can't name, becomes null.
+The text is a function of the values alone: no spaces, columns in order, doubles in their shortest
+form that reads back the same (with `.0` where they are whole), instants as ISO 8601 in UTC with as
+many places (0, 3 or 6) as they need, only what must be escaped escaped. What it writes,
+`JsonDecoder` reads back equal; but a double that isn't finite, which JSON can't name, becomes
+null.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,27 +20,29 @@ import pyarrow.compute as pc
 
 from penstock.errors import LimitError, SchemaError, UserError
 from penstock.formats import _json_pieces as kernels
+from penstock.formats import _json_scalar_pieces as scalars
 from penstock.formats._json_text import PADDING
 
-CHUNK_ROWS: Final = (
-    16_384  # encoded at a time, so that a chunk's text stays in the processor's cache
-)
-ROW_BYTES_MAX: Final = 2**31 - 1  # of all rows of one chunk: Arrow's offsets are 32 bits
+CHUNK_ROWS: Final = 16_384  # encoded at a time: a chunk's text stays in the processor's cache
+TEXT_BYTES_MAX: Final = 2**31 - 1  # of all rows at once: Arrow's offsets are 32 bits
+
+
+_TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 @dataclass(frozen=True)
 class _Pieces:
-    """A column's values as JSON text: `data` between the positions `ends` (one more than values)."""
+    """A column's values as JSON text: `data` between the positions `ends`, one more than values."""
 
     ends: np.ndarray
     data: np.ndarray
 
 
 def encode_rows(table: pa.Table, *, columns: Sequence[str] | None = None) -> pa.StringArray:
-    """Writes one JSON object per row.
+    r"""Writes one JSON object per row.
 
     Args:
-        table: columns of booleans, integers, floats, decimals, text, instants, dates, lists of such.
+        table: columns of booleans, numbers, text, instants, dates, lists of such.
         columns: which columns, in which order; None for all whose names don't begin with `$`.
 
     Returns:
@@ -48,10 +51,10 @@ def encode_rows(table: pa.Table, *, columns: Sequence[str] | None = None) -> pa.
     Raises:
         SchemaError: a column has a type that rows can't have, or there is none of that name.
         UserError: an instant or a date lies outside the years 1 to 9999.
-        LimitError: a few rows' text is longer than `ROW_BYTES_MAX`.
+        LimitError: the text is longer than `TEXT_BYTES_MAX`.
 
     >>> encode_rows(pa.table({"user": [7], "name": ['a "b"']})).to_pylist()
-    ['{"user":7,"name":"a \\\\"b\\\\""}']
+    ['{"user":7,"name":"a \\"b\\""}']
     """
     names = [n for n in table.column_names if not n.startswith("$")] if columns is None else columns
     for name in names:
@@ -63,8 +66,21 @@ def encode_rows(table: pa.Table, *, columns: Sequence[str] | None = None) -> pa.
     chosen = table.select(list(names))
     if not names:
         return pa.array(["{}"] * len(table), pa.string())
-    chunks = [_encode(batch) for batch in chosen.to_batches(max_chunksize=CHUNK_ROWS)]
+    chunks = []
+    total = 0
+    for batch in chosen.to_batches(max_chunksize=CHUNK_ROWS):
+        chunks.append(_encode(batch))
+        total += chunks[-1].nbytes
+        _check_size(total, len(table))
     return pa.concat_arrays(chunks) if chunks else pa.array([], pa.string())
+
+
+def _check_size(size: int, rows: int) -> None:
+    if size > TEXT_BYTES_MAX:
+        raise LimitError(
+            f"expected at most {TEXT_BYTES_MAX} bytes of JSON at once; found more in {rows} rows. "
+            "Write fewer rows at a time, or leave out the columns with the longest text"
+        )
 
 
 def _encode(batch: pa.RecordBatch) -> pa.StringArray:
@@ -80,21 +96,27 @@ def _encode(batch: pa.RecordBatch) -> pa.StringArray:
         size += np.diff(column.ends)
     ends = np.zeros(rows + 1, np.int64)
     np.cumsum(size, out=ends[1:])
-    if ends[-1] > ROW_BYTES_MAX:
-        raise LimitError(
-            f"expected at most {ROW_BYTES_MAX} bytes of JSON in {rows} rows; found {ends[-1]}. "
-            "Write fewer rows at a time, or leave out the columns with the longest text"
-        )
+    _check_size(int(ends[-1]), rows)
     out = np.empty(int(ends[-1]), np.uint8)
     cursor = ends[:-1].copy()
     for name, column in zip(names, columns, strict=True):
         kernels.place_column(name, column.ends, column.data, cursor, out)
     out[cursor] = ord("}")
-    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(out)]
-    return pa.Array.from_buffers(pa.string(), rows, buffers, 0)
+    buffers = [None, arrow_buffer(ends.astype(np.int32)), arrow_buffer(out)]
+    return cast("pa.StringArray", pa.Array.from_buffers(pa.string(), rows, buffers, 0))
 
 
-def _pieces(array: pa.Array, name: str) -> _Pieces:
+def arrow_buffer(array: np.ndarray) -> pa.Buffer:
+    """A contiguous array's memory as an Arrow buffer, not copied."""
+    return pa.py_buffer(memoryview(cast("Any", array)))
+
+
+def bytes_of(buffer: pa.Buffer | None, dtype: type[np.generic]) -> np.ndarray:
+    """An Arrow buffer's memory as an array, not copied."""
+    return np.frombuffer(b"" if buffer is None else memoryview(cast("Any", buffer)), dtype)
+
+
+def _pieces(array: Any, name: str) -> _Pieces:
     type_ = array.type
     if pa.types.is_dictionary(type_):
         return _pieces(array.dictionary_decode(), name)
@@ -106,6 +128,10 @@ def _pieces(array: pa.Array, name: str) -> _Pieces:
         return _text_pieces(array.cast(pa.large_string()))
     if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
         return _time_pieces(array, name)
+    if pa.types.is_float64(type_):
+        return _double_pieces(array)
+    if pa.types.is_signed_integer(type_):
+        return _integer_pieces(array)
     if pa.types.is_floating(type_):
         finite = pc.is_finite(array)
         return _number_pieces(pc.if_else(finite, array, pa.scalar(None, type_)), point=True)
@@ -119,32 +145,32 @@ def _pieces(array: pa.Array, name: str) -> _Pieces:
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return _list_pieces(array, name)
     raise SchemaError(
-        f"column {name!r}: expected booleans, numbers, text, instants, dates or lists of such to write "
-        f"as JSON; found {type_}. Convert the column, or leave it out"
+        f"column {name!r}: expected booleans, numbers, text, instants, dates or lists of such "
+        f"to write as JSON; found {type_}. Convert the column, or leave it out"
     )
 
 
-def _valid(array: pa.Array) -> np.ndarray:
+def _valid(array: Any) -> np.ndarray:
     """One byte per value: whether it isn't NULL."""
     if array.null_count == 0:
         return np.ones(len(array), np.uint8)
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False)).view(np.uint8)
 
 
-def _text(array: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+def _text(array: Any) -> tuple[np.ndarray, np.ndarray]:
     """The positions and the bytes of large strings."""
     _, offsets, data = array.buffers()
     if offsets is None or len(array) == 0:
         return np.zeros(len(array) + 1, np.int64), np.empty(0, np.uint8)
-    at = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    return at, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    at = bytes_of(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    return at, bytes_of(data, np.uint8)
 
 
 def _outputs(rows: int, size: int) -> _Pieces:
     return _Pieces(np.empty(rows + 1, np.int64), np.empty(size + PADDING, np.uint8))
 
 
-def _text_pieces(array: pa.LargeStringArray) -> _Pieces:
+def _text_pieces(array: Any) -> _Pieces:
     at, data = _text(array)
     escapes = kernels.count_escapes(data[at[0] : at[-1]])
     pieces = _outputs(len(array), int(at[-1] - at[0]) + 6 * len(array) + 5 * escapes)
@@ -152,14 +178,34 @@ def _text_pieces(array: pa.LargeStringArray) -> _Pieces:
     return pieces
 
 
-def _number_pieces(array: pa.Array, *, point: bool) -> _Pieces:
-    at, data = _text(array.cast(pa.large_string()))
-    pieces = _outputs(len(array), int(at[-1] - at[0]) + 6 * len(array))
-    kernels.write_numbers(at, data, _valid(array), point, pieces.ends, pieces.data)
+def _integer_pieces(array: Any) -> _Pieces:
+    values = array.cast(pa.int64()).fill_null(0).to_numpy()
+    pieces = _outputs(len(array), len(array) * scalars.INTEGER_BYTES)
+    scalars.write_integers(values, _valid(array), pieces.ends, pieces.data)
     return pieces
 
 
-def _time_pieces(array: pa.Array, name: str) -> _Pieces:
+def _double_pieces(array: Any) -> _Pieces:
+    values = array.fill_null(0.0).to_numpy()
+    valid = _valid(array) & np.isfinite(values).view(np.uint8)
+    places = np.empty(len(array), np.int8)
+    others = pa.array([], pa.float64())
+    if scalars.find_places(values, places) < len(array):
+        others = pa.array(values[(places < 0) & (valid != 0)])
+    at, data = _text(others.cast(pa.large_string()))
+    pieces = _outputs(len(array), len(array) * scalars.DOUBLE_BYTES)
+    scalars.write_doubles(values, valid, places, at, data, pieces.ends, pieces.data)
+    return pieces
+
+
+def _number_pieces(array: Any, *, point: bool) -> _Pieces:
+    at, data = _text(array.cast(pa.large_string()))
+    pieces = _outputs(len(array), int(at[-1] - at[0]) + 6 * len(array))
+    scalars.write_numbers(at, data, _valid(array), point, pieces.ends, pieces.data)
+    return pieces
+
+
+def _time_pieces(array: Any, name: str) -> _Pieces:
     dates = pa.types.is_date(array.type)
     if dates:
         whole = array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
@@ -168,8 +214,8 @@ def _time_pieces(array: pa.Array, name: str) -> _Pieces:
         whole = array.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64())
     valid = _valid(array)
     values = np.ascontiguousarray(whole.fill_null(0).to_numpy())
-    pieces = _outputs(len(array), len(array) * kernels.INSTANT_BYTES)
-    wrong = kernels.write_times(values, valid, dates, pieces.ends, pieces.data)
+    pieces = _outputs(len(array), len(array) * scalars.INSTANT_BYTES)
+    wrong = scalars.write_times(values, valid, dates, pieces.ends, pieces.data)
     if wrong >= 0:
         raise UserError(
             f"column {name!r}: expected instants in the years 1 to 9999; found {values[wrong]} "
@@ -178,7 +224,7 @@ def _time_pieces(array: pa.Array, name: str) -> _Pieces:
     return pieces
 
 
-def _list_pieces(array: pa.ListArray, name: str) -> _Pieces:
+def _list_pieces(array: Any, name: str) -> _Pieces:
     at = np.asarray(array.offsets.to_numpy()).astype(np.int64)
     items = _pieces(array.values.slice(at[0], at[-1] - at[0]), name)
     at -= at[0]

@@ -1,11 +1,11 @@
 """The kernel that reads JSON rows into 8-byte slots, driven by a compiled schema.
 
-One row of bytes either fits for certain (`OK`) and has written one slot per field, or it is left to the
-slow path (`SLOW`), which rewrites its slots or says why the row is bad. The kernel accepts a subset of
-what the slow path accepts, with equal values.
+One row of bytes either fits for certain (`OK`) and has written one slot per field, or it is left
+to the slow path (`SLOW`), which rewrites its slots or says why the row is bad. The kernel accepts
+a subset of what the slow path accepts, with equal values.
 
-Speed comes from three expectations, none of which is needed for correctness: a row has its keys in the
-order of the row before; a key is spelled `"name":`; a value is of the schema's type.
+Speed comes from three expectations, none of which is needed for correctness: a row has its keys
+in the order of the row before; a key is spelled `"name":`; a value is of the schema's type.
 """
 
 # mypy: ignore-errors
@@ -95,7 +95,7 @@ def same_bytes(left, p, right, q, length):
             if load64(left, p + k) != load64(right, q + k):
                 return False
         return load64(left, p + length - 8) == load64(right, q + length - 8)
-    for k in range(length):
+    for k in range(length):  # noqa: SIM110
         if left[p + k] != right[q + k]:
             return False
     return True
@@ -130,7 +130,7 @@ def read_key(buffer, p, end, fields, keys, table):
 @inlined
 def read_fixed(buffer, p, end, code, memo):
     """A value of fixed width at `p < end`: (its slot, position past it or -1)."""
-    if code == BIGINT or code == INT:
+    if code == BIGINT or code == INT:  # noqa: SIM109
         value, past = read_integer(buffer, p, end)
         if code == INT and (value < _INT32_MIN or value > _INT32_MAX):
             return 0, -1
@@ -247,7 +247,7 @@ def read_row(buffer, p, end, row, fields, keys, table, order, seen, slots, lengt
 
 
 def memories(fields: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What `read_rows` remembers from row to row, at its start: order of keys, seen fields, last date."""
+    """What `read_rows` remembers between rows, at its start: key order, seen fields, last date."""
     return (
         np.full(KEYS_EXPECTED_MAX, _UNKNOWN, np.int64),
         np.full(fields, -1, np.int64),

@@ -1,9 +1,10 @@
 """JSON's scalars to 8-byte values: integers, doubles, instants, dates.
 
-Invariant: a value that is given is exact: integers as written, doubles the nearest to what is written,
-instants and dates of the real calendar. Whatever isn't certain is refused (position -1) and left to the
-slow path. Doubles: W. D. Clinger, *How to read floating point numbers accurately* (1990) where the
-mantissa and the power of ten are exact; else D. Lemire, *Number parsing at a gigabyte per second* (2021).
+Invariant: a value that is given is exact: integers as written, doubles the nearest to what is
+written, instants and dates of the real calendar. Whatever isn't certain is refused (position -1)
+and left to the slow path. Doubles: W. D. Clinger, *How to read floating point numbers accurately*
+(1990) where the mantissa and the power of ten are exact; else D. Lemire, *Number parsing at a
+gigabyte per second* (2021).
 """
 
 # mypy: ignore-errors
@@ -63,7 +64,7 @@ _POWERS = np.array(
 
 @inlined
 def read_digits(buffer, p):
-    """The digits from `p` on: (their value, how many); more than `DIGITS_MAX`: (0, DIGITS_MAX + 1)."""
+    """The digits from `p` on: (value, how many); more than `DIGITS_MAX`: (0, DIGITS_MAX + 1)."""
     text = word(buffer, p)
     count = digit_count(text)
     if count == 0:
@@ -194,7 +195,7 @@ def days_from_civil(year, month, day):
 
 @inlined
 def read_days(year_month, month_day):
-    """Days since 1970-01-01 of `YYYY-MM-` and `YY-MM-DD`, its first and last 8 bytes; or -1 << 62."""
+    """Days since 1970 of a date's first and last 8 bytes (`YYYY-MM-`, `YY-MM-DD`); or -1 << 62."""
     nothing = -1 << 62
     first = year_month ^ U64(0x2D30302D30303030)  # "0000-00-"
     last = month_day ^ U64(0x30302D30302D3030)  # "00-00-00"
@@ -237,7 +238,7 @@ def read_clock(text):
 
 @inlined
 def read_instant(buffer, p, end, memo):
-    """The text `YYYY-MM-DD(T| )HH:MM:SS[.f{1,8}][Z|±HH:MM]"` from `p`: (microseconds, past it or -1).
+    """`YYYY-MM-DD(T| )HH:MM:SS[.f{1,8}][Z|±HH:MM]"` from `p`: (microseconds, past it or -1).
 
     Args:
         buffer: the bytes.

@@ -1,8 +1,8 @@
 """JSON's grammar over bytes: white space, strings, numbers' shape, values that nobody asked for.
 
-Invariant: what these functions accept is valid JSON (RFC 8259) in valid UTF-8; what they don't accept
-(a position of -1) may still be, and is looked at again by the slow path. Every position handed in
-satisfies `0 <= p <= end <= len(buffer)`; a position handed back never exceeds `end`.
+Invariant: what these functions accept is valid JSON (RFC 8259) in valid UTF-8; what they don't
+accept (a position of -1) may still be, and is looked at again by the slow path. Every position
+handed in satisfies `0 <= p <= end <= len(buffer)`; one handed back never exceeds `end`.
 """
 
 # mypy: ignore-errors
@@ -27,9 +27,8 @@ from penstock.formats._words import (
     word,
 )
 
-DEPTH_MAX: Final = (
-    64  # objects and arrays within each other, the row's own included; bounds every stack
-)
+# Objects and arrays within each other, the row's own included: bounds every stack.
+DEPTH_MAX: Final = 64
 
 _QUOTE = ord('"')
 _BACKSLASH = ord("\\")
@@ -125,7 +124,7 @@ def scan_escape(buffer, p, end):
 
 @inlined
 def scan_string(buffer, p, end):
-    """Past the string whose first byte after the quote is at `p`: (position or -1, bytes of its text).
+    """Past the string that begins after the quote before `p`: (position or -1, bytes of its text).
 
     The text takes fewer bytes than its spelling exactly where there are escapes.
     """

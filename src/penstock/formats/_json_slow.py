@@ -192,7 +192,7 @@ def _float(value: Any) -> float:
 def _string(value: Any) -> str:
     if type(value) is not str:
         raise ValueError
-    value.encode()  # half of a surrogate pair is JSON, but no text: a UnicodeEncodeError is a ValueError
+    value.encode()  # half of a surrogate pair is JSON, but no text: raises a kind of ValueError
     return value
 
 

@@ -39,7 +39,7 @@ def put_character(out, q, code):
 
 @called
 def copy_escaped(source, p, out, q, length):
-    """Copies a string that `scan_string` accepted, `length` bytes long once its escapes are undone."""
+    """Copies a string that `scan_string` accepted, `length` bytes long without its escapes."""
     end = q + length
     while q < end:
         byte = source[p]

@@ -7,16 +7,16 @@ The rules, whatever a row looks like:
   twice the last one counts. Objects and arrays nest at most `DEPTH_MAX` deep.
 - A field that is missing or null is NULL; where the schema says NOT NULL, the row is bad.
 - INT and BIGINT take integers in range, not `1.0` or `1e3`. DOUBLE takes every number that isn't
-  beyond its range, correctly rounded; FLOAT the same, rounded once more. BOOLEAN takes true and false.
-- TIMESTAMP takes ISO 8601 text (`2026-11-21T09:00:00.123456+01:00`; a date alone is its midnight, no
-  zone means UTC, digits past the microsecond are cut off) or an integer of milliseconds since 1970. DATE
-  takes `YYYY-MM-DD`. Years are 1 to 9999.
+  beyond its range, correctly rounded; FLOAT the same, rounded once more. BOOLEAN takes true, false.
+- TIMESTAMP takes ISO 8601 text (`2026-11-21T09:00:00.123456+01:00`; a date alone is its midnight,
+  no zone means UTC, digits past the microsecond are cut off) or an integer of milliseconds since
+  1970. DATE takes `YYYY-MM-DD`. Years are 1 to 9999.
 - STRING takes text; ARRAY<T> an array whose items are T or null.
 
 A row that doesn't fit is bad, with a reason; the others aren't touched by it.
 
-Design: a kernel reads the rows straight from the buffer that they lie in (`_json_kernel`) and leaves
-what it isn't certain of to Python (`_json_slow`), whose results take the same slots.
+Design: a kernel reads the rows straight from the buffer that they lie in (`_json_kernel`) and
+leaves what it isn't certain of to Python (`_json_slow`), whose results take the same slots.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import pyarrow as pa
 from penstock.core.schema import Field, Schema, type_text
 from penstock.errors import LimitError
 from penstock.formats import _json_kernel as kernel
-from penstock.formats._json_encode import encode_rows
+from penstock.formats._json_encode import arrow_buffer, encode_rows
 from penstock.formats._json_scan import DEPTH_MAX
 from penstock.formats._json_slow import BadRowError, RowReader
 from penstock.formats._json_text import PADDING, copy_text
@@ -199,7 +199,7 @@ class JsonDecoder:
 
     def _column(
         self, buffer: np.ndarray, slots: _Slots, index: int, field: Field, chosen: np.ndarray | None
-    ) -> pa.Array:
+    ) -> pa.Array[Any]:
         """One column of the rows chosen (None: all)."""
         values, valid = slots.values[index], slots.valid[index]
         if chosen is not None:
@@ -210,14 +210,14 @@ class JsonDecoder:
             rows = range(len(values)) if chosen is None else chosen.tolist()
             return pa.array([lists.get(row) for row in rows], field.type)
         nulls = len(valid) - int(np.count_nonzero(valid))
-        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+        bitmap = arrow_buffer(np.packbits(valid, bitorder="little")) if nulls else None
         if code == kernel.STRING:
             lengths = slots.lengths[self._fields[index, kernel.TEXT_INDEX]]
             if chosen is not None:
                 lengths = lengths[chosen]
             buffers = _text(buffer, slots.extra, values, lengths, field.name)
         else:
-            buffers = [pa.py_buffer(_fixed(values, code))]
+            buffers = [arrow_buffer(_fixed(values, code))]
         return pa.Array.from_buffers(field.type, len(values), [bitmap, *buffers], nulls)
 
 
@@ -245,7 +245,7 @@ def _text(
     offsets = np.empty(len(at) + 1, np.int32)
     out = np.empty(total + PADDING, np.uint8)
     copy_text(buffer, np.frombuffer(extra, np.uint8), at, length, offsets, out)
-    return [pa.py_buffer(offsets), pa.py_buffer(out[:total])]
+    return [arrow_buffer(offsets), arrow_buffer(out[:total])]
 
 
 def _compiled(schema: Schema) -> tuple[np.ndarray, np.ndarray]:

@@ -114,10 +114,14 @@ def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> None:
 
 def _type_of(sql: str, text: str, schema: Schema) -> pa.DataType:
     try:
-        found = evaluate(schema.arrow.empty_table(), f"SELECT ({sql}) AS x FROM rows").schema[0].type
+        found = (
+            evaluate(schema.arrow.empty_table(), f"SELECT ({sql}) AS x FROM rows").schema[0].type
+        )
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]
-        raise SchemaError(f"expected an expression that DuckDB understands; found {text!r}: {reason}") from None
+        raise SchemaError(
+            f"expected an expression that DuckDB understands; found {text!r}: {reason}"
+        ) from None
     type_ = _narrow(found)
     type_text(type_)
     return type_
@@ -128,7 +132,12 @@ def _narrow(found: pa.DataType) -> pa.DataType:
     types = pa.types
     if types.is_list(found):
         return pa.list_(_narrow(found.value_type))
-    if types.is_int8(found) or types.is_int16(found) or types.is_uint8(found) or types.is_uint16(found):
+    if (
+        types.is_int8(found)
+        or types.is_int16(found)
+        or types.is_uint8(found)
+        or types.is_uint16(found)
+    ):
         return pa.int32()
     if types.is_uint32(found) or types.is_uint64(found):
         return pa.int64()

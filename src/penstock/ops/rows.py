@@ -117,5 +117,3 @@ def _name(name: str) -> str:
 
 def _title(function: Callable[[pa.Table], pa.Table]) -> str:
     return getattr(function, "__name__", repr(function))
-
-

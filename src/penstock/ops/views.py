@@ -240,7 +240,7 @@ class Assembler:
                 if not rows:
                     continue
                 if name == GROUPS:
-                    side += [self.panes.padded(r) for r in rows]
+                    side.append(self.panes.padded(concat(rows)))
                 else:
                     column = name.removeprefix(VALUES)
                     merged = trace.layout.group(concat(rows), whole=True)

@@ -7,9 +7,10 @@ pipeline runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -24,7 +25,11 @@ from penstock.ops.expressions import evaluate
 
 __all__ = ["Snapshot", "Views"]
 
-ATTEMPTS_MAX: Final = 5  # a version may be vacuumed while it is being opened; the next one is there then
+T = TypeVar("T")
+
+ATTEMPTS_MAX: Final = (
+    5  # a version may be vacuumed while it is being opened; the next one is there then
+)
 
 
 class Views:
@@ -69,7 +74,7 @@ class Views:
         """
         return self._again(lambda s: s)
 
-    def _again(self, work: Any) -> Any:
+    def _again(self, work: Callable[[Snapshot], T]) -> T:
         for attempt in range(ATTEMPTS_MAX):
             number = self.version
             if number == 0:
@@ -119,9 +124,7 @@ class Snapshot:
             QueryError: there is no such view.
         """
         if name not in self._content["views"]:
-            raise QueryError(
-                f"expected one of the views {', '.join(self.names())}; found {name!r}"
-            )
+            raise QueryError(f"expected one of the views {', '.join(self.names())}; found {name!r}")
         view = self._content["views"][name]
         rows = self._rows(view["operator"], window_from_us)
         for step in view["steps"]:
@@ -142,7 +145,9 @@ class Snapshot:
         try:
             statements = sqlglot.parse(query, dialect="duckdb")
         except sqlglot.errors.SqlglotError as error:
-            raise QueryError(f"expected a SELECT; found {query!r}: {str(error).splitlines()[0]}") from None
+            raise QueryError(
+                f"expected a SELECT; found {query!r}: {str(error).splitlines()[0]}"
+            ) from None
         if len(statements) != 1 or not isinstance(statements[0], exp.Query):
             raise QueryError(f"expected one SELECT; found {query!r}")
         with duckdb.connect(":memory:") as con:
@@ -156,7 +161,7 @@ class Snapshot:
             ):
                 con.execute(f"SET {setting}")
             try:
-                return con.sql(query).to_arrow_table()
+                return _plain(con.sql(query).to_arrow_table())
             except duckdb.Error as error:
                 raise QueryError(
                     f"expected a query over the views {', '.join(self.names())}; found: {error}"
@@ -175,6 +180,15 @@ class Snapshot:
             for _, state in sorted(entry["traces"].items(), key=lambda item: int(item[0]))
         ]
         return pa.concat_tables(parts) if parts else operator.schema.empty_table()
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """DuckDB's 128-bit integers, such as sums of BIGINT, as BIGINT where they fit."""
+    for i, field in enumerate(rows.schema):
+        if pa.types.is_decimal(field.type) and field.type.scale == 0:
+            with contextlib.suppress(pa.ArrowInvalid):
+                rows = rows.set_column(i, field.name, rows.column(i).cast(pa.int64()))
+    return rows
 
 
 def _query(step: Json) -> str:
@@ -197,5 +211,3 @@ def _state_of(where: str | Path) -> str:
         f"expected an app's name or its directory; found neither {text!r} nor {text + '.penstock'!r} "
         "with state in it. Run the pipeline first, or name its directory"
     )
-
-

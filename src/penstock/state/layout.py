@@ -191,12 +191,12 @@ class Layout:
 
 def windows(rows: pa.RecordBatch) -> Vector:
     """The `$window` column: int64[n]."""
-    return vectors.raw(rows.column(WINDOW))
+    return vectors.raw(rows.column(0))
 
 
 def hashes(rows: pa.RecordBatch) -> Vector:
     """The `$hash` column: int64[n]."""
-    return vectors.raw(rows.column(HASH))
+    return vectors.raw(rows.column(1))
 
 
 def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -26,11 +26,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
-from kio.index import load_payload_module
-from kio.schema.index import api_key_map, schema_name_map
-from kio.static.constants import EntityType
-
 from penstock.errors import ProtocolError
+from penstock.wire.kafka import EntityType, api_key_map, load_payload_module, schema_name_map
 
 __all__ = [
     "ELEMENTS_MAX",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.topics import Topic, name_fault
 from penstock.errors import LimitError
 from penstock.log.partition import LEADER_EPOCH
+from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS", "NODE_ID"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import NODE_ID
 from penstock.broker.settings import (
@@ -17,6 +15,7 @@ from penstock.broker.settings import (
     validate,
 )
 from penstock.broker.topics import Topic
+from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from penstock.broker.groups import GroupState
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import OPERATIONS_OMITTED
+from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
 

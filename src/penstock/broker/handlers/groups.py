@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from penstock.broker.groups import Join, Sync
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import NODE_ID
+from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
 

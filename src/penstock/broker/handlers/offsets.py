@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from penstock.broker.group_offsets import METADATA_CHARACTERS_MAX, Committed, Key
 from penstock.broker.groups import GroupState
 from penstock.broker.handlers.base import Api, Call, Fields, topic_of
 from penstock.log.errors import StorageError
+from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
 

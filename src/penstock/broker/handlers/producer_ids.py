@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from penstock.broker.handlers.base import Api, Call, Fields
+from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
 

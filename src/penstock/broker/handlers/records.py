@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from penstock.broker.handlers.base import Api, Call, Fields, hosted
 from penstock.errors import CorruptError
 from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.partition import LEADER_EPOCH, Partition
+from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
 

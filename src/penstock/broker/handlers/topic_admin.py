@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from penstock.broker.handlers.base import Api, Call, Fields, topic_of
 from penstock.broker.settings import TOPIC_SETTINGS, SettingError, validate
 from penstock.broker.topics import name_fault
 from penstock.errors import LimitError
+from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
 

@@ -1,0 +1,253 @@
+"""SIGKILL of the driver, of Python workers and of the broker while input streams in: nothing shows.
+
+The seed is in the message of a failure; run it again with `PENSTOCK_KILL_SEED=… pytest tests/engine/test_kills.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+import psutil
+import pyarrow as pa
+import pytest
+
+from penstock.broker.process import BrokerProcess
+from penstock.client import Client, Producer, Reader
+from penstock.core.partitioner import murmur2_partitions
+from penstock.errors import BrokerError, QueryError
+from penstock.serve import Views
+
+PROGRAM = Path(__file__).with_name("kill_program.py")
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "50"))
+SEED = int(os.environ.get("PENSTOCK_KILL_SEED", str(random.SystemRandom().randrange(2**32))))
+EVENTS_PER_CHUNK = 400
+PATIENCE_S = 180.0
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_500)]
+
+
+class Feed(threading.Thread):
+    """Streams a seeded input into the log, in the order of chunks, until it is told to finish."""
+
+    def __init__(self, address: str, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.address, self.chance = address, random.Random(seed)
+        self.finish = threading.Event()
+        self.failure: BaseException | None = None
+        self.sent = 0
+
+    def run(self) -> None:
+        try:
+            producer = Producer(self.address, patience_s=PATIENCE_S)
+            now_ms = 1_767_225_600_000
+            while not self.finish.is_set():
+                self._send(producer, now_ms)
+                now_ms += 1_000
+                time.sleep(0.05)
+            self._send(producer, now_ms + 3_600_000)  # closes all windows before it
+            producer.close()
+        except BaseException as error:
+            self.failure = error
+
+    def _send(self, producer: Producer, now_ms: int) -> None:
+        rows, keys = [], []
+        for _ in range(EVENTS_PER_CHUNK):
+            user = f"u{self.chance.randrange(50)}"
+            # Some are late for their window, some don't fit the schema.
+            at = now_ms - self.chance.choice([0, 500, 1_900, 2_500, 30_000] + [0] * 20)
+            row = {"user": user, "page": f"/{self.chance.randrange(7)}", "at": at}
+            row["v"] = "?" if self.chance.random() < 0.002 else self.chance.randrange(1_000)
+            rows.append(orjson.dumps(row))
+            keys.append(user.encode())
+        of = murmur2_partitions(pa.array(keys, pa.binary()), 2)
+        for partition in (0, 1):
+            index = pa.array(np.flatnonzero(of == partition))
+            times = np.full(len(index), now_ms, np.int64)
+            producer.send(
+                "events",
+                partition,
+                pa.array(keys, pa.binary()).take(index),
+                pa.array(rows, pa.binary()).take(index),
+                times,
+            )
+        self.sent += EVENTS_PER_CHUNK
+
+
+class Pipeline:
+    """The program in a process of its own."""
+
+    def __init__(self, name: str, directory: Path, address: str) -> None:
+        self.command = [sys.executable, str(PROGRAM), name, str(directory), address]
+        self.directory = directory
+        self.log = directory.with_suffix(".stderr")
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stderr=log, start_new_session=True)
+
+    def workers(self) -> list[psutil.Process]:
+        """Spark's Python workers."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family = psutil.Process(self.process.pid).children(recursive=True)
+            return [p for p in family if _is_worker(p)]
+        return []
+
+    def kill(self) -> None:
+        """Kills the driver; its JVM notices by itself, as after a real crash."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Ends the program in order."""
+        self.process.terminate()
+        assert self.process.wait(60) == 0, self.log.read_text()[-3_000:]
+
+    def wait_for(self, ends: dict[int, int] | None = None) -> None:
+        """Waits until the program commits; with `ends`, until it has read and closed everything."""
+        deadline = time.monotonic() + PATIENCE_S
+        before, still = -1, 0
+        while True:
+            assert self.process.poll() is None, self.log.read_text()[-3_000:]
+            assert time.monotonic() < deadline, f"no progress; {self.log.read_text()[-3_000:]}"
+            with contextlib.suppress(QueryError):
+                views = Views(self.directory)
+                status = views.status()
+                read = {int(p): o for p, o in status["offsets"]["events"].items()}
+                if ends is None and before not in (-1, status["version"]):
+                    return
+                still = still + 1 if status["version"] == before else 0
+                if read == ends and still > 10:
+                    return
+                before = status["version"]
+            time.sleep(0.1)
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "pyspark.daemon" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+@contextlib.contextmanager
+def ended(pipeline: Pipeline) -> Iterator[Pipeline]:
+    try:
+        yield pipeline
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            pipeline.kill()
+
+
+def contents(name: str, directory: Path, address: str) -> dict[str, list[object]]:
+    """All that a pipeline made, in an order of its own."""
+    snapshot = Views(directory).snapshot()
+    found: dict[str, list[object]] = {
+        view: sorted(map(repr, snapshot.table(view).to_pylist())) for view in snapshot.names()
+    }
+    with Client(address) as client, Reader(address) as reader:
+        for topic in ("closed", "tens"):
+            full = f"{name}-{topic}"
+            rows: list[object] = []
+            for partition, end in client.offsets(full, "latest").items():
+                for records in reader.read(full, partition, 0, end):
+                    batch = records.to_arrow()
+                    rows += zip(
+                        [partition] * len(batch),
+                        batch.column("key").to_pylist(),
+                        batch.column("value").to_pylist(),
+                        strict=True,
+                    )
+            found[topic] = sorted(map(repr, rows))
+        dead = f"{name}.dead-letters"
+        letters: list[object] = []
+        for records in reader.read(dead, 0, 0, client.offsets(dead, "latest")[0]):
+            letters += [dict(records.headers(i)) for i in range(len(records))]
+        found["dead letters"] = sorted(map(repr, letters))
+    return found
+
+
+def test_kills_leave_no_trace(tmp_path: Path) -> None:
+    """After many kills at random moments, all that was made equals an undisturbed run's."""
+    chance = random.Random(SEED)
+    broker = BrokerProcess(tmp_path / "log")
+    broker.start()
+    address = broker.address
+    feed = Feed(address, SEED)
+    counts = {"driver": 0, "worker": 0, "broker": 0}
+    try:
+        with ended(Pipeline("hit", tmp_path / "hit.penstock", address)) as hit:
+            feed.start()
+            hit.wait_for()
+            while sum(counts.values()) < KILLS:
+                time.sleep(chance.uniform(0.0, 0.7))
+                victim = chance.choices(list(counts), [1, 5, 4])[0]
+                if victim == "driver":
+                    hit.kill()
+                    hit.start()
+                    hit.wait_for()
+                elif victim == "broker":
+                    broker.kill()
+                    broker.start()
+                else:
+                    workers = hit.workers()
+                    if not workers:
+                        continue
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        chance.choice(workers).kill()
+                counts[victim] += 1
+            feed.finish.set()
+            feed.join(PATIENCE_S)
+            assert feed.failure is None, feed.failure
+            with Client(address) as client:
+                ends = client.offsets("events", "latest")
+            assert sum(ends.values()) == feed.sent, "the input itself is there, once"
+            hit.wait_for(ends)
+            hit.stop()
+        with ended(Pipeline("calm", tmp_path / "calm.penstock", address)) as calm:
+            calm.wait_for(ends)
+            calm.stop()
+        disturbed = contents("hit", tmp_path / "hit.penstock", address)
+        undisturbed = contents("calm", tmp_path / "calm.penstock", address)
+        assert undisturbed["closed"], "windows were closed"
+        assert len(undisturbed["dead letters"]) > 10, "some rows were late or bad"
+        for what, rows in undisturbed.items():
+            mine = [str(row).replace("hit", "calm") for row in disturbed[what]]
+            assert mine == rows, f"{what} differ; seed {SEED}, kills {counts}"
+        print(f"seed {SEED}: kills {counts}, {feed.sent:,} events")
+    finally:
+        broker.stop()
+
+
+def test_the_older_owner_stops(tmp_path: Path) -> None:
+    """Of two programs with one directory the older one ends with an error that says why."""
+    broker = BrokerProcess(tmp_path / "log")
+    broker.start()
+    directory = tmp_path / "two.penstock"
+    feed = Feed(broker.address, SEED)
+    try:
+        with ended(Pipeline("two", directory, broker.address)) as older:
+            feed.start()
+            older.wait_for()
+            with ended(Pipeline("two", directory, broker.address)) as newer:
+                assert older.process.wait(PATIENCE_S) == 1
+                said = older.log.read_text()
+                assert "Another process runs the same pipeline" in said, said[-2_000:]
+                newer.wait_for()
+                feed.finish.set()
+                feed.join(PATIENCE_S)
+                with contextlib.suppress(BrokerError), Client(broker.address) as client:
+                    newer.wait_for(client.offsets("events", "latest"))
+                newer.stop()
+    finally:
+        broker.stop()

@@ -1,0 +1,74 @@
+"""What the page's tests share: views without a pipeline, and a status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from penstock.errors import QueryError
+
+MINUTE_US = 60_000_000
+INSTANT = pa.timestamp("us", "UTC")
+
+
+def windows(rows: list[tuple[Any, ...]], *names: str) -> pa.Table:
+    """A view's rows: the window's minute, then the columns named."""
+    starts = pa.array([row[0] * MINUTE_US for row in rows], pa.int64()).cast(INSTANT)
+    ends = pa.array([(row[0] + 1) * MINUTE_US for row in rows], pa.int64()).cast(INSTANT)
+    columns = {name: pa.array([row[i + 1] for row in rows]) for i, name in enumerate(names)}
+    return pa.table({"window_start": starts, "window_end": ends, **columns})
+
+
+@dataclass
+class FakeViews:
+    """Views that are just tables."""
+
+    tables: dict[str, pa.Table]
+    key_names: dict[str, list[str]] = field(default_factory=dict)
+    version: int = 1
+    reads: int = 0
+
+    def names(self) -> list[str]:
+        return list(self.tables)
+
+    def keys(self, name: str) -> list[str] | None:
+        return self.key_names.get(name)
+
+    def table(
+        self, name: str, *, window_from_us: int | None = None, limit: int | None = None
+    ) -> pa.Table:
+        self.reads += 1
+        table = self.tables[name]
+        if window_from_us is not None:
+            at = table["window_start"].cast(pa.int64()).to_numpy()
+            table = table.filter(pa.array(at >= window_from_us))
+        return table
+
+    def sql(self, query: str) -> pa.Table:
+        with duckdb.connect() as con:
+            for name, table in self.tables.items():
+                con.register(name, table)
+            try:
+                return con.sql(query).to_arrow_table()
+            except duckdb.Error as error:
+                raise QueryError(str(error)) from None
+
+
+@pytest.fixture
+def views() -> FakeViews:
+    """A view by core and one without keys."""
+    load = windows(
+        [(m, core, 10.0 * m + core) for m in range(3) for core in range(2)], "core", "load"
+    )
+    total = windows([(m, m * 100) for m in range(3)], "n")
+    return FakeViews({"load": load, "total": total}, {"load": ["core"], "total": []})
+
+
+def status(*, history: bool = False) -> dict[str, Any]:
+    """A status that never changes."""
+    found: dict[str, Any] = {"app": "t", "version": 7, "batches": 3, "phase": "running"}
+    return found | ({"history": []} if history else {})

@@ -1,0 +1,143 @@
+"""The page's HTTP side, driven without a server."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from starlette.testclient import TestClient
+
+from penstock.web import create_app
+from penstock.web._app import ROWS_MAX
+
+_spec = importlib.util.spec_from_file_location(
+    "web_shared", Path(__file__).with_name("conftest.py")
+)
+assert _spec is not None
+assert _spec.loader is not None
+shared: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(shared)
+
+
+@pytest.fixture
+def client(views: Any) -> TestClient:
+    return TestClient(create_app(views, shared.status), base_url="http://127.0.0.1:8750")
+
+
+def test_the_page_and_its_files_are_served_with_a_strict_policy(client: TestClient) -> None:
+    """The page loads nothing from elsewhere: the policy forbids it, and its files are all here."""
+    page = client.get("/")
+    assert page.status_code == 200
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "https://" not in page.text
+    for name in ("app.js", "chart.js", "format.js", "style.css", "icon.svg"):
+        assert client.get(f"/static/{name}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example"]
+)
+def test_another_host_name_is_refused(client: TestClient, host: str) -> None:
+    """A name that was rebound to loopback gets nothing."""
+    assert client.get("/api/views", headers={"host": host}).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8750", "localhost:9999", "[::1]:8750", "localhost"])
+def test_loopback_names_are_answered(client: TestClient, host: str) -> None:
+    """Every name of this machine's loopback works, with any port."""
+    assert client.get("/api/views", headers={"host": host}).status_code == 200
+
+
+def test_requests_from_other_sites_are_refused(client: TestClient) -> None:
+    """A page of another site can't make the browser ask for queries here."""
+    for headers in ({"sec-fetch-site": "cross-site"}, {"origin": "https://evil.example"}):
+        assert client.get("/api/query?sql=SELECT 1", headers=headers).status_code == 403
+    same = {"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:8750"}
+    answer = client.get("/api/views", headers=same)
+    assert answer.status_code == 200
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_views_are_described_with_keys_and_measures(client: TestClient) -> None:
+    """The page learns from the list what to draw, numeric keys included."""
+    found = {view["name"]: view for view in client.get("/api/views").json()["views"]}
+    assert found["load"]["keys"] == ["core"]
+    assert found["load"]["measures"] == ["load"]
+    assert found["total"]["rows"] == 3
+
+
+def test_rows_come_newest_first_and_limited(client: TestClient) -> None:
+    """A page of rows holds the newest windows, and says how many there are."""
+    page = client.get("/api/views/load?limit=2").json()
+    assert page["rows_total"] == 6
+    assert [row[0] for row in page["rows"]] == ["1970-01-01T00:02:00Z"] * 2
+
+
+@pytest.mark.parametrize(
+    "since", ["60000000", "1970-01-01T00:01:00Z", "1970-01-01T01:01:00%2B01:00"]
+)
+def test_since_leaves_out_older_windows(client: TestClient, since: str) -> None:
+    """`since` is microseconds or an ISO instant with any offset."""
+    assert client.get(f"/api/views/load?since={since}").json()["rows_total"] == 4
+
+
+def test_mistakes_are_explained_in_json(client: TestClient) -> None:
+    """A wrong name, number, instant, measure or query gives a message, not a page of traceback."""
+    for path, code in (
+        ("/api/views/nope", 404),
+        ("/api/views/load?limit=x", 400),
+        ("/api/views/load?limit=0", 400),
+        ("/api/views/load?since=yesterday", 400),
+        ("/api/views/load/series?measure=nope", 400),
+        ("/api/query?sql=", 400),
+        ("/api/query?sql=SELEC", 400),
+    ):
+        answer = client.get(path)
+        assert answer.status_code == code, path
+        assert answer.json()["error"]
+
+
+def test_query_answers_with_types(client: TestClient) -> None:
+    """SQL over the views comes back as columns with kinds and rows."""
+    page = client.get(
+        "/api/query", params={"sql": "SELECT core, max(load) AS m FROM load GROUP BY 1 ORDER BY 1"}
+    )
+    assert page.json()["rows"] == [[0, 20.0], [1, 21.0]]
+    assert [c["kind"] for c in page.json()["columns"]] == ["number", "number"]
+
+
+def test_large_answers_are_cut(views: Any) -> None:
+    """An answer never has more rows than a page can hold, and says how many there were."""
+    client = TestClient(create_app(views, shared.status), base_url="http://localhost")
+    page = client.get("/api/query", params={"sql": f"SELECT * FROM range({ROWS_MAX + 5})"}).json()
+    assert page["rows_total"] == ROWS_MAX + 5
+    assert len(page["rows"]) == ROWS_MAX
+
+
+def test_a_view_is_read_once_a_version(views: Any) -> None:
+    """Several charts and pages share one reading of a version."""
+    client = TestClient(create_app(views, shared.status), base_url="http://localhost")
+    for _ in range(3):
+        client.get("/api/views/load/series")
+    assert views.reads == 1
+    views.version = 2
+    client.get("/api/views/load/series")
+    assert views.reads == 2
+
+
+def test_no_views_yet_is_an_empty_list() -> None:
+    """Before the first batch the page gets an empty list and a status."""
+    client = TestClient(create_app(None, shared.status), base_url="http://localhost")
+    assert client.get("/api/views").json() == {"views": []}
+    assert client.get("/api/status").json()["history"] == []
+    assert client.get("/api/query?sql=SELECT 1").status_code == 400
+
+
+def test_values_that_json_lacks(views: Any) -> None:
+    """NaN and infinity are null, bytes are text, nothing breaks the answer."""
+    views.tables["odd"] = pa.table({"x": [float("nan"), float("inf")], "b": [b"\xff", None]})
+    client = TestClient(create_app(views, shared.status), base_url="http://localhost")
+    assert client.get("/api/views/odd").json()["rows"] == [[None, "\ufffd"], [None, None]]

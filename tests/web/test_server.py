@@ -1,0 +1,81 @@
+"""The server on a real socket."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.errors import SetupError
+from penstock.web import Server
+
+_spec = importlib.util.spec_from_file_location(
+    "web_shared", Path(__file__).with_name("conftest.py")
+)
+assert _spec is not None
+assert _spec.loader is not None
+shared: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(shared)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_events_tell_of_each_version_and_end_when_the_server_stops(views: Any) -> None:
+    """An open page hears of a new version at once, and a stop doesn't wait for it."""
+    board = {"app": "t", "version": 1, "batches": 1, "phase": "running"}
+    server = Server(views, lambda *, history=False: dict(board), port=free_port())
+    seen: list[int] = []
+    ended = threading.Event()
+
+    def listen() -> None:
+        # A stream that the server cuts off may end without its last chunk.
+        with contextlib.suppress(httpx.RemoteProtocolError):
+            with httpx.stream("GET", f"{server.url}/api/events", timeout=10) as answer:
+                for line in answer.iter_lines():
+                    if line.startswith("data: {") and "version" in line:
+                        seen.append(json.loads(line[6:])["version"])
+        ended.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    deadline = time.monotonic() + 10
+    while seen != [1] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    board["version"] = 2
+    while 2 not in seen and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert seen[:2] == [1, 2]
+    server.close()
+    assert ended.wait(5)
+
+
+def test_a_taken_port_is_an_error_that_says_what_to_do(views: Any) -> None:
+    """A port that was asked for is never silently another one."""
+    server = Server(views, shared.status, port=free_port())
+    try:
+        with pytest.raises(SetupError, match="--port"):
+            Server(views, shared.status, port=server.port)
+    finally:
+        server.close()
+
+
+def test_the_usual_port_gives_way_to_the_next(views: Any) -> None:
+    """Two pipelines on one machine each have a page."""
+    first, second = Server(views, shared.status), Server(views, shared.status)
+    try:
+        assert first.port != second.port
+        assert httpx.get(f"{second.url}/api/status").json()["version"] == 7
+    finally:
+        first.close()
+        second.close()
