@@ -103,6 +103,6 @@ def client(broker) -> Iterator[Client]:
 def topic(client) -> Iterator[str]:
     """A new topic of two partitions."""
     name = next(_names)
-    client.create_topic(name, 2)
+    client.create_topic(name, 2, {"retention.ms": "-1"})  # the records' times are long ago
     yield name
     client.delete_topic(name, missing_ok=True)

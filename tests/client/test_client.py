@@ -146,7 +146,7 @@ class TestAbsence:
     def test_restart(self, embedded):
         """A client goes on with a broker that was killed and started again."""
         with Client(embedded.address, patience_s=30) as client:
-            client.create_topic("kept")
+            client.create_topic("kept", 1, {"retention.ms": "-1"})
             produce(embedded.address, "kept", 3)
             embedded.kill()
             timer = threading.Timer(0.3, embedded.restart)

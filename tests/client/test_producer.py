@@ -204,7 +204,7 @@ class TestRestart:
     def test_broker_killed_while_writing(self, embedded):
         """A broker that is killed again and again, mid-write, loses and doubles nothing."""
         with Client(embedded.address, patience_s=30) as client:
-            client.create_topic("t")
+            client.create_topic("t", 1, {"retention.ms": "-1"})
         stop = threading.Event()
 
         def trouble() -> None:

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka.admin import AdminClient
 
-from penstock.client import Producer, Reader
+from penstock.client import Client, Producer, Reader
 from penstock.client._connection import Connection
 from penstock.errors import BrokerError
 from penstock.wire.columns import header
@@ -198,11 +198,8 @@ class TestRestart:
     def test_broker_killed_while_reading(self, embedded):
         """A read goes on where it was when the broker comes back."""
         with Producer(embedded.address, batch_bytes_max=BATCH_BYTES) as producer:
-            Reader(embedded.address).close()
-            from penstock.client import Client
-
             with Client(embedded.address) as client:
-                client.create_topic("t")
+                client.create_topic("t", 1, {"retention.ms": "-1"})
             values = pa.array([value(i) for i in range(N)], pa.binary())
             producer.send("t", 0, None, values, np.arange(N))
         waits: list[str] = []

@@ -48,6 +48,8 @@ class Feed(threading.Thread):
 
     def run(self) -> None:
         try:
+            with Client(self.address) as client:
+                client.create_topic("events", 2, exists_ok=True)
             producer = Producer(self.address, patience_s=PATIENCE_S)
             now_ms = 1_767_225_600_000
             while not self.finish.is_set():

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
+import httpx
 import pyarrow as pa
 import pytest
 
 from penstock.errors import QueryError
+from penstock.web import create_app
 
 MINUTE_US = 60_000_000
 INSTANT = pa.timestamp("us", "UTC")
@@ -72,3 +77,36 @@ def status(*, history: bool = False) -> dict[str, Any]:
     """A status that never changes."""
     found: dict[str, Any] = {"app": "t", "version": 7, "batches": 3, "phase": "running"}
     return found | ({"history": []} if history else {})
+
+
+class Client:
+    """Asks an app without a server."""
+
+    def __init__(self, app: Any) -> None:
+        self._transport = httpx.ASGITransport(app)
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            base = "http://127.0.0.1:8750"
+            async with httpx.AsyncClient(transport=self._transport, base_url=base) as client:
+                return await client.get(path, **options)
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture
+def shared() -> SimpleNamespace:
+    """Makers that several tests use."""
+    return SimpleNamespace(windows=windows, status=status)
+
+
+@pytest.fixture
+def ask() -> Callable[[FakeViews | None], Client]:
+    """Makes a client of the app over these views."""
+    return lambda views: Client(create_app(views, status))
+
+
+@pytest.fixture
+def client(views: FakeViews) -> Client:
+    """A client of the app over the usual views."""
+    return Client(create_app(views, status))

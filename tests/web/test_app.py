@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from starlette.testclient import TestClient
 
-from penstock.web import create_app
 from penstock.web._app import ROWS_MAX
 
-_spec = importlib.util.spec_from_file_location(
-    "web_shared", Path(__file__).with_name("conftest.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-shared: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(shared)
 
-
-@pytest.fixture
-def client(views: Any) -> TestClient:
-    return TestClient(create_app(views, shared.status), base_url="http://127.0.0.1:8750")
-
-
-def test_the_page_and_its_files_are_served_with_a_strict_policy(client: TestClient) -> None:
+def test_the_page_and_its_files_are_served_with_a_strict_policy(client: Any) -> None:
     """The page loads nothing from elsewhere: the policy forbids it, and its files are all here."""
     page = client.get("/")
     assert page.status_code == 200
@@ -40,18 +23,18 @@ def test_the_page_and_its_files_are_served_with_a_strict_policy(client: TestClie
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example"]
 )
-def test_another_host_name_is_refused(client: TestClient, host: str) -> None:
+def test_another_host_name_is_refused(client: Any, host: str) -> None:
     """A name that was rebound to loopback gets nothing."""
     assert client.get("/api/views", headers={"host": host}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8750", "localhost:9999", "[::1]:8750", "localhost"])
-def test_loopback_names_are_answered(client: TestClient, host: str) -> None:
+def test_loopback_names_are_answered(client: Any, host: str) -> None:
     """Every name of this machine's loopback works, with any port."""
     assert client.get("/api/views", headers={"host": host}).status_code == 200
 
 
-def test_requests_from_other_sites_are_refused(client: TestClient) -> None:
+def test_requests_from_other_sites_are_refused(client: Any) -> None:
     """A page of another site can't make the browser ask for queries here."""
     for headers in ({"sec-fetch-site": "cross-site"}, {"origin": "https://evil.example"}):
         assert client.get("/api/query?sql=SELECT 1", headers=headers).status_code == 403
@@ -61,7 +44,7 @@ def test_requests_from_other_sites_are_refused(client: TestClient) -> None:
     assert "access-control-allow-origin" not in answer.headers
 
 
-def test_views_are_described_with_keys_and_measures(client: TestClient) -> None:
+def test_views_are_described_with_keys_and_measures(client: Any) -> None:
     """The page learns from the list what to draw, numeric keys included."""
     found = {view["name"]: view for view in client.get("/api/views").json()["views"]}
     assert found["load"]["keys"] == ["core"]
@@ -69,7 +52,7 @@ def test_views_are_described_with_keys_and_measures(client: TestClient) -> None:
     assert found["total"]["rows"] == 3
 
 
-def test_rows_come_newest_first_and_limited(client: TestClient) -> None:
+def test_rows_come_newest_first_and_limited(client: Any) -> None:
     """A page of rows holds the newest windows, and says how many there are."""
     page = client.get("/api/views/load?limit=2").json()
     assert page["rows_total"] == 6
@@ -79,12 +62,12 @@ def test_rows_come_newest_first_and_limited(client: TestClient) -> None:
 @pytest.mark.parametrize(
     "since", ["60000000", "1970-01-01T00:01:00Z", "1970-01-01T01:01:00%2B01:00"]
 )
-def test_since_leaves_out_older_windows(client: TestClient, since: str) -> None:
+def test_since_leaves_out_older_windows(client: Any, since: str) -> None:
     """`since` is microseconds or an ISO instant with any offset."""
     assert client.get(f"/api/views/load?since={since}").json()["rows_total"] == 4
 
 
-def test_mistakes_are_explained_in_json(client: TestClient) -> None:
+def test_mistakes_are_explained_in_json(client: Any) -> None:
     """A wrong name, number, instant, measure or query gives a message, not a page of traceback."""
     for path, code in (
         ("/api/views/nope", 404),
@@ -100,7 +83,7 @@ def test_mistakes_are_explained_in_json(client: TestClient) -> None:
         assert answer.json()["error"]
 
 
-def test_query_answers_with_types(client: TestClient) -> None:
+def test_query_answers_with_types(client: Any) -> None:
     """SQL over the views comes back as columns with kinds and rows."""
     page = client.get(
         "/api/query", params={"sql": "SELECT core, max(load) AS m FROM load GROUP BY 1 ORDER BY 1"}
@@ -109,17 +92,17 @@ def test_query_answers_with_types(client: TestClient) -> None:
     assert [c["kind"] for c in page.json()["columns"]] == ["number", "number"]
 
 
-def test_large_answers_are_cut(views: Any) -> None:
+def test_large_answers_are_cut(views: Any, ask: Any) -> None:
     """An answer never has more rows than a page can hold, and says how many there were."""
-    client = TestClient(create_app(views, shared.status), base_url="http://localhost")
+    client = ask(views)
     page = client.get("/api/query", params={"sql": f"SELECT * FROM range({ROWS_MAX + 5})"}).json()
     assert page["rows_total"] == ROWS_MAX + 5
     assert len(page["rows"]) == ROWS_MAX
 
 
-def test_a_view_is_read_once_a_version(views: Any) -> None:
+def test_a_view_is_read_once_a_version(views: Any, ask: Any) -> None:
     """Several charts and pages share one reading of a version."""
-    client = TestClient(create_app(views, shared.status), base_url="http://localhost")
+    client = ask(views)
     for _ in range(3):
         client.get("/api/views/load/series")
     assert views.reads == 1
@@ -128,16 +111,16 @@ def test_a_view_is_read_once_a_version(views: Any) -> None:
     assert views.reads == 2
 
 
-def test_no_views_yet_is_an_empty_list() -> None:
+def test_no_views_yet_is_an_empty_list(ask: Any) -> None:
     """Before the first batch the page gets an empty list and a status."""
-    client = TestClient(create_app(None, shared.status), base_url="http://localhost")
+    client = ask(None)
     assert client.get("/api/views").json() == {"views": []}
     assert client.get("/api/status").json()["history"] == []
     assert client.get("/api/query?sql=SELECT 1").status_code == 400
 
 
-def test_values_that_json_lacks(views: Any) -> None:
+def test_values_that_json_lacks(views: Any, ask: Any) -> None:
     """NaN and infinity are null, bytes are text, nothing breaks the answer."""
     views.tables["odd"] = pa.table({"x": [float("nan"), float("inf")], "b": [b"\xff", None]})
-    client = TestClient(create_app(views, shared.status), base_url="http://localhost")
+    client = ask(views)
     assert client.get("/api/views/odd").json()["rows"] == [[None, "\ufffd"], [None, None]]

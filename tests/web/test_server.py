@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import socket
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,14 +15,6 @@ import pytest
 from penstock.errors import SetupError
 from penstock.web import Server
 
-_spec = importlib.util.spec_from_file_location(
-    "web_shared", Path(__file__).with_name("conftest.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-shared: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(shared)
-
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -32,7 +22,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_events_tell_of_each_version_and_end_when_the_server_stops(views: Any) -> None:
+def test_events_tell_of_each_version_and_end_when_the_server_stops(views: Any, shared: Any) -> None:
     """An open page hears of a new version at once, and a stop doesn't wait for it."""
     board = {"app": "t", "version": 1, "batches": 1, "phase": "running"}
     server = Server(views, lambda *, history=False: dict(board), port=free_port())
@@ -41,11 +31,13 @@ def test_events_tell_of_each_version_and_end_when_the_server_stops(views: Any) -
 
     def listen() -> None:
         # A stream that the server cuts off may end without its last chunk.
-        with contextlib.suppress(httpx.RemoteProtocolError):
-            with httpx.stream("GET", f"{server.url}/api/events", timeout=10) as answer:
-                for line in answer.iter_lines():
-                    if line.startswith("data: {") and "version" in line:
-                        seen.append(json.loads(line[6:])["version"])
+        with (
+            contextlib.suppress(httpx.RemoteProtocolError),
+            httpx.stream("GET", f"{server.url}/api/events", timeout=10) as answer,
+        ):
+            lines = (line for line in answer.iter_lines() if line.startswith("data: {"))
+            for event in map(json.loads, (line[6:] for line in lines)):
+                seen.extend([event["version"]] if event else [])
         ended.set()
 
     threading.Thread(target=listen, daemon=True).start()
@@ -60,7 +52,7 @@ def test_events_tell_of_each_version_and_end_when_the_server_stops(views: Any) -
     assert ended.wait(5)
 
 
-def test_a_taken_port_is_an_error_that_says_what_to_do(views: Any) -> None:
+def test_a_taken_port_is_an_error_that_says_what_to_do(views: Any, shared: Any) -> None:
     """A port that was asked for is never silently another one."""
     server = Server(views, shared.status, port=free_port())
     try:
@@ -70,7 +62,7 @@ def test_a_taken_port_is_an_error_that_says_what_to_do(views: Any) -> None:
         server.close()
 
 
-def test_the_usual_port_gives_way_to_the_next(views: Any) -> None:
+def test_the_usual_port_gives_way_to_the_next(views: Any, shared: Any) -> None:
     """Two pipelines on one machine each have a page."""
     first, second = Server(views, shared.status), Server(views, shared.status)
     try:

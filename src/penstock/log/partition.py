@@ -103,17 +103,20 @@ class Partition:
         self._syncing = 0
         self._recover(now_ms)
         self.rest()
-        self.durable_offset = self.end_offset
 
     # -- recovery ----------------------------------------------------------------------------------
 
     def _recover(self, now_ms: int) -> None:
         names = self._files.list(self.directory)
         bases = sorted(int(name[:-4]) for name in names if name.endswith(".log"))
-        self.start_offset = self._load_start()
+        stored_start = self._load_start()
+        self.start_offset = stored_start or 0
         restored = Producers.restore(self._files.load(f"{self.directory}/producers"))
         self.producers, from_offset = restored or (Producers(), 0)
         self.segments: list[Segment] = []
+        if bases and stored_start is not None and bases[0] > stored_start:
+            self._set_aside_from(bases[0])
+            bases = []
         for base in bases or [self.start_offset]:
             if self.segments and base != self.segments[-1].next_offset:
                 self._set_aside_from(base)
@@ -127,8 +130,20 @@ class Partition:
         if from_offset > self.end_offset:
             self._rebuild_producers()
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
+        self._distrust()
         if self.start_offset > self.end_offset:
             self._start_again(now_ms)
+
+    def _distrust(self) -> None:
+        """What no checkpoint vouches for may be in the page cache only: it awaits a sync."""
+        self.durable_offset = self.end_offset
+        for segment in reversed(self.segments):
+            scanned = segment.size - segment.trusted_bytes
+            if scanned:
+                self._since_checkpoint += scanned
+                self.durable_offset = segment.base_offset
+                if segment is not self.active:
+                    self._closed.insert(0, segment)
 
     def _replay(self, header: Header) -> None:
         if header.producer_id != NO_PRODUCER:
@@ -161,11 +176,15 @@ class Partition:
         for segment in self.segments:
             self._delete_files(segment)
         self.segments = [Segment(self._files, self.directory, self.start_offset, now_ms)]
+        self._closed, self.durable_offset = [], self.start_offset
 
-    def _load_start(self) -> int:
+    def _load_start(self) -> int | None:
+        """The stored start, 0 where none was ever stored, None where it can't be read."""
         data = self._files.load(f"{self.directory}/start")
-        if data is None or data[:9] != b"%08x " % crc32c(data[9:]):
+        if data is None:
             return 0
+        if data[:9] != b"%08x " % crc32c(data[9:]):
+            return None
         return int(json.loads(data[9:])["start_offset"])
 
     def _store_start(self) -> None:

@@ -41,6 +41,7 @@ class Segment:
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.size = 0
+        self.trusted_bytes = 0  # of the checkpoint that it was opened with
         self.max_timestamp = NO_TIME
         self.created_ms = created_ms
         self.index = SparseIndex()
@@ -65,7 +66,7 @@ class Segment:
         loaded = SparseIndex.load(self._files.load(self.index_path))
         if loaded is not None and loaded[1].valid_bytes <= on_disk:
             self.index, checkpoint = loaded
-            self.size = checkpoint.valid_bytes
+            self.size = self.trusted_bytes = checkpoint.valid_bytes
             self.next_offset = checkpoint.next_offset
             self.max_timestamp = checkpoint.max_timestamp
             self.created_ms = checkpoint.created_ms
@@ -85,7 +86,7 @@ class Segment:
 
     def _forget(self) -> None:
         self.index, self.size, self.next_offset = SparseIndex(), 0, self.base_offset
-        self.max_timestamp = NO_TIME
+        self.trusted_bytes, self.max_timestamp = 0, NO_TIME
 
     def _scan(self, on_disk: int, visit: Visit, visit_from: int) -> None:
         """Takes in whole, checked batches after `size`, and stops at the first that is not."""

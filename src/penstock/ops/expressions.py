@@ -20,7 +20,7 @@ from sqlglot import exp
 from penstock.core.schema import TIMESTAMP, Schema, type_text
 from penstock.errors import SchemaError
 
-__all__ = ["Expression", "compile_expression", "connection", "evaluate"]
+__all__ = ["Expression", "compile_expression", "confine", "connection", "evaluate"]
 
 _REFUSED: Final = (exp.AggFunc, exp.Window, exp.Query, exp.Subquery, exp.Alias, exp.Block, exp.Star)
 _SQL_TYPES: Final = {
@@ -54,15 +54,20 @@ class Expression:
 def connection() -> duckdb.DuckDBPyConnection:
     """This process's in-memory DuckDB: one thread, no files, no network, UTC."""
     con = duckdb.connect(":memory:")
+    con.execute("SET threads = 1")
+    confine(con)
+    return con
+
+
+def confine(con: duckdb.DuckDBPyConnection) -> None:
+    """Lets a connection see what is registered with it and nothing else: no files, no network."""
     for setting in (
-        "threads = 1",
         "TimeZone = 'UTC'",
         "enable_external_access = false",
         "python_enable_replacements = false",
         "lock_configuration = true",
     ):
         con.execute(f"SET {setting}")
-    return con
 
 
 def compile_expression(text: str, schema: Schema) -> Expression:

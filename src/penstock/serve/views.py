@@ -21,7 +21,7 @@ from penstock.engine.runtime import open_files
 from penstock.engine.store import Json, Store
 from penstock.errors import CorruptError, QueryError
 from penstock.ops import WindowedAggregate
-from penstock.ops.expressions import evaluate
+from penstock.ops.expressions import confine, evaluate
 
 __all__ = ["Snapshot", "Views"]
 
@@ -153,13 +153,7 @@ class Snapshot:
         with duckdb.connect(":memory:") as con:
             for name in self._views_in(statements[0]):
                 con.register(name, self.table(name))
-            for setting in (
-                "TimeZone = 'UTC'",
-                "enable_external_access = false",
-                "python_enable_replacements = false",
-                "lock_configuration = true",
-            ):
-                con.execute(f"SET {setting}")
+            confine(con)
             try:
                 return _plain(con.sql(query).to_arrow_table())
             except duckdb.Error as error:

@@ -27,10 +27,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-import cramjam
 from crc32c import crc32c
 
-from penstock.errors import CorruptError, LimitError
+from penstock.errors import CorruptError
 
 __all__ = [
     "HEADER_BYTES",
@@ -65,7 +64,6 @@ _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _TIME_TYPE_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
-_XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 
 
 class Header(NamedTuple):
@@ -181,10 +179,11 @@ def record_times(buffer: Buffer, at: int, header: Header) -> Iterator[tuple[int,
 
     Raises:
         CorruptError: the records are not what the header says.
+        LimitError: they would take more than `DECOMPRESSED_BYTES_MAX`.
     """
     payload: Buffer = memoryview(buffer)[at + HEADER_BYTES : at + header.size]
     if header.codec != "none":
-        payload = _decompress(header.codec, bytes(payload))
+        payload = _decompress(header, memoryview(payload))
     position = 0
     try:
         for _ in range(header.record_count):
@@ -219,47 +218,14 @@ def _varint(buffer: Buffer, at: int) -> tuple[int, int]:
             raise CorruptError("expected a varint of at most 10 bytes, found a longer one")
 
 
-def _decompress(codec: str, data: bytes) -> bytes:
-    """The block's bytes, `DECOMPRESSED_BYTES_MAX` at most."""
-    if codec == "snappy" and data.startswith(_XERIAL_MAGIC):
-        return b"".join(_xerial_blocks(data))
-    if codec == "snappy":
-        return _bounded(cramjam.snappy.decompress_raw_into, data)
-    if codec not in _CODECS:
-        raise CorruptError(f"expected one of {', '.join(_CODECS)}, found {codec}")
-    return _bounded(getattr(cramjam, codec).decompress_into, data)
+def _decompress(header: Header, payload: memoryview) -> Buffer:
+    """The records' bytes. NumPy comes with it, so it is loaded when it is needed."""
+    import numpy as np
 
+    from penstock.wire import compression
 
-def _xerial_blocks(data: bytes) -> Iterator[bytes]:
-    """Snappy as Java clients frame it: a header of 16 bytes, then blocks with their lengths."""
-    at, total = 16, 0
-    while at + 4 <= len(data):
-        size = int.from_bytes(data[at : at + 4], "big")
-        block = _bounded(cramjam.snappy.decompress_raw_into, data[at + 4 : at + 4 + size])
-        total += len(block)
-        if total > DECOMPRESSED_BYTES_MAX:
-            raise LimitError(f"expected at most {DECOMPRESSED_BYTES_MAX} decompressed bytes")
-        yield block
-        at += 4 + size
-
-
-def _bounded(decompress_into: object, data: bytes) -> bytes:
-    """Decompresses into ever larger buffers, up to the limit."""
-    size = max(4 * len(data), 1 << 16)
-    while True:
-        target = bytearray(size)
-        try:
-            written: int = decompress_into(data, target)  # type: ignore[operator]
-        except cramjam.DecompressionError as error:
-            if size >= DECOMPRESSED_BYTES_MAX:
-                raise CorruptError(f"expected a compressed block, found {error}") from None
-            size = min(size * 8, DECOMPRESSED_BYTES_MAX)
-            continue
-        if written < size:
-            return bytes(target[:written])
-        if size >= DECOMPRESSED_BYTES_MAX:
-            raise LimitError(f"expected at most {DECOMPRESSED_BYTES_MAX} decompressed bytes")
-        size = min(size * 8, DECOMPRESSED_BYTES_MAX)
+    codec, data = header.attributes & 0x07, np.frombuffer(payload, np.uint8)
+    return compression.decompress(codec, data, bytes_max=DECOMPRESSED_BYTES_MAX).data
 
 
 def build(
@@ -292,10 +258,10 @@ def build(
         _write_varint(body, len(one))
         body += one
     payload = bytes(body)
-    if codec == "snappy":
-        payload = bytes(cramjam.snappy.compress_raw(payload))
-    elif codec != "none":
-        payload = bytes(getattr(cramjam, codec).compress(payload))
+    if codec != "none":
+        from penstock.wire import compression
+
+        payload = compression.compress(_CODECS.index(codec), payload)
     batch = bytearray(HEADER_BYTES) + payload
     _HEADER.pack_into(
         batch,

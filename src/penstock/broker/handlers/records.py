@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.handlers.base import Api, Call, Fields, hosted
-from penstock.errors import CorruptError
+from penstock.errors import CorruptError, LimitError
 from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.partition import LEADER_EPOCH, Partition
 from penstock.wire.kafka import ErrorCode
@@ -38,7 +38,7 @@ def list_offsets(call: Call, fields: Fields) -> Fields:
             else:
                 try:
                     part |= _offset_for(place.log, wanted["timestamp"])
-                except (StorageError, CorruptError):
+                except (StorageError, CorruptError, LimitError):
                     part["error_code"] = ErrorCode.kafka_storage_error
             parts.append(part)
         topics.append({"name": topic["name"], "partitions": parts})
