@@ -1,9 +1,9 @@
 """How fast do JSON rows become typed columns, and columns rows, on one core?
 
-Penstock's decoder and encoder beside DuckDB, Polars, pyarrow and orjson, each on one thread and on the
-same rows, in rows per second of processor time (so that a busy machine matters less); the ratio is Penstock's rate to the peer's. Peers get what suits them
-best: one buffer of lines, or a column of strings. Unlike ours, most of them give NULL for a value
-that doesn't fit, without a reason.
+Penstock's decoder and encoder beside DuckDB, Polars, pyarrow and orjson, each on one thread and on
+the same rows, in rows per second of processor time (a busy machine matters less); the ratio is
+Penstock's rate to the peer's. Peers get what suits them best: one buffer of lines, or a column of
+strings. Unlike ours, most of them give NULL for a value that doesn't fit, without a reason.
 
 (The module isn't called `json`, or each script in this directory would import it for the library.)
 """

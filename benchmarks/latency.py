@@ -10,6 +10,7 @@ producer to the arrival of that answer. Both sides go through the same code here
 """
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
@@ -240,24 +241,32 @@ def run_side(name: str, bootstrap: str, options: argparse.Namespace, work: Path)
         process.wait(STOP_TIMEOUT_S)
         last = process.stdout.read().strip().splitlines()
     finally:
-        if process.poll() is None:  # with all that it started
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        end_group(process)
     if poller.error:
         raise SideError(poller.error)
     details = json.loads(last[-1]) if last else {}
     return {"side": name, **summary(produced, poller), **details}
 
 
+def end_group(process: subprocess.Popen[str]) -> None:
+    """End a side and all that it started: a JVM outlives the Python that launched it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 def first_line(process: subprocess.Popen[str], console: Path) -> str:
     """The line that says that a side is ready."""
-    alarm = threading.Timer(START_TIMEOUT_S, process.kill)
+    alarm = threading.Timer(START_TIMEOUT_S, end_group, [process])
+    started = time.monotonic()
     alarm.start()
     line = process.stdout.readline()
     alarm.cancel()
     if not line:
         process.wait()
         words = console.read_text(encoding="utf-8", errors="replace").strip()[-ERROR_CHARS:]
+        if time.monotonic() - started >= START_TIMEOUT_S:
+            raise SideError(f"expected its view within {START_TIMEOUT_S:g} s; found none: {words}")
         raise SideError(f"exit {process.returncode} before its view was up: {words}")
     return line
 

@@ -72,7 +72,7 @@ set_up() {
     say "[3/4] linking the project into .venv"
     .venv/bin/python scripts/link.py
     say "[4/4] compiling kernels (once)"
-    .venv/bin/python -c 'import penstock' || fail "expected penstock to import; it failed (see above)"
+    .venv/bin/python -c 'import penstock.cli, penstock.client, penstock.testing' || fail "expected penstock to import; it failed (see above)"
     wanted_state >.venv/set-up
 }
 

@@ -56,7 +56,7 @@ class MemoryLog:
         self._stored: dict[tuple[str, int, int], int] = {}  # sequences, by writer and partition
         self._producer_ids = itertools.count(1)
 
-    def ensure_topic(self, topic: str, partitions: int) -> int:
+    def ensure_topic(self, topic: str, partitions: int, retention_us: int | None = None) -> int:  # noqa: ARG002
         """See `Log`."""
         return len(self._topics.setdefault(topic, [[] for _ in range(partitions)]))
 

@@ -2,74 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections import namedtuple
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+from tests.demo.machines import SECOND_US, Machine, Process, Times
 
 from penstock.demo.machine import TOPICS, Sampler
-
-Times = namedtuple("Times", "user system idle iowait guest")
-SECOND_US = 1_000_000
-
-
-@dataclass
-class Process:
-    pid: int
-    created: float = 1.0
-    title: str = "worker"
-    user: float = 0.0
-    gone: type[Exception] | None = None
-
-    @contextlib.contextmanager
-    def oneshot(self) -> Iterator[None]:
-        yield
-
-    def create_time(self) -> float:
-        if self.gone is not None:
-            raise self.gone(self.pid)
-        return self.created
-
-    def name(self) -> str:
-        return self.title
-
-    def cpu_times(self) -> Any:
-        return SimpleNamespace(user=self.user, system=0.0)
-
-    def memory_info(self) -> Any:
-        return SimpleNamespace(rss=1000)
-
-
-@dataclass
-class Machine:
-    """What psutil would say."""
-
-    now_us: int = 0
-    cores: list[Times] = field(default_factory=lambda: [Times(0.0, 0.0, 0.0, 0.0, 0.0)])
-    disks: dict[str, Any] | None = field(default_factory=dict)
-    networks: dict[str, Any] = field(default_factory=dict)
-    processes: list[Process] = field(default_factory=list)
-
-    def cpu_times(self, *, percpu: bool) -> list[Any]:
-        return list(self.cores)
-
-    def virtual_memory(self) -> Any:
-        return SimpleNamespace(total=100, available=40)
-
-    def disk_io_counters(self, *, perdisk: bool) -> dict[str, Any] | None:
-        return self.disks
-
-    def net_io_counters(self, *, pernic: bool) -> dict[str, Any]:
-        return self.networks
-
-    def process_iter(self) -> list[Process]:
-        return list(self.processes)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """SIGKILL of the driver, of Python workers and of the broker while input streams in: nothing shows.
 
-The seed is in the message of a failure; run it again with `PENSTOCK_KILL_SEED=… pytest tests/engine/test_kills.py`.
+The seed is in the message of a failure; repeat it with
+`PENSTOCK_KILL_SEED=… pytest tests/engine/test_kills.py`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Feed(threading.Thread):
     def run(self) -> None:
         try:
             with Client(self.address) as client:
-                client.create_topic("events", 2, exists_ok=True)
+                client.create_topic("events", 2, configs={"retention.ms": "-1"}, exists_ok=True)
             producer = Producer(self.address, patience_s=PATIENCE_S)
             now_ms = 1_767_225_600_000
             while not self.finish.is_set():

@@ -75,7 +75,8 @@ def place(log: list[list[dict[str, Any]]], *, keyed: bool) -> list[list[dict[str
 
 def send(run: Run, partition: int, row: dict[str, Any]) -> None:
     """Appends a row; its time is in seconds after EPOCH."""
-    run.send("events", partition=partition, **{**row, "at": 1_767_225_600_000 + row["at"] * 1_000})
+    value = orjson.dumps({**row, "at": 1_767_225_600_000 + row["at"] * 1_000})
+    run.send_raw("events", value, key=row["user"], partition=partition)
 
 
 def seconds(instant: Any) -> int:

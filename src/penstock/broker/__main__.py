@@ -26,12 +26,15 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--listen", default="127.0.0.1:9092", metavar="HOST:PORT", help="port 0: any free one")
     add("--data", type=Path, required=True, metavar="DIR", help="the data directory")
+    add("--advertise", metavar="HOST:PORT", help="where clients are told to connect")
     add("--allow-remote", action="store_true", help="permit an address beyond loopback")
     add("--partitions", type=int, default=1, help="of topics that are made on first use")
     add("--no-auto-create", action="store_true", help="don't make topics on first use")
     add("--rebalance-delay-ms", type=int, default=0, help="how long a new group waits for members")
     add("--lock-wait-s", type=float, default=5.0, help="for a predecessor that is still stopping")
-    add("--die-with-parent", action="store_true", help="end when the parent process ends (Linux)")
+    add(
+        "--die-with-parent", type=int, metavar="PID", help="end when that process, the parent, ends"
+    )
     add("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
     return parser.parse_args(arguments)
 
@@ -49,14 +52,15 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=parsed.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    if parsed.die_with_parent:
+    if parsed.die_with_parent is not None:
         from penstock.broker.process import die_with_parent
 
-        die_with_parent()
+        die_with_parent(parsed.die_with_parent)
     try:
         config = BrokerConfig(
             data=parsed.data,
             listen=parsed.listen,
+            advertise=parsed.advertise,
             allow_remote=parsed.allow_remote,
             default_partitions=parsed.partitions,
             auto_create_topics=not parsed.no_auto_create,

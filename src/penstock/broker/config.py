@@ -47,6 +47,8 @@ class BrokerConfig:
     Attributes:
         data: the data directory; made where it is missing.
         listen: `HOST:PORT`; port 0 picks a free one.
+        advertise: `HOST:PORT` that clients are told to connect to; None: where they have reached
+            the broker.
         allow_remote: permit an address beyond this machine's loopback. Nothing is authenticated, so
             whoever reaches the port can read and delete everything.
         default_partitions: partitions of a topic that is made on first use, or with a count of -1.
@@ -61,6 +63,7 @@ class BrokerConfig:
 
     data: Path
     listen: str = "127.0.0.1:9092"
+    advertise: str | None = None
     allow_remote: bool = False
     default_partitions: int = 1
     auto_create_topics: bool = True
@@ -71,6 +74,8 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         host, _ = split_address(self.listen)
+        if self.advertise is not None:
+            split_address(self.advertise)
         if not self.allow_remote and not _is_loopback(host):
             raise SetupError(
                 f"expected a loopback address such as 127.0.0.1, found {host!r}; the broker has no "

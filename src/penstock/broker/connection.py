@@ -70,6 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_pumping = False
         self._transport: asyncio.Transport | None = None
         self.peer = ""
+        self.local_host = ""
         self.last_active_s = broker.loop.time()
 
     # -- asyncio -----------------------------------------------------------------------------------
@@ -79,6 +80,8 @@ class Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
         self._transport = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
+        local = transport.get_extra_info("sockname")
+        self.local_host = local[0] if local else ""
         self.peer = f"{name[0]}:{name[1]}" if name else "?"
         if len(self._broker.connections) >= CONNECTIONS_MAX:
             _log.warning("closed %s: expected at most %d connections", self.peer, CONNECTIONS_MAX)

@@ -79,10 +79,12 @@ class Flusher:
             while self._wanted:
                 logs, self._wanted = self._wanted, set()
                 done, self._round_done = self._round_done, None
-                await self._round(list(logs))
+                try:
+                    await self._round(list(logs))
+                finally:
+                    if done is not None and not done.done():
+                        done.set_result(None)
                 self.rounds += 1
-                if done is not None and not done.done():
-                    done.set_result(None)
         finally:
             self._task = None
 

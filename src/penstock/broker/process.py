@@ -25,13 +25,12 @@ STOP_S_MAX: Final = 10.0
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
     """Makes the kernel end this process when its parent ends, however that comes (Linux only)."""
     if sys.platform != "linux":
         return
-    parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent or parent == 1:
+    if os.getppid() != parent:  # it has ended already
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -64,7 +63,10 @@ class BrokerProcess:
     ) -> None:
         self.data = Path(data)
         self._listen = listen
-        self._arguments = [*arguments, *(["--die-with-parent"] if die_with_parent else [])]
+        self._arguments = [
+            *arguments,
+            *(["--die-with-parent", str(os.getpid())] if die_with_parent else []),
+        ]
         self._stderr = stderr
         self._child: subprocess.Popen[str] | None = None
         self.address = ""

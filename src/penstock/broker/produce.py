@@ -17,7 +17,7 @@ from penstock.errors import ProtocolError
 from penstock.log.errors import AppendError, StorageError
 from penstock.wire.batches import Buffer
 from penstock.wire.kafka import ErrorCode
-from penstock.wire.messages import read_unsigned_varint, write_unsigned_varint
+from penstock.wire.messages import ELEMENTS_MAX, read_unsigned_varint, write_unsigned_varint
 
 if TYPE_CHECKING:
     from penstock.broker.server import Broker
@@ -108,6 +108,7 @@ def parse(frame: memoryview, at: int, version: int) -> tuple[int, Request]:
     acks = _INT16.unpack_from(frame, at)[0]
     count, at = read_count(frame, at + 6, flexible=flexible)
     request: Request = []
+    total = 0
     for _ in range(count):
         if version >= TOPIC_IDS_FROM:
             name: bytes | None = bytes(frame[at : at + 16])
@@ -117,6 +118,9 @@ def parse(frame: memoryview, at: int, version: int) -> tuple[int, Request]:
         if name is None:
             raise ProtocolError("expected a topic's name, found null")
         partitions, at = read_count(frame, at, flexible=flexible)
+        total += partitions
+        if total > ELEMENTS_MAX:
+            raise ProtocolError(f"expected at most {ELEMENTS_MAX} partitions, found more")
         parts = []
         for _ in range(partitions):
             part, at = _parse_part(frame, at, flexible=flexible)

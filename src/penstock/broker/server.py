@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import inspect
 import json
@@ -51,6 +52,10 @@ DESCRIPTORS_WANTED: Final = 65_536
 """Open files that the process asks the system for, as far as it is allowed to."""
 TICK_MS: Final = 100
 """How often timeouts of group members are looked at."""
+SAMPLE_S: Final = 1.0
+"""How often the counters behind rates are sampled."""
+LISTEN_RETRY_S: Final = 0.1
+"""How often a port that is taken is tried again, while a predecessor may still hold it."""
 
 _HEAD = struct.Struct(">hhih")
 _log = logging.getLogger(__name__)
@@ -170,15 +175,20 @@ class Broker:
 
     async def _listen(self) -> None:
         host, port = split_address(self.config.listen)
-        try:
-            self._server = await self.loop.create_server(
-                lambda: Connection(self), host, port, backlog=1024, reuse_address=True
-            )
-        except OSError as error:
-            raise SetupError(
-                f"expected to listen on {self.config.listen}, found: {error.strerror or error}; "
-                "stop what uses the port, or choose another with --listen (port 0: any free one)"
-            ) from None
+        deadline = self.loop.time() + self.config.lock_wait_s
+        while self._server is None:
+            try:
+                self._server = await self.loop.create_server(
+                    lambda: Connection(self), host, port, backlog=1024, reuse_address=True
+                )
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and self.loop.time() < deadline:
+                    await asyncio.sleep(LISTEN_RETRY_S)
+                    continue
+                raise SetupError(
+                    f"expected to listen on {self.config.listen}, found: {error.strerror or error};"
+                    " stop what uses the port, or choose another with --listen (port 0: any free)"
+                ) from None
         self.address = host, self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -215,12 +225,15 @@ class Broker:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
             self.answer_members(self.groups.tick(self.now_ms()))
-            self.stats.sample()
 
     async def _flush(self) -> None:
+        sample_at_s = self.loop.time()
         while True:
             await asyncio.sleep(self.config.flush_interval_ms / 1000)
             await self.flusher.make_durable(one.log for one in self.topics.partitions())
+            if self.loop.time() >= sample_at_s:
+                self.stats.sample()
+                sample_at_s += SAMPLE_S
 
     async def _retain(self) -> None:
         while True:
@@ -310,7 +323,8 @@ class Broker:
         codec = messages.request_codec(key, version)
         if codec.flexible:
             at = produce.skip_tags(frame, at)
-        call = Call(self, key, version, client_id, connection.peer.rpartition(":")[0])
+        address = self._advertised(connection)
+        call = Call(self, key, version, client_id, connection.peer.rpartition(":")[0], address)
         slot = connection.slot()
         answer = api.handle(call, codec.decode(bytes(frame[at:])))
         if inspect.isawaitable(answer):
@@ -321,6 +335,12 @@ class Broker:
             connection.block_on(work())
         else:
             slot.send(_frame(key, version, corr, answer))
+
+    def _advertised(self, connection: Connection) -> tuple[str, int]:
+        """Where clients are told to connect: as configured, or where this one has reached us."""
+        if self.config.advertise is not None:
+            return split_address(self.config.advertise)
+        return connection.local_host or self.address[0], self.address[1]
 
     def answer_members(self, replies: list[Reply]) -> None:
         """Sends what group members wait for."""

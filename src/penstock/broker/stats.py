@@ -13,8 +13,8 @@ from penstock.broker.topics import Topic, Topics
 
 __all__ = ["Stats", "TopicStats"]
 
-SAMPLES: Final = 50
-"""Samples that a rate is measured over; at one each 100 ms, five seconds."""
+SAMPLES: Final = 5
+"""Samples that a rate is measured over; at one a second, five seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ def _partitions(
     turn = (np.arange(sent, sent + count) // TURN_RECORDS) % partitions
     if keys is None:
         return turn
-    from penstock.core.keys import murmur2_partitions
+    from penstock.core.partitioner import murmur2_partitions
 
     by_key = murmur2_partitions(keys, partitions)
     return np.where(by_key < 0, turn, by_key)

@@ -6,7 +6,7 @@ a double (-0.0 as 0.0, all NaNs alike), text by its bytes. Two keys may share a 
 it compares the keys as well.
 
 Text uses the XXH64 rounds on 8-byte words (Yann Collet, xxHash specification, section XXH64), numbers the
-finalizer of MurmurHash3. `murmur2_partitions` is Kafka's default partitioner.
+finalizer of MurmurHash3.
 """
 
 from __future__ import annotations
@@ -92,40 +92,6 @@ def _fold_text(offsets: Any, data: Any, valid: Any, out: Any) -> None:
         out[i] = _mix(out[i] * _P1 + v)
 
 
-@njit(types.void(_I32, _U8, _BOOL, types.int64, types.int32[::1]), cache=True, nogil=True)
-def _murmur2(offsets: Any, data: Any, valid: Any, partitions: Any, out: Any) -> None:
-    m = np.uint32(0x5BD1E995)
-    nulls = len(valid) > 0
-    for i in range(len(offsets) - 1):
-        if nulls and not valid[i]:
-            out[i] = -1
-            continue
-        at = np.int64(offsets[i])
-        end = np.int64(offsets[i + 1])
-        h = np.uint32(0x9747B28C) ^ np.uint32(end - at)
-        while at + 4 <= end:
-            k = np.uint32(0)
-            for b in range(4):
-                k |= np.uint32(data[at + b]) << np.uint32(8 * b)
-            k = np.uint32(k * m)
-            k ^= k >> np.uint32(24)
-            k = np.uint32(k * m)
-            h = np.uint32(h * m) ^ k
-            at += 4
-        rest = end - at
-        if rest >= 3:
-            h ^= np.uint32(data[at + 2]) << np.uint32(16)
-        if rest >= 2:
-            h ^= np.uint32(data[at + 1]) << np.uint32(8)
-        if rest >= 1:
-            h ^= np.uint32(data[at])
-            h = np.uint32(h * m)
-        h ^= h >> np.uint32(13)
-        h = np.uint32(h * m)
-        h ^= h >> np.uint32(15)
-        out[i] = np.int32(np.int64(h & np.uint32(0x7FFFFFFF)) % partitions)
-
-
 def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None = None) -> Vector:
     """Hashes each row's key.
 
@@ -159,20 +125,3 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None
 def shards_of(hashes: Vector, shards: int) -> Vector:
     """The shard of each hash: int64[n] from 0 to `shards` - 1."""
     return (hashes.view(np.uint64) % np.uint64(shards)).astype(np.int64)
-
-
-def murmur2_partitions(keys: pa.Array | pa.ChunkedArray, partitions: int) -> Vector:
-    """The partition that Kafka's default partitioner chooses for each key.
-
-    Args:
-        keys: text or binary.
-        partitions: of the topic.
-
-    Returns:
-        int32[n]; -1 where the key is NULL, which may go anywhere.
-    """
-    array = contiguous(keys)
-    out = np.empty(len(array), np.int32)
-    offsets, data = text(array)
-    _murmur2(offsets, data, validity(array), partitions, out)
-    return out

@@ -54,8 +54,14 @@ class Outgoing:
 class Log(Protocol):
     """Contract: reading changes nothing; `send` of the same records by the same writer stores them once."""
 
-    def ensure_topic(self, topic: str, partitions: int) -> int:
-        """Creates the topic where it doesn't exist; how many partitions it has."""
+    def ensure_topic(self, topic: str, partitions: int, retention_us: int | None = None) -> int:
+        """Creates the topic where it doesn't exist; how many partitions it has.
+
+        Args:
+            topic: its name.
+            partitions: to create it with.
+            retention_us: likewise; None keeps records for ever.
+        """
         ...
 
     def start_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
@@ -98,9 +104,12 @@ class KafkaLog:
         self._reader = Reader(bootstrap, patience_s=patience_s)
         self._producer = Producer(bootstrap, acks="all", patience_s=patience_s)
 
-    def ensure_topic(self, topic: str, partitions: int) -> int:
+    def ensure_topic(self, topic: str, partitions: int, retention_us: int | None = None) -> int:
         """See `Log`."""
-        self._client.create_topic(topic, partitions, exists_ok=True)
+        kept_ms = -1 if retention_us is None else retention_us // 1_000
+        self._client.create_topic(
+            topic, partitions, configs={"retention.ms": str(kept_ms)}, exists_ok=True
+        )
         return len(self._client.partitions(topic))
 
     def start_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:

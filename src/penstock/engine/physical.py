@@ -76,6 +76,12 @@ class Physical:
         readers += [o for o in self.graph.outputs if _origin(o.node) is node]
         return readers
 
+    def relies_on_key(self, source: Source) -> bool:
+        """Whether an aggregation is fused because the log is partitioned by the stream's key."""
+        return self.partitions[source.topic] > 1 and any(
+            p.fused and p.stage == 0 and source_of(p.node) is source for p in self.placed.values()
+        )
+
     def input_of(self, reader: Placed | OutputNode) -> Node:
         """The node whose rows a reader takes."""
         return reader.node.parent if isinstance(reader, Placed) else reader.node

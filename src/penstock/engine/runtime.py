@@ -117,9 +117,13 @@ def assemble(
         rows_max: of one partition in one batch.
         wall_us: the clock; None is this machine's.
     """
-    partitions = {s.topic: log.ensure_topic(s.topic, s.partitions) for s in graph.sources}
+    partitions = {
+        s.topic: log.ensure_topic(s.topic, s.partitions, s.retention_us) for s in graph.sources
+    }
     dead_letter_topic = graph.name + DEAD_LETTER_SUFFIX
-    outputs = {o.topic: log.ensure_topic(o.topic, o.partitions) for o in graph.outputs}
+    outputs = {
+        o.topic: log.ensure_topic(o.topic, o.partitions, o.retention_us) for o in graph.outputs
+    }
     outputs[dead_letter_topic] = log.ensure_topic(dead_letter_topic, 1)
     physical = compile_graph(graph, partitions, cores)
     job = Job(physical, open_store, open_log, dead_letter_topic, outputs)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.keymatch import keys_match
 from penstock.core.schema import TIMESTAMP
 from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, duration_text, instant_text
 from penstock.engine.plan import AHEAD_MAX_US, Split
@@ -47,7 +48,13 @@ class SourceReader:
     """Turns the chunks of one split into rows; remembers what failed."""
 
     def __init__(
-        self, source: Source, split: Split, watermark_us: int | None, wall_us: int
+        self,
+        source: Source,
+        split: Split,
+        watermark_us: int | None,
+        wall_us: int,
+        *,
+        check_key: bool,
     ) -> None:
         self.source = source
         self.split = split
@@ -56,6 +63,7 @@ class SourceReader:
         self.dead: list[DeadLetter] = []
         self._floor_us = NOTHING_YET_US if watermark_us is None else watermark_us
         self._ahead_max_us = min(wall_us + AHEAD_MAX_US, INSTANT_MAX_US)
+        self._check_key = check_key
         self._decoder = JsonDecoder(source.schema)
         self._chunk: Records | None = None
 
@@ -90,6 +98,7 @@ class SourceReader:
                     int(index[position]), self._time_reason(known[position], times[position])
                 )
             rows, times, index = rows.filter(pa.array(fits)), times[fits], index[fits]
+        rows, times, index = self._keyed(rows, times, index)
         newest = np.maximum.accumulate(np.concatenate(([self.newest_us], times)))
         self.newest_us = int(newest[-1])
         watermark = np.maximum(newest[:-1] - self.source.lateness_us, self._floor_us)
@@ -98,6 +107,26 @@ class SourceReader:
             .append_column(WATERMARK, pa.array(watermark))
             .append_column(OFFSET, pa.array(self._chunk.offset[index]))
         )
+
+    def _keyed(
+        self, rows: pa.Table, times: np.ndarray, index: np.ndarray
+    ) -> tuple[pa.Table, np.ndarray, np.ndarray]:
+        """Leaves out records whose key isn't what the stream says that the log is partitioned by."""
+        chunk, key = self._chunk, self.source.key
+        if not self._check_key or key is None:
+            return rows, times, index
+        assert chunk is not None
+        column = rows.column(key).combine_chunks()
+        fits = keys_match(chunk.buffer, chunk.key_start[index], chunk.key_length[index], column)
+        if fits.all():
+            return rows, times, index
+        for position in np.flatnonzero(~fits):
+            self._refuse(
+                int(index[position]),
+                f"expected the record's key to be the text of {key!r}, as key={key!r} says; found "
+                f"{key}={column[int(position)].as_py()!r}",
+            )
+        return rows.filter(pa.array(fits)), times[fits], index[fits]
 
     def _times(self, rows: pa.Table, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Event times in µs, and where there is one."""

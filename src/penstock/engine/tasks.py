@@ -156,7 +156,11 @@ class _Task:
         source = next(s for s in physical.graph.sources if s.topic == split.topic)
         readers = physical.reading(source)
         reader = SourceReader(
-            source, split, self.plan.watermark_us.get(split.topic), self.plan.wall_us
+            source,
+            split,
+            self.plan.watermark_us.get(split.topic),
+            self.plan.wall_us,
+            check_key=physical.relies_on_key(source),
         )
         inputs: list[list[Any]] = [[] for _ in readers]
         if split.start < split.end:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.core.schema import Field, Schema
 from penstock.core.time import duration_us
 from penstock.errors import FlowError, SchemaError
-from penstock.flow.graph import TIME, Aggregation, Node, RowStep, table_of
+from penstock.flow.graph import TIME, Aggregation, Node, OutputNode, RowStep, table_of
 from penstock.ops import Aggregate, AggregateSpec, Column, Window
 from penstock.ops.expressions import compile_expression
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
@@ -65,7 +65,9 @@ class Collection:
         """Groups the rows of all time by the given columns; `agg` then gives a table."""
         return Windowed(self, Window("none"), None).group_by(*keys)
 
-    def to(self, topic: str, *, partitions: int = 1) -> None:
+    def to(
+        self, topic: str, *, partitions: int = 1, retention: str | timedelta | None = None
+    ) -> None:
         """Writes the rows to a topic, exactly once, as JSON.
 
         A stream's rows are written as they come. A table's are written when their window closes, one
@@ -74,8 +76,10 @@ class Collection:
         Args:
             topic: its name; created where it doesn't exist.
             partitions: how many it is created with.
+            retention: how long it keeps records, if it is created; None is for ever.
         """
-        self.flow.add_output(topic, self.node, partitions)
+        kept_us = None if retention is None else duration_us(retention)
+        self.flow.add_output(OutputNode(topic, self.node, partitions, kept_us))
 
     def where(self, condition: str) -> Self:
         """Keeps the rows for which a SQL condition is true."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
 
 from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.time import duration_us
 from penstock.errors import FlowError
 from penstock.flow._collections import Stream, Table
 from penstock.flow.functions import EventTime, event_time
-from penstock.flow.graph import Graph, Node, OutputNode, Source, ViewNode, table_of
+from penstock.flow.graph import Graph, OutputNode, Source, ViewNode, table_of
 
 __all__ = ["Flow"]
 
@@ -41,6 +43,7 @@ class Flow:
         time: EventTime | None = None,
         key: str | None = None,
         partitions: int = 1,
+        retention: str | timedelta | None = None,
     ) -> Stream:
         """Reads a topic of JSON objects as a stream of rows.
 
@@ -52,6 +55,8 @@ class Flow:
             key: the column whose text is the record's key, if the producers keep to that. Aggregates
                 grouped by it then run where the partition is read, and nothing is shuffled.
             partitions: how many the topic is created with.
+            retention: how long the topic keeps records, by their timestamps, if it is created here;
+                None is for ever.
         """
         _check_topic(topic)
         columns = schema if isinstance(schema, Schema) else Schema.parse(schema)
@@ -65,7 +70,14 @@ class Flow:
             raise FlowError(f"expected a key of single values; found the array {key!r}")
         _check_partitions(partitions)
         source = Source(
-            topic, columns, time.column, time.lateness_us, time.idle_us, key, partitions
+            topic,
+            columns,
+            time.column,
+            time.lateness_us,
+            time.idle_us,
+            key,
+            partitions,
+            None if retention is None else duration_us(retention),
         )
         known = self._sources.setdefault(topic, source)
         if known is not source and known.identity != source.identity:
@@ -94,21 +106,20 @@ class Flow:
         self._views[name] = ViewNode(name, table.node)
         return table
 
-    def add_output(self, topic: str, node: Node, partitions: int) -> None:
+    def add_output(self, output: OutputNode) -> None:
         """Adds a topic to write to; `Stream.to` and `Table.to` call it."""
+        topic = output.topic
         _check_topic(topic)
-        _check_partitions(partitions)
+        _check_partitions(output.partitions)
         if topic in self._outputs:
             raise FlowError(f"expected one writer for each topic; found two to {topic!r}")
-        if topic in self._sources:
-            raise FlowError(f"expected a topic that this program doesn't read; found {topic!r}")
-        table = table_of(node)
+        table = table_of(output.node)
         if table is not None and table.spec.window.kind == "none":
             raise FlowError(
                 f"expected windows, whose closing says when to write to {topic!r}; found a table "
                 "without. Window the stream before you aggregate it"
             )
-        self._outputs[topic] = OutputNode(topic, node, partitions)
+        self._outputs[topic] = output
 
     def graph(self) -> Graph:
         """The finished graph.

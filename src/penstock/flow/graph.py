@@ -34,6 +34,7 @@ class Source:
         idle_us: a partition without new rows for so long (wall clock) no longer holds the watermark.
         key: the column that the log is partitioned by, if the producers keep to one.
         partitions: of the topic, where Penstock creates it.
+        retention_us: likewise, how long its records are kept; None is for ever.
     """
 
     topic: str
@@ -43,6 +44,7 @@ class Source:
     idle_us: int
     key: str | None
     partitions: int
+    retention_us: int | None
 
     @property
     def identity(self) -> str:
@@ -111,6 +113,7 @@ class OutputNode:
     topic: str
     node: Node
     partitions: int
+    retention_us: int | None
 
     @property
     def identity(self) -> str:

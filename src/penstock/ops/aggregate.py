@@ -22,10 +22,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core.keys import hash_columns
 from penstock.core.vectors import Vector
 from penstock.errors import CorruptError
-from penstock.ops.partials import Hash, Mapper, Partials, parse_partials
+from penstock.ops.partials import Hash, Mapper, Partials, parse_partials, standard_hash
 from penstock.ops.spec import AggregateSpec
 from penstock.ops.views import Assembler
 from penstock.ops.windows import NO_TIME
@@ -102,10 +101,6 @@ class Step:
     bytes_written: int = 0
 
 
-def _hash(columns: Sequence[pa.Array], rows: int) -> Vector:
-    return hash_columns(columns, rows)
-
-
 @dataclass(frozen=True)
 class WindowedAggregate:
     """The operator.
@@ -116,7 +111,7 @@ class WindowedAggregate:
     """
 
     spec: AggregateSpec
-    hash: Hash = field(default=_hash, repr=False)
+    hash: Hash = field(default=standard_hash, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_mapper", Mapper(self.spec, self.hash))

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from penstock.core import vectors
 from penstock.core.delta import WEIGHT
-from penstock.core.keys import shards_of
+from penstock.core.keys import hash_columns, shards_of
 from penstock.core.vectors import Vector
 from penstock.errors import SchemaError
 from penstock.ops.spec import AggregateSpec, Column
@@ -45,6 +45,11 @@ FROM: Final = "$from"  # the first window that rows of this pane count in
 VALUE: Final = "$value"
 
 Hash: TypeAlias = Callable[[Sequence[pa.Array], int], Vector]
+
+
+def standard_hash(columns: Sequence[pa.Array], rows: int) -> Vector:
+    """The hash that state is sorted by."""
+    return hash_columns(columns, rows)
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class Partials:
         return b"".join(blobs)
 
 
-def group_layout(spec: AggregateSpec, *, extremes: bool) -> Layout:
+def group_layout(spec: AggregateSpec, *, extremes: bool, exact: bool = False) -> Layout:
     """The layout of partial rows; with or without columns for min and max."""
     values = {COUNT: Value(COUNT, pa.int64(), "sum", "count(*)")}
     for aggregate in spec.aggregates:
@@ -104,7 +109,7 @@ def group_layout(spec: AggregateSpec, *, extremes: bool) -> Layout:
             values[name] = Value(name, type_, "sum", f"sum({column.name})")
     keys = tuple(pa.field(key.name, key.type) for key in spec.keys)
     tie = pa.field(FROM, pa.int64()) if spec.window.paned and not spec.retracts else None
-    return Layout(keys, tuple(values.values()), tie)
+    return Layout(keys, tuple(values.values()), tie, exact=exact)
 
 
 def value_columns(spec: AggregateSpec) -> list[Column]:
@@ -115,13 +120,15 @@ def value_columns(spec: AggregateSpec) -> list[Column]:
     return list(found.values())
 
 
-def layouts(spec: AggregateSpec) -> dict[str, Layout]:
+def layouts(spec: AggregateSpec, *, exact: bool) -> dict[str, Layout]:
     """The layouts of an operator's traces, by name."""
-    found = {GROUPS: group_layout(spec, extremes=not spec.retracts)}
+    found = {GROUPS: group_layout(spec, extremes=not spec.retracts, exact=exact)}
     keys = found[GROUPS].keys
     count = Value(COUNT, pa.int64(), "sum", "count(*)")
     for column in value_columns(spec):
-        found[VALUES + column.name] = Layout(keys, (count,), pa.field(VALUE, column.type))
+        found[VALUES + column.name] = Layout(
+            keys, (count,), pa.field(VALUE, column.type), exact=exact
+        )
     return found
 
 
@@ -136,7 +143,8 @@ class Mapper:
     def __init__(self, spec: AggregateSpec, hash_: Hash) -> None:
         self.spec = spec
         self.hash = hash_
-        self.layouts = layouts(spec)
+        numbers = len(spec.keys) == 1 and vectors.is_fixed(spec.keys[0].type)
+        self.layouts = layouts(spec, exact=numbers and hash_ is standard_hash)
         wanted = {a.column.name: a.column for a in spec.aggregates if a.column is not None}
         self.columns = {**wanted, **{key.name: key for key in spec.keys}}
 
@@ -218,12 +226,12 @@ class Mapper:
             firsts = self.spec.window.firsts(times) if first_open is None else first_open
             place = {**place, FROM: vectors.from_int64(firsts)}
         rows = pa.RecordBatch.from_pydict(place)
-        order, starts = layout.order(rows)
-        first = pa.array(order[starts[:-1]])
-        out = [take(rows.column(name), first) for name in rows.schema.names]
+        ids, first = layout.grouping(rows)
+        at = pa.array(first)
+        out = [take(rows.column(name), at) for name in rows.schema.names]
         for value in layout.values:
             kind, _, name = value.name[1:].partition(".")
-            out += _reduced(value, kind, columns.get(name), weights, order, starts)
+            out += _reduced(value, kind, columns.get(name), weights, ids, len(first))
         made = pa.RecordBatch.from_arrays(out, schema=layout.schema)
         return layout.drop_empty(made, whole=False) if len(weights) else made
 
@@ -239,22 +247,22 @@ class Mapper:
 
 
 def _reduced(
-    value: Value, kind: str, column: pa.Array | None, weights: Vector, order: Vector, starts: Vector
+    value: Value, kind: str, column: pa.Array | None, weights: Vector, ids: Vector, groups: int
 ) -> list[pa.Array]:
     if kind in ("n", "count"):
-        out = np.empty(len(starts) - 1, np.int64)
+        out = np.empty(groups, np.int64)
         valid = vectors.NONE if column is None else vectors.validity(column)
-        kernels.count_valid(valid, weights, order, starts, out)
+        kernels.count_valid(valid, weights, ids, out)
         return [vectors.from_int64(out)]
     assert column is not None, "all but the count of rows are of a column"
     if kind in ("min", "max"):
-        return [pick(column, kind, order, starts)]  # type: ignore[arg-type]
+        return [pick(column, kind, ids, groups)]  # type: ignore[arg-type]
     x, valid = vectors.raw(column), vectors.validity(column)
     if value.precise:
         floats = x.astype(np.float64, copy=False)
-        return add_floats(floats, NO_ERROR, valid, weights, order, starts)
+        return add_floats(floats, NO_ERROR, valid, weights, ids, groups)
     integers = x.astype(np.int64, copy=False)
-    return [add_integers(integers, valid, weights, order, starts, value.label)]
+    return [add_integers(integers, valid, weights, ids, groups, value.label)]
 
 
 def parse_partials(found: Mapping[str, Layout], blob: bytes | memoryview | pa.Buffer) -> Partials:

@@ -158,11 +158,13 @@ class Assembler:
         """Combines rows by their number: the numbers that occur, sorted, and a full row for each."""
         if not len(which):
             return which, self.full.empty()
-        order = np.argsort(which, kind="stable")
-        sorted_ = which[order]
-        cuts = np.flatnonzero(np.diff(sorted_)) + 1
-        starts = np.concatenate([[0], cuts, [len(sorted_)]]).astype(np.int64)
-        return sorted_[starts[:-1]], self.full.fold(concat(parts), order, starts)
+        seen = np.zeros(int(which.max()) + 1, np.bool_)
+        seen[which] = True
+        numbers = np.flatnonzero(seen)
+        ids = (np.cumsum(seen, dtype=np.int32) - 1)[which].astype(np.int32)
+        first = np.empty(len(numbers), np.int64)
+        first[ids] = np.arange(len(ids))
+        return numbers, self.full.fold(concat(parts), ids, first)
 
     def _difference(
         self, old: tuple[Vector, pa.RecordBatch], new: tuple[Vector, pa.RecordBatch]
@@ -262,12 +264,9 @@ class Assembler:
     def _number(self, touched: pa.RecordBatch, rows: pa.RecordBatch) -> Vector:
         """The position in `touched` of each row's window and key, or -1."""
         both = concat([touched, rows.select(self.place.schema.names)])
-        order, starts = self.place.order(both)
-        leader = order[starts[:-1]]  # rows of a group keep their order, so touched comes first
-        leader = np.where(leader < len(touched), leader, -1)
-        number = np.empty(len(both), np.int64)
-        number[order] = np.repeat(leader, np.diff(starts))
-        return number[len(touched) :]
+        ids, first = self.place.grouping(both)
+        leader = np.where(first < len(touched), first, -1)  # the group's first row: touched come first
+        return np.asarray(leader[ids][len(touched) :])
 
 
 def weighted(rows: pa.RecordBatch, weight: int) -> pa.RecordBatch:

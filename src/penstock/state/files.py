@@ -262,6 +262,7 @@ class ArrowFiles:
 
     def write(self, path: str, chunks: Iterable[Bytes]) -> None:
         at = self._at(path)
+        chunks = list(chunks)  # an upload that fails half-way is closed, and so published, by its stream
         self.filesystem.create_dir(at.rpartition("/")[0], recursive=True)
         target = f"{at}.{os.getpid()}-{next(self._serial)}{_TEMPORARY}" if self.atomic_move else at
         with self.filesystem.open_output_stream(target) as sink:

@@ -2,7 +2,9 @@
 
 Rows are placed by (window, hash, tie): int64 each. The tie is an empty vector where window and hash
 say it all; it is a column's codes or dense ranks where several rows of one run share both.
-`order` is int64 positions of rows, and `starts` int64[groups + 1] cuts it into groups of one identity.
+A *grouping* is `ids` int32[rows], the number of each row's group in sorted order, and `first` int64[groups],
+one row of each group. Reductions go through the rows as they lie and add into `out[ids[i]]`: input is read in
+sequence, and of sorted stretches output is written in sequence, too.
 """
 
 from __future__ import annotations
@@ -20,16 +22,18 @@ _BOOL = types.Array(types.boolean, 1, "C", readonly=True)
 _W_I64 = types.int64[::1]
 _W_F64 = types.float64[::1]
 _W_I32 = types.int32[::1]
-_W_BOOL = types.boolean[::1]
+_I32 = types.Array(types.int32, 1, "C", readonly=True)
+_U8 = types.Array(types.uint8, 1, "C", readonly=True)
 
 ONES: Final[Vector] = np.zeros(0, np.int64)  # weights: stands for "every row counts once"
 NO_TIE: Final[Vector] = np.zeros(0, np.int64)
 NO_ERROR: Final[Vector] = np.zeros(0, np.float64)
 _INT64_MIN: Final = -(2**63)
+_SPLITTABLE: Final = 1e290  # beyond, Dekker's splitting overflows
 
 
-@njit(types.int64(_I64, _I64, _I64, _I64, _W_I64, _W_I64), cache=True, nogil=True)
-def _merge(w: Any, h: Any, tie: Any, bounds: Any, order: Any, starts: Any) -> Any:
+@njit(types.int64(_I64, _I64, _I64, _I64, _W_I32, _W_I64), cache=True, nogil=True)
+def _merge(w: Any, h: Any, tie: Any, bounds: Any, ids: Any, first: Any) -> Any:
     k = len(bounds) - 1
     tied = len(tie) > 0
     at = bounds[:-1].copy()
@@ -39,8 +43,7 @@ def _merge(w: Any, h: Any, tie: Any, bounds: Any, order: Any, starts: Any) -> An
         if at[i] < bounds[i + 1]:
             live[n] = i
             n += 1
-    groups = 0
-    out = 0
+    group = -1
     last = np.int64(-1)
     while n > 0:
         best = 0
@@ -52,11 +55,10 @@ def _merge(w: Any, h: Any, tie: Any, bounds: Any, order: Any, starts: Any) -> An
             ):
                 a = b
                 best = c
-        if last < 0 or w[a] != w[last] or h[a] != h[last] or (tied and tie[a] != tie[last]):
-            starts[groups] = out
-            groups += 1
-        order[out] = a
-        out += 1
+        if last < 0 or h[a] != h[last] or w[a] != w[last] or (tied and tie[a] != tie[last]):
+            group += 1
+            first[group] = a
+        ids[a] = group
         last = a
         source = live[best]
         at[source] += 1
@@ -64,12 +66,11 @@ def _merge(w: Any, h: Any, tie: Any, bounds: Any, order: Any, starts: Any) -> An
             n -= 1
             for c in range(best, n):
                 live[c] = live[c + 1]
-    starts[groups] = out
-    return groups
+    return group + 1
 
 
-def merge_order(w: Vector, h: Vector, tie: Vector, bounds: Vector) -> tuple[Vector, Vector]:
-    """Merges sorted stretches of rows.
+def merge(w: Vector, h: Vector, tie: Vector, bounds: Vector) -> tuple[Vector, Vector]:
+    """Groups the rows of sorted stretches.
 
     Args:
         w: windows of all rows, stretch after stretch; `h` hashes, `tie` ties or empty.
@@ -78,39 +79,59 @@ def merge_order(w: Vector, h: Vector, tie: Vector, bounds: Vector) -> tuple[Vect
         bounds: int64[stretches + 1]; stretch i is rows bounds[i] to bounds[i + 1].
 
     Returns:
-        (order, starts). Equal rows keep the order of the stretches.
+        (ids, first).
     """
-    order = np.empty(len(w), np.int64)
-    starts = np.empty(len(w) + 1, np.int64)
-    groups = _merge(w, h, tie, bounds, order, starts)
-    return order, starts[: groups + 1]
+    ids = np.empty(len(w), np.int32)
+    first = np.empty(len(w), np.int64)
+    groups = _merge(w, h, tie, bounds, ids, first)
+    return ids, first[:groups]
 
 
-@njit(types.int64(_I64, _I64, _I64, _W_I32, _W_I64), cache=True, nogil=True)
-def _group(w: Any, h: Any, tie: Any, ids: Any, first: Any) -> Any:
+@njit(types.uint64(types.int64, types.int64, types.int64), inline="always", cache=True)
+def _slot(h: Any, w: Any, tie: Any) -> Any:
+    x = np.uint64(h) + np.uint64(w) * np.uint64(0x9E3779B97F4A7C15)
+    x += np.uint64(tie) * np.uint64(0xC2B2AE3D27D4EB4F)
+    return x ^ (x >> np.uint64(29))
+
+
+@njit(types.int64(_I64, _I64, _I64, _W_I32, _W_I64, _W_I64), cache=True, nogil=True)
+def _group(w: Any, h: Any, tie: Any, ids: Any, first: Any, group_h: Any) -> Any:
     n = len(w)
-    size = 16
-    while size < 2 * n:
-        size *= 2
-    mask = np.uint64(size - 1)
-    table = np.full(size, -1, np.int32)
     tied = len(tie) > 0
+    several = False  # windows
+    for i in range(1, n):
+        if w[i] != w[0]:
+            several = True
+            break
+    size = 1024
+    table = np.full(size, -1, np.int32)
+    mask = np.uint64(size - 1)
     groups = 0
     for i in range(n):
-        x = np.uint64(h[i]) + np.uint64(w[i]) * np.uint64(0x9E3779B97F4A7C15)
-        if tied:
-            x += np.uint64(tie[i]) * np.uint64(0xC2B2AE3D27D4EB4F)
-        slot = (x ^ (x >> np.uint64(29))) & mask
+        if 2 * groups >= size:  # grow, and put the groups in again
+            size *= 4
+            mask = np.uint64(size - 1)
+            table = np.full(size, -1, np.int32)
+            for g in range(groups):
+                slot = _slot(group_h[g], w[first[g]], tie[first[g]] if tied else 0) & mask
+                while table[slot] >= 0:
+                    slot = (slot + np.uint64(1)) & mask
+                table[slot] = g
+        slot = _slot(h[i], w[i], tie[i] if tied else 0) & mask
         while True:
             g = table[slot]
             if g < 0:
                 table[slot] = groups
                 first[groups] = i
+                group_h[groups] = h[i]
                 ids[i] = groups
                 groups += 1
                 break
-            f = first[g]
-            if h[f] == h[i] and w[f] == w[i] and (not tied or tie[f] == tie[i]):
+            if (
+                group_h[g] == h[i]
+                and (not several or w[first[g]] == w[i])
+                and (not tied or tie[first[g]] == tie[i])
+            ):
                 ids[i] = g
                 break
             slot = (slot + np.uint64(1)) & mask
@@ -121,18 +142,26 @@ def _group(w: Any, h: Any, tie: Any, ids: Any, first: Any) -> Any:
 def _settle(by_hash: Any, w: Any, h: Any, tie: Any, out: Any) -> None:
     """Groups sorted by hash -> sorted by (window, hash, tie): a counting sort on the few windows."""
     n = len(by_hash)
-    distinct = np.unique(w)
-    counts = np.zeros(len(distinct) + 1, np.int64)
-    place = np.empty(n, np.int64)
-    for i in range(n):
-        place[i] = np.searchsorted(distinct, w[i])
-        counts[place[i] + 1] += 1
-    for i in range(len(distinct)):
-        counts[i + 1] += counts[i]
-    for i in range(n):
-        g = by_hash[i]
-        out[counts[place[g]]] = g
-        counts[place[g]] += 1
+    several = False
+    for i in range(1, n):
+        if w[i] != w[0]:
+            several = True
+            break
+    if several:
+        distinct = np.unique(w)
+        counts = np.zeros(len(distinct) + 1, np.int64)
+        place = np.empty(n, np.int64)
+        for i in range(n):
+            place[i] = np.searchsorted(distinct, w[i])
+            counts[place[i] + 1] += 1
+        for i in range(len(distinct)):
+            counts[i + 1] += counts[i]
+        for i in range(n):
+            g = by_hash[i]
+            out[counts[place[g]]] = g
+            counts[place[g]] += 1
+    else:
+        out[:] = by_hash
     if len(tie) > 0:
         lo = 0
         while lo < n:
@@ -147,44 +176,31 @@ def _settle(by_hash: Any, w: Any, h: Any, tie: Any, out: Any) -> None:
             lo = hi
 
 
-@njit(types.void(_I64, types.Array(types.int32, 1, "C", readonly=True), _W_I64, _W_I64),
-      cache=True, nogil=True)  # fmt: skip
-def _lay_out(ranked: Any, ids: Any, order: Any, starts: Any) -> None:
-    groups = len(ranked)
-    rank = np.empty(groups, np.int64)
-    for r in range(groups):
+@njit(types.void(_I64, _W_I32), cache=True, nogil=True)
+def _renumber(ranked: Any, ids: Any) -> None:
+    rank = np.empty(len(ranked), np.int32)
+    for r in range(len(ranked)):
         rank[ranked[r]] = r
-    starts[:] = 0
     for i in range(len(ids)):
-        starts[rank[ids[i]] + 1] += 1
-    for r in range(groups):
-        starts[r + 1] += starts[r]
-    at = starts[:-1].copy()
-    for i in range(len(ids)):
-        r = rank[ids[i]]
-        order[at[r]] = i
-        at[r] += 1
+        ids[i] = rank[ids[i]]
 
 
-def group_order(w: Vector, h: Vector, tie: Vector) -> tuple[Vector, Vector]:
-    """Groups rows in any order and sorts the groups.
+def group(w: Vector, h: Vector, tie: Vector) -> tuple[Vector, Vector]:
+    """Groups rows that are in no order.
 
     Returns:
-        (order, starts). Rows of one group keep their order.
+        (ids, first); `first` is the group's first row.
     """
-    n = len(w)
-    ids = np.empty(n, np.int32)
-    first = np.empty(n, np.int64)
-    groups = _group(w, h, tie, ids, first)
-    first = first[:groups]
-    gw, gh = w[first], h[first]
-    gt = tie[first] if len(tie) else NO_TIE
+    ids = np.empty(len(w), np.int32)
+    first = np.empty(len(w), np.int64)
+    group_h = np.empty(len(w), np.int64)
+    groups = _group(w, h, tie, ids, first, group_h)
+    first, group_h = first[:groups], group_h[:groups]
     ranked = np.empty(groups, np.int64)
-    _settle(np.argsort(gh, kind="stable" if len(tie) else None), gw, gh, gt, ranked)
-    order = np.empty(n, np.int64)
-    starts = np.empty(groups + 1, np.int64)
-    _lay_out(ranked, ids, order, starts)
-    return order, starts
+    group_tie = tie[first] if len(tie) else NO_TIE
+    _settle(np.argsort(group_h), w[first], group_h, group_tie, ranked)
+    _renumber(ranked, ids)
+    return ids, first[ranked]
 
 
 @njit(types.int64(_I64, _I64, types.int64, types.int64, types.int64, types.int64, types.boolean),
@@ -279,89 +295,88 @@ def expand(lo: Any, hi: Any, which: Any, rows: Any) -> None:
             out += 1
 
 
-@njit(types.boolean(_I64, _I64, _I64, _I64, _BOOL), cache=True, nogil=True)
-def same_codes(w: Any, h: Any, order: Any, values: Any, valid: Any) -> Any:
-    """Whether neighbours in `order` of one window and hash have equal codes."""
+@njit(types.boolean(_I32, _I64, _I64, _BOOL), cache=True, nogil=True)
+def same_codes(ids: Any, first: Any, values: Any, valid: Any) -> Any:
+    """Whether each row has the code of its group's first row."""
     nulls = len(valid) > 0
-    for i in range(1, len(order)):
-        a, b = order[i - 1], order[i]
-        if h[a] == h[b] and w[a] == w[b]:
-            if values[a] != values[b] or (nulls and valid[a] != valid[b]):
+    for i in range(len(ids)):
+        f = first[ids[i]]
+        if values[i] != values[f] or (nulls and valid[i] != valid[f]):
+            return False
+    return True
+
+
+@njit(types.boolean(_I32, _I64, _I32, _U8, _BOOL), cache=True, nogil=True)
+def same_text(ids: Any, first: Any, offsets: Any, data: Any, valid: Any) -> Any:
+    """Whether each row has the text of its group's first row."""
+    nulls = len(valid) > 0
+    for i in range(len(ids)):
+        f = first[ids[i]]
+        if f == i:
+            continue
+        if nulls and valid[i] != valid[f]:
+            return False
+        if nulls and not valid[i]:
+            continue
+        length = offsets[f + 1] - offsets[f]
+        if offsets[i + 1] - offsets[i] != length:
+            return False
+        x, y = offsets[f], offsets[i]
+        for j in range(length):
+            if data[x + j] != data[y + j]:
                 return False
     return True
 
 
-@njit(types.boolean(_I64, _I64, _I64, types.Array(types.int32, 1, "C", readonly=True),
-      types.Array(types.uint8, 1, "C", readonly=True), _BOOL), cache=True, nogil=True)  # fmt: skip
-def same_text(w: Any, h: Any, order: Any, offsets: Any, data: Any, valid: Any) -> Any:
-    """Whether neighbours in `order` of one window and hash have equal text."""
-    nulls = len(valid) > 0
-    for i in range(1, len(order)):
-        a, b = order[i - 1], order[i]
-        if h[a] == h[b] and w[a] == w[b]:
-            if nulls and valid[a] != valid[b]:
-                return False
-            if nulls and not valid[a]:
-                continue
-            length = offsets[a + 1] - offsets[a]
-            if offsets[b + 1] - offsets[b] != length:
-                return False
-            x, y = offsets[a], offsets[b]
-            for j in range(length):
-                if data[x + j] != data[y + j]:
-                    return False
-    return True
+@njit(types.void(_I64, _I64, _I64, _W_I32), cache=True, nogil=True)
+def without_tie(first: Any, w: Any, h: Any, out: Any) -> None:
+    """Numbers the groups by window and hash alone: neighbours that share both get one number."""
+    number = 0
+    for g in range(len(first)):
+        if g > 0 and (w[first[g]] != w[first[g - 1]] or h[first[g]] != h[first[g - 1]]):
+            number += 1
+        out[g] = number
 
 
-@njit(types.boolean(_I64, _BOOL, _I64, _I64, _I64, _W_I64), cache=True, nogil=True)
-def sum_integers(x: Any, valid: Any, weights: Any, order: Any, starts: Any, out: Any) -> Any:
+@njit(types.boolean(_I64, _BOOL, _I64, _I32, _W_I64), cache=True, nogil=True)
+def sum_integers(x: Any, valid: Any, weights: Any, ids: Any, out: Any) -> Any:
     """Sums x per group, times the weights; NULLs are skipped. False: a sum left int64."""
     nulls = len(valid) > 0
     weighted = len(weights) > 0
-    for g in range(len(starts) - 1):
-        total = np.int64(0)
-        for j in range(starts[g], starts[g + 1]):
-            i = order[j]
-            if nulls and not valid[i]:
-                continue
-            v = x[i]
-            if weighted and weights[i] != 1:
-                k = weights[i]
-                product = v * k
-                if v != 0 and ((v == -1 and k == _INT64_MIN) or product // v != k):
-                    return False
-                if k == -1 and v == _INT64_MIN:
-                    return False
-                v = product
-            s = total + v
-            if ((total ^ s) & (v ^ s)) < 0:
+    out[:] = 0
+    for i in range(len(ids)):
+        if nulls and not valid[i]:
+            continue
+        v = x[i]
+        if weighted and weights[i] != 1:
+            k = weights[i]
+            if (k == -1 and v == _INT64_MIN) or (v == -1 and k == _INT64_MIN):
                 return False
-            total = s
-        out[g] = total
+            product = v * k
+            if v != 0 and product // v != k:
+                return False
+            v = product
+        total = out[ids[i]]
+        s = total + v
+        if ((total ^ s) & (v ^ s)) < 0:
+            return False
+        out[ids[i]] = s
     return True
 
 
-@njit(types.void(_BOOL, _I64, _I64, _I64, _W_I64), cache=True, nogil=True)
-def count_valid(valid: Any, weights: Any, order: Any, starts: Any, out: Any) -> None:
+@njit(types.void(_BOOL, _I64, _I32, _W_I64), cache=True, nogil=True)
+def count_valid(valid: Any, weights: Any, ids: Any, out: Any) -> None:
     """Counts the rows that are not NULL per group, by weight."""
     nulls = len(valid) > 0
     weighted = len(weights) > 0
-    for g in range(len(starts) - 1):
-        if not nulls and not weighted:
-            out[g] = starts[g + 1] - starts[g]
-            continue
-        total = np.int64(0)
-        for j in range(starts[g], starts[g + 1]):
-            i = order[j]
-            if not nulls or valid[i]:
-                total += weights[i] if weighted else 1
-        out[g] = total
+    out[:] = 0
+    for i in range(len(ids)):
+        if not nulls or valid[i]:
+            out[ids[i]] += weights[i] if weighted else 1
 
 
-@njit(types.void(_F64, _F64, _BOOL, _I64, _I64, _I64, _W_F64, _W_F64), cache=True, nogil=True)
-def sum_floats(
-    x: Any, error: Any, valid: Any, weights: Any, order: Any, starts: Any, out: Any, rest: Any
-) -> None:
+@njit(types.void(_F64, _F64, _BOOL, _I64, _I32, _W_F64, _W_F64), cache=True, nogil=True)
+def sum_floats(x: Any, error: Any, valid: Any, weights: Any, ids: Any, out: Any, rest: Any) -> None:
     """Sums x (+ error) per group in double-double arithmetic: `out` + `rest` is the sum.
 
     The rounding error of each addition is kept (Knuth's TwoSum) and that of each multiplication
@@ -371,56 +386,49 @@ def sum_floats(
     nulls = len(valid) > 0
     weighted = len(weights) > 0
     erring = len(error) > 0
-    for g in range(len(starts) - 1):
-        hi = 0.0
-        lo = 0.0
-        for j in range(starts[g], starts[g + 1]):
-            i = order[j]
-            if nulls and not valid[i]:
-                continue
-            v = x[i]
-            e = error[i] if erring else 0.0
-            if weighted and weights[i] != 1:
-                k = np.float64(weights[i])
-                p = v * k
-                if k != -1.0 and np.isfinite(p) and abs(v) < 1e290:
-                    t = 134217729.0 * v
-                    vh = t - (t - v)
-                    t = 134217729.0 * k
-                    kh = t - (t - k)
-                    vl = v - vh
-                    kl = k - kh
-                    e = e * k + (((vh * kh - p) + vh * kl + vl * kh) + vl * kl)
-                else:
-                    e = e * k
-                v = p
-            s = hi + v
-            if np.isfinite(s):
-                z = s - hi
-                lo += ((hi - (s - z)) + (v - z)) + e
-                hi = s
-            else:
-                hi = s
-                lo = 0.0
-        s = hi + lo
+    out[:] = 0.0
+    rest[:] = 0.0
+    for i in range(len(ids)):
+        if nulls and not valid[i]:
+            continue
+        v = x[i]
+        e = error[i] if erring else 0.0
+        if weighted and weights[i] != 1:
+            k = np.float64(weights[i])
+            p = v * k
+            e = e * k
+            if k != -1.0 and np.isfinite(p) and abs(v) < _SPLITTABLE:
+                t = 134217729.0 * v
+                vh = t - (t - v)
+                t = 134217729.0 * k
+                kh = t - (t - k)
+                vl = v - vh
+                kl = k - kh
+                e += ((vh * kh - p) + vh * kl + vl * kh) + vl * kl
+            v = p
+        g = ids[i]
+        hi = out[g]
+        s = hi + v
+        z = s - hi
+        rest[g] += ((hi - (s - z)) + (v - z)) + e
+        out[g] = s
+    for g in range(len(out)):
+        s = out[g] + rest[g]
         if np.isfinite(s):
-            rest[g] = lo - (s - hi)
+            rest[g] -= s - out[g]
             out[g] = s
         else:
             rest[g] = 0.0
-            out[g] = hi
 
 
-@njit(types.void(_I64, _BOOL, types.int64, _I64, _I64, _W_I64), cache=True, nogil=True)
-def extreme(values: Any, valid: Any, sign: Any, order: Any, starts: Any, out: Any) -> None:
+@njit(types.void(_I64, _BOOL, types.int64, _I32, _W_I64), cache=True, nogil=True)
+def extreme(values: Any, valid: Any, sign: Any, ids: Any, out: Any) -> None:
     """The row with the least (sign 1) or greatest (sign -1) code per group; -1 where all are NULL."""
     nulls = len(valid) > 0
-    for g in range(len(starts) - 1):
-        best = np.int64(-1)
-        for j in range(starts[g], starts[g + 1]):
-            i = order[j]
-            if nulls and not valid[i]:
-                continue
-            if best < 0 or (values[i] < values[best] if sign > 0 else values[i] > values[best]):
-                best = i
-        out[g] = best
+    out[:] = -1
+    for i in range(len(ids)):
+        if nulls and not valid[i]:
+            continue
+        best = out[ids[i]]
+        if best < 0 or (values[i] < values[best] if sign > 0 else values[i] > values[best]):
+            out[ids[i]] = i

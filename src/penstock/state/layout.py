@@ -59,12 +59,15 @@ class Layout:
         values: the columns that are combined.
         tie: a further column of the identity, not hashed; None where keys and window are all of it.
         count: the value whose 0 means that nothing is left of a row.
+        exact: whether different keys always have different hashes, as long as none is NULL. So it is
+            for one column of numbers, as `hash_columns` permutes 64-bit numbers.
     """
 
     keys: tuple[pa.Field, ...]
     values: tuple[Value, ...]
     tie: pa.Field | None = None
     count: str = "$n"
+    exact: bool = False
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -97,10 +100,16 @@ class Layout:
         """Dense ranks of the full identity: the tie where two keys share window and hash."""
         return ranks([batch.column(f.name) for f in self.identity], len(batch))
 
-    def distinct(self, batch: pa.RecordBatch, order: Vector) -> bool:
-        """Whether, in this order, window and hash tell all keys apart."""
-        w, h = windows(batch), hashes(batch)
-        return all(same(w, h, order, batch.column(f.name)) for f in self.keys)
+    def distinct(self, rows: pa.RecordBatch, ids: Vector, first: Vector) -> bool:
+        """Whether, in this grouping, window and hash tell all keys apart."""
+        columns = [rows.column(f.name) for f in self.keys]
+        if self.exact and not columns[0].null_count:
+            return True
+        if self.tie is not None:
+            numbers = np.empty(len(first), np.int32)
+            kernels.without_tie(first, windows(rows), hashes(rows), numbers)
+            ids, first = numbers[ids], first[np.unique(numbers, return_index=True)[1]]
+        return all(same(ids, first, column) for column in columns)
 
     def merge(self, batches: Sequence[pa.RecordBatch], *, whole: bool) -> pa.RecordBatch:
         """Merges sorted batches into one.
@@ -118,36 +127,29 @@ class Layout:
         bounds = np.cumsum([0, *(len(b) for b in batches)], dtype=np.int64)
         rows = concat(batches)
         w, h = windows(rows), hashes(rows)
-        order, starts = kernels.merge_order(w, h, self.ties(rows), bounds)
-        if not self.distinct(rows, order):
-            order, starts = kernels.merge_order(w, h, self.ranks(rows), bounds)
-        return self.reduce(rows, order, starts, whole=whole)
+        ids, first = kernels.merge(w, h, self.ties(rows), bounds)
+        if not self.distinct(rows, ids, first):
+            ids, first = kernels.merge(w, h, self.ranks(rows), bounds)
+        return self.drop_empty(self.fold(rows, ids, first), whole=whole)
 
     def group(self, rows: pa.RecordBatch, *, whole: bool) -> pa.RecordBatch:
         """Sorts rows that are in no order, and combines those of one identity."""
-        order, starts = self.order(rows)
-        return self.reduce(rows, order, starts, whole=whole)
+        return self.drop_empty(self.fold(rows, *self.grouping(rows)), whole=whole)
 
-    def order(self, rows: pa.RecordBatch) -> tuple[Vector, Vector]:
-        """The order and groups of rows that are in no order."""
+    def grouping(self, rows: pa.RecordBatch) -> tuple[Vector, Vector]:
+        """The grouping, by identity, of rows that are in no order: (ids, first)."""
         w, h = windows(rows), hashes(rows)
-        order, starts = kernels.group_order(w, h, self.ties(rows))
-        if not self.distinct(rows, order):
-            order, starts = kernels.group_order(w, h, self.ranks(rows))
-        return order, starts
+        ids, first = kernels.group(w, h, self.ties(rows))
+        if not self.distinct(rows, ids, first):
+            ids, first = kernels.group(w, h, self.ranks(rows))
+        return ids, first
 
-    def reduce(
-        self, rows: pa.RecordBatch, order: Vector, starts: Vector, *, whole: bool
-    ) -> pa.RecordBatch:
-        """One row per group that isn't empty."""
-        return self.drop_empty(self.fold(rows, order, starts), whole=whole)
-
-    def fold(self, rows: pa.RecordBatch, order: Vector, starts: Vector) -> pa.RecordBatch:
+    def fold(self, rows: pa.RecordBatch, ids: Vector, first: Vector) -> pa.RecordBatch:
         """One row per group: its identity from the group's first row, its values combined."""
-        first = pa.array(order[starts[:-1]])
-        columns = [take(rows.column(f.name), first) for f in self.schema if f.name in self._fixed]
+        at = pa.array(first)
+        columns = [take(rows.column(f.name), at) for f in self.schema if f.name in self._fixed]
         for value in self.values:
-            columns += combine(value, rows, order, starts)
+            columns += combine(value, rows, ids, len(first))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def padded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -209,13 +211,12 @@ def take(column: pa.Array, rows: pa.Array) -> pa.Array:
     return pc.take(column, rows, boundscheck=False)
 
 
-def same(w: Vector, h: Vector, order: Vector, column: pa.Array) -> bool:
-    """Whether neighbours in `order` of one window and hash agree in the column."""
+def same(ids: Vector, first: Vector, column: pa.Array) -> bool:
+    """Whether all rows of each group agree in the column."""
     valid = vectors.validity(column)
     if vectors.is_text(column.type):
-        offsets, data = vectors.text(column)
-        return bool(kernels.same_text(w, h, order, offsets, data, valid))
-    return bool(kernels.same_codes(w, h, order, vectors.codes(column), valid))
+        return bool(kernels.same_text(ids, first, *vectors.text(column), valid))
+    return bool(kernels.same_codes(ids, first, vectors.codes(column), valid))
 
 
 def ranks(columns: Iterable[pa.Array], rows: int) -> Vector:
@@ -250,28 +251,28 @@ def equal(left: pa.Array, at: Vector, right: pa.Array, there: Vector) -> Vector:
     return np.asarray((va == vb) & (~va | alike))
 
 
-def combine(value: Value, rows: pa.RecordBatch, order: Vector, starts: Vector) -> list[pa.Array]:
+def combine(value: Value, rows: pa.RecordBatch, ids: Vector, groups: int) -> list[pa.Array]:
     """The value's columns, one row per group."""
     column = rows.column(value.name)
     if value.reduce != "sum":
-        return [pick(column, value.reduce, order, starts)]
+        return [pick(column, value.reduce, ids, groups)]
     x = vectors.raw(column)
     if not value.precise:
-        return [add_integers(x, NONE, ONES, order, starts, value.label or value.name)]
+        return [add_integers(x, NONE, ONES, ids, groups, value.label or value.name)]
     error = vectors.raw(rows.column(value.name + ERROR_SUFFIX))
-    return add_floats(x, error, NONE, ONES, order, starts)
+    return add_floats(x, error, NONE, ONES, ids, groups)
 
 
 def add_integers(
-    x: Vector, valid: Vector, weights: Vector, order: Vector, starts: Vector, label: str
+    x: Vector, valid: Vector, weights: Vector, ids: Vector, groups: int, label: str
 ) -> pa.Array:
     """Sums per group.
 
     Raises:
         LimitError: a sum does not fit a BIGINT.
     """
-    out = np.empty(len(starts) - 1, np.int64)
-    if not kernels.sum_integers(x, valid, weights, order, starts, out):
+    out = np.empty(groups, np.int64)
+    if not kernels.sum_integers(x, valid, weights, ids, out):
         raise LimitError(
             f"expected the sum {label!r} to fit a BIGINT (64 bits); found one that doesn't. "
             "Cast the column to DOUBLE before it is summed, or use smaller windows"
@@ -280,22 +281,20 @@ def add_integers(
 
 
 def add_floats(
-    x: Vector, error: Vector, valid: Vector, weights: Vector, order: Vector, starts: Vector
+    x: Vector, error: Vector, valid: Vector, weights: Vector, ids: Vector, groups: int
 ) -> list[pa.Array]:
     """Sums per group, and their rounding errors."""
-    out, rest = np.empty(len(starts) - 1), np.empty(len(starts) - 1)
-    kernels.sum_floats(x, error, valid, weights, order, starts, out, rest)
+    out, rest = np.empty(groups), np.empty(groups)
+    kernels.sum_floats(x, error, valid, weights, ids, out, rest)
     return [pa.array(out), pa.array(rest)]
 
 
-def pick(
-    column: pa.Array, reduce: Literal["min", "max"], order: Vector, starts: Vector
-) -> pa.Array:
+def pick(column: pa.Array, reduce: Literal["min", "max"], ids: Vector, groups: int) -> pa.Array:
     """The least or greatest value per group, NULL where all are."""
     values = ranks([column], len(column)) if vectors.is_text(column.type) else vectors.codes(column)
-    out = np.empty(len(starts) - 1, np.int64)
+    out = np.empty(groups, np.int64)
     sign = 1 if reduce == "min" else -1
-    kernels.extreme(values, vectors.validity(column), sign, order, starts, out)
+    kernels.extreme(values, vectors.validity(column), sign, ids, out)
     return take(column, pa.array(out, mask=out < 0) if (out < 0).any() else pa.array(out))
 
 

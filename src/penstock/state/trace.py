@@ -244,8 +244,8 @@ class Trace:
             assert (w[-1], h[-1]) == piece.last
             assert last is None or last <= piece.first, "pieces follow one another"
             assert bool(np.all((w[1:] > w[:-1]) | ((w[1:] == w[:-1]) & (h[1:] >= h[:-1])))), "sorted"
-            _, starts = self.layout.order(rows)
-            assert len(starts) - 1 == len(rows), "each identity once"
+            _, first = self.layout.grouping(rows)
+            assert len(first) == len(rows), "each identity once"
             last = piece.last
 
     def _open(self, piece: Piece) -> pa.RecordBatch:

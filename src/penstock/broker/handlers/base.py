@@ -25,6 +25,7 @@ class Call:
     version: int
     client_id: str
     client_host: str
+    address: tuple[str, int]
 
 
 Handler: TypeAlias = Callable[[Call, Fields], "Fields | Awaitable[Fields]"]

@@ -43,7 +43,7 @@ def metadata(call: Call, fields: Fields) -> Fields:
 
 
 def _node(call: Call) -> Fields:
-    host, port = call.broker.address
+    host, port = call.address
     return {"host": host, "port": port, "rack": None}
 
 

@@ -13,19 +13,20 @@ from penstock.wire.kafka import ErrorCode
 __all__ = ["APIS"]
 
 GROUP_KEY: Final = 0
+TRANSACTION_KEY: Final = 1
 MEMBER_ID_REQUIRED_FROM: Final = 4
 
 
 def find_coordinator(call: Call, fields: Fields) -> Fields:
     """This broker coordinates all groups; nobody coordinates transactions."""
-    host, port = call.broker.address
+    host, port = call.address
     node: Fields = {"node_id": NODE_ID, "host": host, "port": port, "error_message": None}
     if fields.get("key_type", GROUP_KEY) != GROUP_KEY:
         node = {
             "node_id": -1,
             "port": -1,
-            "error_code": ErrorCode.coordinator_not_available
-            if call.version < 1
+            "error_code": ErrorCode.transactional_id_authorization_failed
+            if fields["key_type"] == TRANSACTION_KEY
             else ErrorCode.invalid_request,
             "error_message": "expected a consumer group: this broker has no transactions",
         }

@@ -1,0 +1,98 @@
+"""Whether records' keys are the text of a column.
+
+Where a log is partitioned by a column, all rows of a group meet in one partition, and an aggregate needs no
+exchange. That rests on what producers do; so it is checked, record by record.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import njit, types
+
+from penstock.core.vectors import Vector
+
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+_I64 = types.Array(types.int64, 1, "C", readonly=True)
+_I32 = types.Array(types.int32, 1, "C", readonly=True)
+
+
+def keys_match(buffer: np.ndarray, start: Vector, length: np.ndarray, column: pa.Array) -> Vector:
+    """Which keys are the text of the column's value in the same row.
+
+    Args:
+        buffer: uint8, what the starts point into.
+        start: int64[n], of each key.
+        length: int32[n], of each key; -1 for none.
+        column: of n values, none of them nested.
+
+    Returns:
+        bool[n]. No key and NULL match each other.
+    """
+    out = np.empty(len(column), np.bool_)
+    known = pc.is_valid(column).to_numpy(zero_copy_only=False)
+    if pa.types.is_integer(column.type):
+        values = column.cast(pa.int64()).fill_null(0).to_numpy()
+        _match_integers(buffer, start, length, values, known, out)
+        return out
+    text = pc.cast(column, pa.string()).fill_null("")
+    if not len(text):
+        return out
+    offsets = np.frombuffer(text.buffers()[1], np.int32)[text.offset : text.offset + len(text) + 1]
+    data = text.buffers()[2]
+    _match_text(
+        buffer, start, length, offsets,
+        np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8),
+        known, out,
+    )  # fmt: skip
+    return out
+
+
+@njit(types.void(_BYTES, _I64, _I32, _I64, types.Array(types.boolean, 1, "C", readonly=True),
+      types.boolean[::1]), cache=True, nogil=True)  # fmt: skip
+def _match_integers(
+    buffer: Any, start: Any, length: Any, values: Any, known: Any, out: Any
+) -> None:
+    """Writes each value's digits from the back and compares them on the way."""
+    for i in range(len(values)):
+        n = length[i]
+        if n < 0 or not known[i]:
+            out[i] = n < 0 and not known[i]
+            continue
+        value = values[i]
+        at = start[i] + n - 1
+        same = n > 0
+        rest = np.uint64(value) if value >= 0 else np.uint64(-(value + 1)) + np.uint64(1)
+        left = n - (1 if value < 0 else 0)
+        while same and left > 0:
+            same = buffer[at] == np.uint64(48) + rest % np.uint64(10)
+            rest //= np.uint64(10)
+            at -= 1
+            left -= 1
+            if rest == np.uint64(0):
+                break
+        same = same and left == 0 and rest == np.uint64(0)
+        if same and value < 0:
+            same = buffer[at] == 45
+        out[i] = same
+
+
+@njit(types.void(_BYTES, _I64, _I32, _I32, _BYTES, types.Array(types.boolean, 1, "C", readonly=True),
+      types.boolean[::1]), cache=True, nogil=True)  # fmt: skip
+def _match_text(
+    buffer: Any, start: Any, length: Any, offsets: Any, text: Any, known: Any, out: Any
+) -> None:
+    for i in range(len(out)):
+        n = length[i]
+        if n < 0 or not known[i]:
+            out[i] = n < 0 and not known[i]
+            continue
+        same = offsets[i + 1] - offsets[i] == n
+        j = 0
+        while same and j < n:
+            same = buffer[start[i] + j] == text[offsets[i] + j]
+            j += 1
+        out[i] = same

@@ -1,0 +1,21 @@
+"""The benchmark of JSON rows still runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "json_rows.py"
+
+
+def test_the_benchmark_of_json_rows_runs() -> None:
+    """Its smoke size measures every case, and gives each peer's rate and ratio as JSON."""
+    done = subprocess.run(
+        [sys.executable, BENCHMARK, "--smoke", "--json"], capture_output=True, text=True, check=True
+    )
+    results = json.loads(done.stdout)
+    assert {result["what"] for result in results} == {"decode", "encode"}
+    assert all(result["rows_per_second"]["Penstock"] > 0 for result in results)
+    assert all(result["ratio"]["DuckDB"] > 0 for result in results)

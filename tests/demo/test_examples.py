@@ -1,0 +1,127 @@
+"""The example programs, run in this process over real lines and samples."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import orjson
+import pytest
+from tests.demo.machines import busy_machine
+
+import penstock as ps
+from penstock.demo.lines import values_of_lines
+from penstock.demo.machine import TOPICS, Sampler
+from penstock.demo.programs import example, load
+from penstock.errors import UserError
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def log_lines(count: int, disorder_s: int, seed: int = 1) -> tuple[list[bytes], list[datetime]]:
+    """An access log whose lines lie up to so many seconds out of order."""
+    rng = random.Random(seed)
+    lines, times = [], []
+    for i in range(count):
+        at = BEGIN + timedelta(seconds=i // 4 - rng.randint(0, disorder_s))
+        status = rng.choice([200, 200, 200, 404, 500])
+        path = f"/p{rng.randint(0, 5)}?q={i}"
+        stamp = f"{at:%d/%b/%Y:%H:%M:%S +0000}"
+        lines.append(f'10.0.0.1 - - [{stamp}] "GET {path} HTTP/1.1" {status} {i}'.encode())
+        times.append(at)
+    return lines, times
+
+
+def weblog(lateness: str, lines: list[bytes], batch: int) -> ps.testing.Run:
+    """The weblog pipeline after these lines, cut into batches."""
+    run = ps.testing.run(example("weblog").pipeline(lateness=lateness))
+    for lo in range(0, len(lines), batch):
+        values, _ = values_of_lines(lines[lo : lo + batch])
+        for value in values.to_pylist():
+            run.send_raw("requests", value)
+        run.settle()
+    return run
+
+
+@pytest.mark.parametrize("batch", [70, 1000])
+def test_no_line_is_lost_within_the_lateness(batch: int) -> None:
+    """Requests, bytes and errors per minute and per path equal a plain count of the lines."""
+    lines, times = log_lines(1000, disorder_s=59)
+    run = weblog("60s", lines, batch)
+    per_minute = {r["window_start"]: r for r in run.view("per_minute").rows()}
+    expected = Counter(at.replace(second=0) for at in times)
+    assert {at: r["requests"] for at, r in per_minute.items()} == dict(expected)
+    assert sum(r["bytes"] for r in per_minute.values()) == sum(range(1000))
+    errors = sum(b'" 404 ' in line or b'" 500 ' in line for line in lines)
+    per_path = run.view("per_path").rows()
+    assert sum(r["errors"] for r in per_path) == errors
+    assert {r["path"] for r in per_path} == {f"/p{i}" for i in range(6)}
+    assert run.dead_letters() == []
+
+
+@pytest.mark.parametrize("batch", [70, 1000])
+def test_every_line_is_counted_late_or_bad(batch: int) -> None:
+    """With too little lateness, counts, late lines and bad lines add up to all lines."""
+    lines, _ = log_lines(1000, disorder_s=59)
+    lines[100], lines[500], lines[900] = b"junk", b"", b"\xff"
+    run = weblog("10s", lines, batch)
+    counted = sum(r["requests"] for r in run.view("per_minute").rows())
+    letters = run.dead_letters()
+    bad = [letter for letter in letters if letter.value in {b"junk", b"", b"\xff"}]
+    late = {(x.headers["topic"], x.headers["offset"]) for x in letters if x not in bad}
+    assert len(bad) == 3
+    assert late
+    assert counted + len(late) + len(bad) == 1000
+
+
+def test_the_machine_pipeline_takes_what_the_sampler_gives() -> None:
+    """Every event fits the example's schemas, and every view has rows."""
+    machine = busy_machine()
+    sampler = Sampler(lambda: machine.now_us, machine)
+    run = ps.testing.run(example("machine").pipeline())
+    sent = Counter[str]()
+    for _ in range(200):
+        for topic, rows in sampler.sample().items():
+            for row in rows:
+                run.send_raw(topic, orjson.dumps(row))
+                sent[topic] += 1
+        machine.tick()
+    assert set(sent) == set(TOPICS)
+    loads = run.view("load_per_minute").rows()
+    assert sum(r["samples"] for r in loads) == sent["cpu"]
+    assert all(49 < r["load"] < 51 for r in loads)
+    for view in ("load_smoothed", "load_now", "memory", "disk", "network"):
+        assert run.view(view).rows(), view
+    busiest = run.view("busiest_processes").rows()
+    assert sum(r["samples"] for r in busiest) == sent["work"]
+    assert sum(r["starts"] for r in run.view("starts_per_minute").rows()) > 0
+    assert run.dead_letters() == []
+
+
+def test_programs_that_are_none_are_refused(tmp_path: Path) -> None:
+    """A missing file, another kind of file and a mistake in it each have their message."""
+    with pytest.raises(UserError, match="expected a Python program"):
+        load(tmp_path / "nope.py")
+    (tmp_path / "shop.sql").write_text("SELECT 1")
+    with pytest.raises(UserError, match="expected a Python program"):
+        load(tmp_path / "shop.sql")
+    (tmp_path / "bad.py").write_text("def (")
+    with pytest.raises(UserError, match="line 1"):
+        load(tmp_path / "bad.py")
+
+
+def test_gzip_of_json_is_no_log(tmp_path: Path) -> None:
+    """A file of another kind has only bad lines, and none is taken for an event."""
+    data = gzip.compress(
+        json.dumps({"at": "2026-01-01T00:00:00Z", "status": 1, "bytes": 1}).encode()
+    )
+    values, bad = values_of_lines(gzip.decompress(data).split(b"\n"))
+    run = ps.testing.run(example("weblog").pipeline())
+    run.send_raw("requests", values[0].as_py())
+    assert bad == 1
+    assert run.view("per_minute").rows() == []
+    assert len(run.dead_letters()) == 1

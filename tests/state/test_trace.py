@@ -1,0 +1,184 @@
+"""Traces against a dictionary: contents at every step, whatever the pace of merging."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import CorruptError
+from penstock.state import Layout, MemoryFiles, Trace, Value, Writer, trace, vacuum
+from penstock.state.runs import OPEN
+
+LAYOUT = Layout(
+    (pa.field("k", pa.string()),),
+    (Value("$n", pa.int64(), "sum"), Value("v", pa.float64(), "sum"), Value("m", pa.int64(), "max")),
+    pa.field("tie", pa.int64()),
+)
+
+
+def batch(rows):
+    """Rows (window, key, tie, n, v, m) as a sorted, consolidated batch; a hash of two values."""
+    columns = [
+        [r[0] for r in rows],
+        [len(r[1] or "") % 2 for r in rows],
+        *[[r[i] for r in rows] for i in (1, 2, 3, 4)],
+        [0.0] * len(rows),
+        [r[5] for r in rows],
+    ]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, LAYOUT.schema, strict=True)]
+    return LAYOUT.group(pa.RecordBatch.from_arrays(arrays, schema=LAYOUT.schema), whole=False)
+
+
+def contents(batches):
+    out = {}
+    for rows in batches:
+        for r in rows.to_pylist():
+            key = (r["$window"], r["k"], r["tie"])
+            assert key not in out, "an identity once"
+            out[key] = (r["$n"], r["v"], r["m"])
+    return out
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 4), st.sampled_from(["", "a", "b", "cc", "dd", None]), st.integers(0, 2),
+        st.integers(1, 3), st.integers(-4, 4).map(float), st.one_of(st.none(), st.integers(-3, 3)),
+    ),
+    max_size=25,
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(ROWS, max_size=10), st.integers(1, 4), st.integers(1, 20), st.integers(2, 4),
+    st.integers(0, 3), st.integers(1, 30),
+)  # fmt: skip
+def test_contents_are_the_sum_of_what_was_appended(deltas, fuel, piece, fan_in, drop, chunk_rows):
+    """At any pace, after reopening at any version, with windows dropped or not, nothing differs."""
+    files, expected, low = MemoryFiles(), {}, None
+    now = Trace(LAYOUT, files)
+    kept = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in [("TINY_ROWS", 1), ("FUEL_MIN", 1), ("FUEL_PER_ROW", fuel), ("FAN_IN", fan_in),
+                            ("LINK_ROWS_MIN", 1), ("PIECE_ROWS_MIN", piece), ("PIECE_ROWS_MAX", piece + 3)]:  # fmt: skip
+            patch.setattr(trace, name, value)
+        patch.setattr("penstock.state.runs.PIECE_ROWS_MAX", piece + 3)
+        for version, rows in enumerate(deltas):
+            if version == 5 and drop:
+                low = drop
+            now = Trace.open(LAYOUT, files, json.loads(json.dumps(now.describe())))
+            now = now.append(batch(rows), Writer(files, "t", version, "a"), low_us=low)
+            now.check()
+            for w, k, tie, n, v, m in rows:
+                a, b, c = expected.get((w, k, tie), (0, 0.0, None))
+                best = m if c is None else c if m is None else max(c, m)
+                expected[w, k, tie] = (a + n, b + v, best)
+            expected = {key: x for key, x in expected.items() if low is None or key[0] >= low}
+            assert contents(now.scan(chunk_rows=chunk_rows)) == expected
+            part = {key: x for key, x in expected.items() if 1 <= key[0] < 3}
+            assert contents(now.scan(1, 3)) == part
+            kept = [*kept[-1:], now]
+            vacuum(files, "t", [t.describe() for t in kept], version)
+            wanted = batch([(w, k, 0, 1, 0.0, None) for w, k, _ in sorted(expected, key=repr)] + rows)
+            which, found = now.lookup(wanted)
+            _same_as_lookup(wanted, which, found, expected)
+    assert len(now.runs) <= 6 * fan_in * max(1, len(deltas).bit_length())
+
+
+def _same_as_lookup(wanted, which, found, expected):
+    got = {}
+    rows = [r for b in found for r in b.to_pylist()]
+    keys = wanted.to_pylist()
+    for q, r in zip(which.tolist(), rows, strict=True):
+        assert (keys[q]["$window"], keys[q]["k"]) == (r["$window"], r["k"])
+        got[q, r["tie"]] = got.get((q, r["tie"]), 0) + r["$n"]
+    for q, key in enumerate(keys):
+        for tie in range(3):
+            n = expected.get((key["$window"], key["k"], tie), (0,))[0]
+            assert got.get((q, tie), 0) == n
+
+
+def ints(values):
+    layout = Layout((pa.field("k", pa.int64()),), (Value("$n", pa.int64(), "sum"),))
+    values = np.unique(values)
+    columns = [0 * values, values * 7919, values, 0 * values + 1]
+    return layout, pa.RecordBatch.from_arrays([pa.array(c) for c in columns], schema=layout.schema)
+
+
+def test_no_append_pays_for_a_big_merge_alone(monkeypatch):
+    """The rows written by any append are bounded by the delta times the tiers; so are the runs."""
+    for name, value in [("TINY_ROWS", 16), ("FUEL_MIN", 16), ("PIECE_ROWS_MIN", 64), ("LINK_ROWS_MIN", 2**40)]:
+        monkeypatch.setattr(trace, name, value)
+    rng = np.random.default_rng(3)
+    files, written = MemoryFiles(), []
+    layout, _ = ints(np.zeros(0, np.int64))
+    now = Trace(layout, files)
+    for version in range(400):
+        _, delta = ints(rng.integers(0, 10**9, 100))
+        writer = Writer(files, "t", version, "a")
+        original, rows = writer.write, []
+        monkeypatch.setattr(writer, "write", lambda b: (rows.append(len(b)), original(b))[1])
+        now = now.append(delta, writer)
+        written.append(sum(rows))
+    tiers = 8  # 16 * 4**6 > 40,000
+    assert max(written) <= 100 * (1 + tiers * 2 * trace.FUEL_PER_ROW)
+    assert np.mean(written) <= 100 * (1 + tiers)
+    assert len(now.runs) <= 2 * trace.FAN_IN * tiers
+    now.check()
+    assert sum(len(b) for b in now.scan()) == sum(b.num_rows for b in [pa.Table.from_batches(now.scan())])
+
+
+def test_old_windows_are_linked_not_rewritten(monkeypatch):
+    """Pieces that overlap nothing move into a merge's output as they are."""
+    for name, value in [("TINY_ROWS", 4), ("PIECE_ROWS_MIN", 16), ("LINK_ROWS_MIN", 4)]:
+        monkeypatch.setattr(trace, name, value)
+    layout, rows = ints(np.arange(50))
+    files = MemoryFiles()
+    now, total = Trace(layout, files), 0
+    for version in range(64):
+        delta = rows.set_column(0, "$window", pa.array(np.full(50, version)))
+        writer = Writer(files, "t", version, "a")
+        now = now.append(delta, writer)
+        total += writer.bytes
+    assert total == now.bytes
+    assert sum(len(b) for b in now.scan()) == 64 * 50
+
+
+def test_vacuum_spares_what_is_needed_and_what_is_being_made():
+    """Only files of versions up to the newest that no kept description names are deleted."""
+    files = MemoryFiles()
+    layout, delta = ints(np.arange(20_000))
+    now, versions = Trace(layout, files), []
+    for version in range(8):
+        now = now.append(delta, Writer(files, "t", version, "a"))
+        versions.append(now.describe())
+    zombie = Writer(files, "t", 7, "b").write(delta).path
+    newer = Writer(files, "t", 8, "a").write(delta).path
+    gone = vacuum(files, "t", [{"shard": {"x": versions[-1]}}, versions[-2]], 7)
+    assert zombie in gone
+    assert newer not in gone
+    OPEN.clear()
+    for description in versions[-2:]:
+        Trace.open(layout, files, description).check()
+
+
+def test_a_description_of_another_format_is_refused():
+    """A trace written by a release to come is not guessed at."""
+    with pytest.raises(CorruptError, match="format 1"):
+        Trace.open(LAYOUT, MemoryFiles(), {"format": 2})
+
+
+def test_a_run_with_other_columns_is_refused():
+    """State of a changed definition is found out when it is opened."""
+    files = MemoryFiles()
+    layout, delta = ints(np.arange(5))
+    now = Trace(layout, files).append(delta, Writer(files, "t", 0, "a"))
+    OPEN.clear()
+    other = Trace.open(LAYOUT, files, now.describe())
+    with pytest.raises(CorruptError, match="definition has changed"):
+        list(other.scan())
