@@ -26,6 +26,7 @@ from sides import end_cleanly, limit_cores
 BROKERS = ("penstock", "kafka")
 CLIENTS = ("confluent", "java", "reader")
 SIZES = (100, 1000)
+SMOKE_SIZES = (100,)
 JAVA_TIMEOUT_S = 600.0
 READ_TIMEOUT_S = 300.0
 
@@ -48,10 +49,11 @@ class Plan:
     bytes_per_run: int
     latency_records: int
     recovery_bytes: int
+    sizes: tuple[int, ...] = SIZES
 
 
 FULL = Plan(bytes_per_run=300 << 20, latency_records=5000, recovery_bytes=1 << 30)
-SMOKE = Plan(bytes_per_run=1 << 20, latency_records=0, recovery_bytes=2 << 20)
+SMOKE = Plan(bytes_per_run=1 << 20, latency_records=0, recovery_bytes=2 << 20, sizes=SMOKE_SIZES)
 
 
 def say(text: str) -> None:
@@ -212,7 +214,7 @@ def measure(
 ) -> Iterator[Figure]:
     """Every client against one broker."""
     with broker(which, work / which) as address:
-        for size in SIZES:
+        for size in plan.sizes:
             count = max(plan.bytes_per_run // (size + 20), 100)
             for acks in ("1", "all"):
                 for client in clients:

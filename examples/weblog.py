@@ -14,7 +14,10 @@ import penstock as ps
 
 
 def pipeline(
-    directory: str = "weblog.penstock", log: str | None = None, lateness: str = "60 seconds"
+    directory: str = "weblog.penstock",
+    log: str | None = None,
+    lateness: str = "60 seconds",
+    window: str = "1 minute",
 ) -> ps.App:
     """The views over the topic of requests.
 
@@ -22,7 +25,9 @@ def pipeline(
         directory: where the log and the state live.
         log: another log than the embedded one, `kafka://host:port`.
         lateness: how far a line may lie behind the newest before it. Servers write a line when a
-            request ends but date it by its begin, so lines are out of order.
+            request ends but date it by its begin, so lines are out of order. A line is late when
+            all of its window lies that far behind.
+        window: the size of the windows.
     """
     app = ps.App("weblog", directory=directory, log=log)
     requests = app.stream(
@@ -33,9 +38,9 @@ def pipeline(
     ).select("at", "path", "bytes", error="CASE WHEN status >= 400 THEN 1 ELSE 0 END")
 
     totals = {"requests": ps.count(), "bytes": ps.sum("bytes"), "errors": ps.sum("error")}
-    minutes = requests.window(ps.tumbling("1 minute"))
-    app.view("per_minute", minutes.agg(**totals))
-    app.view("per_path", minutes.group_by("path").agg(**totals))
+    windows = requests.window(ps.tumbling(window))
+    app.view("per_minute" if window == "1 minute" else "per_window", windows.agg(**totals))
+    app.view("per_path", windows.group_by("path").agg(**totals))
     return app
 
 

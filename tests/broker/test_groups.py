@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.groups import Groups, GroupState, Join, Reply, Sync
+from penstock.broker.groups import Groups
+from penstock.broker.members import GroupState, Join, Reply, Sync
 from penstock.wire.kafka import ErrorCode
 
 SESSION_MS = 10_000
@@ -164,6 +165,7 @@ def test_leader_that_never_assigns_is_removed() -> None:
         host.heartbeat(first, generation)
     assert host.answers[waiting]["error_code"] == ErrorCode.rebalance_in_progress
     assert host.heartbeat(first, generation) is ErrorCode.unknown_member_id
+    assert host.heartbeat(second, generation) is ErrorCode.rebalance_in_progress
 
 
 def test_leaving_empties_the_group() -> None:

@@ -44,8 +44,8 @@ def test_hashes_spread_over_shards_and_tell_columns_apart():
     assert counts.max() - counts.min() < 800
     a, b = pa.array([1]), pa.array([2])
     assert hash_columns([a, b]) != hash_columns([b, a])
-    assert len({int(hash_columns([pa.array([x], t)])[0]) for x, t in
-                [(None, pa.int64()), (0, pa.int64()), ("", pa.string()), (0.0, pa.float64())]}) == 4  # fmt: skip
+    empty = [(None, pa.int64()), (0, pa.int64()), ("", pa.string()), (0.0, pa.float64())]
+    assert len({int(hash_columns([pa.array([x], t)])[0]) for x, t in empty}) == 4
     assert hash_columns([], 3).tolist() == [0, 0, 0]
 
 

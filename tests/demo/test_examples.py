@@ -72,7 +72,7 @@ def test_every_line_is_counted_late_or_bad(batch: int) -> None:
     counted = sum(r["requests"] for r in run.view("per_minute").rows())
     letters = run.dead_letters()
     bad = [letter for letter in letters if letter.value in {b"junk", b"", b"\xff"}]
-    late = {(x.headers["topic"], x.headers["offset"]) for x in letters if x not in bad}
+    late = {x.headers["penstock.offset"] for x in letters if x not in bad}
     assert len(bad) == 3
     assert late
     assert counted + len(late) + len(bad) == 1000

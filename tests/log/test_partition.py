@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from penstock.log.errors import AppendError, OffsetRangeError, Refusal, StorageError
 from penstock.log.files import LocalFiles, LogFiles
 from penstock.log.memory import MemoryFiles
-from penstock.log.partition import LogConfig, Partition
+from penstock.log.partition import Partition
+from penstock.log.validation import LogConfig
 from penstock.wire import batches
 
 NOW = 1_700_000_000_000

@@ -4,8 +4,9 @@ import pytest
 
 from penstock.log.errors import AppendError, Refusal
 from penstock.log.memory import MemoryFiles
-from penstock.log.partition import LogConfig, Partition
+from penstock.log.partition import Partition
 from penstock.log.producers import BATCHES_KEPT, EXPIRY_MS, Producers
+from penstock.log.validation import LogConfig
 from penstock.wire import batches
 
 NOW = 1_700_000_000_000

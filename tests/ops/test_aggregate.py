@@ -98,9 +98,7 @@ def as_view(table, window):
         rows.pop("window_start"), rows.pop("window_end")
     rows.pop("$weight", None)
     out = Counter()
-    for w, row, weight in zip(
-        start, zip(*rows.values(), strict=True), weights(table), strict=True
-    ):
+    for w, row, weight in zip(start, zip(*rows.values(), strict=True), weights(table), strict=True):
         out[(int(w), *row)] += weight
     return {k: n for k, n in out.items() if n}
 
@@ -163,7 +161,8 @@ class Pipeline:
                 assert step.final.equals(retried.final)
                 self.final.update(as_view(step.final, self.op.spec.window))
             retried.state.check()
-            assert self.op.read(step.state).equals(self.op.read(retried.state))
+            same = [repr(self.op.read(made.state).to_pydict()) for made in steps]
+            assert same[0] == same[1]
             again.append(retried.state)
         self.states = again
         vacuum(self.files, "s", [s.describe() for s in self.states], self.version)
@@ -288,8 +287,11 @@ def test_retractions_equal_a_recomputation_and_cancel_out(batches, window, is_we
     assert run.view() == {}
 
 
-def test_equals_duckdb_on_a_larger_stream():
+def test_equals_duckdb_on_a_larger_stream(monkeypatch):
     """Counts, sums, averages, extremes and windows are those of DuckDB over the same rows."""
+    for name, value in [("TINY_ROWS", 500), ("PIECE_ROWS_MIN", 1000), ("PIECE_ROWS_MAX", 3000)]:
+        monkeypatch.setattr(trace, name, value)
+    monkeypatch.setattr("penstock.state.runs.PIECE_ROWS_MAX", 3000)
     rng = np.random.default_rng(7)
     n = 20_000
     table = pa.table(
@@ -309,7 +311,12 @@ def test_equals_duckdb_on_a_larger_stream():
     )
     run = Pipeline(spec, 2)
     for at in range(0, n, 5_000):
-        run.step([run.op.partials(table.slice(at, 2_500)), run.op.partials(table.slice(at + 2_500, 2_500))])
+        run.step(
+            [
+                run.op.partials(table.slice(at, 2_500)),
+                run.op.partials(table.slice(at + 2_500, 2_500)),
+            ]
+        )
     view = pa.concat_tables([run.op.read(state) for state in run.states])
     expected = duckdb.sql("""
         WITH t AS (SELECT *, epoch_us("at") AS us FROM "table"),
@@ -419,8 +426,14 @@ def test_specs_that_make_no_sense_are_refused():
         (lambda: Aggregate("a", "sum", s), "numbers for sum"),
         (lambda: Aggregate("a", "sum"), "found none"),
         (lambda: Aggregate("a", "median", x), "one of the aggregates"),
-        (lambda: AggregateSpec((s,), Window("none"), (Aggregate("s", "count"),)), "names that differ"),
-        (lambda: AggregateSpec((), Window("tumbling", 5), (Aggregate("n", "count"),)), "event-time"),
+        (
+            lambda: AggregateSpec((s,), Window("none"), (Aggregate("s", "count"),)),
+            "names that differ",
+        ),
+        (
+            lambda: AggregateSpec((), Window("tumbling", 5), (Aggregate("n", "count"),)),
+            "event-time",
+        ),
         (lambda: AggregateSpec((), Window("none"), (), keep_us=5), "windows that close"),
     ]:
         with pytest.raises(FlowError, match=message):

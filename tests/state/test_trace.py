@@ -16,7 +16,11 @@ from penstock.state.runs import OPEN
 
 LAYOUT = Layout(
     (pa.field("k", pa.string()),),
-    (Value("$n", pa.int64(), "sum"), Value("v", pa.float64(), "sum"), Value("m", pa.int64(), "max")),
+    (
+        Value("$n", pa.int64(), "sum"),
+        Value("v", pa.float64(), "sum"),
+        Value("m", pa.int64(), "max"),
+    ),
     pa.field("tie", pa.int64()),
 )
 
@@ -64,8 +68,9 @@ def test_contents_are_the_sum_of_what_was_appended(deltas, fuel, piece, fan_in, 
     now = Trace(LAYOUT, files)
     kept = []
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in [("TINY_ROWS", 1), ("FUEL_MIN", 1), ("FUEL_PER_ROW", fuel), ("FAN_IN", fan_in),
-                            ("LINK_ROWS_MIN", 1), ("PIECE_ROWS_MIN", piece), ("PIECE_ROWS_MAX", piece + 3)]:  # fmt: skip
+        sizes = {"TINY_ROWS": 1, "FUEL_MIN": 1, "FUEL_PER_ROW": fuel, "FAN_IN": fan_in}
+        pieces = {"LINK_ROWS_MIN": 1, "PIECE_ROWS_MIN": piece, "PIECE_ROWS_MAX": piece + 3}
+        for name, value in {**sizes, **pieces}.items():
             patch.setattr(trace, name, value)
         patch.setattr("penstock.state.runs.PIECE_ROWS_MAX", piece + 3)
         for version, rows in enumerate(deltas):
@@ -84,7 +89,9 @@ def test_contents_are_the_sum_of_what_was_appended(deltas, fuel, piece, fan_in, 
             assert contents(now.scan(1, 3)) == part
             kept = [*kept[-1:], now]
             vacuum(files, "t", [t.describe() for t in kept], version)
-            wanted = batch([(w, k, 0, 1, 0.0, None) for w, k, _ in sorted(expected, key=repr)] + rows)
+            wanted = batch(
+                [(w, k, 0, 1, 0.0, None) for w, k, _ in sorted(expected, key=repr)] + rows
+            )
             which, found = now.lookup(wanted)
             _same_as_lookup(wanted, which, found, expected)
     assert len(now.runs) <= 6 * fan_in * max(1, len(deltas).bit_length())
@@ -112,7 +119,12 @@ def ints(values):
 
 def test_no_append_pays_for_a_big_merge_alone(monkeypatch):
     """The rows written by any append are bounded by the delta times the tiers; so are the runs."""
-    for name, value in [("TINY_ROWS", 16), ("FUEL_MIN", 16), ("PIECE_ROWS_MIN", 64), ("LINK_ROWS_MIN", 2**40)]:
+    for name, value in [
+        ("TINY_ROWS", 16),
+        ("FUEL_MIN", 16),
+        ("PIECE_ROWS_MIN", 64),
+        ("LINK_ROWS_MIN", 2**40),
+    ]:
         monkeypatch.setattr(trace, name, value)
     rng = np.random.default_rng(3)
     files, written = MemoryFiles(), []
@@ -121,16 +133,16 @@ def test_no_append_pays_for_a_big_merge_alone(monkeypatch):
     for version in range(400):
         _, delta = ints(rng.integers(0, 10**9, 100))
         writer = Writer(files, "t", version, "a")
-        original, rows = writer.write, []
-        monkeypatch.setattr(writer, "write", lambda b: (rows.append(len(b)), original(b))[1])
         now = now.append(delta, writer)
-        written.append(sum(rows))
+        written.append(writer.rows)
     tiers = 8  # 16 * 4**6 > 40,000
     assert max(written) <= 100 * (1 + tiers * 2 * trace.FUEL_PER_ROW)
     assert np.mean(written) <= 100 * (1 + tiers)
     assert len(now.runs) <= 2 * trace.FAN_IN * tiers
     now.check()
-    assert sum(len(b) for b in now.scan()) == sum(b.num_rows for b in [pa.Table.from_batches(now.scan())])
+    assert sum(len(b) for b in now.scan()) == sum(
+        b.num_rows for b in [pa.Table.from_batches(now.scan())]
+    )
 
 
 def test_old_windows_are_linked_not_rewritten(monkeypatch):

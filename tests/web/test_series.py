@@ -56,6 +56,8 @@ def test_an_unknown_measure_is_refused(shared: Any) -> None:
 
 
 def test_keys_are_guessed_where_nobody_says(shared: Any) -> None:
-    """Everything up to the last column that isn't a number is a key."""
+    """Keys are what tells the rows of a window apart, and every text."""
+    cores = shared.windows([(0, 0, 5.0), (0, 1, 5.0), (1, 0, 5.0)], "core", "load")
+    assert key_columns(cores) == ["core"]
     assert key_columns(shared.windows([(0, 1, "a", 2)], "core", "name", "n")) == ["core", "name"]
     assert key_columns(shared.windows([(0, 1)], "n")) == []

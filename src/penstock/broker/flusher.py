@@ -8,6 +8,7 @@ answers after one.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
@@ -79,18 +80,18 @@ class Flusher:
             while self._wanted:
                 logs, self._wanted = self._wanted, set()
                 done, self._round_done = self._round_done, None
-                try:
-                    await self._round(list(logs))
-                finally:
-                    if done is not None and not done.done():
-                        done.set_result(None)
+                await self._round([log for log in logs if log.failure is None])
                 self.rounds += 1
+                if done is not None and not done.done():
+                    done.set_result(None)
         finally:
             self._task = None
 
     async def _round(self, logs: Sequence[Durable]) -> None:
         loop = asyncio.get_running_loop()
         tasks = [log.begin_sync() for log in logs]
+        if not tasks:
+            return
         groups = [list(range(n, len(tasks), THREADS)) for n in range(min(THREADS, len(tasks)))]
         outcomes = await asyncio.gather(
             *(
@@ -119,6 +120,8 @@ def _run_all(tasks: list[Task]) -> list[OSError | None]:
             task.run()
         except OSError as error:
             failures.append(error)
+        except Exception as error:  # noqa: BLE001 - whatever it was, nothing is known to be durable
+            failures.append(OSError(errno.EIO, repr(error)))
         else:
             failures.append(None)
     return failures

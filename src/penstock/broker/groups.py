@@ -17,15 +17,14 @@ ids).
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from penstock.broker.members import Group, GroupState, Join, Member, Reply, Sync, Token
 from penstock.wire.kafka import ErrorCode
 
-__all__ = ["GroupState", "Groups", "Join", "Reply", "Sync"]
+__all__ = ["Groups"]
 
 SESSION_MS_MIN: Final = 6_000
 """Shortest session timeout, Kafka's group.min.session.timeout.ms."""
@@ -35,105 +34,6 @@ MEMBERS_MAX: Final = 1_000
 """Most members of a group (Kafka's group.max.size has no limit by default)."""
 GROUPS_MAX: Final = 10_000
 """Most groups with members; each takes some KB."""
-
-Token = Any
-
-
-class GroupState(enum.Enum):
-    """Where a group stands; values are Kafka's names."""
-
-    EMPTY = "Empty"
-    PREPARING = "PreparingRebalance"
-    COMPLETING = "CompletingRebalance"
-    STABLE = "Stable"
-
-
-class Reply(NamedTuple):
-    """The answer that a token stands for: the response's fields."""
-
-    token: Token
-    fields: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A JoinGroup request."""
-
-    group_id: str
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocol_type: str
-    protocols: tuple[tuple[str, bytes], ...]
-    requires_member_id: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Sync:
-    """A SyncGroup request."""
-
-    group_id: str
-    generation: int
-    member_id: str
-    instance_id: str | None
-    assignments: dict[str, bytes]
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-
-
-@dataclass(slots=True)
-class Member:
-    """One member of a group."""
-
-    id: str
-    join: Join
-    session_ends_ms: int
-    assignment: bytes = b""
-    join_token: Token = None
-    sync_token: Token = None
-
-    def metadata(self, protocol: str | None) -> bytes:
-        """What the member said with the protocol that was chosen."""
-        return next((data for name, data in self.join.protocols if name == protocol), b"")
-
-
-@dataclass(slots=True)
-class Group:
-    """One group."""
-
-    id: str
-    state: GroupState = GroupState.EMPTY
-    generation: int = 0
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
-    promised: dict[str, int] = field(default_factory=dict)  # member ids handed out -> until (ms)
-    deadline_ms: int = 0  # of the rebalance's present phase
-    delay_until_ms: int = 0  # a new group waits for more members
-    is_seen: bool = False
-
-    def by_instance(self, instance_id: str | None) -> Member | None:
-        """The static member of that name."""
-        if instance_id is None:
-            return None
-        found = (one for one in self.members.values() if one.join.instance_id == instance_id)
-        return next(found, None)
-
-    def rebalance_timeout_ms(self) -> int:
-        """How long members may take to join again: as long as the most patient one says."""
-        return max((one.join.rebalance_timeout_ms for one in self.members.values()), default=0)
-
-    def supports(self, protocols: tuple[tuple[str, bytes], ...], but: str = "") -> bool:
-        """Whether some protocol is known to all members (other than `but`) and to the new one."""
-        common = {name for name, _ in protocols}
-        for member in self.members.values():
-            if member.id != but:
-                common &= {name for name, _ in member.join.protocols}
-        return bool(common)
 
 
 class Groups:
@@ -295,6 +195,7 @@ class Groups:
             if member.sync_token is not None:
                 self._reply(member.sync_token, error_code=ErrorCode.rebalance_in_progress)
                 member.sync_token = None
+                member.session_ends_ms = now_ms + member.join.session_timeout_ms
         group.state = GroupState.PREPARING
         group.deadline_ms = now_ms + group.rebalance_timeout_ms()
 
@@ -481,16 +382,13 @@ class Groups:
         for group in list(self._groups.values()):
             for member_id in [one for one, until in group.promised.items() if until <= now_ms]:
                 del group.promised[member_id]
-            for member in list(group.members.values()):
-                waits = member.join_token is not None or member.sync_token is not None
-                if not waits and member.session_ends_ms <= now_ms:
-                    self._remove(now_ms, group, member.id)
+            for member in [one for one in group.members.values() if one.is_silent(now_ms)]:
+                self._remove(now_ms, group, member.id)
             if group.state is GroupState.PREPARING and now_ms >= group.deadline_ms:
                 self._complete_join(now_ms, group)
             elif group.state is GroupState.COMPLETING and now_ms >= group.deadline_ms:
-                for member in list(group.members.values()):
-                    if member.sync_token is None:
-                        self._remove(now_ms, group, member.id)
+                for member in [one for one in group.members.values() if one.sync_token is None]:
+                    self._remove(now_ms, group, member.id)
             self._complete_join_if_all(now_ms, group)
             if group.state is GroupState.EMPTY and not group.promised and not group.is_seen:
                 del self._groups[group.id]

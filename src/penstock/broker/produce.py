@@ -45,6 +45,7 @@ class Part:
     append_time_ms: int = -1
     start_offset: int = -1
     hosted: Hosted | None = None
+    end_offset: int = -1  # what must be durable before acks=all is answered
 
 
 Request = list[tuple[bytes, list[Part]]]
@@ -238,7 +239,7 @@ async def _answer_when_durable(
     await broker.flusher.make_durable(one.log for one in touched)
     for _, parts in request:
         for part in parts:
-            if part.code == 0 and part.hosted is not None and part.hosted.log.failure is not None:
+            if part.hosted is not None and part.hosted.log.durable_offset < part.end_offset:
                 part.code = ErrorCode.kafka_storage_error
                 part.message = part.hosted.log.failure
                 part.base_offset = -1
@@ -274,4 +275,5 @@ def _append(broker: Broker, topic: Topic | None, part: Part, version: int) -> No
     part.base_offset = appended.base_offset
     part.append_time_ms = appended.append_time_ms
     part.hosted = hosted
+    part.end_offset = hosted.log.end_offset
     hosted.wake()

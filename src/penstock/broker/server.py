@@ -30,8 +30,9 @@ from penstock.broker.config import (
 from penstock.broker.connection import Connection
 from penstock.broker.flusher import Flusher
 from penstock.broker.group_offsets import GroupOffsets
-from penstock.broker.groups import Groups, GroupState, Reply
+from penstock.broker.groups import Groups
 from penstock.broker.handlers import API_TABLE, Call
+from penstock.broker.members import GroupState, Reply
 from penstock.broker.stats import Stats
 from penstock.broker.topics import Topics
 from penstock.errors import ProtocolError, SetupError

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.log.partition import LogConfig
+from penstock.log.validation import LogConfig
 
 __all__ = ["BROKER_SETTINGS", "TOPIC_SETTINGS", "Setting", "SettingError", "log_config", "validate"]
 

@@ -21,7 +21,8 @@ from penstock.broker.config import PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOP
 from penstock.broker.settings import log_config
 from penstock.errors import LimitError, SetupError
 from penstock.log.files import LogFiles
-from penstock.log.partition import LogConfig, Partition
+from penstock.log.partition import Partition
+from penstock.log.validation import LogConfig
 
 __all__ = ["Hosted", "Topic", "Topics", "name_fault"]
 
@@ -114,8 +115,8 @@ class Topics:
     def _open(self, name: str) -> None:
         path = f"topics/{name}/topic.json"
         content = self._files.load(path)
-        if content is None:  # its creation was cut short, so nobody was told of it
-            self._discard(name, uuid.uuid4())
+        if content is None:
+            self._discard_unfinished(name)
             return
         try:
             described: dict[str, Any] = json.loads(content)
@@ -132,6 +133,18 @@ class Topics:
         topic = Topic(name, topic_id, settings, config)
         self._add_partitions(topic, count)
         self._register(topic)
+
+    def _discard_unfinished(self, name: str) -> None:
+        """Removes a topic whose creation was cut short: nobody was told of it, it has no records."""
+        for partition in self._files.list(f"topics/{name}"):
+            directory = f"topics/{name}/{partition}"
+            for file in self._files.list(directory):
+                if file.endswith(".log") and self._files.open(f"{directory}/{file}").size():
+                    raise SetupError(
+                        f"expected topics/{name}/topic.json beside the records in {directory}, "
+                        "found none; restore it, or move the topic's directory away"
+                    )
+        self._discard(name, uuid.uuid4())
 
     def _register(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic

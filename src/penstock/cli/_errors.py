@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -23,6 +23,10 @@ class Group(click.Group):
         """Runs a command and ends the process with its exit code."""
         return run_guarded(lambda: super(Group, self).main(*args, **extra))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command that was asked for."""
+        return _unpiped(lambda: super(Group, self).invoke(ctx))
+
 
 class Command(click.Command):
     """A single command whose errors are for people."""
@@ -31,8 +35,23 @@ class Command(click.Command):
         """Runs the command and ends the process with its exit code."""
         return run_guarded(lambda: super(Command, self).main(*args, **extra))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command."""
+        return _unpiped(lambda: super(Command, self).invoke(ctx))
 
-def run_guarded(call: Any) -> Any:
+
+def _unpiped(call: Callable[[], Any]) -> Any:
+    """Calls; whoever reads our output may stop when it has enough. Click would call that a failure."""
+    try:
+        result = call()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _quiet_stdout()
+        sys.exit(0)
+    return result
+
+
+def run_guarded(call: Callable[[], Any]) -> Any:
     """Calls, and turns exceptions into messages and exit codes."""
     debug = "--debug" in sys.argv
     try:
@@ -46,13 +65,7 @@ def run_guarded(call: Any) -> Any:
         click.secho("error: ", fg="red", bold=True, nl=False, err=True)
         click.echo(str(error), err=True)
         sys.exit(FAILED)
-    except BrokenPipeError:
-        _quiet_stdout()
-        sys.exit(0)
     except OSError as error:
-        if error.errno == errno.EPIPE:
-            _quiet_stdout()
-            sys.exit(0)
         if debug:
             traceback.print_exc()
         click.secho("error: ", fg="red", bold=True, nl=False, err=True)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MARK: Final = "demo.json"  # says that a directory is a demo's, and which file its events are from
 LOCK: Final = "demo.lock"
+SUMMED: Final = "per_path"  # the view whose requests are summed up at the end
 
 
 @click.group(
@@ -88,7 +89,10 @@ Examples:
     "--lateness",
     default="60 seconds",
     show_default=True,
-    help="How far a line may lie behind the newest one before it.",
+    help="A line is late when its window ended so long before the newest line.",
+)
+@click.option(
+    "--window", default="1 minute", show_default=True, help="The size of the windows counted in."
 )
 @click.option(
     "--until-done/--no-until-done",
@@ -112,6 +116,7 @@ Examples:
 def weblog(
     file: str,
     lateness: str,
+    window: str,
     until_done: bool | None,  # noqa: FBT001 - click gives it by name
     directory: Path,
     seconds: float | None,
@@ -133,11 +138,11 @@ def weblog(
     from penstock.demo.programs import example
     from penstock.demo.source import Lines
 
-    duration_us(lateness)
+    duration_us(lateness), duration_us(window)
     lines = Lines(file, follow=follow, stop=threading.Event())
     with _Lock(directory):
         first = _first_offset(directory, file, go_on=go_on or follow)
-        app = example("weblog").pipeline(directory=str(directory), lateness=lateness)
+        app = example("weblog").pipeline(directory=str(directory), lateness=lateness, window=window)
         made: list[LineFeed] = []
 
         def feeds(address: str) -> Sequence[Feed]:
@@ -247,9 +252,9 @@ def _summary(directory: Path) -> None:
     views = Views(directory).snapshot()
     status = views.status()
     lines = _read_lines(status)
-    bad = sum(status["counts"]["dead"].values())
-    counted = int(np.sum(views.table("per_minute")["requests"].to_numpy()))
-    late = lines - counted - bad
+    late = int(status["counts"]["late"].get(SUMMED, 0))
+    bad = sum(status["counts"]["dead"].values()) - late
+    counted = int(np.sum(views.table(SUMMED)["requests"].to_numpy()))
     click.echo(f"lines {lines:,}   counted {counted:,}   late {late:,}   bad {bad:,}")
     if late or bad:
         note(

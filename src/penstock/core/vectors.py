@@ -27,7 +27,8 @@ def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         if column.num_chunks == 1:
             return column.chunk(0)
-        return column.combine_chunks()
+        combined: Any = column.combine_chunks()
+        return combined
     return column
 
 
@@ -85,7 +86,11 @@ def raw(column: pa.Array) -> Vector:
     data = column.buffers()[1]
     if data is None or len(column) == 0:
         return np.zeros(len(column), dtype)
-    return np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
+    return _view(data, dtype, len(column), column.offset * dtype.itemsize)
+
+
+def _view(data: Any, dtype: Any, rows: int = -1, offset: int = 0) -> Vector:
+    return np.frombuffer(data, dtype, rows, offset)
 
 
 @lru_cache(maxsize=256)
@@ -130,11 +135,11 @@ def text(column: pa.Array) -> tuple[Vector, Vector]:
     _, offsets, data = column.buffers()
     if len(column) == 0 or offsets is None:
         return np.zeros(1, np.int32), np.zeros(0, np.uint8)
-    starts = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
-    body = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    starts = _view(offsets, np.int32, len(column) + 1, column.offset * 4)
+    body = _view(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
     return starts, body
 
 
 def from_int64(values: Vector) -> pa.Array:
     """int64[n] as an Arrow column without NULLs; no copy."""
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(memoryview(values))])

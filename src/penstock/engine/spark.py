@@ -75,6 +75,8 @@ def start_session(name: str, master: str | None, folder: Path, *, cores: int) ->
         "spark.driver.host": "127.0.0.1",
         "spark.python.worker.reuse": True,
         "spark.sql.session.timeZone": "UTC",
+        # Adaptive plans run an exchange before foreachBatch is called: before there is a plan.
+        "spark.sql.adaptive.enabled": False,
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
         "spark.sql.streaming.minBatchesToRetain": 2,
         "spark.sql.streaming.numRecentProgressUpdates": 4,

@@ -7,7 +7,8 @@ from __future__ import annotations
 from penstock.log.errors import AppendError, OffsetRangeError, Refusal, StorageError
 from penstock.log.files import LocalFiles, LogFile, LogFiles
 from penstock.log.journal import Journal
-from penstock.log.partition import Appended, LogConfig, Partition, SyncTask
+from penstock.log.partition import Appended, Partition, SyncTask
+from penstock.log.validation import LogConfig
 
 __all__ = [
     "AppendError",

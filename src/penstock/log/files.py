@@ -159,14 +159,14 @@ class LocalFiles:
         """The names in a directory, sorted."""
         try:
             return sorted(os.listdir(self.root / path))  # noqa: PTH208
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def load(self, path: str) -> bytes | None:
         """A small file's bytes, None where it is missing."""
         try:
             return (self.root / path).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def store(self, path: str, data: Buffer) -> None:

@@ -26,33 +26,20 @@ from typing import Final
 
 from crc32c import crc32c
 
-from penstock.log.errors import AppendError, OffsetRangeError, Refusal, StorageError
+from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.files import LogFile, LogFiles
 from penstock.log.producers import Producers
 from penstock.log.segment import LEADER_EPOCH, Segment
+from penstock.log.validation import LogConfig, validate
 from penstock.wire import batches
-from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
+from penstock.wire.batches import NO_PRODUCER, Buffer, Header
 
-__all__ = ["LEADER_EPOCH", "Appended", "LogConfig", "Partition", "SyncTask"]
+__all__ = ["LEADER_EPOCH", "Appended", "Partition", "SyncTask"]
 
 CHECKPOINT_BYTES: Final = 64 << 20
 """Bytes appended between two checkpoints: what recovery has to scan after a crash (about 50 ms)."""
 RELATIVE_OFFSETS_MAX: Final = (1 << 31) - 1
 """Most offsets in a segment, as in Kafka."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogConfig:
-    """A topic's settings that concern its log; names and defaults are Kafka's. -1: no limit."""
-
-    segment_bytes: int = 1 << 30
-    segment_ms: int = 7 * 24 * 3600 * 1000
-    retention_bytes: int = -1
-    retention_ms: int = 7 * 24 * 3600 * 1000
-    max_message_bytes: int = (1 << 20) + 12
-    append_time: bool = False
-    timestamp_before_max_ms: int = (1 << 63) - 1
-    timestamp_after_max_ms: int = 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +206,7 @@ class Partition:
         """
         if self.failure is not None:
             raise StorageError(self.failure)
-        header = self._validate(batch, now_ms)
+        header = validate(batch, self.config, now_ms)
         if header.producer_id != NO_PRODUCER:
             stored = self.producers.check(header)
             if stored is not None:
@@ -239,68 +226,6 @@ class Partition:
         if header.producer_id != NO_PRODUCER:
             self.producers.record(header, base_offset, now_ms)
         return Appended(base_offset, now_ms if self.config.append_time else -1)
-
-    def _validate(self, batch: Buffer, now_ms: int) -> Header:
-        size = len(batch)
-        if size < HEADER_BYTES:
-            raise AppendError(
-                Refusal.CORRUPT_MESSAGE, f"expected a record batch, found {size} bytes"
-            )
-        header = batches.parse(batch)
-        if header.magic != batches.MAGIC:
-            raise AppendError(Refusal.INVALID_RECORD, header.fault() or "")
-        if header.length < HEADER_BYTES - batches.PREFIX_BYTES or header.size > size:
-            raise AppendError(
-                Refusal.CORRUPT_MESSAGE,
-                f"expected a batch of {header.size} bytes as its header says, found {size}",
-            )
-        if header.size != size:
-            raise AppendError(
-                Refusal.INVALID_RECORD,
-                f"expected one batch per partition in a request, found {size - header.size} bytes "
-                "after the first",
-            )
-        if size > self.config.max_message_bytes:
-            raise AppendError(
-                Refusal.MESSAGE_TOO_LARGE,
-                f"expected a batch of at most {self.config.max_message_bytes} bytes "
-                f"(max.message.bytes), found {size}",
-            )
-        if not batches.checksum_matches(batch, 0, header):
-            raise AppendError(Refusal.CORRUPT_MESSAGE, "expected the batch's checksum to match")
-        self._validate_content(header, now_ms)
-        return header
-
-    def _validate_content(self, header: Header, now_ms: int) -> None:
-        if header.is_transactional:
-            raise AppendError(Refusal.INVALID_TXN_STATE, "expected no transactional batch")
-        if (
-            header.record_count <= 0
-            or header.record_count != header.last_offset_delta + 1
-            or header.is_control
-        ):
-            raise AppendError(
-                Refusal.INVALID_RECORD,
-                f"expected data, as many records as offsets, found {header.record_count} records, "
-                f"last offset delta {header.last_offset_delta}, attributes {header.attributes:#x}",
-            )
-        if not header.is_known_codec:
-            raise AppendError(
-                Refusal.UNSUPPORTED_COMPRESSION_TYPE, f"expected a codec, found {header.codec}"
-            )
-        config = self.config
-        if config.append_time:
-            return
-        if header.is_append_time or (
-            header.max_timestamp - now_ms > config.timestamp_after_max_ms
-            or now_ms - header.base_timestamp > config.timestamp_before_max_ms
-        ):
-            raise AppendError(
-                Refusal.INVALID_TIMESTAMP,
-                f"expected timestamps up to {config.timestamp_after_max_ms} ms ahead of the "
-                f"broker's clock and {config.timestamp_before_max_ms} ms behind it, found "
-                f"{header.base_timestamp} to {header.max_timestamp} at {now_ms}",
-            )
 
     def _must_roll(self, header: Header, now_ms: int) -> bool:
         active = self.active

@@ -218,9 +218,7 @@ class WindowedAggregate:
             traces = {n: replace(t, low_us=max(low, t.low_us)) for n, t in traces.items()}
         return Step(State(traces, context.watermark_us), changes, final, written[0], written[1])
 
-    def read(
-        self, state: State, lo_us: int | None = None, hi_us: int | None = None
-    ) -> pa.Table:
+    def read(self, state: State, lo_us: int | None = None, hi_us: int | None = None) -> pa.Table:
         """The view's rows, of windows that start in [lo_us, hi_us), sorted by window.
 
         Raises:
@@ -234,9 +232,7 @@ class WindowedAggregate:
         """The same, some rows at a time."""
         return self._assembler.scan(state.traces, lo_us, hi_us)
 
-    def _final(
-        self, traces: Mapping[str, Trace], before_us: int, watermark_us: int
-    ) -> pa.Table:
+    def _final(self, traces: Mapping[str, Trace], before_us: int, watermark_us: int) -> pa.Table:
         size = self.spec.window.size_us
         batches: list[pa.RecordBatch] = []
         if watermark_us > max(before_us, NO_TIME + size):
@@ -250,5 +246,3 @@ class WindowedAggregate:
         if keep is None or watermark_us < NO_TIME + keep + size:
             return ALWAYS
         return watermark_us - keep - size + 1
-
-

@@ -8,6 +8,7 @@ depend on how the log was cut into batches.
 
 from __future__ import annotations
 
+import atexit
 import functools
 from dataclasses import dataclass
 from typing import Final
@@ -56,7 +57,13 @@ def connection() -> duckdb.DuckDBPyConnection:
     con = duckdb.connect(":memory:")
     con.execute("SET threads = 1")
     confine(con)
+    atexit.register(_close)  # or DuckDB complains of what is left when the interpreter ends
     return con
+
+
+def _close() -> None:
+    connection().close()
+    connection.cache_clear()
 
 
 def confine(con: duckdb.DuckDBPyConnection) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -70,7 +70,7 @@ class Partials:
             shard = shards_of(hashes(table), shards)
             order = np.argsort(shard, kind="stable")
             ends = np.cumsum(np.bincount(shard, minlength=shards))
-            moved = table.take(pa.array(order))
+            moved = table.take(vectors.from_int64(order))
             for i, part in enumerate(parts):
                 begin = int(ends[i - 1]) if i else 0
                 part[name] = moved.slice(begin, int(ends[i]) - begin)
@@ -78,7 +78,7 @@ class Partials:
 
     def to_bytes(self) -> bytes:
         """One blob: for each table its length (int64) and an Arrow IPC stream."""
-        blobs = []
+        blobs: list[Any] = []
         for table in self.tables.values():
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, table.schema) as stream:
@@ -98,7 +98,7 @@ def group_layout(spec: AggregateSpec, *, extremes: bool, exact: bool = False) ->
         if aggregate.kind in ("min", "max"):
             if extremes:
                 name = f"${aggregate.kind}.{column.name}"
-                values[name] = Value(name, column.type, aggregate.kind)  # type: ignore[arg-type]
+                values[name] = Value(name, column.type, aggregate.kind)
             continue
         if not column.required:
             name = f"$count.{column.name}"
@@ -116,7 +116,9 @@ def value_columns(spec: AggregateSpec) -> list[Column]:
     """The columns whose values are kept one by one: those of min and max, if rows may be retracted."""
     if not spec.retracts:
         return []
-    found = {a.column.name: a.column for a in spec.aggregates if a.kind in ("min", "max") and a.column}
+    found = {
+        a.column.name: a.column for a in spec.aggregates if a.kind in ("min", "max") and a.column
+    }
     return list(found.values())
 
 
@@ -159,10 +161,8 @@ class Mapper:
             times, first_open = times[keep], first_open[keep]
             weights = weights[keep] if len(weights) else weights
         window = self.spec.window
-        if first_open is not None and window.kind == "tumbling":
-            panes = first_open
-        else:
-            panes = window.panes(times)
+        known = first_open is not None and window.kind == "tumbling"
+        panes = first_open if known else window.panes(times)
         keys = [columns[key.name] for key in self.spec.keys]
         place = {WINDOW: vectors.from_int64(panes)}
         place[HASH] = vectors.from_int64(self.hash(keys, len(times)))

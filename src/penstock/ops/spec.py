@@ -69,9 +69,7 @@ class Aggregate:
             raise FlowError(
                 f"expected a column of numbers for {self.kind}({self.column.name}); found {type_}"
             )
-        if self.kind in ("min", "max") and not (
-            vectors.is_fixed(type_) or vectors.is_text(type_)
-        ):
+        if self.kind in ("min", "max") and not (vectors.is_fixed(type_) or vectors.is_text(type_)):
             raise FlowError(
                 f"expected a column that can be ordered for {self.kind}({self.column.name}); found {type_}"
             )
@@ -119,11 +117,16 @@ class AggregateSpec:
         if windowed and self.time is None:
             raise FlowError("expected an event-time column for windows; found none")
         if not windowed and (self.final or self.keep_us is not None):
-            raise FlowError("expected windows that close; found none. Add a window, or don't keep/emit")
+            raise FlowError(
+                "expected windows that close; found none. Add a window, or don't keep/emit"
+            )
         for key in self.keys:
             if not (vectors.is_fixed(key.type) or vectors.is_text(key.type)):
                 raise FlowError(f"expected a key of a plain type; found {key.name!r}, a {key.type}")
-        ends = [pa.field(n, pa.timestamp("us", "UTC"), False) for n in (WINDOW_START, WINDOW_END)]
+        ends = [
+            pa.field(n, pa.timestamp("us", "UTC"), nullable=False)
+            for n in (WINDOW_START, WINDOW_END)
+        ]
         fields = [
             *(ends if windowed else []),
             *(pa.field(key.name, key.type, not key.required) for key in self.keys),

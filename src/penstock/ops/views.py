@@ -27,8 +27,8 @@ from penstock.ops.partials import (
     group_layout,
     value_columns,
 )
-from penstock.ops.spec import WINDOW_END, WINDOW_START, Aggregate, AggregateSpec
-from penstock.state.layout import WINDOW, Layout, concat, take, windows
+from penstock.ops.spec import Aggregate, AggregateSpec
+from penstock.state.layout import WINDOW, Layout, combine, concat, equal, take, windows
 from penstock.state.trace import ALWAYS, Trace
 
 
@@ -59,8 +59,8 @@ class Assembler:
             reach = hi_us + self.spec.window.size_us - self.spec.window.pane_us
         parts = [self.panes.padded(rows) for rows in traces[GROUPS].scan(low, reach)]
         for column in value_columns(self.spec):
-            for rows in traces[VALUES + column.name].scan(low, reach):
-                parts.append(self._extremes(rows, column.name, column.type))
+            values = traces[VALUES + column.name].scan(low, reach)
+            parts += [self._extremes(rows, column.name) for rows in values]
         if parts:
             rows = self._spread(concat(parts), low, hi_us)
             yield self.finish(self.full.group(rows, whole=True))
@@ -91,15 +91,17 @@ class Assembler:
         if aggregate.kind == "count":
             return count
         total = full.column(f"$sum.{column.name}")
-        some = pc.greater(count, 0)
+        some = pc.greater(count, pa.scalar(0))
         if aggregate.kind == "sum":
-            return total if column.required else pc.if_else(some, total, pa.scalar(None, total.type))
+            return (
+                total if column.required else pc.if_else(some, total, pa.scalar(None, total.type))
+            )
         floats = vectors.raw(total).astype(np.float64, copy=False)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = pa.array(floats / vectors.raw(count))
         return mean if column.required else pc.if_else(some, mean, pa.scalar(None, pa.float64()))
 
-    def _extremes(self, rows: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.RecordBatch:
+    def _extremes(self, rows: pa.RecordBatch, name: str) -> pa.RecordBatch:
         """Rows of (group, value) -> weight as full rows with the value as min and max."""
         left = rows.filter(pa.array(vectors.raw(rows.column(COUNT)) > 0))
         at = {f.name: left.column(f.name) for f in self.place.schema}
@@ -145,26 +147,33 @@ class Assembler:
         """How a delta changes the view: old rows with weight -1, then new rows with +1."""
         if self.direct:
             touched = delta.tables[GROUPS]
-            which, found = traces[GROUPS].lookup(touched)
+            values = self.full.schema.names[2 + len(self.full.keys) :]
+            which, found = traces[GROUPS].lookup(touched, values)
             mine = np.arange(len(touched))
-            old = self._fold(found, which)
-            new = self._fold([*found, touched], np.concatenate([which, mine]))
+            old = self._fold(touched, found, which)
+            new = self._fold(
+                touched, [*found, touched.select(values)], np.concatenate([which, mine])
+            )
         else:
             touched = self._touched(traces, delta)
             old, new = self._reassemble(traces, delta, touched)
         return self._difference(old, new)
 
-    def _fold(self, parts: list[pa.RecordBatch], which: Vector) -> tuple[Vector, pa.RecordBatch]:
-        """Combines rows by their number: the numbers that occur, sorted, and a full row for each."""
+    def _fold(
+        self, touched: pa.RecordBatch, parts: list[pa.RecordBatch], which: Vector
+    ) -> tuple[Vector, pa.RecordBatch]:
+        """Combines rows by their number in `touched`: the numbers that occur, and a full row for each."""
         if not len(which):
             return which, self.full.empty()
-        seen = np.zeros(int(which.max()) + 1, np.bool_)
+        seen = np.zeros(len(touched), np.bool_)
         seen[which] = True
         numbers = np.flatnonzero(seen)
-        ids = (np.cumsum(seen, dtype=np.int32) - 1)[which].astype(np.int32)
-        first = np.empty(len(numbers), np.int64)
-        first[ids] = np.arange(len(ids))
-        return numbers, self.full.fold(concat(parts), ids, first)
+        ids = (np.cumsum(seen, dtype=np.int32) - np.int32(1))[which]
+        rows = concat(parts)
+        columns = _at(touched.select(self.place.schema.names), numbers).columns
+        for value in self.full.values:
+            columns += combine(value, rows, ids, len(numbers))
+        return numbers, pa.RecordBatch.from_arrays(columns, schema=self.full.schema)
 
     def _difference(
         self, old: tuple[Vector, pa.RecordBatch], new: tuple[Vector, pa.RecordBatch]
@@ -172,33 +181,28 @@ class Assembler:
         sides = []
         for numbers, full in (old, new):
             seen = np.flatnonzero(vectors.raw(full.column(COUNT)) > 0)
-            sides.append((numbers[seen], self.finish(full.take(pa.array(seen)))))
+            sides.append((numbers[seen], self.finish(_at(full, seen))))
         (before, was), (after, now) = sides
-        _, i, j = np.intersect1d(before, after, assume_unique=True, return_indices=True)
-        same = self._same(was.take(pa.array(i)), now.take(pa.array(j)))
+        where = np.full(1 + max(before.max(initial=-1), after.max(initial=-1)), -1)
+        where[before] = np.arange(len(before))
+        i = where[after]
+        j = np.flatnonzero(i >= 0)
+        i = i[j]
+        same = self._same(was, i, now, j)
         gone, come = np.ones(len(was), np.bool_), np.ones(len(now), np.bool_)
         gone[i[same]] = False
         come[j[same]] = False
         parts = [
-            weighted(was.filter(pa.array(gone)), -1),
-            weighted(now.filter(pa.array(come)), 1),
+            weighted(_at(was, np.flatnonzero(gone)), -1),
+            weighted(_at(now, np.flatnonzero(come)), 1),
         ]
         return pa.Table.from_batches(parts)
 
-    def _same(self, was: pa.RecordBatch, now: pa.RecordBatch) -> Vector:
-        """bool[n]: which rows, of the same group, look the same."""
-        alike = np.ones(len(was), np.bool_)
+    def _same(self, was: pa.RecordBatch, i: Vector, now: pa.RecordBatch, j: Vector) -> Vector:
+        """bool[n]: whether row i[n] before and j[n] after, of the same group, look the same."""
+        alike = np.ones(len(i), np.bool_)
         for aggregate in self.spec.aggregates:
-            a, b = was.column(aggregate.name), now.column(aggregate.name)
-            if vectors.is_float(a.type):
-                a, b = (vectors.from_int64(vectors.codes(x)) for x in (a, b))
-                equal = pc.equal(a, b)
-            else:
-                equal = pc.equal(a, b).fill_null(fill_value=False)
-            nulls = [pc.is_null(x.column(aggregate.name)) for x in (was, now)]
-            alike &= pc.or_(
-                pc.and_(equal, pc.invert(pc.or_(*nulls))), pc.and_(*nulls)
-            ).to_numpy(zero_copy_only=False)
+            alike &= equal(was.column(aggregate.name), i, now.column(aggregate.name), j)
         return alike
 
     def _touched(self, traces: Mapping[str, Trace], delta: Partials) -> pa.RecordBatch:
@@ -210,7 +214,9 @@ class Assembler:
             if self.spec.window.paned:
                 which, starts = self._windows_of(table, low, None)
                 columns = [vectors.from_int64(starts)]
-                columns += [take(table.column(f.name), pa.array(which)) for f in self.place.schema][1:]
+                columns += [take(table.column(f.name), pa.array(which)) for f in self.place.schema][
+                    1:
+                ]
                 rows = pa.RecordBatch.from_arrays(columns, schema=self.place.schema)
             parts.append(rows)
         return self.place.group(concat(parts), whole=False)
@@ -222,9 +228,7 @@ class Assembler:
             return touched
         panes = window.size_us // window.pane_us
         which = np.repeat(np.arange(len(touched)), panes)
-        starts = windows(touched)[which] + np.tile(
-            np.arange(panes) * window.pane_us, len(touched)
-        )
+        starts = windows(touched)[which] + np.tile(np.arange(panes) * window.pane_us, len(touched))
         columns = [vectors.from_int64(starts)]
         columns += [take(touched.column(f.name), pa.array(which)) for f in self.place.schema][1:]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.place.schema)
@@ -246,7 +250,7 @@ class Assembler:
                 else:
                     column = name.removeprefix(VALUES)
                     merged = trace.layout.group(concat(rows), whole=True)
-                    side.append(self._extremes(merged, column, merged.schema.field(VALUE).type))
+                    side.append(self._extremes(merged, column))
         low = traces[GROUPS].low_us
         before, after = (self._in_touched(side, touched, low) for side in sides)
         return before, after
@@ -259,18 +263,23 @@ class Assembler:
         rows = self._spread(concat(parts), low_us, None)
         number = self._number(touched, rows)
         mine = np.flatnonzero(number >= 0)
-        return self._fold([rows.take(pa.array(mine))], number[mine])
+        return self._fold(touched, [rows.take(vectors.from_int64(mine))], number[mine])
 
     def _number(self, touched: pa.RecordBatch, rows: pa.RecordBatch) -> Vector:
         """The position in `touched` of each row's window and key, or -1."""
         both = concat([touched, rows.select(self.place.schema.names)])
         ids, first = self.place.grouping(both)
-        leader = np.where(first < len(touched), first, -1)  # the group's first row: touched come first
+        leader = np.where(
+            first < len(touched), first, -1
+        )  # the group's first row: touched come first
         return np.asarray(leader[ids][len(touched) :])
+
+
+def _at(rows: pa.RecordBatch, numbers: Vector) -> pa.RecordBatch:
+    """The rows of some sorted numbers; no copy where these are all."""
+    return rows if len(numbers) == len(rows) else rows.take(vectors.from_int64(numbers))
 
 
 def weighted(rows: pa.RecordBatch, weight: int) -> pa.RecordBatch:
     """Rows with a `$weight`."""
     return rows.append_column(WEIGHT, vectors.from_int64(np.full(len(rows), weight, np.int64)))
-
-

@@ -11,6 +11,8 @@ Contract of every implementation
        given only on request.
 """
 
+# ruff: noqa: D102 -- the protocol says what each method does
+
 from __future__ import annotations
 
 import contextlib
@@ -110,7 +112,7 @@ class MemoryFiles:
             self._files[path] = pa.py_buffer(bytes(data))
             return True
 
-    def list(self, prefix: str, *, temporary: bool = False) -> list[str]:
+    def list(self, prefix: str, *, temporary: bool = False) -> list[str]:  # noqa: ARG002 -- there are none
         with self._lock:
             return sorted(path for path in self._files if _under(path, prefix))
 
@@ -163,7 +165,9 @@ class LocalFiles:
         at = self._at(path)
         temporary = self._temporary(at, [data])
         try:
-            os.link(temporary, at)  # fails where the name is taken: the file system decides who is first
+            os.link(
+                temporary, at
+            )  # fails where the name is taken: the file system decides who is first
         except FileExistsError:
             return False
         finally:
@@ -199,8 +203,7 @@ class LocalFiles:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             with open(descriptor, "wb", buffering=1 << 16) as sink:
-                for chunk in chunks:
-                    sink.write(memoryview(chunk))
+                sink.writelines(memoryview(chunk) for chunk in chunks)
                 if self.fsync:
                     sink.flush()
                     os.fsync(sink.fileno())
@@ -262,7 +265,9 @@ class ArrowFiles:
 
     def write(self, path: str, chunks: Iterable[Bytes]) -> None:
         at = self._at(path)
-        chunks = list(chunks)  # an upload that fails half-way is closed, and so published, by its stream
+        chunks = list(
+            chunks
+        )  # an upload that fails half-way is closed, and so published, by its stream
         self.filesystem.create_dir(at.rpartition("/")[0], recursive=True)
         target = f"{at}.{os.getpid()}-{next(self._serial)}{_TEMPORARY}" if self.atomic_move else at
         with self.filesystem.open_output_stream(target) as sink:

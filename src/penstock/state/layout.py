@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -203,7 +203,7 @@ def hashes(rows: pa.RecordBatch) -> Vector:
 
 def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of all batches as one."""
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)  # type: ignore[attr-defined]
 
 
 def take(column: pa.Array, rows: pa.Array) -> pa.Array:
@@ -225,8 +225,8 @@ def ranks(columns: Iterable[pa.Array], rows: int) -> Vector:
     if not columns or not rows:
         return np.zeros(rows, np.int64)
     table = pa.table({str(i): column for i, column in enumerate(columns)})
-    by = [(name, "ascending") for name in table.column_names]
-    by = [(name, "ascending", "at_end") for name in table.column_names]
+    by: Any = [(name, "ascending") for name in table.column_names]
+    by: Any = [(name, "ascending", "at_end") for name in table.column_names]
     order = pc.sort_indices(table, sort_keys=by).to_numpy().astype(np.int64)
     changed = np.zeros(rows, np.bool_)
     for column in columns:
@@ -238,6 +238,9 @@ def ranks(columns: Iterable[pa.Array], rows: int) -> Vector:
 
 def equal(left: pa.Array, at: Vector, right: pa.Array, there: Vector) -> Vector:
     """bool[n]: whether left[at[i]] is right[there[i]]; NULL is NULL, NaN is NaN."""
+    plain = not (vectors.is_text(left.type) or left.null_count or right.null_count)
+    if plain and left.type in (pa.int64(), pa.timestamp("us", "UTC")):
+        return np.asarray(vectors.raw(left)[at] == vectors.raw(right)[there])
     a, b = take(left, pa.array(at)), take(right, pa.array(there))
     if vectors.is_text(a.type):
         alike = pc.equal(a, b).fill_null(fill_value=False).to_numpy(zero_copy_only=False)

@@ -21,8 +21,15 @@ from penstock.errors import CorruptError
 from penstock.state.files import Files
 from penstock.state.layout import Layout, hashes, windows
 
-PIECE_ROWS_MAX: Final = 1 << 19  # rows: one piece is made in memory; some 25 MB of an aggregate's state
-OPEN_PIECES_MAX: Final = 1024  # mapped pieces that a process keeps: bounds address space and kernel maps
+PIECE_ROWS_MAX: Final = (
+    1 << 19
+)  # rows: one piece is made in memory; some 25 MB of an aggregate's state
+KEPT_BYTES_MAX: Final = (
+    1 << 20
+)  # a piece just written stays in memory up to this; bigger ones are mapped
+OPEN_PIECES_MAX: Final = (
+    1024  # mapped pieces that a process keeps: bounds address space and kernel maps
+)
 
 _ADVICE: Final = (
     "The state can be rebuilt from the log: stop the pipeline, delete its state directory, and start it "
@@ -117,22 +124,25 @@ class Writer:
         self.files = files
         self.prefix = f"{directory}/{version:012d}-{attempt}"
         self.written = 0  # files
+        self.rows = 0
         self.bytes = 0
 
     def write(self, rows: pa.RecordBatch) -> Piece:
         """Writes one piece; `rows` is sorted and not empty."""
         assert len(rows), "a piece has rows"
         path = f"{self.prefix}-{self.written:04d}.arrow"
-        sink = _Sink()
+        sink: Any = _Sink()  # Arrow calls it as a file
         with pa.ipc.new_file(pa.PythonFile(sink, "w"), rows.schema) as stream:
             stream.write_batch(rows)
         self.files.write(path, sink.chunks)
         self.written += 1
         self.bytes += sink.size
+        self.rows += len(rows)
         w, h = windows(rows), hashes(rows)
         first, last = (int(w[0]), int(h[0])), (int(w[-1]), int(h[-1]))
         piece = Piece(path, len(rows), sink.size, sink.crc, first, last)
-        OPEN.put(self.files, piece, rows)
+        if piece.bytes <= KEPT_BYTES_MAX:
+            OPEN.put(self.files, piece, rows)
         return piece
 
     def run(self, rows: pa.RecordBatch) -> Run:

@@ -19,6 +19,8 @@ updates; O'Neil et al., The Log-Structured Merge-Tree (1996).
 A trace is immutable. It is a function of the description and rows it was made from: no clock, no chance.
 """
 
+# ruff: noqa: SLF001 -- a trace makes the next one, and that is of its own class
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.vectors import Vector
+from penstock.core.vectors import Vector, from_int64
 from penstock.errors import CorruptError
 from penstock.state import kernels, merging
 from penstock.state.files import Files
@@ -38,7 +40,9 @@ from penstock.state.runs import OPEN, PIECE_ROWS_MAX, Piece, Run, Writer
 
 FORMAT: Final = 1  # of the description
 FAN_IN: Final = 4  # runs per merge: more means fewer rewrites and more runs to search
-TINY_ROWS: Final = 8_192  # rows: runs up to this are folded into the next append's run; costs about 1 ms
+TINY_ROWS: Final = (
+    8_192  # rows: runs up to this are folded into the next append's run; costs about 1 ms
+)
 FUEL_PER_ROW: Final = 2  # rows a merge may handle per row appended: above 1, so that merges keep up
 FUEL_MIN: Final = 2_048  # rows per append: merges of a quiet pipeline end some day, too
 PIECE_ROWS_MIN: Final = 1 << 15  # rows: fuel is saved up until a piece is worth a file
@@ -126,9 +130,7 @@ class Trace:
         """Bytes of the files of all runs, without merges in progress."""
         return sum(piece.bytes for run in self.runs for piece in run.pieces)
 
-    def append(
-        self, delta: pa.RecordBatch, writer: Writer, *, low_us: int | None = None
-    ) -> Trace:
+    def append(self, delta: pa.RecordBatch, writer: Writer, *, low_us: int | None = None) -> Trace:
         """The trace with a delta added.
 
         Args:
@@ -162,9 +164,7 @@ class Trace:
                 for run in runs
                 if run.pieces[0].first[0] < hi_us
             ]
-        cursor: Sequence[Position] = [
-            merging.seek(run, (0, 0), low, self._open) for run in runs
-        ]
+        cursor: Sequence[Position] = [merging.seek(run, (0, 0), low, self._open) for run in runs]
         while any(at[0] < len(run.pieces) for run, at in zip(runs, cursor, strict=True)):
             slices, cursor = merging.chunk(self.layout, runs, cursor, chunk_rows, self._open)
             if hi_us is not None:
@@ -175,11 +175,14 @@ class Trace:
             if len(merged):
                 yield merged
 
-    def lookup(self, wanted: pa.RecordBatch) -> tuple[Vector, list[pa.RecordBatch]]:
+    def lookup(
+        self, wanted: pa.RecordBatch, columns: Sequence[str] | None = None
+    ) -> tuple[Vector, list[pa.RecordBatch]]:
         """Finds the rows of some keys.
 
         Args:
             wanted: `$window`, `$hash` and the layout's keys; sorted by window and hash.
+            columns: to give of the rows; all, if None.
 
         Returns:
             The number in `wanted` of each row found: int64[rows]; and the rows, in as many batches
@@ -188,6 +191,7 @@ class Trace:
         which: list[Vector] = []
         found: list[pa.RecordBatch] = []
         w, h = windows(wanted), hashes(wanted)
+        names = self.layout.schema.names if columns is None else list(columns)
         for run in self.runs:
             for piece in run.pieces:
                 if not len(w) or piece.last[0] < self.low_us:
@@ -195,30 +199,27 @@ class Trace:
                 lo = kernels.bisect(w, h, 0, len(w), *piece.first, False)  # noqa: FBT003
                 hi = kernels.bisect(w, h, lo, len(w), *piece.last, True)  # noqa: FBT003
                 if lo < hi:
-                    q, rows = self._lookup_piece(wanted.slice(lo, hi - lo), self._open(piece))
+                    rows = self._open(piece)
+                    q, at = self._lookup_piece(wanted.slice(lo, hi - lo), rows)
                     if len(q):
                         which.append(q + lo)
-                        found.append(rows)
+                        found.append(rows.select(names).take(from_int64(at)))
         if not which:
             return np.zeros(0, np.int64), []
         return np.concatenate(which), found
 
-    def _lookup_piece(
-        self, wanted: pa.RecordBatch, rows: pa.RecordBatch
-    ) -> tuple[Vector, pa.RecordBatch]:
+    def _lookup_piece(self, wanted: pa.RecordBatch, rows: pa.RecordBatch) -> tuple[Vector, Vector]:
         n = len(wanted)
         lo, hi = np.empty(n, np.int64), np.empty(n, np.int64)
-        total = kernels.find(
-            windows(wanted), hashes(wanted), windows(rows), hashes(rows), lo, hi
-        )
+        total = kernels.find(windows(wanted), hashes(wanted), windows(rows), hashes(rows), lo, hi)
         which, at = np.empty(total, np.int64), np.empty(total, np.int64)
         kernels.expand(lo, hi, which, at)
         keep = windows(wanted)[which] >= self.low_us
         for field in self.layout.keys:
-            keep &= equal(wanted.column(field.name), which, rows.column(field.name), at)
-        if not keep.all():
-            which, at = which[keep], at[keep]
-        return which, rows.take(pa.array(at))
+            ours, theirs = wanted.column(field.name), rows.column(field.name)
+            if not self.layout.exact or ours.null_count or theirs.null_count:
+                keep &= equal(ours, which, theirs, at)
+        return (which, at) if keep.all() else (which[keep], at[keep])
 
     def check(self) -> None:
         """Asserts every invariant; opens and verifies every file."""
@@ -243,7 +244,9 @@ class Trace:
             assert (w[0], h[0]) == piece.first
             assert (w[-1], h[-1]) == piece.last
             assert last is None or last <= piece.first, "pieces follow one another"
-            assert bool(np.all((w[1:] > w[:-1]) | ((w[1:] == w[:-1]) & (h[1:] >= h[:-1])))), "sorted"
+            assert bool(np.all((w[1:] > w[:-1]) | ((w[1:] == w[:-1]) & (h[1:] >= h[:-1])))), (
+                "sorted"
+            )
             _, first = self.layout.grouping(rows)
             assert len(first) == len(rows), "each identity once"
             last = piece.last

@@ -24,14 +24,20 @@ _WINDOW_COLUMNS: Final = ("window_start", "window_end")
 def key_columns(table: pa.Table, keys: Sequence[str] | None = None) -> list[str]:
     """Which columns of a view are its keys.
 
-    Views put keys before aggregates, so where nobody says (`keys` is None) it is every column up to
-    the last one that isn't a number.
+    Views put keys before aggregates. So where nobody says (`keys` is None) it is the shortest run of
+    columns, the last text among them, that tells the rows of a window apart.
     """
     names = [name for name in table.column_names if name not in _WINDOW_COLUMNS]
     if keys is not None:
         return [name for name in names if name in keys]
     texts = [i for i, name in enumerate(names) if kind(table.schema.field(name).type) != "number"]
-    return names[: texts[-1] + 1] if texts else []
+    least = texts[-1] + 1 if texts else 0
+    bounds = [name for name in _WINDOW_COLUMNS if name in table.column_names]
+    for count in range(least, len(names) if bounds else least):
+        by = [*bounds, *names[:count]]
+        if table.group_by(by).aggregate([]).num_rows == table.num_rows:
+            return names[:count]
+    return names[:least]
 
 
 def measures(table: pa.Table, keys: Sequence[str]) -> list[str]:

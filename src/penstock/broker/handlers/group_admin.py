@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.groups import GroupState
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import OPERATIONS_OMITTED
+from penstock.broker.members import GroupState
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]

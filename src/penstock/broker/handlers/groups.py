@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from penstock.broker.groups import Join, Sync
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import NODE_ID
+from penstock.broker.members import Join, Sync
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]

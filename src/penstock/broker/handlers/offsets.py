@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.group_offsets import METADATA_CHARACTERS_MAX, Committed, Key
-from penstock.broker.groups import GroupState
 from penstock.broker.handlers.base import Api, Call, Fields, topic_of
+from penstock.broker.members import GroupState
 from penstock.log.errors import StorageError
 from penstock.wire.kafka import ErrorCode
 

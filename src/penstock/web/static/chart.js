@@ -65,7 +65,9 @@ export function draw(box, data, openAfter) {
     .filter((p) => p.v !== null));
   const width = Math.max(box.clientWidth, 200), height = box.clientHeight || 220;
   const values = lines.flat().map((p) => p.v);
-  let low = Math.min(0, ...values), high = Math.max(...values, low + 1e-9);
+  const low = Math.min(0, ...values);
+  let high = Math.max(...values, 0);
+  if (high === low) high = low + 1;
   const steps = ticks(low, high, 5);
   high = Math.max(high, steps[steps.length - 1]);
   const labels = steps.map(number);

@@ -1,0 +1,115 @@
+"""The nouns of consumer groups: a member, a group, what members ask for. See
+`penstock.broker.groups`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+__all__ = ["Group", "GroupState", "Join", "Member", "Reply", "Sync", "Token"]
+
+Token = Any
+
+
+class GroupState(enum.Enum):
+    """Where a group stands; values are Kafka's names."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class Reply(NamedTuple):
+    """The answer that a token stands for: the response's fields."""
+
+    token: Token
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A JoinGroup request."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    requires_member_id: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A SyncGroup request."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    assignments: dict[str, bytes]
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+
+@dataclass(slots=True)
+class Member:
+    """One member of a group."""
+
+    id: str
+    join: Join
+    session_ends_ms: int
+    assignment: bytes = b""
+    join_token: Token = None
+    sync_token: Token = None
+
+    def is_silent(self, now_ms: int) -> bool:
+        """Whether its session is over. Who waits for an answer can't send heartbeats."""
+        waits = self.join_token is not None or self.sync_token is not None
+        return not waits and self.session_ends_ms <= now_ms
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What the member said with the protocol that was chosen."""
+        return next((data for name, data in self.join.protocols if name == protocol), b"")
+
+
+@dataclass(slots=True)
+class Group:
+    """One group."""
+
+    id: str
+    state: GroupState = GroupState.EMPTY
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    promised: dict[str, int] = field(default_factory=dict)  # member ids handed out -> until (ms)
+    deadline_ms: int = 0  # of the rebalance's present phase
+    delay_until_ms: int = 0  # a new group waits for more members
+    is_seen: bool = False
+
+    def by_instance(self, instance_id: str | None) -> Member | None:
+        """The static member of that name."""
+        if instance_id is None:
+            return None
+        found = (one for one in self.members.values() if one.join.instance_id == instance_id)
+        return next(found, None)
+
+    def rebalance_timeout_ms(self) -> int:
+        """How long members may take to join again: as long as the most patient one says."""
+        return max((one.join.rebalance_timeout_ms for one in self.members.values()), default=0)
+
+    def supports(self, protocols: tuple[tuple[str, bytes], ...], but: str = "") -> bool:
+        """Whether some protocol is known to all members (other than `but`) and to the new one."""
+        common = {name for name, _ in protocols}
+        for member in self.members.values():
+            if member.id != but:
+                common &= {name for name, _ in member.join.protocols}
+        return bool(common)

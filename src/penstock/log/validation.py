@@ -1,0 +1,95 @@
+"""Which batches a log takes: the checks of a produced batch before anything is written.
+
+Only the header and the checksum are looked at: records are opaque here. Codes are Kafka's
+(LogValidator).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.log.errors import AppendError, Refusal
+from penstock.wire import batches
+from penstock.wire.batches import HEADER_BYTES, Buffer, Header
+
+__all__ = ["LogConfig", "validate"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """A topic's settings that concern its log; names and defaults are Kafka's. -1: no limit."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    retention_bytes: int = -1
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    max_message_bytes: int = (1 << 20) + 12
+    append_time: bool = False
+    timestamp_before_max_ms: int = (1 << 63) - 1
+    timestamp_after_max_ms: int = 3600 * 1000
+
+
+def validate(batch: Buffer, config: LogConfig, now_ms: int) -> Header:
+    """The batch's header, if the batch may stand in a log with that configuration.
+
+    Raises:
+        AppendError: it may not, with the protocol's code.
+    """
+    size = len(batch)
+    if size < HEADER_BYTES:
+        raise AppendError(Refusal.CORRUPT_MESSAGE, f"expected a record batch, found {size} bytes")
+    header = batches.parse(batch)
+    if header.magic != batches.MAGIC:
+        raise AppendError(Refusal.INVALID_RECORD, header.fault() or "")
+    if header.length < HEADER_BYTES - batches.PREFIX_BYTES or header.size > size:
+        raise AppendError(
+            Refusal.CORRUPT_MESSAGE,
+            f"expected a batch of {header.size} bytes as its header says, found {size}",
+        )
+    if header.size != size:
+        raise AppendError(
+            Refusal.INVALID_RECORD,
+            f"expected one batch per partition in a request, found {size - header.size} bytes "
+            "after the first",
+        )
+    if size > config.max_message_bytes:
+        raise AppendError(
+            Refusal.MESSAGE_TOO_LARGE,
+            f"expected a batch of at most {config.max_message_bytes} bytes "
+            f"(max.message.bytes), found {size}",
+        )
+    if not batches.checksum_matches(batch, 0, header):
+        raise AppendError(Refusal.CORRUPT_MESSAGE, "expected the batch's checksum to match")
+    _validate_content(header, config, now_ms)
+    return header
+
+
+def _validate_content(header: Header, config: LogConfig, now_ms: int) -> None:
+    if header.is_transactional:
+        raise AppendError(Refusal.INVALID_TXN_STATE, "expected no transactional batch")
+    if (
+        header.record_count <= 0
+        or header.record_count != header.last_offset_delta + 1
+        or header.is_control
+    ):
+        raise AppendError(
+            Refusal.INVALID_RECORD,
+            f"expected data, as many records as offsets, found {header.record_count} records, "
+            f"last offset delta {header.last_offset_delta}, attributes {header.attributes:#x}",
+        )
+    if not header.is_known_codec:
+        raise AppendError(
+            Refusal.UNSUPPORTED_COMPRESSION_TYPE, f"expected a codec, found {header.codec}"
+        )
+    if config.append_time:
+        return
+    if header.is_append_time or (
+        header.max_timestamp - now_ms > config.timestamp_after_max_ms
+        or now_ms - header.base_timestamp > config.timestamp_before_max_ms
+    ):
+        raise AppendError(
+            Refusal.INVALID_TIMESTAMP,
+            f"expected timestamps up to {config.timestamp_after_max_ms} ms ahead of the "
+            f"broker's clock and {config.timestamp_before_max_ms} ms behind it, found "
+            f"{header.base_timestamp} to {header.max_timestamp} at {now_ms}",
+        )

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).parents[2] / "benchmarks" / "log.py"
+
+
+def test_log_benchmark_runs() -> None:
+    """The log's benchmark works at its smallest size and gives figures for each client."""
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), "--smoke", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)["figures"]
+    assert all(one["value"] > 0 for one in figures)
+    assert {"confluent consume", "reader to columns", "recovery without any"} <= {
+        one["what"] for one in figures
+    }
