@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 import penstock as ps
 from peers.batches import Batch, steady_rows_per_s
+from penstock.engine.spark import start_session
 
 SCHEMA = "user BIGINT NOT NULL, v DOUBLE NOT NULL, ts TIMESTAMP NOT NULL"
 
@@ -69,12 +70,13 @@ def run(options: argparse.Namespace, work: Path) -> dict[str, object]:
         progress.append(batch)
         committed_at.append(time.monotonic())
 
+    start_session("windows", None, app.directory / "spark", cores=options.parallelism)
+    started = time.monotonic()
     app.run(
         on_progress=committed,
         until=lambda: sum(batch.rows for batch in progress) >= options.rows,
     )
     # Between two commits lies all that a batch costs, Spark's own bookkeeping included.
-    started = committed_at[0] - progress[0].batch_ms / 1000
     ends = [started, *committed_at]
     batches: list[Batch] = [
         {
@@ -101,8 +103,11 @@ def run(options: argparse.Namespace, work: Path) -> dict[str, object]:
 
 
 def split(batch: ps.Progress, ms: float, parallelism: int) -> dict[str, float]:
-    """Milliseconds by part of the work, per task; what is in none of them is Spark's and the driver's."""
-    parts = {name: 1000 * s / parallelism for name, s in batch.seconds.items()}
+    """Milliseconds by part of the work, per task; what is in none of them is Spark's."""
+    alone = {"plan", "commit"}  # the driver's, while no task runs
+    parts = {
+        name: 1000 * s / (1 if name in alone else parallelism) for name, s in batch.seconds.items()
+    }
     return {**parts, "spark": max(0.0, ms - sum(parts.values())), "batch": ms}
 
 

@@ -82,6 +82,8 @@ class Reader:
             bootstrap, client_id=client_id, patience_s=patience_s, on_wait=on_wait
         )
         self._verify_crc = verify_crc
+        #: Seconds spent on decoding so far, for those who account for time.
+        self.decode_s = 0.0
 
     def __enter__(self) -> Reader:
         return self
@@ -137,7 +139,9 @@ class Reader:
                 cursor.bytes_per_offset = batches.whole_bytes / max(span, 1)
                 if cursor.position < cursor.stop:
                     self._request_ahead(cursor)
+                began = time.perf_counter()
                 records = decode(batches, verify_crc=self._verify_crc).between(start, to_offset)
+                self.decode_s += time.perf_counter() - began
                 if len(records):
                     yield records
         finally:

@@ -8,7 +8,7 @@ NULLs travel beside them as a validity vector; the code under a NULL is 0.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +24,11 @@ _FLIP: Final = np.int64(0x7FFFFFFFFFFFFFFF)
 
 def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The column as one array; a copy only where it has several chunks."""
-    if isinstance(column, pa.ChunkedArray):
-        if column.num_chunks == 1:
-            return column.chunk(0)
-        combined: Any = column.combine_chunks()
-        return combined
-    return column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return cast("pa.Array", column.combine_chunks())
 
 
 def validity(column: pa.Array) -> Vector:
@@ -142,4 +141,4 @@ def text(column: pa.Array) -> tuple[Vector, Vector]:
 
 def from_int64(values: Vector) -> pa.Array:
     """int64[n] as an Arrow column without NULLs; no copy."""
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(memoryview(values))])
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(cast("Any", values))])

@@ -43,7 +43,7 @@ class Limits:
         rows_max: of one partition in one batch; bounds how long a batch takes when catching up.
     """
 
-    rows_max: int = 2_000_000
+    rows_max: int = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Progress:
         late_rows: rows too late for at least one of their windows.
         dead_rows: dead letters written.
         sources: by topic: `rows` read, `lag` in records, `watermark_us` or None.
-        seconds: by part of the work, added up over tasks.
+        seconds: by part of the work, added up over tasks; `plan` and `commit` are the driver's.
     """
 
     version: int
@@ -94,6 +94,7 @@ class Driver:
         self._data_seen_us: dict[str, dict[str, int]] = {}
         self._ends: dict[str, dict[int, int]] = {}
         self._vacuumed = 0
+        self._planning_since = time.perf_counter()
 
     # -- one batch ----------------------------------------------------------------------------------
 
@@ -110,15 +111,19 @@ class Driver:
         plan = self._pending() or self._new_plan(timeout_s)
         if plan is None:
             return None
-        started = time.perf_counter()
+        started = self._planning_since
+        planned = time.perf_counter()
         reports = _reports(execute(plan), plan)
+        executed = time.perf_counter()
         content = self._merge(plan, reports)
         self.store.check_owner(self.epoch)
         if not self.store.commit(plan.version, content):
             content = self.store.version(plan.version)
         self.version = content
         self._vacuum()
-        return self._progress(plan, reports, 1_000 * (time.perf_counter() - started))
+        ended = time.perf_counter()
+        own = {"plan": planned - started, "commit": ended - executed}
+        return self._progress(plan, reports, own, 1_000 * (ended - started))
 
     @property
     def caught_up(self) -> bool:
@@ -137,6 +142,7 @@ class Driver:
         return None if content is None else Plan.from_json(content)
 
     def _new_plan(self, timeout_s: float) -> Plan | None:
+        self._planning_since = time.perf_counter()
         topics = [source.topic for source in self.physical.graph.sources]
         self._ends = self.log.end_offsets(topics)
         now_us = self._wall_us()
@@ -302,7 +308,9 @@ class Driver:
         states = [t for v in kept for o in v["operators"].values() for t in o["traces"].values()]
         self.store.vacuum(number, states)
 
-    def _progress(self, plan: Plan, reports: list[Json], batch_ms: float) -> Progress:
+    def _progress(
+        self, plan: Plan, reports: list[Json], seconds: dict[str, float], batch_ms: float
+    ) -> Progress:
         sources: dict[str, Json] = {}
         for split in plan.splits:
             entry = sources.setdefault(
@@ -311,7 +319,6 @@ class Driver:
             )
             end = self._ends.get(split.topic, {}).get(split.partition, split.end)
             entry["lag"] += max(0, end - split.end)
-        seconds: dict[str, float] = {}
         for report in reports:
             for source in report["sources"]:
                 sources[source["topic"]]["rows"] += source["rows"]

@@ -54,6 +54,11 @@ class Outgoing:
 class Log(Protocol):
     """Contract: reading changes nothing; `send` of the same records by the same writer stores them once."""
 
+    @property
+    def decode_s(self) -> float:
+        """Seconds spent on decoding records so far."""
+        ...
+
     def ensure_topic(self, topic: str, partitions: int, retention_us: int | None = None) -> int:
         """Creates the topic where it doesn't exist; how many partitions it has.
 
@@ -103,6 +108,11 @@ class KafkaLog:
         self._client = Client(bootstrap, patience_s=patience_s)
         self._reader = Reader(bootstrap, patience_s=patience_s)
         self._producer = Producer(bootstrap, acks="all", patience_s=patience_s)
+
+    @property
+    def decode_s(self) -> float:
+        """See `Log`."""
+        return self._reader.decode_s
 
     def ensure_topic(self, topic: str, partitions: int, retention_us: int | None = None) -> int:
         """See `Log`."""

@@ -167,8 +167,10 @@ class _Task:
             chunks = self._timed_chunks(split)
             for rows in reader.rows(chunks):
                 now = self.clock.add("json", self._since)
+                before = self.clock.seconds["operator"]
                 self._take_chunk(source, reader, rows, readers, inputs)
-                self._since = self.clock.add("rows", now)
+                self._since = self.clock.add("steps", now)
+                self.clock.seconds["steps"] -= self.clock.seconds["operator"] - before
         self.dead[f"{split.topic}/{split.partition}"] += reader.dead
         self._finish(readers, inputs, split.partition, f"{split.topic}/{split.partition:06d}")
         self.sources.append(
@@ -186,9 +188,11 @@ class _Task:
     def _timed_chunks(self, split: Split) -> Iterator[Any]:
         chunks = self.log.read(split.topic, split.partition, split.start, split.end)
         while True:
-            started = time.perf_counter()
+            started, decoded_s = time.perf_counter(), self.log.decode_s
             chunk = next(chunks, None)
             self._since = self.clock.add("fetch", started)
+            self.clock.seconds["decode"] += self.log.decode_s - decoded_s
+            self.clock.seconds["fetch"] -= self.log.decode_s - decoded_s
             if chunk is None:
                 return
             yield chunk
@@ -217,14 +221,17 @@ class _Task:
 
     def _partials(self, to: Placed, table: pa.Table, reasons: dict[int, str]) -> Partials:
         """A chunk's partials; notes its late rows in `reasons`, by offset."""
+        started = time.perf_counter()
         window = to.node.spec.window
         times, marks = (_vector(table, name) for name in (TIME, WATERMARK))
         verdict = first_open(times, marks, window)
-        if verdict is None:
-            return to.operator.partials(table)
-        late = (verdict.first_open == LATE) | (verdict.first_open > window.firsts(times))
-        self._note_late(to, table, np.flatnonzero(late), reasons)
-        return to.operator.partials(table, verdict.first_open)
+        if verdict is not None:
+            late = (verdict.first_open == LATE) | (verdict.first_open > window.firsts(times))
+            self._note_late(to, table, np.flatnonzero(late), reasons)
+        opened = None if verdict is None else verdict.first_open
+        partials = to.operator.partials(table, opened)
+        self.clock.add("operator", started)
+        return partials
 
     def _note_late(
         self, to: Placed, table: pa.Table, index: np.ndarray, reasons: dict[int, str]

@@ -161,8 +161,8 @@ class Mapper:
             times, first_open = times[keep], first_open[keep]
             weights = weights[keep] if len(weights) else weights
         window = self.spec.window
-        known = first_open is not None and window.kind == "tumbling"
-        panes = first_open if known else window.panes(times)
+        placed = first_open if window.kind == "tumbling" else None
+        panes = window.panes(times) if placed is None else placed
         keys = [columns[key.name] for key in self.spec.keys]
         place = {WINDOW: vectors.from_int64(panes)}
         place[HASH] = vectors.from_int64(self.hash(keys, len(times)))

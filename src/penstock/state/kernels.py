@@ -29,6 +29,7 @@ ONES: Final[Vector] = np.zeros(0, np.int64)  # weights: stands for "every row co
 NO_TIE: Final[Vector] = np.zeros(0, np.int64)
 NO_ERROR: Final[Vector] = np.zeros(0, np.float64)
 _INT64_MIN: Final = -(2**63)
+_STRIDE: Final = 8  # rows of a hash column in a cache line
 _SPLITTABLE: Final = 1e290  # beyond, Dekker's splitting overflows
 
 
@@ -223,8 +224,9 @@ def bisect(w: Any, h: Any, lo: Any, hi: Any, key_w: Any, key_h: Any, after: Any)
 def find(qw: Any, qh: Any, w: Any, h: Any, lo: Any, hi: Any) -> Any:
     """For each of the sorted queries, the rows [lo, hi) of sorted w, h that equal it.
 
-    Within one window hashes are spread evenly, so each search gallops from where the last one ended by
-    the stride to be expected (Bentley and Yao, An almost optimal algorithm for unbounded searching, 1976).
+    Within one window hashes are spread evenly: each search guesses its place from where the last one ended
+    (interpolation search, Peterson 1957) and gallops from the guess (Bentley and Yao, An almost
+    optimal algorithm for unbounded searching, 1976). With uneven hashes it is a logarithm slower.
 
     Returns:
         The total number of rows found.
@@ -256,17 +258,33 @@ def find(qw: Any, qh: Any, w: Any, h: Any, lo: Any, hi: Any) -> Any:
                 b = mid
         last = a
         at = first
+        slope = 0.0
+        if last > first and h[last - 1] > h[first]:
+            slope = (last - first) / (np.float64(h[last - 1]) - np.float64(h[first]))
         while q < end:
             key = qh[q]
-            step = (last - at) // (end - q) // 2 + 1
             a = at
-            b = at
-            while b < last and h[b] < key:
-                a = b + 1
-                b += step
-                step *= 2
-            if b > last:
-                b = last
+            b = last
+            if at < last:
+                guess = at + np.int64((np.float64(key) - np.float64(h[at])) * slope)
+                guess = min(max(guess, at), last - 1)
+                step = _STRIDE
+                if h[guess] < key:
+                    a = guess + 1
+                    b = guess + step
+                    while b < last and h[b] < key:
+                        a = b + 1
+                        step *= 2
+                        b += step
+                    b = min(b, last)
+                else:
+                    b = guess
+                    a = guess - step
+                    while a >= at and h[a] >= key:
+                        b = a
+                        step *= 2
+                        a -= step
+                    a = max(a + 1, at)
             while a < b:
                 mid = (a + b) >> 1
                 if h[mid] < key:

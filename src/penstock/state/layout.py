@@ -225,7 +225,6 @@ def ranks(columns: Iterable[pa.Array], rows: int) -> Vector:
     if not columns or not rows:
         return np.zeros(rows, np.int64)
     table = pa.table({str(i): column for i, column in enumerate(columns)})
-    by: Any = [(name, "ascending") for name in table.column_names]
     by: Any = [(name, "ascending", "at_end") for name in table.column_names]
     order = pc.sort_indices(table, sort_keys=by).to_numpy().astype(np.int64)
     changed = np.zeros(rows, np.bool_)

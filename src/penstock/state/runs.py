@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -181,6 +181,12 @@ class OpenPieces:
         rows = load(files, piece, layout)
         self.put(files, piece, rows)
         return rows
+
+    def forget(self, files: Files, pieces: Iterable[Piece]) -> None:
+        """Lets go of pieces, so that a deleted file's room is free; who still needs one maps it again."""
+        with self._lock:
+            for piece in pieces:
+                self._open.pop((files.identity, piece.path, piece.crc), None)
 
     def clear(self) -> None:
         """Forgets all pieces: the next reader verifies them again."""

@@ -145,8 +145,9 @@ class Trace:
         fuel = max(FUEL_MIN, FUEL_PER_ROW * len(delta))
         if len(delta):
             trace = replace(trace, runs=(*trace.runs, writer.run(delta)))
-        trace = trace._begin_merges()
-        return trace._work(writer, fuel)
+        trace = trace._begin_merges()._work(writer, fuel)
+        OPEN.forget(self.files, self._pieces() - trace._pieces())
+        return trace
 
     def scan(
         self,
@@ -263,6 +264,10 @@ class Trace:
     def _below(self, rows: pa.RecordBatch, hi_us: int) -> pa.RecordBatch:
         cut = kernels.bisect(windows(rows), hashes(rows), 0, len(rows), hi_us, ALWAYS, False)  # noqa: FBT003
         return rows.slice(0, cut)
+
+    def _pieces(self) -> set[Piece]:
+        outputs = (piece for merge in self.merges for piece in merge.output)
+        return {*(piece for run in self.runs for piece in run.pieces), *outputs}
 
     def _busy(self) -> set[int]:
         return {i for m in self.merges for i in range(m.first, m.end)}
