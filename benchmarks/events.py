@@ -121,7 +121,7 @@ def fill(workload: Workload, bootstrap: str, topic: str, *, through: str = "pens
 def _penstock_sender(workload: Workload, bootstrap: str, topic: str) -> Iterator[None]:
     """Sends each table it is given through Penstock's columnar producer."""
     from penstock.client import Client, Producer
-    from penstock.core.keys import murmur2_partitions
+    from penstock.core.partitioner import murmur2_partitions
 
     client = Client(bootstrap)
     client.create_topic(topic, workload.partitions, configs=TOPIC_CONFIG)

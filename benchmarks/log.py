@@ -95,7 +95,12 @@ def confluent_consume(address: str, topic: str, count: int) -> float:
     """Records/s from the assignment to the last record."""
     from confluent_kafka import Consumer, TopicPartition
 
-    options = {"group.id": "benchmark", "enable.auto.commit": False, "log_level": 0}
+    options = {
+        "group.id": "benchmark",
+        "enable.auto.commit": False,
+        "log_level": 0,
+        "fetch.queue.backoff.ms": 1,  # else a broker that fills its queue makes it pause for 1 s
+    }
     consumer = Consumer({"bootstrap.servers": address, **options})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])

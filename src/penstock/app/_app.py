@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import importlib
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,10 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.app.embedded import EmbeddedBroker
-from penstock.core.time import instant_text
 from penstock.engine.driver import Limits, Progress
 from penstock.engine.runtime import Settings, run_pipeline
-from penstock.errors import FlowError, PenstockError, SetupError
+from penstock.errors import FlowError, SetupError
 from penstock.flow import Flow
 
 __all__ = ["App"]
@@ -126,7 +124,7 @@ class App(Flow):
             return over or self._stop.is_set() or (until is not None and until())
 
         _make_directory(self.directory)
-        with _signals(self._stop), self._open_log() as address:
+        with _signals(self._stop) as take_signals, self._open_log() as address:
             started(address)
             run_pipeline(
                 graph,
@@ -135,6 +133,7 @@ class App(Flow):
                 on_progress=progressed,
                 on_idle=idled,
                 until=ended,
+                on_session=take_signals,
                 rebuild=rebuild,
             )
 
@@ -155,17 +154,9 @@ class App(Flow):
         self._stop.set()
 
     def main(self, arguments: list[str] | None = None) -> None:
-        """The command line of a program: runs the pipeline and tells how it goes."""
-        parser = argparse.ArgumentParser(description=f"Runs the pipeline {self.name!r}.")
-        parser.add_argument("--seconds", type=float, help="end after so many seconds")
-        parser.add_argument(
-            "--rebuild", action="store_true", help="compute all state again from the log"
-        )
-        options = parser.parse_args(arguments)
-        try:
-            self.run(options.seconds, rebuild=options.rebuild, on_progress=_tell)
-        except PenstockError as error:
-            sys.exit(f"{self.name}: {error}")
+        """The command line of a program: the same as `penstock run` of its file."""
+        # The command line stands above this module; the program that calls this asks for it.
+        importlib.import_module("penstock.cli").program(self, arguments)
 
 
 def _address(log: str) -> str:
@@ -186,31 +177,26 @@ def _make_directory(directory: Path) -> None:
         raise SetupError(f"expected to write to {str(directory)!r}; found no permission")
 
 
-def _tell(progress: Progress) -> None:
-    """A line for each batch, on standard error."""
-    parts = [f"batch {progress.version}", f"{progress.rows:,} rows", f"{progress.batch_ms:.0f} ms"]
-    if progress.late_rows:
-        parts.append(f"{progress.late_rows:,} late")
-    if progress.dead_rows:
-        parts.append(f"{progress.dead_rows:,} dead letters")
-    marks = [s["watermark_us"] for s in progress.sources.values() if s["watermark_us"] is not None]
-    if marks:
-        parts.append(f"watermark {instant_text(min(marks))}")
-    sys.stderr.write("  ".join(parts) + "\n")
-
-
 @contextlib.contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
-    """Lets Ctrl-C and SIGTERM end the pipeline after the batch in flight."""
+def _signals(stop: threading.Event) -> Iterator[Callable[[], None]]:
+    """Lets Ctrl-C and SIGTERM end the pipeline after the batch in flight.
+
+    Yields:
+        What takes the signals, and takes them back from whoever did meanwhile.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
-    before = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+
+    def take() -> None:
+        for number in numbers:
+            signal.signal(number, lambda *_: stop.set())
+
+    take()
     try:
-        yield
+        yield take
     finally:
-        for number, handler in before.items():
+        for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

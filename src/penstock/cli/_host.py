@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 import threading
 import time
@@ -79,10 +78,9 @@ class LateViews:
         views = self._open()
         return [] if views is None or views.version == 0 else views.names()
 
-    def keys(self, name: str) -> list[str] | None:
-        """A view's grouping columns; None where the reader can't say."""
-        keys = getattr(self._there(), "keys", None)
-        return list(keys(name)) if callable(keys) else None
+    def keys(self, name: str) -> list[str]:
+        """A view's grouping columns."""
+        return self._there().keys(name)
 
     def table(
         self, name: str, *, window_from_us: int | None = None, limit: int | None = None
@@ -111,7 +109,6 @@ class _Run:
         self.board = StatusBoard(app.name, lambda: time.time_ns() // 1_000)
         self.feeds: Sequence[Feed] = ()
         self._idle_looks = 0
-        self._signals_taken = False
 
     def started(self, address: str) -> None:
         """The log can be used."""
@@ -127,17 +124,9 @@ class _Run:
 
     def over(self) -> bool:
         """Whether the pipeline should end."""
-        self._take_signals()
         if any(feed.error is not None for feed in self.feeds):
             return True
         return self.plan.until_done and self._idle_looks >= IDLE_LOOKS
-
-    def _take_signals(self) -> None:
-        """Takes Ctrl-C back from Spark, whose handler raises wherever the main thread happens to be."""
-        if not self._signals_taken and threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: self.app.stop())
-            self._signals_taken = True
 
     def close(self) -> None:
         """Stops the feeds. Raises what stopped one."""

@@ -252,7 +252,7 @@ def _summary(directory: Path) -> None:
     views = Views(directory).snapshot()
     status = views.status()
     lines = _read_lines(status)
-    late = int(status["counts"]["late"].get(SUMMED, 0))
+    late = int(status["counts"]["late_by_view"].get(SUMMED, 0))
     bad = sum(status["counts"]["dead"].values()) - late
     counted = int(np.sum(views.table(SUMMED)["requests"].to_numpy()))
     click.echo(f"lines {lines:,}   counted {counted:,}   late {late:,}   bad {bad:,}")

@@ -1,0 +1,1 @@
+"""What everything else stands on: time, schemas, deltas, keys. Pure."""

@@ -41,11 +41,13 @@ def keys_match(buffer: np.ndarray, start: Vector, length: np.ndarray, column: pa
     text = pc.cast(column, pa.string()).fill_null("")
     if not len(text):
         return out
-    offsets = np.frombuffer(text.buffers()[1], np.int32)[text.offset : text.offset + len(text) + 1]
+    offsets = np.frombuffer(memoryview(text.buffers()[1]), np.int32)[
+        text.offset : text.offset + len(text) + 1
+    ]
     data = text.buffers()[2]
     _match_text(
         buffer, start, length, offsets,
-        np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8),
+        np.frombuffer(memoryview(data), np.uint8) if data is not None and data.size else np.zeros(1, np.uint8),
         known, out,
     )  # fmt: skip
     return out

@@ -288,11 +288,12 @@ class Driver:
                 if source["newest_us"] is not None:
                     newest = content["newest_us"].setdefault(source["topic"], {})
                     newest[str(source["partition"])] = source["newest_us"]
-                for what in ("rows", "dead"):
+                for what in ("rows", "late", "dead"):
                     by_topic = counts[what]
                     by_topic[source["topic"]] = by_topic.get(source["topic"], 0) + source[what]
             for name, late in report["late"].items():
-                counts["late"][name] = counts["late"].get(name, 0) + late
+                by_view = counts["late_by_view"]
+                by_view[name] = by_view.get(name, 0) + late
             for operator, traces in report["traces"].items():
                 content["operators"][operator]["traces"] |= traces
             for name, writer in report["writers"].items():
@@ -328,7 +329,7 @@ class Driver:
             version=plan.version,
             batch_ms=batch_ms,
             rows=sum(entry["rows"] for entry in sources.values()),
-            late_rows=sum(sum(report["late"].values()) for report in reports),
+            late_rows=sum(s["late"] for report in reports for s in report["sources"]),
             dead_rows=sum(s["dead"] for report in reports for s in report["sources"]),
             sources=sources,
             seconds=seconds,
@@ -354,7 +355,7 @@ def _first_version(physical: Physical) -> Json:
         },
         "views": {view.name: _view_entry(view.node) for view in graph.views},
         "writers": {},
-        "counts": {"rows": {}, "dead": {}, "late": {}},
+        "counts": {"rows": {}, "dead": {}, "late": {}, "late_by_view": {}},
     }
 
 
@@ -379,7 +380,8 @@ def _view_entry(node: Any) -> Json:
             case Select(computed):
                 steps.append({"select": [[name, e.sql] for name, e in computed]})
         node = node.parent
-    return {"operator": node.identity, "steps": steps[::-1], "columns": columns}
+    keys = [key for key in node.keys if key in columns]
+    return {"operator": node.identity, "steps": steps[::-1], "columns": columns, "keys": keys}
 
 
 def _check_same_flow(version: Json, physical: Physical) -> None:

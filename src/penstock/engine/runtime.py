@@ -55,6 +55,7 @@ def run_pipeline(
     on_progress: Callable[[Progress], None],
     on_idle: Callable[[], None],
     until: Callable[[], bool],
+    on_session: Callable[[], None],
     rebuild: bool = False,
 ) -> None:
     """Runs a pipeline on Spark until `until()`.
@@ -66,6 +67,7 @@ def run_pipeline(
         on_progress: called after each batch.
         on_idle: called when there was nothing to read.
         until: asked often.
+        on_session: called when Spark is up, which has then put its own handler of Ctrl-C in place.
         rebuild: throws the state away first; it is computed again from the log.
     """
     log = KafkaLog(address)
@@ -83,6 +85,7 @@ def run_pipeline(
     )
     folder = settings.directory / "spark"
     session = start_session(graph.name, settings.spark, folder, cores=settings.cores)
+    on_session()
     host = SparkHost(
         session, job, lanes=driver.lanes, checkpoint=folder / f"checkpoint-{driver.epoch}"
     )

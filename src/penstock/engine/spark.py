@@ -30,6 +30,8 @@ from penstock.engine.java import java_home
 from penstock.engine.plan import Plan
 from penstock.engine.tasks import Job, Message, run_shard_stage, run_source_stage
 from penstock.errors import BrokerError, FencedError, PenstockError
+from penstock.flow.graph import RowStep, ancestry
+from penstock.ops.rows import MapBatches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -168,6 +170,7 @@ class SparkHost:
         from pyspark.sql import functions as sf
 
         job, lanes = self.job, self.lanes
+        _carry_functions(job)
 
         def source_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -226,6 +229,20 @@ class SparkHost:
         if isinstance(error, FencedError):
             _log.error("%s", error)
         self._stop.set()
+
+
+def _carry_functions(job: Job) -> None:
+    """Sends the modules of the user's functions along: workers can't import a program file."""
+    from pyspark import cloudpickle
+
+    graph = job.physical.graph
+    ends = [view.node for view in graph.views] + [output.node for output in graph.outputs]
+    for node in (node for end in ends for node in ancestry(end)):
+        if isinstance(node, RowStep) and isinstance(node.operator, MapBatches):
+            module = sys.modules.get(node.operator.function.__module__)
+            installed = "site-packages" in str(getattr(module, "__file__", None) or "")
+            if module is not None and module.__name__ != "__main__" and not installed:
+                cloudpickle.register_pickle_by_value(module)
 
 
 def _shard_stage(

@@ -181,6 +181,7 @@ class _Task:
                 if reader.row_count or split.newest_us is not None
                 else None,
                 "rows": reader.row_count,
+                "late": reader.late_count,
                 "dead": len(reader.dead),
             }
         )
@@ -205,7 +206,7 @@ class _Task:
         readers: list[Placed | OutputNode],
         inputs: list[list[Any]],
     ) -> None:
-        reasons: dict[int, str] = {}
+        reasons: dict[int, str] = {}  # of late rows, by offset
         refused: list[Refused] = []
         evaluated: dict[Node, pa.Table] = {source: rows}
         for i, to in enumerate(readers):
@@ -214,6 +215,7 @@ class _Task:
                 inputs[i].append(self._partials(to, table, reasons))
             else:
                 inputs[i].append(table)
+        reader.late_count += len(reasons)
         for bad in refused:
             reasons |= dict.fromkeys(_vector(bad.rows, OFFSET).tolist(), bad.reason)
         if reasons:

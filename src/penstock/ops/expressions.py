@@ -106,7 +106,8 @@ def evaluate(rows: pa.Table, query: str) -> pa.Table:
     con = connection()
     con.register("rows", rows)
     try:
-        return con.sql(query).to_arrow_table()
+        found: pa.Table = con.sql(query).to_arrow_table()
+        return found
     finally:
         con.unregister("rows")
 
@@ -127,7 +128,7 @@ def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> None:
 def _type_of(sql: str, text: str, schema: Schema) -> pa.DataType:
     try:
         found = (
-            evaluate(schema.arrow.empty_table(), f"SELECT ({sql}) AS x FROM rows").schema[0].type
+            evaluate(schema.arrow.empty_table(), f"SELECT ({sql}) AS x FROM rows").column(0).type
         )
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]

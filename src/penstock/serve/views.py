@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -51,6 +51,10 @@ class Views:
     def names(self) -> list[str]:
         """The views' names."""
         return self.snapshot().names()
+
+    def keys(self, name: str) -> list[str]:
+        """A view's grouping columns."""
+        return self._again(lambda s: s.keys(name))
 
     def table(
         self, name: str, *, window_from_us: int | None = None, limit: int | None = None
@@ -123,9 +127,7 @@ class Snapshot:
         Raises:
             QueryError: there is no such view.
         """
-        if name not in self._content["views"]:
-            raise QueryError(f"expected one of the views {', '.join(self.names())}; found {name!r}")
-        view = self._content["views"][name]
+        view = self._view(name)
         rows = self._rows(view["operator"], window_from_us)
         for step in view["steps"]:
             rows = evaluate(rows, _query(step))
@@ -135,6 +137,16 @@ class Snapshot:
         if limit is not None and len(rows) > limit:
             rows = rows.slice(len(rows) - limit)
         return rows
+
+    def keys(self, name: str) -> list[str]:
+        """A view's grouping columns."""
+        return list(self._view(name)["keys"])
+
+    def _view(self, name: str) -> Json:
+        views: Json = self._content["views"]
+        if name not in views:
+            raise QueryError(f"expected one of the views {', '.join(self.names())}; found {name!r}")
+        return views[name]  # type: ignore[no-any-return]
 
     def sql(self, query: str) -> pa.Table:
         """Answers a DuckDB query over the views, each a table of its name.

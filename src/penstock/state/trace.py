@@ -39,11 +39,13 @@ from penstock.state.merging import Position
 from penstock.state.runs import OPEN, PIECE_ROWS_MAX, Piece, Run, Writer
 
 FORMAT: Final = 1  # of the description
-FAN_IN: Final = 4  # runs per merge: more means fewer rewrites and more runs to search
+FAN_IN: Final = 3  # runs per merge: more means fewer rewrites and more runs to search
 TINY_ROWS: Final = (
     8_192  # rows: runs up to this are folded into the next append's run; costs about 1 ms
 )
-FUEL_PER_ROW: Final = 2  # rows a merge may handle per row appended: above 1, so that merges keep up
+FUEL_PER_ROW: Final = (
+    3  # rows a merge may handle per row appended: above 1, so that merges end early
+)
 FUEL_MIN: Final = 2_048  # rows per append: merges of a quiet pipeline end some day, too
 PIECE_ROWS_MIN: Final = 1 << 15  # rows: fuel is saved up until a piece is worth a file
 PIECES_PER_MERGE: Final = 64  # bounds the files of a big run, and so the description's size
