@@ -27,6 +27,7 @@ from penstock.client import Client, Producer, Reader
 from penstock.core.partitioner import murmur2_partitions
 from penstock.errors import BrokerError, QueryError
 from penstock.serve import Views
+from penstock.wire.columns import header
 
 PROGRAM = Path(__file__).with_name("kill_program.py")
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "50"))
@@ -106,6 +107,15 @@ class Pipeline:
             return [p for p in family if _is_worker(p)]
         return []
 
+    def kill_worker(self, chance: random.Random) -> None:
+        """Kills one of Spark's Python workers, as soon as there is one."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(psutil.NoSuchProcess, IndexError):
+                return chance.choice(self.workers()).kill()
+            time.sleep(0.1)
+        raise AssertionError(f"no worker to kill; {self.log.read_text()[-3_000:]}")
+
     def kill(self) -> None:
         """Kills the driver; its JVM notices by itself, as after a real crash."""
         self.process.kill()
@@ -175,7 +185,7 @@ def contents(name: str, directory: Path, address: str) -> dict[str, list[object]
         dead = f"{name}.dead-letters"
         letters: list[object] = []
         for records in reader.read(dead, 0, 0, client.offsets(dead, "latest")[0]):
-            letters += [dict(records.headers(i)) for i in range(len(records))]
+            letters += [dict(header(records, i)) for i in range(len(records))]
         found["dead letters"] = sorted(map(repr, letters))
     return found
 
@@ -192,9 +202,9 @@ def test_kills_leave_no_trace(tmp_path: Path) -> None:
         with ended(Pipeline("hit", tmp_path / "hit.penstock", address)) as hit:
             feed.start()
             hit.wait_for()
-            while sum(counts.values()) < KILLS:
+            victims = ["driver", "worker", "broker", "worker", "broker", "worker", "broker"]
+            for victim in chance.sample((victims * KILLS)[:KILLS], KILLS):
                 time.sleep(chance.uniform(0.0, 0.7))
-                victim = chance.choices(list(counts), [1, 5, 4])[0]
                 if victim == "driver":
                     hit.kill()
                     hit.start()
@@ -203,11 +213,7 @@ def test_kills_leave_no_trace(tmp_path: Path) -> None:
                     broker.kill()
                     broker.start()
                 else:
-                    workers = hit.workers()
-                    if not workers:
-                        continue
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        chance.choice(workers).kill()
+                    hit.kill_worker(chance)
                 counts[victim] += 1
             feed.finish.set()
             feed.join(PATIENCE_S)

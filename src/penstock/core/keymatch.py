@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit, types
 
+from penstock.core import vectors
 from penstock.core.vectors import Vector
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
@@ -33,23 +34,12 @@ def keys_match(buffer: np.ndarray, start: Vector, length: np.ndarray, column: pa
         bool[n]. No key and NULL match each other.
     """
     out = np.empty(len(column), np.bool_)
-    known = pc.is_valid(column).to_numpy(zero_copy_only=False)
+    known = vectors.validity(column)
     if pa.types.is_integer(column.type):
-        values = column.cast(pa.int64()).fill_null(0).to_numpy()
-        _match_integers(buffer, start, length, values, known, out)
-        return out
-    text = pc.cast(column, pa.string()).fill_null("")
-    if not len(text):
-        return out
-    offsets = np.frombuffer(memoryview(text.buffers()[1]), np.int32)[
-        text.offset : text.offset + len(text) + 1
-    ]
-    data = text.buffers()[2]
-    _match_text(
-        buffer, start, length, offsets,
-        np.frombuffer(memoryview(data), np.uint8) if data is not None and data.size else np.zeros(1, np.uint8),
-        known, out,
-    )  # fmt: skip
+        _match_integers(buffer, start, length, vectors.codes(column), known, out)
+    else:
+        texts = column if vectors.is_text(column.type) else pc.cast(column, pa.string())
+        _match_text(buffer, start, length, *vectors.text(texts), known, out)
     return out
 
 
@@ -61,8 +51,9 @@ def _match_integers(
     """Writes each value's digits from the back and compares them on the way."""
     for i in range(len(values)):
         n = length[i]
-        if n < 0 or not known[i]:
-            out[i] = n < 0 and not known[i]
+        null = len(known) != 0 and not known[i]
+        if n < 0 or null:
+            out[i] = n < 0 and null
             continue
         value = values[i]
         at = start[i] + n - 1
@@ -89,8 +80,9 @@ def _match_text(
 ) -> None:
     for i in range(len(out)):
         n = length[i]
-        if n < 0 or not known[i]:
-            out[i] = n < 0 and not known[i]
+        null = len(known) != 0 and not known[i]
+        if n < 0 or null:
+            out[i] = n < 0 and null
             continue
         same = offsets[i + 1] - offsets[i] == n
         j = 0

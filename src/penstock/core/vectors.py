@@ -26,9 +26,9 @@ def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The column as one array; a copy only where it has several chunks."""
     if not isinstance(column, pa.ChunkedArray):
         return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return cast("pa.Array", column.combine_chunks())
+    chunks = cast("Any", column)  # the stubs say that a chunk is chunked
+    combined: pa.Array = chunks.chunk(0) if column.num_chunks == 1 else chunks.combine_chunks()
+    return combined
 
 
 def validity(column: pa.Array) -> Vector:

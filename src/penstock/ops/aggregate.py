@@ -90,6 +90,7 @@ class Step:
     Attributes:
         state: the new version.
         changes: the view's changes with `$weight`, all -1 rows before all +1 rows; None unless asked.
+            What retention drops is no change: whoever integrates them drops old windows, too.
         final: the rows of the windows that were closed; None unless asked.
         files_written: how many, and `bytes_written`: how long they are together.
     """
@@ -198,6 +199,8 @@ class WindowedAggregate:
         """
         assert context.watermark_us >= state.watermark_us, "watermarks don't fall"
         delta = self.combine(parts)
+        kept = {name: trace.above(delta.tables[name]) for name, trace in state.traces.items()}
+        delta = Partials(kept)
         changes = None
         if self.spec.changes:
             changes = self._assembler.changes(state.traces, delta)

@@ -266,7 +266,7 @@ def find(qw: Any, qh: Any, w: Any, h: Any, lo: Any, hi: Any) -> Any:
             a = at
             b = last
             if at < last:
-                guess = at + np.int64((np.float64(key) - np.float64(h[at])) * slope)
+                guess: Any = at + np.int64((np.float64(key) - np.float64(h[at])) * slope)
                 guess = min(max(guess, at), last - 1)
                 step = _STRIDE
                 if h[guess] < key:

@@ -224,6 +224,10 @@ class Trace:
                 keep &= equal(ours, which, theirs, at)
         return (which, at) if keep.all() else (which[keep], at[keep])
 
+    def above(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Sorted rows without those of windows that are gone."""
+        return self._above(rows, self.low_us)
+
     def check(self) -> None:
         """Asserts every invariant; opens and verifies every file."""
         at = 0

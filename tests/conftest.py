@@ -1,0 +1,13 @@
+"""What all tests share: Hypothesis' profiles."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# Examples are timed by nobody: machines that run tests are shared and noisy.
+_quiet = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default", **_quiet)
+settings.register_profile("ci", derandomize=True, print_blob=True, **_quiet)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
