@@ -13,7 +13,6 @@ Names are imported when they are first used: workers and command lines need only
 """
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,11 +32,6 @@ if TYPE_CHECKING:
         sum,  # noqa: A004
         tumbling,
     )
-
-try:
-    __version__ = version("penstock")
-except PackageNotFoundError:  # a checkout that isn't installed
-    __version__ = "0+unknown"
 
 __all__ = [
     "App",
@@ -64,7 +58,18 @@ _HOMES = {
 }
 
 
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("penstock")
+    except PackageNotFoundError:  # a checkout that isn't installed
+        return "0+unknown"
+
+
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name not in __all__:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     if name in {"serve", "testing"}:

@@ -43,7 +43,7 @@ class Limits:
         rows_max: of one partition in one batch; bounds how long a batch takes when catching up.
     """
 
-    rows_max: int = 1_000_000
+    rows_max: int = 2_000_000
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.core.schema import TIMESTAMP
 from penstock.core.time import instant_text
 from penstock.engine.log import Log, Outgoing, Writer
 from penstock.engine.outgoing import dead_letters_outgoing, rows_outgoing
@@ -41,7 +41,6 @@ Message: TypeAlias = tuple[int, str, bytes]
 REPORT: Final = "report"
 ERROR: Final = "error"
 PARTIALS: Final = "partials"
-_INSTANT: Final = pa.scalar(1, pa.duration("us"))
 
 
 @dataclass(frozen=True)
@@ -373,7 +372,8 @@ def _with_time(rows: pa.Table) -> pa.Table:
     """A table's rows happen in the last instant of their window, so that they are never late."""
     if "window_end" not in rows.column_names:
         return rows
-    return rows.append_column(TIME, pc.subtract(rows.column("window_end"), _INSTANT))
+    last = _vector(rows, "window_end") - 1
+    return rows.append_column(TIME, pa.array(last).view(TIMESTAMP))
 
 
 def _vector(table: pa.Table, name: str) -> np.ndarray:

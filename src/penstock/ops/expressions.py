@@ -11,19 +11,27 @@ from __future__ import annotations
 import atexit
 import functools
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import duckdb
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
 
 from penstock.core.schema import TIMESTAMP, Schema, type_text
 from penstock.errors import SchemaError
 
-__all__ = ["Expression", "compile_expression", "confine", "connection", "evaluate"]
+# sqlglot and DuckDB are imported where they are used: most tasks need neither, and start sooner.
+if TYPE_CHECKING:
+    import duckdb
+    from sqlglot import exp
 
-_REFUSED: Final = (exp.AggFunc, exp.Window, exp.Query, exp.Subquery, exp.Alias, exp.Block, exp.Star)
+__all__ = [
+    "EvaluationError",
+    "Expression",
+    "compile_expression",
+    "confine",
+    "connection",
+    "evaluate",
+]
+
 _SQL_TYPES: Final = {
     "BOOLEAN": "BOOLEAN",
     "INT": "INTEGER",
@@ -34,6 +42,10 @@ _SQL_TYPES: Final = {
     "TIMESTAMP": "TIMESTAMPTZ",
     "DATE": "DATE",
 }
+
+
+class EvaluationError(Exception):
+    """DuckDB could not compute a row; its message says why."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,8 @@ class Expression:
 @functools.cache
 def connection() -> duckdb.DuckDBPyConnection:
     """This process's in-memory DuckDB: one thread, no files, no network, UTC."""
+    import duckdb
+
     con = duckdb.connect(":memory:")
     con.execute("SET threads = 1")
     confine(con)
@@ -84,13 +98,19 @@ def compile_expression(text: str, schema: Schema) -> Expression:
         SchemaError: it is not one SQL expression, it names a column that isn't there, its types don't
             fit, or it is more than a function of one row.
     """
+    import sqlglot
+    from sqlglot import exp
+
+    refused = (
+        exp.AggFunc, exp.Window, exp.Query, exp.Subquery, exp.Alias, exp.Block, exp.Star,
+    )  # fmt: skip
     try:
         tree = sqlglot.parse_one(text, dialect="duckdb")
     except sqlglot.errors.SqlglotError as error:
         reason = str(error).splitlines()[0]
         raise SchemaError(f"expected a SQL expression; found {text!r} ({reason})") from None
     for node in tree.walk():
-        if isinstance(node, _REFUSED):
+        if isinstance(node, refused):
             raise SchemaError(
                 f"expected an expression over the columns of one row; found {node.sql()!r} in {text!r}. "
                 "Aggregate with group_by(…).agg(…)"
@@ -102,17 +122,27 @@ def compile_expression(text: str, schema: Schema) -> Expression:
 
 
 def evaluate(rows: pa.Table, query: str) -> pa.Table:
-    """Runs `query` over `rows`, which it knows as the table `rows`; keeps the order of rows."""
+    """Runs `query` over `rows`, which it knows as the table `rows`; keeps the order of rows.
+
+    Raises:
+        EvaluationError: some row can't be computed.
+    """
+    import duckdb
+
     con = connection()
     con.register("rows", rows)
     try:
         found: pa.Table = con.sql(query).to_arrow_table()
-        return found
+    except duckdb.Error as error:
+        raise EvaluationError(str(error).splitlines()[0]) from None
     finally:
         con.unregister("rows")
+    return found
 
 
 def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> None:
+    from sqlglot import exp
+
     by_lower = {name.lower(): name for name in schema.names}
     for column in tree.find_all(exp.Column):
         name = column.name
@@ -130,10 +160,9 @@ def _type_of(sql: str, text: str, schema: Schema) -> pa.DataType:
         found = (
             evaluate(schema.arrow.empty_table(), f"SELECT ({sql}) AS x FROM rows").column(0).type
         )
-    except duckdb.Error as error:
-        reason = str(error).splitlines()[0]
+    except EvaluationError as error:
         raise SchemaError(
-            f"expected an expression that DuckDB understands; found {text!r}: {reason}"
+            f"expected an expression that DuckDB understands; found {text!r}: {error}"
         ) from None
     type_ = _narrow(found)
     type_text(type_)

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import duckdb
 import pyarrow as pa
 
 from penstock.core.schema import Schema
 from penstock.errors import FlowError
-from penstock.ops.expressions import Expression, evaluate
+from penstock.ops.expressions import EvaluationError, Expression, evaluate
 
 __all__ = ["MapBatches", "Refused", "RowOperator", "Select", "Where"]
 
@@ -100,9 +99,9 @@ class MapBatches:
 def _run(rows: pa.Table, query: str, text: str) -> tuple[pa.Table, list[Refused]]:
     try:
         return evaluate(rows, query), []
-    except duckdb.Error as error:
+    except EvaluationError as error:
         if len(rows) == 1:
-            reason = f"{text}: {str(error).splitlines()[0]}"
+            reason = f"{text}: {error}"
             return evaluate(rows.slice(0, 0), query), [Refused(rows, reason)]
     # Some row fails: halve until it is alone. The cost is logarithmic for each row that fails.
     half = len(rows) // 2
