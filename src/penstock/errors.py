@@ -33,7 +33,13 @@ __all__ = [
 
 
 class PenstockError(Exception):
-    """Base of all of Penstock's own exceptions."""
+    """Base of all of Penstock's own exceptions.
+
+    Attributes:
+        retriable: whether the same may succeed later, without anything being mended.
+    """
+
+    retriable: bool = False
 
 
 class UserError(PenstockError):
@@ -65,7 +71,6 @@ class BrokerError(PenstockError):
 
     Attributes:
         code: Kafka's error code, 0 where there was no answer.
-        retriable: whether the same request may succeed later.
     """
 
     def __init__(self, message: str, *, code: int = 0, retriable: bool = False) -> None:

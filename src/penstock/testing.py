@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from penstock.core.partitioner import murmur2_partitions
 from penstock.core.time import duration_us, instant_us
-from penstock.engine.driver import Progress
+from penstock.engine.driver import LOOK_EVERY_US, Progress
 from penstock.engine.local import LocalHost
 from penstock.engine.log import Outgoing, Writer
 from penstock.engine.runtime import assemble
@@ -227,8 +227,12 @@ class Run:
             pass
 
     def advance(self, by: str) -> None:
-        """Moves the wall clock on: `advance("10 minutes")` lets a partition become idle."""
-        self._clock_us += duration_us(by)
+        """Moves the wall clock on, with batches meanwhile: a partition becomes idle, say."""
+        left_us = duration_us(by)
+        while left_us > 0:
+            self.step()
+            self._clock_us += min(left_us, LOOK_EVERY_US)
+            left_us -= LOOK_EVERY_US
 
     def view(self, name: str) -> View:
         """A view's content after all that was sent."""

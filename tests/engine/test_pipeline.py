@@ -18,7 +18,7 @@ from penstock.testing import Run
 EPOCH = "2026-01-01T00:00:00Z"
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """A process that dies at a chosen step."""
 
 

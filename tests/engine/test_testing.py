@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import penstock as ps
-from penstock.errors import FencedError, FlowError
+from penstock.errors import BrokerError, FencedError, FlowError
 from penstock.testing import Run
+from penstock.wire.columns import Records
 
 
 def counted(*, key: str | None = None, partitions: int = 1) -> ps.App:
@@ -150,14 +153,108 @@ def test_a_changed_program_does_not_take_up_old_state() -> None:
         run.restart()
 
 
+def test_rows_without_a_key_are_written_too() -> None:
+    """A NULL group has a record without a key, beside those of the others."""
+    app = ps.App("p")
+    stream = app.stream("t", "page STRING, at TIMESTAMP", time=ps.event_time("at"), key="page")
+    stream.window(ps.tumbling("1 minute")).group_by("page").agg(n=ps.count()).to(
+        "out", partitions=3
+    )
+    stream.to("copy", partitions=2)
+    run = ps.testing.run(app)
+    for page in ("/a", None, "/b", None):
+        run.send("t", page=page, at="12:00:00")
+    run.send("t", page="/c", at="12:30:00")
+    assert sorted(str(r.key) for r in run.topic("out")) == ["None", "b'/a'", "b'/b'"]
+    assert len(run.topic("copy")) == 5
+
+
+def test_records_are_never_dated_ahead_of_the_clock() -> None:
+    """An event that is a little ahead is written with the plan's time: brokers refuse the future."""
+    app = ps.App("p")
+    app.stream("t", "at TIMESTAMP", time=ps.event_time("at")).to("out")
+    run = ps.testing.run(app, now="2026-01-01T00:00:00Z")
+    run.send("t", at="2026-01-01T02:00:00Z")
+    [record] = run.topic("out")
+    assert record.timestamp_ms == 1_767_225_600_000
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_topic_that_is_not_what_it_was(broken: bool) -> None:
+    """A topic that grew, or was made anew, stops the pipeline with what to do; nothing goes unread."""
+    run = ps.testing.run(counted())
+    run.send("clicks", user="ann", at="12:00:00")
+    run.settle()
+    run.log._topics["clicks"] = [[]] if broken else [*run.log._topics["clicks"], []]
+    with pytest.raises(FlowError, match="made anew" if broken else "found 2"):
+        run.step()
+
+
+def test_a_batch_that_was_begun_belongs_to_its_program() -> None:
+    """A changed program does not finish a batch that may have written output already."""
+
+    def app(factor: int) -> ps.App:
+        flow = ps.App("p")
+        flow.stream("t", "v BIGINT").select(w=f"v * {factor}").to("out")
+        return flow
+
+    run = ps.testing.run(app(1))
+    run.send("t", v=1)
+    plan = run._driver._new_plan(0)
+    assert plan is not None
+    run._graph = app(2).graph()
+    run.restart()
+    with pytest.raises(FlowError, match="program of before"):
+        run.step()
+    run._graph = app(1).graph()
+    run.restart()
+    assert [record.value for record in run.topic("out")] == [b'{"w":1}']
+
+
+def test_records_that_retention_took_are_counted() -> None:
+    """Where the log no longer has what was to be read, the rest is read and the gap is counted."""
+    run = ps.testing.run(counted())
+    for second in range(5):
+        run.send("clicks", user="ann", at=f"12:00:0{second}")
+    read, first = run.log.read, 2
+
+    def read_from(topic: str, partition: int, start: int, end: int) -> Iterator[Records]:
+        if start < first:
+            raise BrokerError("out of range", code=1)
+        yield from read(topic, partition, start, end)
+
+    run.log.read = read_from  # type: ignore[assignment, method-assign]
+    run.log.start_offsets = lambda topics: {t: {0: first} for t in topics}  # type: ignore[method-assign]
+    run._driver.version["offsets"]["clicks"] = {"0": 0}
+    progress = run.step()
+    assert progress is not None
+    assert progress.lost_rows == 2
+    assert [row["n"] for row in run.view("counts").rows()] == [3]
+
+
+def test_an_error_of_the_users_function_names_its_place() -> None:
+    """What a function of the user's raises is told with its file and line."""
+
+    def wrong(rows: pa.Table) -> pa.Table:
+        return rows["no such column"]
+
+    app = ps.App("p")
+    stream = app.stream("t", "v BIGINT").map_batches(wrong, "v BIGINT")
+    stream.to("out")
+    run = ps.testing.run(app)
+    run.send("t", v=1)
+    with pytest.raises(FlowError, match=r"no such column.*test_testing\.py, line \d+"):
+        run.step()
+
+
 def test_old_versions_are_vacuumed() -> None:
     """However many batches ran, a few versions and their files are left."""
     run = ps.testing.run(counted())
-    for i in range(60):
+    for i in range(150):
         run.send("clicks", user=f"u{i}", at="12:00:00")
         run.step()
     files = run.store.files
-    assert len(files.list("versions")) <= 16
-    assert len(files.list("plans")) <= 10
-    assert len(files.list("runs")) <= 40
-    assert len(run.view("counts").rows()) == 60
+    assert len(files.list("versions")) <= 80
+    assert len(files.list("plans")) <= 20
+    assert len(files.list("runs")) <= 120
+    assert len(run.view("counts").rows()) == 150

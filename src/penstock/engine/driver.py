@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,7 +32,10 @@ from penstock.ops.rows import Select, Where
 
 __all__ = ["Driver", "Limits", "Progress"]
 
-VACUUM_EVERY: Final = 8  # versions: often enough that files stay few, seldom enough to cost nothing
+VACUUM_EVERY: Final = (
+    16  # versions: often enough that files stay few, seldom enough to cost nothing
+)
+LOOK_EVERY_US: Final = 10_000_000  # a longer pause between two looks at the log was not the log's
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Progress:
         rows: records read.
         late_rows: rows too late for at least one of their windows.
         dead_rows: dead letters written.
+        lost_rows: records that retention removed before they were read.
         sources: by topic: `rows` read, `lag` in records, `watermark_us` or None.
         seconds: by part of the work, added up over tasks; `plan` and `commit` are the driver's.
     """
@@ -65,6 +69,7 @@ class Progress:
     rows: int
     late_rows: int
     dead_rows: int
+    lost_rows: int
     sources: dict[str, Json] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -79,6 +84,7 @@ class Driver:
         log: Log,
         *,
         lanes: int,
+        output_partitions: Mapping[str, int],
         dead_letter_topic: str,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
         limits: Limits | None = None,
@@ -87,12 +93,14 @@ class Driver:
         self.lanes, self.dead_letter_topic = lanes, dead_letter_topic
         self.limits = limits or Limits()
         self._wall_us = wall_us
+        self.program = physical.digest(lanes, output_partitions)
         self.epoch = store.claim(f"process {os.getpid()} on {socket.gethostname()}")
         number = store.newest_version()
         self.version: Json = store.version(number) if number else _first_version(physical)
         _check_same_flow(self.version, physical)
         self._data_seen_us: dict[str, dict[str, int]] = {}
         self._ends: dict[str, dict[int, int]] = {}
+        self._looked_us: dict[str, int] = {}
         self._vacuumed = 0
         self._planning_since = time.perf_counter()
 
@@ -125,26 +133,26 @@ class Driver:
         own = {"plan": planned - started, "commit": ended - executed}
         return self._progress(plan, reports, own, 1_000 * (ended - started))
 
-    @property
-    def caught_up(self) -> bool:
-        """Whether all that was in the log at the last look has been read."""
-        offsets = self.version["offsets"]
-        return all(
-            offsets[topic].get(str(p), 0) >= end
-            for topic, ends in self._ends.items()
-            for p, end in ends.items()
-        )
-
     # -- planning -----------------------------------------------------------------------------------
 
     def _pending(self) -> Plan | None:
         content = self.store.plan(self.version["version"] + 1)
-        return None if content is None else Plan.from_json(content)
+        if content is None:
+            return None
+        plan = Plan.from_json(content)
+        if plan.program != self.program:
+            raise FlowError(
+                f"expected the program that began batch {plan.version} (it may have written some of its "
+                "output already); found one that has changed. Run the program of before until it "
+                "commits a batch, or this one with --rebuild"
+            )
+        return plan
 
     def _new_plan(self, timeout_s: float) -> Plan | None:
         self._planning_since = time.perf_counter()
         topics = [source.topic for source in self.physical.graph.sources]
         self._ends = self.log.end_offsets(topics)
+        self._check_topics()
         now_us = self._wall_us()
         splits = self._splits()
         watermarks = {
@@ -158,12 +166,32 @@ class Driver:
         plan = Plan(
             version=self.version["version"] + 1,
             epoch=self.epoch,
+            program=self.program,
             wall_us=now_us,
             splits=splits,
             watermark_us=watermarks,
             writers=self._writers(),
         )
         return Plan.from_json(self.store.write_plan(plan.version, plan.to_json()))
+
+    def _check_topics(self) -> None:
+        """Raises `FlowError` where a topic is not what it was: it has grown, or was made anew."""
+        for topic, ends in self._ends.items():
+            expected = self.physical.partitions[topic]
+            if len(ends) != expected:
+                raise FlowError(
+                    f"expected {expected} partitions of the topic {topic!r}; found {len(ends)}. Run the "
+                    "pipeline again with --rebuild; if its stream has a key=…, write to a new topic "
+                    "instead, for a key's records now lie in several partitions"
+                )
+            for partition, end in ends.items():
+                read = self.version["offsets"][topic].get(str(partition), 0)
+                if end < read:
+                    raise FlowError(
+                        f"expected the partition {partition} of {topic!r} to reach offset {read}, which "
+                        f"was read already; found its end at {end}. The topic was made anew: run the "
+                        "pipeline with --rebuild"
+                    )
 
     def _sources(self) -> tuple[Source, ...]:
         return self.physical.graph.sources
@@ -198,13 +226,15 @@ class Driver:
         """
         newest = self.version["newest_us"].get(source.topic, {})
         offsets = self.version["offsets"][source.topic]
+        # Time in which nobody looked (a suspended laptop, a broker that was away) is not idleness.
+        unseen_us = max(0, now_us - self._looked_us.get(source.topic, now_us) - LOOK_EVERY_US)
+        self._looked_us[source.topic] = now_us
         seen = self._data_seen_us.setdefault(source.topic, {})
         active: list[int | None] = []
         for partition, end in self._ends[source.topic].items():
             name = str(partition)
             busy = end > offsets.get(name, 0)
-            if busy or name not in seen:
-                seen[name] = now_us
+            seen[name] = now_us if busy or name not in seen else seen[name] + unseen_us
             if busy or now_us - seen[name] < source.idle_us:
                 active.append(newest.get(name))
         known = [us for us in newest.values() if us is not None]
@@ -282,13 +312,18 @@ class Driver:
         content["writers"] = {**plan.writers}
         for split in plan.splits:
             content["offsets"][split.topic][str(split.partition)] = split.end
+        done = {(s["topic"], s["partition"]) for report in reports for s in report["sources"]}
+        if done != {(split.topic, split.partition) for split in plan.splits}:
+            raise PenstockError(
+                f"expected reports of all splits of batch {plan.version}; found {done}"
+            )
         counts = content["counts"]
         for report in reports:
             for source in report["sources"]:
                 if source["newest_us"] is not None:
                     newest = content["newest_us"].setdefault(source["topic"], {})
                     newest[str(source["partition"])] = source["newest_us"]
-                for what in ("rows", "late", "dead"):
+                for what in ("rows", "late", "dead", "lost"):
                     by_topic = counts[what]
                     by_topic[source["topic"]] = by_topic.get(source["topic"], 0) + source[what]
             for name, late in report["late"].items():
@@ -330,6 +365,7 @@ class Driver:
             batch_ms=batch_ms,
             rows=sum(entry["rows"] for entry in sources.values()),
             late_rows=sum(s["late"] for report in reports for s in report["sources"]),
+            lost_rows=sum(s["lost"] for report in reports for s in report["sources"]),
             dead_rows=sum(s["dead"] for report in reports for s in report["sources"]),
             sources=sources,
             seconds=seconds,
@@ -355,7 +391,7 @@ def _first_version(physical: Physical) -> Json:
         },
         "views": {view.name: _view_entry(view.node) for view in graph.views},
         "writers": {},
-        "counts": {"rows": {}, "dead": {}, "late": {}, "late_by_view": {}},
+        "counts": {"rows": {}, "dead": {}, "late": {}, "lost": {}, "late_by_view": {}},
     }
 
 
@@ -427,6 +463,6 @@ def _reports(messages: Iterable[Message], plan: Plan) -> list[Json]:
 
 def _error(content: Json) -> PenstockError:
     kind: type[PenstockError] = getattr(errors, content["type"], PenstockError)
-    if kind is errors.BrokerError:
-        return errors.BrokerError(content["text"], retriable=content["retriable"])
-    return kind(content["text"])
+    error = kind(content["text"])
+    error.retriable = content["retriable"]
+    return error

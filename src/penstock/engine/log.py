@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,11 @@ import pyarrow as pa
 from penstock.wire.columns import Records
 
 __all__ = ["KafkaLog", "Log", "Outgoing", "Writer"]
+
+
+# Of topics that are created here: a dead letter may be larger than the record that it was, which
+# came compressed and without headers.
+MESSAGE_BYTES_MAX: Final = 32 << 20
 
 
 @dataclass
@@ -116,10 +121,11 @@ class KafkaLog:
 
     def ensure_topic(self, topic: str, partitions: int, retention_us: int | None = None) -> int:
         """See `Log`."""
-        kept_ms = -1 if retention_us is None else retention_us // 1_000
-        self._client.create_topic(
-            topic, partitions, configs={"retention.ms": str(kept_ms)}, exists_ok=True
-        )
+        configs = {
+            "retention.ms": str(-1 if retention_us is None else retention_us // 1_000),
+            "max.message.bytes": str(MESSAGE_BYTES_MAX),
+        }
+        self._client.create_topic(topic, partitions, configs=configs, exists_ok=True)
         return len(self._client.partitions(topic))
 
     def start_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,20 +17,32 @@ from penstock.formats.json import encode_rows
 
 __all__ = ["dead_letters_outgoing", "rows_outgoing"]
 
+SLICE_ROWS: Final = 100_000  # rows encoded at a time: bounds memory, and JSON text to 2 GiB
+
 
 def rows_outgoing(
-    to: OutputNode, tables: list[pa.Table], partitions: int, shard: int
+    to: OutputNode, tables: list[pa.Table], *, partitions: int, shard: int, wall_us: int
 ) -> Iterator[Outgoing]:
     """JSON records of rows, by partition.
 
     A record's key is the text of the one grouping column, a JSON object of several, and null without
-    any; records without a key go to the partition of their shard.
+    any; records without a key go to the partition of their shard. Its timestamp is the row's event time, but
+    not later than the plan's clock: brokers refuse records from the future.
     """
     tables = [table for table in tables if len(table)]
     if not tables:
         return
     rows = pa.concat_tables(tables)
-    times_ms = rows.column(TIME).combine_chunks().view(pa.int64()).to_numpy() // 1_000
+    # Slices of a fixed size, wherever chunks ended: a repeated batch must make the same records.
+    for start in range(0, len(rows), SLICE_ROWS):
+        yield from _slice_outgoing(to, rows.slice(start, SLICE_ROWS), partitions, shard, wall_us)
+
+
+def _slice_outgoing(
+    to: OutputNode, rows: pa.Table, partitions: int, shard: int, wall_us: int
+) -> Iterator[Outgoing]:
+    times_us = rows.column(TIME).combine_chunks().view(pa.int64()).to_numpy()
+    times_ms = np.minimum(times_us, wall_us) // 1_000
     shown = rows.select([name for name in rows.column_names if not name.startswith("$")])
     values = encode_rows(shown)
     keys = _keys(to, shown)
@@ -37,6 +50,7 @@ def rows_outgoing(
         yield Outgoing(shard % partitions, None, values, times_ms)
         return
     of = murmur2_partitions(keys.cast(pa.binary()), partitions)
+    of = np.where(of < 0, shard % partitions, of)  # a null key
     for partition in range(partitions):
         index = np.flatnonzero(of == partition)
         if len(index):
@@ -44,9 +58,10 @@ def rows_outgoing(
             yield Outgoing(partition, keys.take(take), values.take(take), times_ms[index])
 
 
-def dead_letters_outgoing(origin: str, letters: list[DeadLetter], partitions: int) -> Outgoing:
+def dead_letters_outgoing(
+    origin: str, letters: list[DeadLetter], *, partitions: int, wall_us: int
+) -> Outgoing:
     """Dead letters as records: key and value as they were, the rest as headers."""
-    letters = sorted(letters, key=lambda letter: letter.offset)
     topic, _, partition = origin.rpartition("/")
     headers = [
         [
@@ -61,7 +76,7 @@ def dead_letters_outgoing(origin: str, letters: list[DeadLetter], partitions: in
         partition=int(partition) % partitions,
         keys=pa.array([letter.key for letter in letters], pa.binary()),
         values=pa.array([letter.value for letter in letters], pa.binary()),
-        timestamps_ms=np.array([letter.timestamp_ms for letter in letters], np.int64),
+        timestamps_ms=np.minimum([letter.timestamp_ms for letter in letters], wall_us // 1_000),
         headers=headers,
     )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from penstock.flow.graph import (
     Aggregation,
@@ -82,6 +83,15 @@ class Physical:
             p.fused and p.stage == 0 and source_of(p.node) is source for p in self.placed.values()
         )
 
+    def digest(self, lanes: int, output_partitions: Mapping[str, int]) -> str:
+        """What a repeated batch must have in common with the first attempt, to write the same."""
+        graph = self.graph
+        parts = sorted(source.identity for source in graph.sources)
+        parts += sorted(output.identity for output in graph.outputs)
+        parts += sorted(f"{p.id} {p.stage} {p.shards} {p.fused}" for p in self.placed.values())
+        parts += [str(lanes), str(sorted(output_partitions.items()))]
+        return blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+
     def input_of(self, reader: Placed | OutputNode) -> Node:
         """The node whose rows a reader takes."""
         return reader.node.parent if isinstance(reader, Placed) else reader.node
@@ -101,7 +111,9 @@ def compile_graph(graph: Graph, partitions: Mapping[str, int], shards: int) -> P
         origin = _origin(node.parent)
         if isinstance(origin, Source):
             stage, width = 0, partitions[origin.topic]
-            columns = frozenset([origin.key] if origin.key else [])
+            # Records without a key lie in any partition, so a key that may be NULL decides nothing.
+            keyed = origin.key is not None and origin.schema[origin.key].required
+            columns = frozenset([origin.key] if keyed and origin.key else [])
         else:
             above = placed[origin.identity]
             stage, width, columns = above.stage, above.shards, partitioned_by[origin.identity]

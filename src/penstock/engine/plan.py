@@ -36,6 +36,7 @@ class Plan:
     Attributes:
         version: the batch's number, and of the version that it makes.
         epoch: of the owner that wrote the plan.
+        program: digest of the program that the plan is of, and of how it is cut into tasks.
         wall_us: the wall clock, the only one that the batch may see.
         watermark_us: by topic; what has ended before it is closed. Absent: nothing is.
         writers: by name, producer id, epoch and next sequences, as they are before the batch.
@@ -43,6 +44,7 @@ class Plan:
 
     version: int
     epoch: int
+    program: str
     wall_us: int
     splits: tuple[Split, ...]
     watermark_us: dict[str, int]

@@ -73,6 +73,9 @@ def run_pipeline(
     log = KafkaLog(address)
     store = open_store(settings.state_uri)
     if rebuild:
+        store.claim(
+            "a rebuild"
+        )  # an owner that still runs must not commit into what is being cleared
         clear(store.files)
     job, driver = assemble(
         graph,
@@ -137,6 +140,7 @@ def assemble(
         store,
         log,
         lanes=lanes,
+        output_partitions=outputs,
         dead_letter_topic=dead_letter_topic,
         limits=Limits(rows_max=rows_max),
         **clock,
@@ -168,6 +172,6 @@ def open_files(uri: str) -> Files:
 
 def clear(files: Files) -> None:
     """Deletes all state; epochs stay, so that an owner that still runs finds itself replaced."""
-    for folder in ("versions", "plans", "runs"):
+    for folder in ("plans", "versions", "runs"):
         for path in files.list(folder):
             files.delete(path)

@@ -6,8 +6,9 @@ The stages of a batch are in the stream's plan, which Spark compiles once:
     clock -> mapInArrow(stage 0) -> [repartitionById(shard) -> mapInArrow(stage k)]… -> foreachBatch
 
 `foreachBatch` plans, collects (which runs the tasks) and commits, and does it again while there is
-something to read. Where there is nothing it waits on the log, so a new event starts a batch at once. What is true is in `penstock.engine.store`;
-Spark's own checkpoint begins anew with each owner. Only APIs that Spark Connect has too.
+something to read. Where there is nothing it waits on the log, so a new event starts a batch at once.
+What is true is in `penstock.engine.store`; Spark's own checkpoint begins anew with each owner. Only
+APIs that Spark Connect has too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from penstock.engine.driver import Driver, Progress
 from penstock.engine.java import java_home
 from penstock.engine.plan import Plan
 from penstock.engine.tasks import Job, Message, run_shard_stage, run_source_stage
-from penstock.errors import BrokerError, FencedError, PenstockError
+from penstock.errors import FencedError, PenstockError
 from penstock.flow.graph import RowStep, ancestry
 from penstock.ops.rows import MapBatches
 
@@ -132,9 +133,11 @@ class SparkHost:
 
         def tick(frame: DataFrame, number: int) -> None:  # noqa: ARG001 - plans have numbers of their own
             self._idle.clear()
-            if not self._stop.is_set():
-                self._tick(frame, driver, on_progress, on_idle)
-            self._idle.set()
+            try:
+                if not self._stop.is_set():
+                    self._tick(frame, driver, on_progress, on_idle)
+            finally:
+                self._idle.set()
             if self._stop.is_set():
                 time.sleep(WAIT_S)
 
@@ -223,9 +226,7 @@ class SparkHost:
     def _failed(self, error: Exception) -> None:
         """Tries the batch again where that may help: it has a plan, so it will be the same one."""
         self._attempts += 1
-        may_pass = not isinstance(error, PenstockError) or (
-            isinstance(error, BrokerError) and error.retriable
-        )
+        may_pass = not isinstance(error, PenstockError) or error.retriable
         if may_pass and self._attempts < ATTEMPTS_MAX and not self._stop.is_set():
             _log.warning("batch failed, attempt %d: %s", self._attempts, _short(error))
             self._stop.wait(RETRY_S * self._attempts)

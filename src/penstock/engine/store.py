@@ -24,7 +24,9 @@ from penstock.state import Files, vacuum
 __all__ = ["Json", "Store"]
 
 Json: TypeAlias = dict[str, Any]
-VERSIONS_KEPT: Final = 8  # for readers that hold an older version while batches go on
+VERSIONS_KEPT: Final = (
+    64  # for readers of an older version while batches go on: some 10 s at full speed
+)
 
 
 class Store:

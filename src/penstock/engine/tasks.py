@@ -10,6 +10,7 @@ so a task that is run again sends the same messages and writes the same records.
 from __future__ import annotations
 
 import time
+import traceback
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -26,14 +27,15 @@ from penstock.engine.log import Log, Outgoing, Writer
 from penstock.engine.outgoing import dead_letters_outgoing, rows_outgoing
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.plan import Plan, Split
-from penstock.engine.source import OFFSET, WATERMARK, DeadLetter, SourceReader
+from penstock.engine.source import NOTHING_YET_US, OFFSET, WATERMARK, DeadLetter, SourceReader
 from penstock.engine.store import Json, Store
-from penstock.errors import BrokerError, PenstockError
+from penstock.errors import BrokerError, FencedError, PenstockError
 from penstock.flow.graph import TIME, Node, OutputNode, RowStep, Source, source_of
 from penstock.formats.json import encode_rows
 from penstock.ops import LATE, NO_TIME, Context, Partials, Step
 from penstock.ops.lateness import first_open
 from penstock.ops.rows import Refused
+from penstock.wire.columns import Records
 
 __all__ = ["ERROR", "REPORT", "Job", "Message", "run_shard_stage", "run_source_stage"]
 
@@ -41,6 +43,8 @@ Message: TypeAlias = tuple[int, str, bytes]
 REPORT: Final = "report"
 ERROR: Final = "error"
 PARTIALS: Final = "partials"
+OFFSET_OUT_OF_RANGE: Final = 1  # Kafka's error code
+DEAD_LETTERS_AT_ONCE: Final = 10_000  # each is a Python object while it waits: bounds memory
 
 
 @dataclass(frozen=True)
@@ -78,19 +82,26 @@ def run_shard_stage(
 ) -> Iterator[Message]:
     """A later stage: all that was sent to one shard."""
     partials: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
+    versions: set[int] = set()
     failed = False
     for _, tag, blob in messages:
         kind, _, rest = tag.partition("/")
         if kind == PARTIALS:
-            operator, _, origin = rest.partition("/")
+            version, operator, origin = rest.split("/", 2)
+            versions.add(int(version))
             partials[operator].append((origin, blob))
         else:
             failed = failed or kind == ERROR
             yield (shard, tag, blob)
-    if failed:
+    if failed or not versions:
         return  # part of the input is missing: whatever were computed would be wrong
 
     def work(task: _Task) -> None:
+        if versions != {task.plan.version}:
+            raise FencedError(
+                f"expected the input of batch {task.plan.version}; found that of {sorted(versions)}. "
+                "Another process runs the same pipeline"
+            )
         for placed in job.physical.placed.values():
             if placed.stage == stage and not placed.fused:
                 # Tasks end in any order; their origin puts what they sent into one that is always the same.
@@ -106,14 +117,27 @@ def _guarded(job: Job, origin: str, work: Callable[[_Task], None]) -> Iterator[M
         task = _Task(job, origin)
         work(task)
         task.write_dead_letters()
-    except PenstockError as error:
-        retriable = isinstance(error, BrokerError) and error.retriable
-        content = {"type": type(error).__name__, "text": str(error), "retriable": retriable}
+    except Exception as error:  # noqa: BLE001 - whatever it is, its text must reach the user
+        content = _described(error)
         for shard in range(job.physical.shards):
             yield (shard, ERROR, orjson.dumps(content))
         return
     yield from task.messages
     yield (0, REPORT, orjson.dumps(task.report(), option=orjson.OPT_NON_STR_KEYS))
+
+
+def _described(error: Exception) -> Json:
+    """An error as a message."""
+    if isinstance(error, PenstockError):
+        return {"type": type(error).__name__, "text": str(error), "retriable": error.retriable}
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+    retriable = isinstance(error, OSError | MemoryError)
+    return {
+        "type": "PenstockError",
+        "text": f"expected a task to work; found {text}",
+        "retriable": retriable,
+    }
 
 
 @dataclass
@@ -162,34 +186,47 @@ class _Task:
             check_key=physical.relies_on_key(source),
         )
         inputs: list[list[Any]] = [[] for _ in readers]
+        name, dead = f"{split.topic}/{split.partition}", 0
         if split.start < split.end:
-            chunks = self._timed_chunks(split)
+            chunks = self._timed_chunks(split, reader)
             for rows in reader.rows(chunks):
                 now = self.clock.add("json", self._since)
                 before = self.clock.seconds["operator"]
                 self._take_chunk(source, reader, rows, readers, inputs)
+                dead += len(reader.dead)
+                self.bury(name, reader.dead)
+                reader.dead = []
                 self._since = self.clock.add("steps", now)
                 self.clock.seconds["steps"] -= self.clock.seconds["operator"] - before
-        self.dead[f"{split.topic}/{split.partition}"] += reader.dead
         self._finish(readers, inputs, split.partition, f"{split.topic}/{split.partition:06d}")
         self.sources.append(
             {
                 "topic": split.topic,
                 "partition": split.partition,
-                "newest_us": reader.newest_us
-                if reader.row_count or split.newest_us is not None
-                else None,
+                "newest_us": None if reader.newest_us == NOTHING_YET_US else reader.newest_us,
                 "rows": reader.row_count,
                 "late": reader.late_count,
-                "dead": len(reader.dead),
+                "dead": dead,
+                "lost": reader.lost_count,
             }
         )
 
-    def _timed_chunks(self, split: Split) -> Iterator[Any]:
+    def _timed_chunks(self, split: Split, reader: SourceReader) -> Iterator[Records]:
+        """The split's chunks, without those records that retention has removed meanwhile."""
         chunks = self.log.read(split.topic, split.partition, split.start, split.end)
         while True:
             started, decoded_s = time.perf_counter(), self.log.decode_s
-            chunk = next(chunks, None)
+            try:
+                chunk = next(chunks, None)
+            except BrokerError as error:
+                if error.code != OFFSET_OUT_OF_RANGE or reader.row_count or reader.lost_count:
+                    raise
+                first = self.log.start_offsets([split.topic])[split.topic][split.partition]
+                reader.lost_count = min(first, split.end) - split.start
+                chunks = self.log.read(split.topic, split.partition, first, split.end)
+                if reader.lost_count <= 0:
+                    raise
+                continue
             self._since = self.clock.add("fetch", started)
             self.clock.seconds["decode"] += self.log.decode_s - decoded_s
             self.clock.seconds["fetch"] -= self.log.decode_s - decoded_s
@@ -270,7 +307,9 @@ class _Task:
     def _exchange(self, to: Placed, parts: list[Partials], origin: str) -> None:
         started = time.perf_counter()
         for target, part in enumerate(to.operator.combine(parts).cut(to.shards)):
-            self.messages.append((target, f"{PARTIALS}/{to.id}/{origin}", part.to_bytes()))
+            self.messages.append(
+                (target, f"{PARTIALS}/{self.plan.version}/{to.id}/{origin}", part.to_bytes())
+            )
         self.clock.add("exchange", started)
 
     def step(self, placed: Placed, shard: int, parts: list[Partials]) -> None:
@@ -315,10 +354,11 @@ class _Task:
             else:
                 inputs.append([_evaluate(node, closed, refused)])
         for bad in refused:
-            self.dead[f"{placed.id}/{shard}"] += [
+            letters = [
                 DeadLetter(-1, None, row, self.plan.wall_us // 1_000, bad.reason)
                 for row in encode_rows(bad.rows).cast(pa.binary()).to_pylist()
             ]
+            self.bury(f"{placed.id}/{shard}", letters)
         self._finish(readers, inputs, shard, f"{placed.id}/{shard:06d}")
 
     # -- topics -------------------------------------------------------------------------------------
@@ -326,19 +366,36 @@ class _Task:
     def _write(self, to: OutputNode, tables: list[pa.Table], shard: int) -> None:
         started = time.perf_counter()
         partitions = self.job.output_partitions[to.topic]
-        for outgoing in rows_outgoing(to, tables, partitions, shard):
+        for outgoing in rows_outgoing(
+            to, tables, partitions=partitions, shard=shard, wall_us=self.plan.wall_us
+        ):
             self._send(to.topic, f"{to.topic}/{shard}", outgoing)
         self.clock.add("output", started)
 
+    def bury(self, origin: str, letters: list[DeadLetter]) -> None:
+        """Takes dead letters of later offsets than before; writes them in counts that never differ."""
+        waiting = self.dead[origin]
+        waiting += sorted(letters, key=lambda letter: letter.offset)
+        while len(waiting) >= DEAD_LETTERS_AT_ONCE:
+            self._write_dead_letters(origin, waiting[:DEAD_LETTERS_AT_ONCE])
+            del waiting[:DEAD_LETTERS_AT_ONCE]
+
     def write_dead_letters(self) -> None:
-        started = time.perf_counter()
-        topic = self.job.dead_letter_topic
+        """Writes what is left."""
         for origin, letters in self.dead.items():
             if letters:
-                partitions = self.job.output_partitions[topic]
-                self._send(
-                    topic, f"{topic}/{origin}", dead_letters_outgoing(origin, letters, partitions)
-                )
+                self._write_dead_letters(origin, letters)
+
+    def _write_dead_letters(self, origin: str, letters: list[DeadLetter]) -> None:
+        started = time.perf_counter()
+        topic = self.job.dead_letter_topic
+        outgoing = dead_letters_outgoing(
+            origin,
+            letters,
+            partitions=self.job.output_partitions[topic],
+            wall_us=self.plan.wall_us,
+        )
+        self._send(topic, f"{topic}/{origin}", outgoing)
         self.clock.add("dead letters", started)
 
     def _send(self, topic: str, name: str, outgoing: Outgoing) -> None:

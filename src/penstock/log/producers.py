@@ -25,8 +25,9 @@ idempotence."""
 PRODUCERS_MAX: Final = 10_000
 """Producers remembered per partition; the one that was silent for longest goes first (about 5
 MB)."""
-EXPIRY_MS: Final = 24 * 3600 * 1000
-"""A producer that wrote nothing for a day is forgotten (Kafka's producer.id.expiration.ms)."""
+EXPIRY_MS: Final = 30 * 24 * 3600 * 1000
+"""A producer that wrote nothing for so long is forgotten (Kafka's producer.id.expiration.ms, a day there:
+a pipeline that crashed on a Friday repeats its batch on Monday)."""
 _SEQUENCES: Final = 1 << 31
 
 

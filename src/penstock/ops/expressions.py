@@ -9,9 +9,9 @@ depend on how the log was cut into batches.
 from __future__ import annotations
 
 import atexit
-import functools
+import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import pyarrow as pa
 
@@ -63,21 +63,30 @@ class Expression:
     type: pa.DataType
 
 
-@functools.cache
+_thread = threading.local()
+_opened: list[duckdb.DuckDBPyConnection] = []
+
+
 def connection() -> duckdb.DuckDBPyConnection:
-    """This process's in-memory DuckDB: one thread, no files, no network, UTC."""
+    """This thread's in-memory DuckDB: one core, no files, no network, UTC."""
     import duckdb
 
-    con = duckdb.connect(":memory:")
-    con.execute("SET threads = 1")
-    confine(con)
-    atexit.register(_close)  # or DuckDB complains of what is left when the interpreter ends
-    return con
+    if not hasattr(_thread, "connection"):
+        con = duckdb.connect(":memory:")
+        con.execute("SET threads = 1")
+        confine(con)
+        _thread.connection = con
+        _opened.append(con)
+    return cast("duckdb.DuckDBPyConnection", _thread.connection)
 
 
+@atexit.register
 def _close() -> None:
-    connection().close()
-    connection.cache_clear()
+    """DuckDB complains of what is left when the interpreter ends."""
+    for con in _opened:
+        con.close()
+    _opened.clear()
+    vars(_thread).clear()
 
 
 def confine(con: duckdb.DuckDBPyConnection) -> None:

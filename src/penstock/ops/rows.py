@@ -9,6 +9,7 @@ batch and reported; the rest goes on.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -78,7 +79,17 @@ class MapBatches:
 
     def apply(self, rows: pa.Table) -> tuple[pa.Table, list[Refused]]:
         """What the function gives, checked against the declared schema."""
-        out = self.function(rows)
+        try:
+            out = self.function(rows)
+        except Exception as error:
+            code = getattr(self.function, "__code__", None)
+            frames = traceback.extract_tb(error.__traceback__)
+            own = [frame for frame in frames if code and frame.filename == code.co_filename]
+            place = (own or frames)[-1]
+            raise FlowError(
+                f"expected map_batches({_title(self.function)}) to work; found {type(error).__name__}: "
+                f"{error} ({place.filename}, line {place.lineno})"
+            ) from error
         if not isinstance(out, pa.Table):
             raise FlowError(
                 f"expected map_batches({_title(self.function)}) to give a pyarrow.Table; found {type(out)}"
@@ -93,7 +104,13 @@ class MapBatches:
             )
         hidden = [n for n in out.column_names if n.startswith("$")]
         target = [*self.schema.arrow, *(rows.schema.field(n) for n in hidden)]
-        return out.select([field.name for field in target]).cast(pa.schema(target)), []
+        try:
+            return out.select([field.name for field in target]).cast(pa.schema(target)), []
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            raise FlowError(
+                f"expected map_batches({_title(self.function)}) to give {self.schema.text}; found "
+                f"{out.schema.to_string(show_schema_metadata=False)!r}: {error}"
+            ) from None
 
 
 def _run(rows: pa.Table, query: str, text: str) -> tuple[pa.Table, list[Refused]]:
