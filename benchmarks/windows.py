@@ -109,7 +109,7 @@ def run_side(side: Side, ground: Ground, options: argparse.Namespace) -> dict[st
     command = [*side.command(), "--bootstrap", ground.address, "--topic", ground.topic]
     command += ["--rows", str(ground.workload.rows)]
     command += ["--parallelism", str(ground.workload.partitions)]
-    if side.peer != "flink":
+    if side.peer == "spark":  # Flink has no batches, Penstock its own
         command += ["--per-batch", str(options.per_batch)]
     if side.name == PENSTOCK:
         command.append("--keyed" if ground.workload.keyed else "--no-keyed")
