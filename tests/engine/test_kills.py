@@ -97,15 +97,17 @@ class Pipeline:
         self.start()
 
     def start(self) -> None:
+        self.known: set[psutil.Process] = set()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, stderr=log, start_new_session=True)
 
     def workers(self) -> list[psutil.Process]:
-        """Spark's Python workers."""
+        """Spark's Python workers, and the daemon that forks them: killed, it leaves them orphans."""
         with contextlib.suppress(psutil.NoSuchProcess):
             family = psutil.Process(self.process.pid).children(recursive=True)
-            return [p for p in family if _is_worker(p)]
-        return []
+            self.known |= {p for p in family if _is_worker(p)}
+        self.known = {p for p in self.known if p.is_running()}
+        return sorted(self.known, key=lambda p: p.pid)
 
     def kill_worker(self, chance: random.Random) -> None:
         """Kills one of Spark's Python workers, as soon as there is one."""
