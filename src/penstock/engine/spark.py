@@ -20,7 +20,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,7 +43,9 @@ __all__ = ["SparkHost", "start_session"]
 
 _log = logging.getLogger(__name__)
 
-MESSAGES: Final = "shard int, tag string, blob binary"
+# A message goes in pieces: what the JVM handles in one piece, it copies while the piece grows.
+MESSAGES: Final = "shard int, tag string, message string, piece int, blob binary"
+PIECE_BYTES: Final = 1 << 20
 POLL_S: Final[Any] = 0.1  # of `until` (Spark takes fractions, its annotations do not)
 WAIT_S: Final = 0.5  # of an idle tick: how long a stop or an idle partition may go unnoticed
 TICK_S: Final = 2.0  # batches go on in one tick for so long: a tick costs Spark 90 ms beside them
@@ -54,6 +58,17 @@ JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CHECKPOINT_MANAGER: Final = (
     # Writes each log entry with one rename; half the time of the default (docs/decisions)
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
+_ARROW: Final = pa.schema(
+    [
+        pa.field("shard", pa.int32()),
+        pa.field("tag", pa.string()),
+        pa.field("message", pa.string()),
+        pa.field("piece", pa.int32()),
+        pa.field("blob", pa.binary()),
+    ]
 )
 
 
@@ -84,6 +99,9 @@ def start_session(name: str, master: str | None, folder: Path, *, cores: int) ->
         "spark.sql.session.timeZone": "UTC",
         # Adaptive plans run an exchange before foreachBatch is called: before there is a plan.
         "spark.sql.adaptive.enabled": False,
+        # Partials are narrow already, and this JVM's compiler is not for compressing.
+        "spark.shuffle.compress": False,
+        "spark.shuffle.spill.compress": False,
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
         "spark.sql.streaming.minBatchesToRetain": 2,
         "spark.sql.streaming.numRecentProgressUpdates": 4,
@@ -205,7 +223,7 @@ class SparkHost:
         on_idle: Callable[[], None],
     ) -> None:
         def execute(plan: Plan) -> list[Message]:  # noqa: ARG001 - tasks read it from the store
-            return [(row.shard, row.tag, bytes(row.blob)) for row in frame.collect()]
+            return _joined(frame.collect())
 
         until = time.monotonic() + TICK_S
         while not self._stop.is_set():
@@ -259,11 +277,14 @@ def _shard_stage(
     job: Job, stage: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        shards: dict[int, list[Message]] = {}
-        for batch in batches:
-            columns = [batch.column(i).to_pylist() for i in range(3)]
-            for shard, tag, blob in zip(*columns, strict=True):
-                shards.setdefault(shard, []).append((shard, tag, blob))
+        pieces = (
+            piece
+            for batch in batches
+            for piece in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        )
+        shards: dict[int, list[Message]] = defaultdict(list)
+        for message in _joined(pieces):
+            shards[message[0]].append(message)
         for shard, messages in sorted(shards.items()):
             yield from _batches(run_shard_stage(job, stage, shard, messages))
 
@@ -272,10 +293,26 @@ def _shard_stage(
 
 def _batches(messages: Iterator[Message]) -> Iterator[pa.RecordBatch]:
     for shard, tag, blob in messages:
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([shard], pa.int32()), pa.array([tag]), pa.array([blob], pa.binary())],
-            ["shard", "tag", "blob"],
-        )
+        message = uuid.uuid4().hex
+        for piece, start in enumerate(range(0, max(len(blob), 1), PIECE_BYTES)):
+            row = (shard, tag, message, piece, blob[start : start + PIECE_BYTES])
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([value], type_) for value, type_ in zip(row, _ARROW.types, strict=True)],
+                schema=_ARROW,
+            )
+
+
+def _joined(pieces: Iterable[Any]) -> list[Message]:
+    """The messages of rows of `MESSAGES`, whichever order they came in."""
+    found: dict[str, dict[int, bytes]] = defaultdict(dict)
+    heads: dict[str, tuple[int, str]] = {}
+    for shard, tag, message, piece, blob in pieces:
+        heads[message] = (shard, tag)
+        found[message][piece] = blob
+    return [
+        (*heads[message], b"".join(blob for _, blob in sorted(found[message].items())))
+        for message in heads
+    ]
 
 
 def _short(error: BaseException) -> str:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from penstock.core import vectors
 from penstock.core.delta import WEIGHT
 from penstock.core.keys import hash_columns, shards_of
+from penstock.core.narrow import narrow, widen
 from penstock.core.vectors import Vector
 from penstock.errors import SchemaError
 from penstock.ops.spec import AggregateSpec, Column
@@ -77,9 +78,9 @@ class Partials:
         return [Partials(part) for part in parts]
 
     def to_bytes(self) -> bytes:
-        """One blob: for each table its length (int64) and an Arrow IPC stream."""
+        """One blob: for each table its length (int64) and an Arrow IPC stream of narrow columns."""
         blobs: list[Any] = []
-        for table in self.tables.values():
+        for table in map(narrow, self.tables.values()):
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, table.schema) as stream:
                 stream.write_batch(table)
@@ -266,7 +267,7 @@ def _reduced(
 
 
 def parse_partials(found: Mapping[str, Layout], blob: bytes | memoryview | pa.Buffer) -> Partials:
-    """Reads what `Partials.to_bytes` gave; no copy of the columns.
+    """Reads what `Partials.to_bytes` gave.
 
     Raises:
         SchemaError: the blob is of another operator.
@@ -276,11 +277,12 @@ def parse_partials(found: Mapping[str, Layout], blob: bytes | memoryview | pa.Bu
     for name, layout in found.items():
         size = struct.unpack_from("<q", data, at)[0]
         with pa.ipc.open_stream(data.slice(at + 8, size)) as stream:
-            tables[name] = stream.read_next_batch()
-        if tables[name].schema != layout.schema:
+            found_table = stream.read_next_batch()
+        if found_table.schema.names != layout.schema.names:
             raise SchemaError(
                 f"expected partials with the columns {layout.schema.names}; found "
-                f"{tables[name].schema.names}"
+                f"{found_table.schema.names}"
             )
+        tables[name] = widen(found_table, layout.schema)
         at += 8 + size
     return Partials(tables)
