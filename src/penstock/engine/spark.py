@@ -61,15 +61,14 @@ CHECKPOINT_MANAGER: Final = (
 )
 
 
-_ARROW: Final = pa.schema(
-    [
-        pa.field("shard", pa.int32()),
-        pa.field("tag", pa.string()),
-        pa.field("message", pa.string()),
-        pa.field("piece", pa.int32()),
-        pa.field("blob", pa.binary()),
-    ]
-)
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "shard": pa.int32(),
+    "tag": pa.string(),
+    "message": pa.string(),
+    "piece": pa.int32(),
+    "blob": pa.binary(),
+}
+_ARROW: Final = pa.schema(_TYPES)
 
 
 def start_session(name: str, master: str | None, folder: Path, *, cores: int) -> SparkSession:
