@@ -116,6 +116,18 @@ def test_silent_producers_are_forgotten(log: Partition) -> None:
     assert len(log.producers) == 0
 
 
+def test_recovery_does_not_take_old_events_for_a_silent_producer() -> None:
+    """After a crash, a retry of a batch whose events are long past is still known."""
+    files = MemoryFiles()
+    log = Partition(files, "p", LogConfig(), NOW)
+    log.append(batch(0), NOW)
+    log.append(batch(2), NOW)
+    later = NOW + 2 * EXPIRY_MS
+    again = Partition(files, "p", LogConfig(), later)
+    again.producers.expire(later)
+    assert again.append(batch(2), later).is_duplicate
+
+
 def test_snapshot_round_trip(log: Partition) -> None:
     """A snapshot restores to the same state; a damaged one is refused."""
     data = log.producers.snapshot(20)

@@ -83,6 +83,7 @@ class Partition:
         self.failure: str | None = None
         self.cut_bytes = 0
         self.appended_bytes = 0
+        self._opened_ms = now_ms
         self._files = files
         self._closed: list[Segment] = []  # segments that begin_sync has yet to make durable
         self._names_changed = True
@@ -133,8 +134,10 @@ class Partition:
                     self._closed.insert(0, segment)
 
     def _replay(self, header: Header) -> None:
+        # Nobody knows when the batch was written: its records may tell of any time, so a producer of old
+        # events must not be taken for one that was silent for long.
         if header.producer_id != NO_PRODUCER:
-            self.producers.record(header, header.base_offset, header.max_timestamp)
+            self.producers.record(header, header.base_offset, self._opened_ms)
 
     def _rebuild_producers(self) -> None:
         """The snapshot knows more than the log, which lost its end: only the log counts."""
