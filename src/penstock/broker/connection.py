@@ -22,6 +22,7 @@ from penstock.broker.config import (
     RECEIVE_BYTES_TOTAL_MAX,
     WRITE_BYTES_MAX,
 )
+from penstock.broker.security.model import ANONYMOUS
 from penstock.errors import ProtocolError
 from penstock.wire.batches import Buffer
 
@@ -70,6 +71,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_pumping = False
         self._transport: asyncio.Transport | None = None
         self.peer = ""
+        self.client_host = ""
+        self.principal = ANONYMOUS
         self.local_host = ""
         self.last_active_s = broker.loop.time()
 
@@ -83,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         local = transport.get_extra_info("sockname")
         self.local_host = local[0] if local else ""
         self.peer = f"{name[0]}:{name[1]}" if name else "?"
+        self.client_host = name[0] if name else ""
         if len(self._broker.connections) >= CONNECTIONS_MAX:
             _log.warning("closed %s: expected at most %d connections", self.peer, CONNECTIONS_MAX)
             self.close()

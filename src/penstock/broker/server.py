@@ -33,6 +33,7 @@ from penstock.broker.group_offsets import GroupOffsets
 from penstock.broker.groups import Groups
 from penstock.broker.handlers import API_TABLE, Call
 from penstock.broker.members import GroupState, Reply
+from penstock.broker.security.model import Caller, Operation, ResourceType
 from penstock.broker.stats import Stats
 from penstock.broker.topics import Topics
 from penstock.errors import ProtocolError, SetupError
@@ -325,7 +326,16 @@ class Broker:
         if codec.flexible:
             at = produce.skip_tags(frame, at)
         address = self._advertised(connection)
-        call = Call(self, key, version, client_id, connection.peer.rpartition(":")[0], address)
+        call = Call(
+            self,
+            key,
+            version,
+            client_id,
+            connection.client_host,
+            address,
+            connection,
+            connection.principal,
+        )
         slot = connection.slot()
         answer = api.handle(call, codec.decode(bytes(frame[at:])))
         if inspect.isawaitable(answer):
@@ -342,6 +352,16 @@ class Broker:
         if self.config.advertise is not None:
             return split_address(self.config.advertise)
         return connection.local_host or self.address[0], self.address[1]
+
+    def authorize(
+        self,
+        caller: Caller,  # noqa: ARG002
+        operation: Operation,  # noqa: ARG002
+        resource_type: ResourceType,  # noqa: ARG002
+        name: str,  # noqa: ARG002
+    ) -> bool:
+        """Whether a caller (a `Call`, or a connection) may do something with a resource."""
+        return True  # there is no authorizer yet
 
     def answer_members(self, replies: list[Reply]) -> None:
         """Sends what group members wait for."""

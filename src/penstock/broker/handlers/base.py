@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from penstock.broker.security.model import ANONYMOUS
 from penstock.broker.topics import Hosted, Topic
 
 if TYPE_CHECKING:
+    from penstock.broker.connection import Connection
     from penstock.broker.server import Broker
 
 __all__ = ["Api", "Call", "Fields", "Handler", "hosted", "topic_of"]
@@ -26,6 +28,8 @@ class Call:
     client_id: str
     client_host: str
     address: tuple[str, int]
+    connection: Connection
+    principal: str = ANONYMOUS
 
 
 Handler: TypeAlias = Callable[[Call, Fields], "Fields | Awaitable[Fields]"]
