@@ -149,6 +149,12 @@ def connect() -> Callable[[str], Raw]:
     return Raw
 
 
+@pytest.fixture(scope="module")
+def connect_any() -> Callable[[str], Raw]:
+    """Makes raw connections for fixtures that a module's tests share."""
+    return Raw
+
+
 @pytest.fixture
 def make_batch() -> Callable[..., bytearray]:
     """Makes batches of simple records."""
