@@ -258,3 +258,20 @@ def test_old_versions_are_vacuumed() -> None:
     assert len(files.list("plans")) <= 20
     assert len(files.list("runs")) <= 120
     assert len(run.view("counts").rows()) == 150
+
+
+def test_a_view_row_that_fails_is_counted_as_a_dead_letter() -> None:
+    """A step after an aggregate that can't compute a row buries it, and says so in the counts."""
+    app = ps.App("p")
+    stream = app.stream("t", "x STRING, at TIMESTAMP", time=ps.event_time("at"))
+    per_x = stream.window(ps.tumbling("1 hour")).group_by("x").agg(n=ps.count())
+    numbers = per_x.select("window_end", n="CAST(x AS BIGINT)")
+    app.view("sums", numbers.window(ps.tumbling("1 day")).agg(total=ps.sum("n")))
+    run = ps.testing.run(app)
+    run.send("t", x="1", at="12:00:00")
+    run.send("t", x="two", at="12:00:00")
+    progress = run.step()
+    assert progress is not None
+    assert (progress.rows, progress.dead_rows) == (2, 1)
+    assert [row["total"] for row in run.view("sums").rows()] == [1]
+    assert len(run.dead_letters()) == 1

@@ -323,12 +323,10 @@ class Driver:
                 if source["newest_us"] is not None:
                     newest = content["newest_us"].setdefault(source["topic"], {})
                     newest[str(source["partition"])] = source["newest_us"]
-                for what in ("rows", "late", "dead", "lost"):
-                    by_topic = counts[what]
-                    by_topic[source["topic"]] = by_topic.get(source["topic"], 0) + source[what]
-            for name, late in report["late"].items():
-                by_view = counts["late_by_view"]
-                by_view[name] = by_view.get(name, 0) + late
+                for what in ("rows", "late", "lost"):
+                    _add(counts[what], {source["topic"]: source[what]})
+            _add(counts["dead"], report["dead"])
+            _add(counts["late_by_view"], report["late"])
             for operator, traces in report["traces"].items():
                 content["operators"][operator]["traces"] |= traces
             for name, writer in report["writers"].items():
@@ -366,7 +364,7 @@ class Driver:
             rows=sum(entry["rows"] for entry in sources.values()),
             late_rows=sum(s["late"] for report in reports for s in report["sources"]),
             lost_rows=sum(s["lost"] for report in reports for s in report["sources"]),
-            dead_rows=sum(s["dead"] for report in reports for s in report["sources"]),
+            dead_rows=sum(sum(report["dead"].values()) for report in reports),
             sources=sources,
             seconds=seconds,
         )
@@ -393,6 +391,11 @@ def _first_version(physical: Physical) -> Json:
         "writers": {},
         "counts": {"rows": {}, "dead": {}, "late": {}, "lost": {}, "late_by_view": {}},
     }
+
+
+def _add(to: dict[str, int], more: dict[str, int]) -> None:
+    for name, count in more.items():
+        to[name] = to.get(name, 0) + count
 
 
 def _closes(window: Window, before_us: int | None, now_us: int | None) -> bool:

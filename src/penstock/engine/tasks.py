@@ -167,7 +167,8 @@ class _Task:
         self.sources: list[Json] = []
         self.writers: dict[str, Writer] = {}
         self.late: dict[str, int] = defaultdict(int)
-        self.dead: dict[str, list[DeadLetter]] = defaultdict(list)
+        self.dead: dict[str, list[DeadLetter]] = defaultdict(list)  # waiting, by origin
+        self.dead_count: dict[str, int] = defaultdict(int)  # by the topic that they are of
         self.clock = _Clock()
         self._since = started
         self.clock.add("open", started)
@@ -186,15 +187,14 @@ class _Task:
             check_key=physical.relies_on_key(source),
         )
         inputs: list[list[Any]] = [[] for _ in readers]
-        name, dead = f"{split.topic}/{split.partition}", 0
+        name = f"{split.topic}/{split.partition}"
         if split.start < split.end:
             chunks = self._timed_chunks(split, reader)
             for rows in reader.rows(chunks):
                 now = self.clock.add("json", self._since)
                 before = self.clock.seconds["operator"]
                 self._take_chunk(source, reader, rows, readers, inputs)
-                dead += len(reader.dead)
-                self.bury(name, reader.dead)
+                self.bury(split.topic, name, reader.dead)
                 reader.dead = []
                 self._since = self.clock.add("steps", now)
                 self.clock.seconds["steps"] -= self.clock.seconds["operator"] - before
@@ -206,7 +206,6 @@ class _Task:
                 "newest_us": None if reader.newest_us == NOTHING_YET_US else reader.newest_us,
                 "rows": reader.row_count,
                 "late": reader.late_count,
-                "dead": dead,
                 "lost": reader.lost_count,
             }
         )
@@ -358,7 +357,7 @@ class _Task:
                 DeadLetter(-1, None, row, self.plan.wall_us // 1_000, bad.reason)
                 for row in encode_rows(bad.rows).cast(pa.binary()).to_pylist()
             ]
-            self.bury(f"{placed.id}/{shard}", letters)
+            self.bury(source_of(placed.node).topic, f"{placed.id}/{shard}", letters)
         self._finish(readers, inputs, shard, f"{placed.id}/{shard:06d}")
 
     # -- topics -------------------------------------------------------------------------------------
@@ -372,8 +371,9 @@ class _Task:
             self._send(to.topic, f"{to.topic}/{shard}", outgoing)
         self.clock.add("output", started)
 
-    def bury(self, origin: str, letters: list[DeadLetter]) -> None:
+    def bury(self, topic: str, origin: str, letters: list[DeadLetter]) -> None:
         """Takes dead letters of later offsets than before; writes them in counts that never differ."""
+        self.dead_count[topic] += len(letters)
         waiting = self.dead[origin]
         waiting += sorted(letters, key=lambda letter: letter.offset)
         while len(waiting) >= DEAD_LETTERS_AT_ONCE:
@@ -412,6 +412,7 @@ class _Task:
             "sources": self.sources,
             "writers": {n: {"next_sequence": w.next_sequence} for n, w in self.writers.items()},
             "late": self.late,
+            "dead": self.dead_count,
             "seconds": self.clock.seconds,
         }
 
