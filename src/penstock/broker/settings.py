@@ -56,6 +56,7 @@ class Setting:
 
 
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
+FLAG: Final = ("true", "false")
 
 TOPIC_SETTINGS: Final[dict[str, Setting]] = {
     one.name: one
@@ -74,8 +75,24 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
         Setting("follower.replication.throttled.replicas", LIST, ""),
         Setting("index.interval.bytes", INT, "16384"),
         Setting("leader.replication.throttled.replicas", LIST, ""),
-        Setting("local.retention.bytes", LONG, "-2"),
-        Setting("local.retention.ms", LONG, "-2"),
+        Setting(
+            "local.retention.bytes",
+            LONG,
+            "-2",
+            minimum=-2,
+            field="local_retention_bytes",
+            doc="Bytes per partition that stay on the local disk once the tier has them; -2: as "
+            "retention.bytes.",
+        ),
+        Setting(
+            "local.retention.ms",
+            LONG,
+            "-2",
+            minimum=-2,
+            field="local_retention_ms",
+            doc="How long records stay on the local disk once the tier has them; -2: as "
+            "retention.ms.",
+        ),
         Setting("max.compaction.lag.ms", LONG, str(_INT64_MAX)),
         Setting(
             "max.message.bytes",
@@ -111,7 +128,30 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
         Setting("min.compaction.lag.ms", LONG, "0"),
         Setting("min.insync.replicas", INT, "1"),
         Setting("preallocate", BOOLEAN, "false"),
-        Setting("remote.storage.enable", BOOLEAN, "false"),
+        Setting(
+            "remote.log.copy.disable",
+            BOOLEAN,
+            "false",
+            values=FLAG,
+            field="remote_copy_disable",
+            doc="Copies nothing more to the tier; what is there stays readable.",
+        ),
+        Setting(
+            "remote.log.delete.on.disable",
+            BOOLEAN,
+            "false",
+            values=FLAG,
+            field="remote_delete_on_disable",
+            doc="Permits to switch remote.storage.enable off, which deletes what is in the tier.",
+        ),
+        Setting(
+            "remote.storage.enable",
+            BOOLEAN,
+            "false",
+            values=FLAG,
+            field="remote_storage",
+            doc="Whether closed segments are copied to the broker's tier.",
+        ),
         Setting(
             "retention.bytes",
             LONG,
@@ -201,6 +241,7 @@ def validate(name: str, value: str | None) -> str:
             )
         return setting.default
     if setting.values:
+        value = value.strip().lower() if setting.values == FLAG else value
         if value not in setting.values:
             raise SettingError(
                 f"expected {name} to be one of {', '.join(setting.values)}; found {value!r}"
@@ -224,6 +265,8 @@ def log_config(settings: Mapping[str, str]) -> LogConfig:
         field = TOPIC_SETTINGS[name].field
         if field == "append_time":
             fields[field] = value == "LogAppendTime"
+        elif field is not None and TOPIC_SETTINGS[name].values == FLAG:
+            fields[field] = value == "true"
         elif field is not None:
             fields[field] = int(value)
     return LogConfig(**fields)

@@ -8,6 +8,7 @@ from penstock.log.errors import AppendError, OffsetRangeError, Refusal, StorageE
 from penstock.log.files import LocalFiles, LogFile, LogFiles
 from penstock.log.journal import Journal
 from penstock.log.partition import Appended, Partition, SyncTask
+from penstock.log.tier import Manifest, NotLoadedError, RemoteSegment, SegmentInfo, Tier
 from penstock.log.validation import LogConfig
 
 __all__ = [
@@ -18,9 +19,14 @@ __all__ = [
     "LogConfig",
     "LogFile",
     "LogFiles",
+    "Manifest",
+    "NotLoadedError",
     "OffsetRangeError",
     "Partition",
     "Refusal",
+    "RemoteSegment",
+    "SegmentInfo",
     "StorageError",
     "SyncTask",
+    "Tier",
 ]

@@ -4,10 +4,11 @@
     DIRECTORY/00000000000000000000.index    sparse index and checkpoint of that segment
     DIRECTORY/producers                     idempotent producers as of some offset
     DIRECTORY/start                         log start offset, once records were deleted
+    DIRECTORY/tier                          segments that lie in object storage, once there are any
 
 Invariant: segments are contiguous; `start_offset <= end_offset`; a batch is in the log as a whole
 or not at all; a batch that was reported durable survives any crash. All but the last segment are
-closed.
+closed. Where the oldest lie in a tier only, local segments follow on them without a gap.
 
 An append writes to the page cache. `begin_sync`, the returned task's `run` (in any thread) and
 `end_sync` make it durable, and from time to time write a checkpoint, so that recovery scans little.
@@ -30,6 +31,7 @@ from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.files import LogFile, LogFiles
 from penstock.log.producers import Producers
 from penstock.log.segment import LEADER_EPOCH, Segment
+from penstock.log.tier import Manifest, RemoteSegment, SegmentInfo, Tier
 from penstock.log.validation import LogConfig, validate
 from penstock.wire import batches
 from penstock.wire.batches import NO_PRODUCER, Buffer, Header
@@ -40,6 +42,8 @@ CHECKPOINT_BYTES: Final = 64 << 20
 """Bytes appended between two checkpoints: what recovery has to scan after a crash (about 50 ms)."""
 RELATIVE_OFFSETS_MAX: Final = (1 << 31) - 1
 """Most offsets in a segment, as in Kafka."""
+SAME_AS_WHOLE: Final = -2
+"""Kafka's value of a local retention that is the whole log's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class Partition:
         self.cut_bytes = 0
         self.appended_bytes = 0
         self._opened_ms = now_ms
+        self.tier: Tier | None = None
         self._files = files
         self._closed: list[Segment] = []  # segments that begin_sync has yet to make durable
         self._names_changed = True
@@ -96,16 +101,19 @@ class Partition:
 
     def _recover(self, now_ms: int) -> None:
         names = self._files.list(self.directory)
+        self.remote = Manifest.restore(self._files.load(self.manifest_path)) or Manifest()
+        names = self._without_dropped(names)
         bases = sorted(int(name[:-4]) for name in names if name.endswith(".log"))
         stored_start = self._load_start()
         self.start_offset = stored_start or 0
         restored = Producers.restore(self._files.load(f"{self.directory}/producers"))
         self.producers, from_offset = restored or (Producers(), 0)
         self.segments: list[Segment] = []
-        if bases and stored_start is not None and bases[0] > stored_start:
+        tiered_upto = self.remote.end_offset
+        if bases and stored_start is not None and bases[0] > max(stored_start, tiered_upto):
             self._set_aside_from(bases[0])
             bases = []
-        for base in bases or [self.start_offset]:
+        for base in bases or [max(self.start_offset, tiered_upto)]:
             if self.segments and base != self.segments[-1].next_offset:
                 self._set_aside_from(base)
                 break
@@ -117,10 +125,22 @@ class Partition:
                 self._files.delete(f"{self.directory}/{name}")
         if from_offset > self.end_offset:
             self._rebuild_producers()
-        self.start_offset = max(self.start_offset, self.segments[0].base_offset)
+        first = self.remote.start_offset if self.remote.segments else self.segments[0].base_offset
+        self.start_offset = max(self.start_offset, first)
         self._distrust()
-        if self.start_offset > self.end_offset:
-            self._start_again(now_ms)
+        if max(self.start_offset, tiered_upto) > self.end_offset:
+            self._start_again(max(self.start_offset, tiered_upto), now_ms)
+
+    def _without_dropped(self, names: list[str]) -> list[str]:
+        """Removes what `drop_local` was about to remove: the tier has it."""
+        kept = []
+        for name in names:
+            stem = name.partition(".")[0]
+            if stem.isdigit() and int(stem) < self.remote.local_start_offset:
+                self._files.delete(f"{self.directory}/{name}")
+            else:
+                kept.append(name)
+        return kept
 
     def _distrust(self) -> None:
         """What no checkpoint vouches for may be in the page cache only: it awaits a sync."""
@@ -161,12 +181,12 @@ class Partition:
             elif suffix == "index" and int(stem) >= base:
                 self._files.delete(path)
 
-    def _start_again(self, now_ms: int) -> None:
-        """Records up to the start offset are gone for good, so offsets go on from there."""
+    def _start_again(self, offset: int, now_ms: int) -> None:
+        """Local records up to an offset are gone, or in the tier; offsets go on from there."""
         for segment in self.segments:
             self._delete_files(segment)
-        self.segments = [Segment(self._files, self.directory, self.start_offset, now_ms)]
-        self._closed, self.durable_offset = [], self.start_offset
+        self.segments = [Segment(self._files, self.directory, offset, now_ms)]
+        self._closed, self.durable_offset = [], offset
 
     def _load_start(self) -> int | None:
         """The stored start, 0 where none was ever stored, None where it can't be read."""
@@ -195,8 +215,18 @@ class Partition:
 
     @property
     def size(self) -> int:
-        """Bytes in the log."""
+        """Bytes in the log's local segments."""
         return sum(segment.size for segment in self.segments)
+
+    @property
+    def manifest_path(self) -> str:
+        """Where the list of remote segments is kept."""
+        return f"{self.directory}/tier"
+
+    @property
+    def local_start_offset(self) -> int:
+        """The first offset that is on the local disk; what lies below is in the tier."""
+        return max(self.start_offset, self.segments[0].base_offset)
 
     # -- appending ---------------------------------------------------------------------------------
 
@@ -335,8 +365,20 @@ class Partition:
     # -- reading -----------------------------------------------------------------------------------
 
     def _segment_of(self, offset: int) -> Segment:
+        if offset < self.segments[0].base_offset:
+            remote = self.remote.segment_of(offset)
+            if remote is not None:
+                return self._open_remote(remote)
         found = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
         return self.segments[max(found - 1, 0)]
+
+    def _open_remote(self, remote: RemoteSegment) -> Segment:
+        if self.tier is None:
+            raise StorageError(
+                f"expected a broker with the object storage that holds {remote.name}, found none; "
+                "start it with --tier"
+            )
+        return self.tier.open(remote)
 
     def check_offset(self, offset: int) -> None:
         """Raises OffsetRangeError unless a read may start at `offset`."""
@@ -356,6 +398,7 @@ class Partition:
         Raises:
             OffsetRangeError: the offset is below the log's start or beyond its end.
             StorageError: the disk failed.
+            NotLoadedError: the bytes lie in the tier, and aren't at hand.
         """
         self.check_offset(offset)
         try:
@@ -367,12 +410,30 @@ class Partition:
         """Bytes that a reader at `offset` has before it."""
         if offset >= self.end_offset:
             return 0
+        if offset < self.segments[0].base_offset:  # whole segments: what is known without a read
+            tiered = [one for one in self._tiered() if one.next_offset > offset]
+            return sum(one.size for one in tiered) + self.size
         segment = self._segment_of(offset)
         later = sum(one.size for one in self.segments if one.base_offset > segment.base_offset)
         return segment.size - segment.locate(offset) + later
 
+    def _tiered(self) -> list[RemoteSegment]:
+        """The segments that lie in the tier only, or before the log's start."""
+        local_from = self.segments[0].base_offset
+        return [one for one in self.remote.segments if one.next_offset <= local_from]
+
     def find_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Offset and time (ms) of the first record at or after the time; None if there is none."""
+        """Offset and time (ms) of the first record at or after the time; None if there is none.
+
+        Raises:
+            NotLoadedError: the answer lies in the tier, and isn't at hand.
+        """
+        for remote in self._tiered():
+            if remote.max_timestamp < timestamp_ms or remote.next_offset <= self.start_offset:
+                continue
+            found = self._open_remote(remote).find_time(timestamp_ms, self.start_offset)
+            if found is not None:
+                return found
         for segment in self.segments:
             found = segment.find_time(timestamp_ms, self.start_offset)
             if found is not None:
@@ -381,7 +442,8 @@ class Partition:
 
     def find_latest_time(self) -> tuple[int, int] | None:
         """Offset and time (ms) of the first record with the greatest time; None if log is empty."""
-        times = [one.max_timestamp for one in self.segments if one.next_offset > self.start_offset]
+        pieces: list[Segment | RemoteSegment] = [*self._tiered(), *self.segments]
+        times = [one.max_timestamp for one in pieces if one.next_offset > self.start_offset]
         newest = max(times, default=-1)
         while newest >= 0 and self.start_offset < self.end_offset:
             found = self.find_time(newest)
@@ -393,7 +455,8 @@ class Partition:
     def _newest_after_start(self) -> int:
         """The greatest time at or after the start, where the segment's own lies before it."""
         newest = -1
-        for segment in self.segments:
+        tiered = [one for one in self._tiered() if one.next_offset > self.start_offset]
+        for segment in [*(self._open_remote(one) for one in tiered), *self.segments]:
             if segment.next_offset <= self.start_offset:
                 continue
             for position, header in segment.headers(segment.index.at_offset(self.start_offset)):
@@ -432,8 +495,15 @@ class Partition:
         """
         config = self.config
         keep_from = self.start_offset
-        excess = self.size - config.retention_bytes if config.retention_bytes >= 0 else 0
-        for segment in self.segments:
+        kept_from = self.remote.end_offset if self.remote.segments else 0
+        local = [one for one in self.segments if one.base_offset >= kept_from or one is self.active]
+        pieces: list[Segment | RemoteSegment] = [
+            *(one for one in self.remote.segments if one.next_offset > self.start_offset),
+            *local,
+        ]
+        size = sum(one.size for one in pieces)
+        excess = size - config.retention_bytes if config.retention_bytes >= 0 else 0
+        for segment in pieces:
             too_old = config.retention_ms >= 0 and (
                 segment.max_timestamp >= 0 and now_ms - segment.max_timestamp > config.retention_ms
             )
@@ -461,6 +531,50 @@ class Partition:
         self._files.delete(segment.index_path)
         self._files.delete(segment.path)
 
+    # -- tiering -----------------------------------------------------------------------------------
+
+    def closed_segments(self) -> list[SegmentInfo]:
+        """The local segments that are closed and durable, oldest first: they never change."""
+        return [
+            SegmentInfo(
+                one.base_offset,
+                one.next_offset,
+                one.size,
+                one.max_timestamp,
+                one.created_ms,
+                one.path,
+                one.checkpoint(),
+            )
+            for one in self.segments[:-1]
+            if one.next_offset <= self.durable_offset and one not in self._closed
+        ]
+
+    def local_retention_offset(self, now_ms: int) -> int:
+        """Up to where local retention no longer keeps what the tier has as well."""
+        config = self.config
+        bytes_max, age_ms_max = config.local_retention_bytes, config.local_retention_ms
+        bytes_max = config.retention_bytes if bytes_max == SAME_AS_WHOLE else bytes_max
+        age_ms_max = config.retention_ms if age_ms_max == SAME_AS_WHOLE else age_ms_max
+        excess = self.size - bytes_max if bytes_max >= 0 else 0
+        upto = self.segments[0].base_offset
+        for segment in self.segments[:-1]:
+            too_old = age_ms_max >= 0 and now_ms - segment.max_timestamp > age_ms_max
+            too_large = 0 < segment.size <= excess
+            if segment.next_offset > self.remote.end_offset or not (too_old or too_large):
+                break
+            excess -= segment.size
+            upto = segment.next_offset
+        return upto
+
+    def drop_local(self, before_offset: int) -> None:
+        """Forgets the local segments that end at or before an offset: the tier has them.
+
+        The manifest on disk must say so already (`Manifest.dropped`).
+        """
+        assert before_offset <= min(self.remote.end_offset, self.remote.local_start_offset)
+        while len(self.segments) > 1 and self.segments[0].next_offset <= before_offset:
+            self._delete_files(self.segments.pop(0))
+
     # -- invariants --------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -470,6 +584,11 @@ class Partition:
             assert before.next_offset == after.base_offset
         for segment in self.segments:
             segment.check()
-        assert self.segments[0].base_offset <= self.start_offset <= self.end_offset
+        self.remote.check()
+        first = self.segments[0].base_offset
+        if self.remote.segments:
+            assert first <= self.remote.end_offset <= self.active.base_offset
+            first = min(first, self.remote.start_offset)
+        assert first <= self.start_offset <= self.end_offset
         assert self.durable_offset <= self.end_offset
         self.producers.check_invariants(self.end_offset)

@@ -27,6 +27,11 @@ class LogConfig:
     append_time: bool = False
     timestamp_before_max_ms: int = (1 << 63) - 1
     timestamp_after_max_ms: int = 3600 * 1000
+    remote_storage: bool = False
+    remote_copy_disable: bool = False
+    remote_delete_on_disable: bool = False
+    local_retention_bytes: int = -2  # -2: as the whole log's
+    local_retention_ms: int = -2
 
 
 def validate(batch: Buffer, config: LogConfig, now_ms: int) -> Header:
