@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "topics": ("penstock.cli.topics", "topics", "List, create, describe and delete topics."),
     "produce": ("penstock.cli.produce", "produce", "Send lines to a topic."),
     "consume": ("penstock.cli.consume", "consume", "Print a topic's records."),
+    "dlq": ("penstock.cli.dlq", "dlq", "Look at dead letters; mend, replay, drop them."),
     "broker": ("penstock.cli.broker", "broker", "Run the log's server alone."),
     "ui": ("penstock.cli.ui", "ui", "Serve the live page of a pipeline that runs elsewhere."),
     "version": ("penstock.cli.version", "version", "Print versions."),

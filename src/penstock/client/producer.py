@@ -98,7 +98,7 @@ class Producer:
         values: pa.Array[Any] | pa.ChunkedArray[Any],
         timestamps_ms: npt.NDArray[np.int64],
         *,
-        headers: Sequence[Headers] | None = None,
+        headers: Sequence[Headers] | pa.Array[Any] | None = None,
         producer_id: int | None = None,
         producer_epoch: int = 0,
         base_sequence: int = 0,
@@ -115,7 +115,7 @@ class Producer:
             keys: binary or string, or None where all are null.
             values: binary or string.
             timestamps_ms: int64[n].
-            headers: one sequence of (name, value) per record.
+            headers: one sequence of (name, value) per record, or `wire.headers.raw_headers`.
             producer_id: of an idempotent producer.
             producer_epoch: its epoch; the leader refuses older ones than it has seen.
             base_sequence: the first record's sequence number.

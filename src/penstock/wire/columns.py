@@ -102,11 +102,11 @@ class Records:
 
     def keys(self) -> pa.BinaryArray:
         """A copy of the keys."""
-        return _gather(self.buffer, self.key_start, self.key_length)
+        return gather_column(self.buffer, self.key_start, self.key_length)
 
     def values(self) -> pa.BinaryArray:
         """A copy of the values."""
-        return _gather(self.buffer, self.value_start, self.value_length)
+        return gather_column(self.buffer, self.value_start, self.value_length)
 
     def to_arrow(self) -> pa.RecordBatch:
         """A copy as columns `key`, `value` (binary), `offset` (int64), `timestamp` (ms, UTC).
@@ -237,7 +237,7 @@ def encode(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
-    headers: Sequence[Headers] | None = None,
+    headers: Sequence[Headers] | pa.Array[Any] | None = None,
 ) -> list[memoryview]:
     """Encodes columns as record batches.
 
@@ -253,7 +253,8 @@ def encode(
         producer_id: of an idempotent producer, or -1.
         producer_epoch: its epoch.
         base_sequence: the first record's sequence number, or -1.
-        headers: one sequence of (name, value) per record; this takes a slower path.
+        headers: one sequence of (name, value) per record, which takes a slower path; or what
+            `wire.headers.raw_headers` gave.
 
     Raises:
         UserError: the columns differ in length or type.
@@ -383,7 +384,7 @@ def _unpack_batch(data: Bytes, table: Int64s, i: int, codec: int, bytes_max: int
         ) from e
 
 
-def _gather(buffer: Bytes, start: Int64s, length: Int32s) -> pa.BinaryArray:
+def gather_column(buffer: Bytes, start: Int64s, length: Int32s) -> pa.BinaryArray:
     """An Arrow array with a copy of these values."""
     n = len(start)
     start, length = np.ascontiguousarray(start), np.ascontiguousarray(length)
@@ -446,10 +447,10 @@ def _data_bytes(column: _Column) -> int:
     return int(column[0][-1]) - int(column[0][0])
 
 
-def _encode_headers(headers: Sequence[Headers] | None) -> pa.Array[Any] | None:
+def _encode_headers(headers: Sequence[Headers] | pa.Array[Any] | None) -> pa.Array[Any] | None:
     """Each record's headers as they stand in a record."""
-    if headers is None:
-        return None
+    if headers is None or isinstance(headers, pa.Array):
+        return headers
     return pa.array([_header_bytes(pairs) for pairs in headers], pa.binary())
 
 

@@ -1,0 +1,97 @@
+"""Headers of records as columns: where one of a name lies, and all of a record's as they stand.
+
+`decode` leaves headers alone, for few readers want them. Who does asks here, for all records at
+once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numba import njit, types
+
+from penstock.errors import CorruptError
+from penstock.wire import kernels
+from penstock.wire.columns import Records, gather_column
+
+_READ, _READ64, _READ32 = kernels._READ, kernels._READ64, kernels._READ32  # noqa: SLF001
+_varint = kernels._varint  # noqa: SLF001 - one reader of varints for all kernels
+
+__all__ = ["header_values", "raw_headers"]
+
+
+@njit(
+    types.int64(_READ, _READ64, _READ32, _READ, types.int64[::1], types.int32[::1]),
+    cache=True,
+    nogil=True,
+)
+def _walk(  # type: ignore[no-untyped-def]
+    b, value_start, value_length, name, start, length
+):
+    """Walks each record's headers; the index of the first whose lengths make no sense, or -1.
+
+    With a name, `start` and `length` say where the last value of that name lies (length -1: there is
+    none, or it is null); with an empty one, where all of the record's headers lie.
+    """
+    end = len(b)
+    for i in range(len(value_start)):
+        begin = value_start[i] + max(value_length[i], 0)
+        start[i] = begin
+        length[i] = -1
+        count, p = _varint(b, begin, end)
+        if p < 0 or count < 0:
+            return i
+        for _ in range(count):
+            size, p = _varint(b, p, end)
+            if p < 0 or size < 0 or size > end - p:
+                return i
+            same = size == len(name) and size > 0
+            if same:
+                for k in range(size):
+                    if b[p + k] != name[k]:
+                        same = False
+                        break
+            p += size
+            size, p = _varint(b, p, end)
+            if p < 0 or size > end - p:
+                return i
+            if same:
+                start[i] = p
+                length[i] = max(size, -1)
+            p += max(size, 0)
+        if len(name) == 0:
+            length[i] = p - begin
+    return -1
+
+
+def header_values(records: Records, name: str) -> pa.BinaryArray:
+    """The last value of the header of that name of each record; null where there is none.
+
+    >>> from penstock.wire.columns import decode, encode
+    >>> batch = encode(None, pa.array([b"v"]), np.zeros(1, np.int64), headers=[[("h", b"x")]])
+    >>> header_values(decode(batch[0]), "h").to_pylist()
+    [b'x']
+    """
+    return _column(records, name.encode())
+
+
+def raw_headers(records: Records) -> pa.BinaryArray | None:
+    """Each record's headers as they stand in it (what `encode` takes); None if there are none."""
+    found = _column(records, b"")
+    return None if found.equals(pa.array([b"\0"] * len(found), pa.binary())) else found
+
+
+def _column(records: Records, name: bytes) -> pa.BinaryArray:
+    n = len(records)
+    start, length = np.empty(n, np.int64), np.empty(n, np.int32)
+    value_start = np.ascontiguousarray(records.value_start)
+    value_length = np.ascontiguousarray(records.value_length)
+    wrong = _walk(
+        records.buffer, value_start, value_length, np.frombuffer(name, np.uint8), start, length
+    )
+    if wrong >= 0:
+        raise CorruptError(
+            f"expected headers within the record at offset {int(records.offset[wrong])}, found "
+            "that their lengths don't fit; read past it, or restore the log from a copy"
+        )
+    return gather_column(records.buffer, start, length)
