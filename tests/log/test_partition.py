@@ -184,7 +184,7 @@ def test_crashes_lose_nothing_durable(data: st.DataObject, seed: int) -> None:
                 sequences = naive_sequences(model)
         log.check()
         assert read_all(log) == model
-        assert {one: last + 1 for one, _, last, _ in log.producers.describe()} == sequences
+        assert {one[0]: one.last_sequence + 1 for one in log.producers.describe()} == sequences
 
 
 def naive_sequences(model: list[bytes]) -> dict[int, int]:
@@ -304,7 +304,7 @@ def test_invalid_batches_are_refused(files: LogFiles) -> None:
     assert refusal(log, batch() + batch()) is Refusal.INVALID_RECORD
     assert refusal(log, batch(1, 600)) is Refusal.MESSAGE_TOO_LARGE
     assert refusal(log, batch(attributes=0x20)) is Refusal.INVALID_RECORD
-    assert refusal(log, batch(attributes=0x10)) is Refusal.INVALID_TXN_STATE
+    assert refusal(log, batch(attributes=0x10)) is Refusal.INVALID_RECORD
     assert refusal(log, batch(attributes=0x07)) is Refusal.UNSUPPORTED_COMPRESSION_TYPE
     assert refusal(log, batch(first_ms=NOW + 3_700_000)) is Refusal.INVALID_TIMESTAMP
     assert refusal(log, batch(0)) is Refusal.INVALID_RECORD

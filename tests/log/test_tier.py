@@ -26,7 +26,7 @@ class MemoryTier:
 
     def open(self, segment: RemoteSegment) -> Segment:
         found = Segment(self.files, "tier", segment.base_offset, NOW)
-        found.recover(lambda _: None, segment.next_offset)
+        found.recover(lambda *_: None, segment.next_offset)
         return found
 
 

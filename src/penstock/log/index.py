@@ -9,10 +9,12 @@ On disk (`BASE.index`, replaced as a whole) the index is also the segment's chec
 below `valid_bytes` were whole, checked and durable when it was written, so recovery scans only what
 follows.
 
-    8  magic "pslogix1"
+    8  magic "pslogix2"
     8  valid bytes      8  next offset      8  max timestamp      8  created (ms)
-    4  entries          4  CRC-32C of the entries     4  CRC-32C of the 48 bytes before it
+    4  entries          4  aborted transactions (see `penstock.log.markers`)
+    4  CRC-32C of what follows this head      4  CRC-32C of the head so far
        entries x (offsets, positions, times), int64 little-endian, column by column
+       aborted x (producers, first, last, stable), likewise
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from typing import Final
 
 from crc32c import crc32c
 
+from penstock.log.markers import ENTRY_BYTES, AbortedIndex
+
 __all__ = ["INTERVAL_BYTES", "NO_TIME", "Checkpoint", "SparseIndex"]
 
 INTERVAL_BYTES: Final = 16 << 10
@@ -33,8 +37,8 @@ INTERVAL_BYTES: Final = 16 << 10
 segment has an index of 1.5 MB."""
 NO_TIME: Final = -1
 
-_MAGIC: Final = b"pslogix1"
-_HEAD = struct.Struct("<8sqqqqIII")
+_MAGIC: Final = b"pslogix2"
+_HEAD = struct.Struct("<8sqqqqIIII")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +87,10 @@ class SparseIndex:
         found = bisect_right(self.positions, limit)
         return (self.positions[found - 1], self.offsets[found - 1]) if found else (0, -1)
 
-    def dump(self, checkpoint: Checkpoint) -> bytes:
+    def dump(self, checkpoint: Checkpoint, aborted: AbortedIndex) -> bytes:
         """The index file's bytes."""
         columns = (self.offsets, self.positions, self.times)
-        entries = b"".join(_little(one).tobytes() for one in columns)
+        entries = b"".join(_little(one).tobytes() for one in columns) + aborted.dump()
         head = _HEAD.pack(
             _MAGIC,
             checkpoint.valid_bytes,
@@ -94,27 +98,31 @@ class SparseIndex:
             checkpoint.max_timestamp,
             checkpoint.created_ms,
             len(self),
+            len(aborted),
             crc32c(entries),
             0,
         )[:-4]
         return head + struct.pack("<I", crc32c(head)) + entries
 
     @classmethod
-    def load(cls, data: bytes | None) -> tuple[SparseIndex, Checkpoint] | None:
+    def load(cls, data: bytes | None) -> tuple[SparseIndex, Checkpoint, AbortedIndex] | None:
         """The index in a file's bytes; None where it is missing or damaged."""
         if data is None or len(data) < _HEAD.size:
             return None
-        magic, valid, next_offset, newest, created, count, crc, head_crc = _HEAD.unpack_from(data)
+        magic, valid, next_offset, newest, created, count, aborted, crc, head_crc = (
+            _HEAD.unpack_from(data)
+        )
         entries = data[_HEAD.size :]
         if magic != _MAGIC or head_crc != crc32c(data[: _HEAD.size - 4]):
             return None
-        if len(entries) != 24 * count or crc != crc32c(entries):
+        if len(entries) != 24 * count + ENTRY_BYTES * aborted or crc != crc32c(entries):
             return None
         index = cls()
         for number, column in enumerate((index.offsets, index.positions, index.times)):
             column.frombytes(entries[8 * count * number : 8 * count * (number + 1)])
             _little(column)
-        return index, Checkpoint(valid, next_offset, newest, created)
+        checkpoint = Checkpoint(valid, next_offset, newest, created)
+        return index, checkpoint, AbortedIndex.load(entries[24 * count :])
 
     def check(self, size: int) -> None:
         """Asserts the invariant for a segment of `size` bytes."""

@@ -2,13 +2,15 @@
 
     DIRECTORY/00000000000000000000.log      record batches, as they came, base offsets patched
     DIRECTORY/00000000000000000000.index    sparse index and checkpoint of that segment
-    DIRECTORY/producers                     idempotent producers as of some offset
+    DIRECTORY/producers                     producers and open transactions as of some offset
     DIRECTORY/start                         log start offset, once records were deleted
     DIRECTORY/tier                          segments that lie in object storage, once there are any
 
-Invariant: segments are contiguous; `start_offset <= end_offset`; a batch is in the log as a whole
-or not at all; a batch that was reported durable survives any crash. All but the last segment are
-closed. Where the oldest lie in a tier only, local segments follow on them without a gap.
+Invariant: segments are contiguous; `start_offset <= last_stable_offset <= end_offset`; a batch is in
+the log as a whole or not at all; a batch that was reported durable survives any crash. All but the
+last segment are closed. Where the oldest lie in a tier only, local segments follow on them without a
+gap. The index of aborted transactions is a function of the batches, like the producers' state; each
+segment's part of it is kept in the segment's index file.
 
 An append writes to the page cache. `begin_sync`, the returned task's `run` (in any thread) and
 `end_sync` make it durable, and from time to time write a checkpoint, so that recovery scans little.
@@ -29,6 +31,7 @@ from crc32c import crc32c
 
 from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.files import LogFile, LogFiles
+from penstock.log.markers import Aborted, AbortedIndex, Marker, build_marker
 from penstock.log.producers import Producers
 from penstock.log.segment import LEADER_EPOCH, Segment
 from penstock.log.tier import Manifest, RemoteSegment, SegmentInfo, Tier
@@ -89,6 +92,7 @@ class Partition:
         self.appended_bytes = 0
         self._opened_ms = now_ms
         self.tier: Tier | None = None
+        self._must_rebuild = False
         self._files = files
         self._closed: list[Segment] = []  # segments that begin_sync has yet to make durable
         self._names_changed = True
@@ -107,7 +111,7 @@ class Partition:
         stored_start = self._load_start()
         self.start_offset = stored_start or 0
         restored = Producers.restore(self._files.load(f"{self.directory}/producers"))
-        self.producers, from_offset = restored or (Producers(), 0)
+        self.producers, self._replay_from = restored or (Producers(), 0)
         self.segments: list[Segment] = []
         tiered_upto = self.remote.end_offset
         if bases and stored_start is not None and bases[0] > max(stored_start, tiered_upto):
@@ -118,13 +122,16 @@ class Partition:
                 self._set_aside_from(base)
                 break
             segment = Segment(self._files, self.directory, base, now_ms)
-            self.cut_bytes += segment.recover(self._replay, from_offset)
+            self.cut_bytes += segment.recover(self._replay, self._replay_from)
             self.segments.append(segment)
         for name in names:
             if name.endswith(".index") and int(name[:-6]) not in bases:
                 self._files.delete(f"{self.directory}/{name}")
-        if from_offset > self.end_offset:
-            self._rebuild_producers()
+        if self._must_rebuild or not (
+            self.segments[0].base_offset <= self._replay_from <= self.end_offset
+        ):
+            self._rebuild()
+        self._snapshot_offset = self._replay_from
         first = self.remote.start_offset if self.remote.segments else self.segments[0].base_offset
         self.start_offset = max(self.start_offset, first)
         self._distrust()
@@ -153,18 +160,40 @@ class Partition:
                 if segment is not self.active:
                     self._closed.insert(0, segment)
 
-    def _replay(self, header: Header) -> None:
-        # Nobody knows when the batch was written: its records may tell of any time, so a producer of old
-        # events must not be taken for one that was silent for long.
-        if header.producer_id != NO_PRODUCER:
+    def _replay(self, segment: Segment, position: int, header: Header) -> None:
+        """Takes note of a batch that is in the log, if the snapshot doesn't cover it."""
+        if header.base_offset < self._replay_from:
+            # The snapshot is newer than the segment's index, which lacks this marker.
+            self._must_rebuild |= header.is_control
+        elif header.producer_id == NO_PRODUCER:
+            pass
+        elif header.is_control:
+            marker = segment.marker(position, header)
+            self._note_end(segment, header, marker, self._opened_ms)
+        else:
+            # Nobody knows when the batch was written: its records may tell of any time, so a
+            # producer of old events must not be taken for one that was silent for long.
             self.producers.record(header, header.base_offset, self._opened_ms)
 
-    def _rebuild_producers(self) -> None:
-        """The snapshot knows more than the log, which lost its end: only the log counts."""
-        self.producers = Producers()
+    def _note_end(self, segment: Segment, header: Header, marker: Marker, now_ms: int) -> None:
+        """Takes note of a marker that is in the log."""
+        first = self.producers.end(
+            header.producer_id, header.producer_epoch, marker.coordinator_epoch, now_ms
+        )
+        known = segment.aborted.last
+        if marker.commit or first is None or (known and known[-1] >= header.base_offset):
+            return
+        entry = Aborted(header.producer_id, first, header.base_offset)
+        stable = self.producers.first_open
+        segment.aborted.append(entry, header.next_offset if stable is None else stable)
+
+    def _rebuild(self) -> None:
+        """The snapshot and the log don't fit together: only the log counts."""
+        self.producers, self._replay_from = Producers(), 0
         for segment in self.segments:
-            for _, header in segment.headers(0):
-                self._replay(header)
+            segment.aborted = AbortedIndex()
+            for position, header in segment.headers(0):
+                self._replay(segment, position, header)
 
     def _set_aside_from(self, base: int) -> None:
         """Renames the segments after a gap: they can't be read in order. Their bytes count as
@@ -187,6 +216,7 @@ class Partition:
             self._delete_files(segment)
         self.segments = [Segment(self._files, self.directory, offset, now_ms)]
         self._closed, self.durable_offset = [], offset
+        self.producers, self._snapshot_offset = Producers(), offset
 
     def _load_start(self) -> int | None:
         """The stored start, 0 where none was ever stored, None where it can't be read."""
@@ -212,6 +242,37 @@ class Partition:
     def end_offset(self) -> int:
         """The offset that the next record gets; also the high watermark."""
         return self.segments[-1].next_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of the earliest open transaction; the end where none is open."""
+        first = self.producers.first_open
+        return self.end_offset if first is None else max(first, self.start_offset)
+
+    def open_transactions(self) -> dict[int, int]:
+        """The first offset of each producer's open transaction."""
+        return self.producers.open_transactions()
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether that incarnation of the producer has a transaction open here."""
+        return self.producers.has_open(producer_id, epoch)
+
+    def aborted(self, lo: int, hi: int) -> list[Aborted]:
+        """The aborted transactions that overlap [lo, hi), by first offset."""
+        found: list[Aborted] = []
+        at = bisect_right(self.segments, lo, key=lambda segment: segment.base_offset)
+        for segment in self.segments[max(at - 1, 0) :]:
+            some, is_all = segment.aborted.overlapping(lo, hi)
+            found += some
+            if is_all:
+                break
+        if lo < self.segments[0].base_offset:
+            tiered = [
+                one for one in self._tiered() if one.next_offset > lo and one.base_offset < hi
+            ]
+            more = {Aborted(*one) for remote in tiered for one in remote.aborted}
+            found += [one for one in more.difference(found) if one[1] < hi and one[2] >= lo]
+        return sorted(found, key=lambda one: one.first_offset)
 
     @property
     def size(self) -> int:
@@ -251,14 +312,55 @@ class Partition:
             header = batches.parse(batch)
         else:
             header = header._replace(base_offset=base_offset)
+        self._write(batch, header, now_ms)
+        if header.producer_id != NO_PRODUCER:
+            self.producers.record(header, base_offset, now_ms)
+        return Appended(base_offset, now_ms if self.config.append_time else -1)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+    ) -> Appended:
+        """Writes the control record that ends a producer's transaction. It is durable after the
+        next sync.
+
+        A marker is also written where no transaction is open: from then on older epochs of the
+        producer are fenced.
+
+        Raises:
+            AppendError: a newer epoch of the producer or of the coordinator is known.
+            StorageError: the disk is full or failed; the log is unchanged.
+        """
+        if self.failure is not None:
+            raise StorageError(self.failure)
+        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
+        batch = build_marker(
+            producer_id,
+            producer_epoch,
+            commit=commit,
+            coordinator_epoch=coordinator_epoch,
+            now_ms=now_ms,
+        )
+        base_offset = self.end_offset
+        batches.patch(batch, 0, base_offset, LEADER_EPOCH)
+        if self.config.append_time:
+            batches.stamp_append_time(batch, 0, batches.parse(batch), now_ms)
+        header = batches.parse(batch)
+        self._write(batch, header, now_ms)
+        self._note_end(self.active, header, Marker(commit, coordinator_epoch), now_ms)
+        return Appended(base_offset, now_ms if self.config.append_time else -1)
+
+    def _write(self, batch: Buffer, header: Header, now_ms: int) -> None:
         if self._must_roll(header, now_ms):
             self._roll(now_ms)
         self.active.append(batch, header)
         self.appended_bytes += header.size
         self._since_checkpoint += header.size
-        if header.producer_id != NO_PRODUCER:
-            self.producers.record(header, base_offset, now_ms)
-        return Appended(base_offset, now_ms if self.config.append_time else -1)
 
     def _must_roll(self, header: Header, now_ms: int) -> bool:
         active = self.active
@@ -302,9 +404,10 @@ class Partition:
         segments = [*self._closed, self.active]
         stores: list[tuple[str, bytes]] = []
         if checkpoint:
+            # The producers last: a snapshot that is newer than an index doesn't fit to it.
+            stores = [(segment.index_path, segment.checkpoint()) for segment in segments]
             snapshot = self.producers.snapshot(self.end_offset)
-            stores = [(f"{self.directory}/producers", snapshot)]
-            stores += [(segment.index_path, segment.checkpoint()) for segment in segments]
+            stores.append((f"{self.directory}/producers", snapshot))
         task = SyncTask(
             self._files,
             self.directory,
@@ -314,6 +417,8 @@ class Partition:
             stores,
             self._since_checkpoint if checkpoint else 0,
         )
+        if checkpoint:
+            self._snapshot_offset = self.end_offset
         self._closed = []
         self._names_changed = False
         self._syncing += 1
@@ -388,12 +493,15 @@ class Partition:
                 f"{self.directory}, found {offset}"
             )
 
-    def read(self, offset: int, bytes_max: int, *, at_least_one: bool = True) -> Buffer:
+    def read(
+        self, offset: int, bytes_max: int, *, at_least_one: bool = True, upto: int | None = None
+    ) -> Buffer:
         """Whole batches from the one that holds `offset` on, of one segment, at most `bytes_max`.
 
         The first batch may begin below `offset`; the reader skips what it didn't ask for. With
-        `at_least_one` the first batch is returned even where it alone is larger. Empty at the end
-        of the log.
+        `at_least_one` the first batch is returned even where it alone is larger. With `upto` only
+        batches that begin below that offset are returned (a reader of committed data passes the
+        last stable offset). Empty at the end of the log.
 
         Raises:
             OffsetRangeError: the offset is below the log's start or beyond its end.
@@ -402,7 +510,12 @@ class Partition:
         """
         self.check_offset(offset)
         try:
-            return self._segment_of(offset).read(offset, bytes_max, at_least_one=at_least_one)
+            return self._segment_of(offset).read(
+                offset,
+                bytes_max,
+                at_least_one=at_least_one,
+                upto=self.end_offset if upto is None else upto,
+            )
         except OSError as error:
             raise StorageError(f"expected to read {self.directory}, found: {error}") from error
 
@@ -521,11 +634,23 @@ class Partition:
         """Removes segments that end at or before the start; readers keep the views that they
         hold.
         """
-        while len(self.segments) > 1 and self.segments[0].next_offset <= self.start_offset:
-            segment = self.segments.pop(0)
+        ends = [
+            one.next_offset for one in self.segments[:-1] if one.next_offset <= self.start_offset
+        ]
+        if ends:
+            self._keep_producers(ends[-1])
+        for segment in self.segments[: len(ends)]:
+            self.segments.remove(segment)
             if segment in self._closed:
                 self._closed.remove(segment)
             self._delete_files(segment)
+
+    def _keep_producers(self, before_offset: int) -> None:
+        """Sees to it that what producers did before an offset is known without the records there."""
+        if self._snapshot_offset < before_offset and not self._syncing:
+            snapshot = self.producers.snapshot(self.end_offset)
+            self._files.store(f"{self.directory}/producers", snapshot)
+            self._snapshot_offset = self.end_offset
 
     def _delete_files(self, segment: Segment) -> None:
         self._files.delete(segment.index_path)
@@ -534,7 +659,9 @@ class Partition:
     # -- tiering -----------------------------------------------------------------------------------
 
     def closed_segments(self) -> list[SegmentInfo]:
-        """The local segments that are closed and durable, oldest first: they never change."""
+        """The local segments that are closed, durable and free of open transactions, oldest
+        first: they never change.
+        """
         return [
             SegmentInfo(
                 one.base_offset,
@@ -544,9 +671,11 @@ class Partition:
                 one.created_ms,
                 one.path,
                 one.checkpoint(),
+                tuple(self.aborted(one.base_offset, one.next_offset)),
             )
             for one in self.segments[:-1]
-            if one.next_offset <= self.durable_offset and one not in self._closed
+            if one.next_offset <= min(self.durable_offset, self.last_stable_offset)
+            and one not in self._closed
         ]
 
     def local_retention_offset(self, now_ms: int) -> int:
@@ -572,6 +701,7 @@ class Partition:
         The manifest on disk must say so already (`Manifest.dropped`).
         """
         assert before_offset <= min(self.remote.end_offset, self.remote.local_start_offset)
+        self._keep_producers(before_offset)
         while len(self.segments) > 1 and self.segments[0].next_offset <= before_offset:
             self._delete_files(self.segments.pop(0))
 
@@ -589,6 +719,6 @@ class Partition:
         if self.remote.segments:
             assert first <= self.remote.end_offset <= self.active.base_offset
             first = min(first, self.remote.start_offset)
-        assert first <= self.start_offset <= self.end_offset
+        assert first <= self.start_offset <= self.last_stable_offset <= self.end_offset
         assert self.durable_offset <= self.end_offset
         self.producers.check_invariants(self.end_offset)

@@ -1,8 +1,11 @@
-"""What a partition remembers of idempotent producers, so that a retry is not stored twice.
+"""What a partition remembers of producers: their last batches, so that a retry is not stored twice,
+and their open transactions.
 
 Invariant: the state is a function of the batches in the log up to `next_offset`. It is therefore
 rebuilt from any snapshot and the batches after it. Per producer the last five batches are kept (a
 producer has at most five requests in flight), as in Kafka's ProducerStateManager (KIP-98, KIP-360).
+A transaction is open from a producer's first transactional batch on until its marker. Transactions
+are remembered in the order in which they began, so the first is where stable records end.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from crc32c import crc32c
 from penstock.log.errors import AppendError, Refusal
 from penstock.wire.batches import Header
 
-__all__ = ["Producers", "Stored"]
+__all__ = ["ProducerState", "Producers", "Stored"]
 
 BATCHES_KEPT: Final = 5
 """Batches remembered per producer: Kafka's max.in.flight.requests.per.connection for
@@ -41,11 +44,27 @@ class Stored(NamedTuple):
     timestamp_ms: int
 
 
+class ProducerState(NamedTuple):
+    """What DescribeProducers tells of a producer; -1 where there is nothing to tell."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_ms: int
+    coordinator_epoch: int
+    transaction_start: int
+
+
 @dataclass(slots=True)
 class _Producer:
     epoch: int
     last_ms: int
     batches: deque[Stored] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    coordinator_epoch: int = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
 
 
 class Producers:
@@ -53,9 +72,24 @@ class Producers:
 
     def __init__(self) -> None:
         self._known: dict[int, _Producer] = {}
+        self._open: dict[int, int] = {}  # producer id to its transaction's first offset, ascending
 
     def __len__(self) -> int:
         return len(self._known)
+
+    @property
+    def first_open(self) -> int | None:
+        """Where the earliest open transaction began; None if none is open."""
+        return next(iter(self._open.values()), None)
+
+    def open_transactions(self) -> dict[int, int]:
+        """The first offset of each producer's open transaction."""
+        return dict(self._open)
+
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether that incarnation of the producer has a transaction open here."""
+        known = self._known.get(producer_id)
+        return producer_id in self._open and known is not None and known.epoch == epoch
 
     def check(self, header: Header) -> Stored | None:
         """Whether a batch may follow; the stored batch if this one is a retry of it.
@@ -71,25 +105,40 @@ class Producers:
             )
         known = self._known.get(header.producer_id)
         if known is None:
+            self._check_room(header)
             return None
-        if header.producer_epoch < known.epoch:
+        _check_epoch(header.producer_id, header.producer_epoch, known)
+        is_newer = header.producer_epoch > known.epoch
+        stored = None if is_newer else self._check_sequence(header, known)
+        if stored is not None:
+            return stored
+        if is_newer and header.base_sequence != 0:
+            raise _out_of_order(header, 0)
+        if header.producer_id in self._open and not header.is_transactional:
             raise AppendError(
-                Refusal.INVALID_PRODUCER_EPOCH,
-                f"expected epoch {known.epoch} or newer of producer {header.producer_id}, found "
-                f"{header.producer_epoch}; a newer instance has taken over",
+                Refusal.INVALID_TXN_STATE,
+                f"expected a transactional batch, as producer {header.producer_id} has a "
+                "transaction open, found another; end the transaction first",
             )
-        if header.producer_epoch > known.epoch:
-            if header.base_sequence != 0:
-                raise _out_of_order(header, 0)
-            return None
-        return self._check_sequence(header, known)
+        return None
+
+    def _check_room(self, header: Header) -> None:
+        if header.is_transactional and len(self._open) >= PRODUCERS_MAX:
+            raise AppendError(
+                Refusal.POLICY_VIOLATION,
+                f"expected at most {PRODUCERS_MAX} open transactions in a partition; end some",
+            )
 
     @staticmethod
     def _check_sequence(header: Header, known: _Producer) -> Stored | None:
         for stored in known.batches:
             if stored[:2] == (header.base_sequence, header.last_sequence):
                 return stored
-        last = known.batches[-1].last_sequence
+        last = known.last_sequence
+        if last < 0:  # only a marker is known of this epoch
+            if header.base_sequence != 0:
+                raise _out_of_order(header, 0)
+            return None
         expected = (last + 1) % _SEQUENCES
         if header.base_sequence == expected:
             return None
@@ -103,13 +152,11 @@ class Producers:
 
     def record(self, header: Header, base_offset: int, now_ms: int) -> None:
         """Takes note of a batch that is now in the log."""
-        known = self._known.pop(header.producer_id, None)
-        if known is None or known.epoch != header.producer_epoch:
-            known = _Producer(header.producer_epoch, now_ms)
-            if len(self._known) >= PRODUCERS_MAX:
-                del self._known[next(iter(self._known))]
-        self._known[header.producer_id] = known  # the last in the dict is the last that wrote
-        known.last_ms = now_ms
+        known = self._touch(header.producer_id, header.producer_epoch, now_ms)
+        if header.is_transactional:
+            self._open.setdefault(header.producer_id, base_offset)
+        if header.base_sequence < 0:
+            return
         known.batches.append(
             Stored(
                 header.base_sequence,
@@ -120,19 +167,83 @@ class Producers:
             )
         )
 
+    def _touch(self, producer_id: int, epoch: int, now_ms: int) -> _Producer:
+        """The producer, as the one that wrote last; a new epoch begins without batches."""
+        known = self._known.pop(producer_id, None)
+        if known is None or known.epoch != epoch:
+            coordinator_epoch = -1 if known is None else known.coordinator_epoch
+            known = _Producer(epoch, now_ms, coordinator_epoch=coordinator_epoch)
+            if len(self._known) >= PRODUCERS_MAX:
+                self._forget_one()
+        self._known[producer_id] = known  # the last in the dict is the last that wrote
+        known.last_ms = now_ms
+        return known
+
+    def _forget_one(self) -> None:
+        """Makes room: the producer that was silent for longest goes, unless its transaction is
+        open.
+        """
+        silent = next((one for one in self._known if one not in self._open), None)
+        if silent is not None:
+            del self._known[silent]
+
+    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
+        """Whether a marker may be written.
+
+        Raises:
+            AppendError: it comes from an older incarnation of the producer or the coordinator.
+        """
+        known = self._known.get(producer_id)
+        if known is None:
+            return
+        _check_epoch(producer_id, producer_epoch, known)
+        if coordinator_epoch < known.coordinator_epoch:
+            raise AppendError(
+                Refusal.TRANSACTION_COORDINATOR_FENCED,
+                f"expected coordinator epoch {known.coordinator_epoch} or newer for producer "
+                f"{producer_id}, found {coordinator_epoch}",
+            )
+
+    def end(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, now_ms: int
+    ) -> int | None:
+        """Takes note of a marker. The first offset of the transaction that it ended, if there was
+        one.
+        """
+        known = self._touch(producer_id, producer_epoch, now_ms)
+        known.coordinator_epoch = coordinator_epoch
+        return self._open.pop(producer_id, None)
+
     def expire(self, now_ms: int) -> None:
-        """Forgets those that wrote nothing for `EXPIRY_MS`."""
+        """Forgets those that wrote nothing for `EXPIRY_MS` and have no transaction open."""
         for producer_id in [
-            one for one, known in self._known.items() if known.last_ms < now_ms - EXPIRY_MS
+            one
+            for one, known in self._known.items()
+            if known.last_ms < now_ms - EXPIRY_MS and one not in self._open
         ]:
             del self._known[producer_id]
 
-    def describe(self) -> list[tuple[int, int, int, int]]:
-        """Per producer: id, epoch, last sequence, time of its last batch (ms)."""
+    def describe(self) -> list[ProducerState]:
+        """Every producer, the one that wrote last at the end."""
         return [
-            (producer_id, known.epoch, known.batches[-1].last_sequence, known.last_ms)
+            ProducerState(
+                producer_id,
+                known.epoch,
+                known.last_sequence,
+                known.last_ms,
+                known.coordinator_epoch,
+                self._open.get(producer_id, -1),
+            )
             for producer_id, known in self._known.items()
         ]
+
+    def last_batches(self) -> dict[int, int]:
+        """The base offset of the last batch of each producer."""
+        return {
+            one: known.batches[-1].base_offset
+            for one, known in self._known.items()
+            if known.batches
+        }
 
     def snapshot(self, next_offset: int) -> bytes:
         """The state as bytes, valid for a log that ends at `next_offset`."""
@@ -140,9 +251,16 @@ class Producers:
             {
                 "next_offset": next_offset,
                 "producers": [
-                    [producer_id, known.epoch, known.last_ms, [list(one) for one in known.batches]]
+                    [
+                        producer_id,
+                        known.epoch,
+                        known.last_ms,
+                        [list(one) for one in known.batches],
+                        known.coordinator_epoch,
+                    ]
                     for producer_id, known in self._known.items()
                 ],
+                "open": list(self._open.items()),
             },
             separators=(",", ":"),
         ).encode()
@@ -154,18 +272,34 @@ class Producers:
         if data is None or data[:9] != b"%08x " % crc32c(data[9:]):
             return None
         content = json.loads(data[9:])
+        if "open" not in content:  # written before transactions were tracked
+            return None
         state = cls()
-        for producer_id, epoch, last_ms, batches in content["producers"]:
+        for producer_id, epoch, last_ms, batches, coordinator_epoch in content["producers"]:
             stored = deque((Stored(*one) for one in batches), maxlen=BATCHES_KEPT)
-            state._known[producer_id] = _Producer(epoch, last_ms, stored)
+            state._known[producer_id] = _Producer(epoch, last_ms, stored, coordinator_epoch)
+        state._open = dict(content["open"])
         return state, content["next_offset"]
 
     def check_invariants(self, end_offset: int) -> None:
         """Asserts what must hold of the state of a log that ends at `end_offset`."""
-        assert len(self._known) <= PRODUCERS_MAX
+        assert len(self._known) <= PRODUCERS_MAX + 1
         for known in self._known.values():
-            assert 0 < len(known.batches) <= BATCHES_KEPT
+            assert len(known.batches) <= BATCHES_KEPT
             assert all(one.next_offset <= end_offset for one in known.batches)
+        starts = list(self._open.values())
+        assert starts == sorted(set(starts))
+        assert all(start < end_offset for start in starts)
+        assert self._open.keys() <= self._known.keys()
+
+
+def _check_epoch(producer_id: int, epoch: int, known: _Producer) -> None:
+    if epoch < known.epoch:
+        raise AppendError(
+            Refusal.INVALID_PRODUCER_EPOCH,
+            f"expected epoch {known.epoch} or newer of producer {producer_id}, found {epoch}; "
+            "a newer instance has taken over",
+        )
 
 
 def _out_of_order(header: Header, expected: int) -> AppendError:

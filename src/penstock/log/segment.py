@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 from penstock.log.errors import StorageError
 from penstock.log.files import LogFile, LogFiles
 from penstock.log.index import INTERVAL_BYTES, NO_TIME, Checkpoint, SparseIndex
+from penstock.log.markers import AbortedIndex, Marker, read_marker
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, Buffer, Header
 
@@ -26,7 +27,8 @@ LEADER_EPOCH: Final = 0
 HINTS_MAX: Final = 64
 """Positions remembered of where reads ended: the next read of the same reader starts there."""
 
-Visit = Callable[[Header], None]
+Visit = Callable[["Segment", int, Header], None]
+"""Is told of a batch in the segment: its position and header."""
 
 
 def segment_name(base_offset: int) -> str:
@@ -45,6 +47,7 @@ class Segment:
         self.max_timestamp = NO_TIME
         self.created_ms = created_ms
         self.index = SparseIndex()
+        self.aborted = AbortedIndex()
         self.path = f"{directory}/{segment_name(base_offset)}.log"
         self.index_path = f"{directory}/{segment_name(base_offset)}.index"
         self.file: LogFile = files.open(self.path)
@@ -56,7 +59,8 @@ class Segment:
         rest.
 
         Args:
-            visit: is called with the header of each batch at or after offset `visit_from`.
+            visit: is called with each batch at or after offset `visit_from`, and with each that
+                is scanned.
             visit_from: the first offset of interest.
 
         Returns:
@@ -65,21 +69,21 @@ class Segment:
         on_disk = self.file.size()
         loaded = SparseIndex.load(self._files.load(self.index_path))
         if loaded is not None and loaded[1].valid_bytes <= on_disk:
-            self.index, checkpoint = loaded
+            self.index, checkpoint, self.aborted = loaded
             self.size = self.trusted_bytes = checkpoint.valid_bytes
             self.next_offset = checkpoint.next_offset
             self.max_timestamp = checkpoint.max_timestamp
             self.created_ms = checkpoint.created_ms
         if visit_from < self.next_offset:
             try:
-                known = [header for _, header in self.headers(self.index.at_offset(visit_from))]
+                known = list(self.headers(self.index.at_offset(visit_from)))
             except StorageError:  # the checkpoint vouches for bytes that are no longer so
                 self._forget()
                 known = []
-            for header in known:
+            for position, header in known:
                 if header.base_offset >= visit_from:
-                    visit(header)
-        self._scan(on_disk, visit, visit_from)
+                    visit(self, position, header)
+        self._scan(on_disk, visit)
         if self.size < on_disk:
             self.file.truncate(self.size)
         return on_disk - self.size
@@ -87,8 +91,9 @@ class Segment:
     def _forget(self) -> None:
         self.index, self.size, self.next_offset = SparseIndex(), 0, self.base_offset
         self.trusted_bytes, self.max_timestamp = 0, NO_TIME
+        self.aborted = AbortedIndex()
 
-    def _scan(self, on_disk: int, visit: Visit, visit_from: int) -> None:
+    def _scan(self, on_disk: int, visit: Visit) -> None:
         """Takes in whole, checked batches after `size`, and stops at the first that is not."""
         while self.size + HEADER_BYTES <= on_disk:
             chunk = self.file.read(self.size, min(SCAN_BYTES, on_disk - self.size))
@@ -101,10 +106,10 @@ class Segment:
                     return
                 if not batches.checksum_matches(chunk, position, header):
                     return
+                at = self.size
                 self._take_in(header)
                 taken += 1
-                if header.base_offset >= visit_from:
-                    visit(header)
+                visit(self, at, header)
             if not taken:
                 return
 
@@ -136,6 +141,10 @@ class Segment:
             f"expected to append to {self.path}, found: {error.strerror or error}; "
             "make room on the disk, then the producer's retry will succeed"
         ) from error
+
+    def marker(self, position: int, header: Header) -> Marker:
+        """What the control batch at `position` says."""
+        return read_marker(self.file.read(position, header.size), header)
 
     def headers(self, position: int) -> Iterator[tuple[int, Header]]:
         """Position and header of each batch from a batch's `position` on."""
@@ -175,24 +184,45 @@ class Segment:
                 return position
         return self.size
 
-    def read(self, offset: int, bytes_max: int, *, at_least_one: bool) -> Buffer:
+    def read(self, offset: int, bytes_max: int, *, at_least_one: bool, upto: int) -> Buffer:
         """Whole batches from the one that holds `offset` on, at most `bytes_max`.
 
         Args:
             offset: where to start.
             bytes_max: most bytes to return.
             at_least_one: return the first batch even where it alone is larger.
+            upto: only batches whose base offset is below this one.
         """
         start = self.locate(offset)
-        if start >= self.size:
+        limit, limit_offset = self.size, self.next_offset
+        if upto < self.next_offset:
+            limit, limit_offset = self._end_before(upto)
+        if start >= limit:
             return b""
-        end, end_offset = self._cut(start, start + bytes_max, at_least_one=at_least_one)
+        if start + bytes_max >= limit:
+            end, end_offset = limit, limit_offset
+        else:
+            end, end_offset = self._cut(start, start + bytes_max, at_least_one=at_least_one)
         if end == start:
             return b""
+        if end_offset >= 0:
+            self._note_hint(end_offset, end)
+        return self.file.read(start, end - start)
+
+    def _note_hint(self, offset: int, position: int) -> None:
         if len(self._hints) >= HINTS_MAX:
             self._hints.clear()
-        self._hints[end_offset] = end
-        return self.file.read(start, end - start)
+        self._hints[offset] = position
+
+    def _end_before(self, upto: int) -> tuple[int, int]:
+        """Where the batches end whose base offset is below `upto`, and the offset there."""
+        first = self.locate(upto)
+        for position, header in self.headers(first):
+            if header.base_offset >= upto:
+                if position == first:
+                    self._note_hint(upto, position)
+                return position, header.base_offset
+        return self.size, self.next_offset
 
     def _cut(self, start: int, limit: int, *, at_least_one: bool) -> tuple[int, int]:
         """The last batch boundary at or below `limit` that is cheaply known, and its offset."""
@@ -229,12 +259,14 @@ class Segment:
         durable.
         """
         return self.index.dump(
-            Checkpoint(self.size, self.next_offset, self.max_timestamp, self.created_ms)
+            Checkpoint(self.size, self.next_offset, self.max_timestamp, self.created_ms),
+            self.aborted,
         )
 
     def check(self) -> None:
         """Asserts the invariant, reading the whole segment."""
         self.index.check(max(self.size, 1))
+        self.aborted.check(self.base_offset, self.next_offset)
         offset, newest, end = self.base_offset, NO_TIME, 0
         for position, header in self.headers(0):
             whole = self.file.read(position, header.size)

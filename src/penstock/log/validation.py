@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from penstock.log.errors import AppendError, Refusal
 from penstock.wire import batches
-from penstock.wire.batches import HEADER_BYTES, Buffer, Header
+from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
 
 __all__ = ["LogConfig", "validate"]
 
@@ -70,8 +70,10 @@ def validate(batch: Buffer, config: LogConfig, now_ms: int) -> Header:
 
 
 def _validate_content(header: Header, config: LogConfig, now_ms: int) -> None:
-    if header.is_transactional:
-        raise AppendError(Refusal.INVALID_TXN_STATE, "expected no transactional batch")
+    if header.is_transactional and header.producer_id == NO_PRODUCER:
+        raise AppendError(
+            Refusal.INVALID_RECORD, "expected a producer id in a transactional batch, found none"
+        )
     if (
         header.record_count <= 0
         or header.record_count != header.last_offset_delta + 1

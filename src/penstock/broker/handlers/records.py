@@ -121,14 +121,14 @@ def describe_producers(call: Call, fields: Fields) -> Fields:
                 continue
             active = [
                 {
-                    "producer_id": producer_id,
-                    "producer_epoch": epoch,
-                    "last_sequence": sequence,
-                    "last_timestamp": last_ms,
-                    "coordinator_epoch": -1,
-                    "current_txn_start_offset": -1,
+                    "producer_id": one.producer_id,
+                    "producer_epoch": one.epoch,
+                    "last_sequence": one.last_sequence,
+                    "last_timestamp": one.last_ms,
+                    "coordinator_epoch": one.coordinator_epoch,
+                    "current_txn_start_offset": one.transaction_start,
                 }
-                for producer_id, epoch, sequence, last_ms in place.log.producers.describe()
+                for one in place.log.producers.describe()
             ]
             parts.append({"partition_index": index, "active_producers": active})
         topics.append({"name": topic["name"], "partitions": parts})
