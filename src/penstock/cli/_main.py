@@ -23,6 +23,8 @@ _COMMANDS: Final = {
     "produce": ("penstock.cli.produce", "produce", "Send lines to a topic."),
     "consume": ("penstock.cli.consume", "consume", "Print a topic's records."),
     "dlq": ("penstock.cli.dlq", "dlq", "Look at dead letters; mend, replay, drop them."),
+    "replay": ("penstock.cli.replay", "replay", "Send a stretch of a topic again, elsewhere."),
+    "groups": ("penstock.cli.groups", "groups", "Consumer groups: lag, time left, resets."),
     "broker": ("penstock.cli.broker", "broker", "Run the log's server alone."),
     "ui": ("penstock.cli.ui", "ui", "Serve the live page of a pipeline that runs elsewhere."),
     "version": ("penstock.cli.version", "version", "Print versions."),

@@ -32,10 +32,13 @@ _NEWEST: Final = {
     9: 7,  # OffsetFetch, one group
     10: 3,  # FindCoordinator, one group
     15: 5,  # DescribeGroups
-    16: 4,  # ListGroups
+    16: 5,  # ListGroups
     19: 7,  # CreateTopics
     20: 5,  # DeleteTopics, by topic name
     22: 4,  # InitProducerId
+    32: 4,  # DescribeConfigs
+    42: 2,  # DeleteGroups
+    69: 0,  # ConsumerGroupDescribe
     61: 0,  # DescribeProducers
 }
 

@@ -1,0 +1,267 @@
+"""Replays a stretch of a topic into another one, each record once, however often it is interrupted.
+
+Invariant: what a step sends is a function of the job and of the source offset that the step begins at
+(so of the log, not of how it came in chunks).
+Each source partition is sent as a producer of its own (KIP-98), and after each step the next offset
+and that producer's sequence numbers are committed, in one commit, as an offset of the group
+`replay.NAME`. Who is killed between sending and committing repeats the step with the same sequence
+numbers, and the target's leaders keep one of each batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.client.groups import GroupAdmin
+from penstock.client.producer import Producer
+from penstock.client.reader import Reader
+from penstock.core.partitioner import murmur2_partitions
+from penstock.errors import CorruptError, LimitError, UserError
+from penstock.wire.columns import Records
+from penstock.wire.headers import raw_headers
+
+__all__ = ["GROUP_PREFIX", "Copy", "CopyJob"]
+
+GROUP_PREFIX: Final = "replay."
+STEP_OFFSETS: Final = 20_000
+"""Source offsets of a step: what is sent between two commits, and is in memory at a time."""
+STEP_BYTES_MAX: Final = 32 << 20
+"""Bytes of keys and values of a step; a single larger record is a step of its own."""
+METADATA_CHARACTERS_MAX: Final = 4096
+"""Longest metadata of a committed offset, Kafka's offset.metadata.max.bytes: a job's description."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    """What is to be replayed.
+
+    Attributes:
+        source: the topic that is read.
+        target: the topic that is written.
+        spans: by partition of the source, from which offset to which (exclusive).
+        keys: only records with these keys; None: all.
+    """
+
+    source: str
+    target: str
+    spans: dict[int, tuple[int, int]]
+    keys: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.source == self.target:
+            raise UserError(
+                f"expected another topic than {self.source!r} to replay into, found the same; a "
+                "replay into its own source would never end"
+            )
+
+
+@dataclass(slots=True)
+class _Place:
+    """How far a source partition is."""
+
+    position: int
+    stop: int
+    producer: tuple[int, int]
+    sequences: dict[int, int]
+
+
+class Copy:
+    """A replay that can go on where it was.
+
+    Args:
+        bootstrap: "host:port[,host:port]".
+        name: under which its progress is kept.
+        settings: as for `Client`.
+    """
+
+    def __init__(self, bootstrap: str, name: str, **settings: Any) -> None:
+        self.group = GROUP_PREFIX + name
+        self.copied = 0
+        self.read = 0
+        self._admin = GroupAdmin(bootstrap, **settings)
+        self._reader = Reader(bootstrap, **settings)
+        self._producer = Producer(bootstrap, acks="all", **settings)
+        self._places: dict[int, _Place] = {}
+        self._job: CopyJob
+        self._keys: pa.Array | None = None
+        self._target_partitions = 0
+
+    def __enter__(self) -> Copy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for part in (self._admin, self._reader, self._producer):
+            part.close()
+
+    @property
+    def job(self) -> CopyJob:
+        """What is being replayed."""
+        return self._job
+
+    @property
+    def left(self) -> int:
+        """Source offsets that are still to be read."""
+        return sum(place.stop - place.position for place in self._places.values())
+
+    def start(self, job: CopyJob) -> None:
+        """Writes a new job down.
+
+        Raises:
+            UserError: the name is taken by a job that isn't finished.
+        """
+        if self._admin.committed_entries(self.group):
+            raise UserError(
+                f"expected a new name, found an unfinished replay {self.group!r}; go on with it "
+                f"(--resume {self.group.removeprefix(GROUP_PREFIX)}), or forget it: penstock groups "
+                f"delete {self.group}"
+            )
+        self._take(job, len(self._admin.partitions(job.target)))
+        for partition, (start, stop) in job.spans.items():
+            producer = self._admin.init_producer_id()
+            self._places[partition] = _Place(start, stop, producer, {})
+        self._commit(list(self._places))
+
+    def resume(self) -> None:
+        """Takes up a job where it was.
+
+        Raises:
+            UserError: there is none of that name that isn't finished.
+        """
+        entries = self._admin.committed_entries(self.group)
+        if not entries:
+            raise UserError(
+                f"expected an unfinished replay {self.group!r}, found none: it is finished, or was "
+                "never begun; `penstock groups list` shows those that are there"
+            )
+        try:
+            spans = {}
+            for (_, partition), (position, metadata) in entries.items():
+                told = json.loads(metadata)
+                sequences = {int(p): sequence for p, sequence in told["sequences"].items()}
+                producer_id, epoch = told["producer"]
+                place = _Place(position, told["stop"], (producer_id, epoch), sequences)
+                self._places[partition] = place
+                spans[partition] = position, place.stop
+            keys = None if told["keys"] is None else tuple(told["keys"])
+            (source,) = {topic for topic, _ in entries}
+            self._take(CopyJob(source, told["target"], spans, keys), told["partitions"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptError(
+                f"expected a replay's progress in group {self.group!r}, found {error!r}; begin it "
+                "anew under another name"
+            ) from None
+
+    def _take(self, job: CopyJob, target_partitions: int) -> None:
+        self._job = job
+        self._target_partitions = target_partitions
+        if job.keys is not None:
+            self._keys = pa.array([one.encode() for one in job.keys], pa.binary())
+
+    def run(
+        self, on_step: Callable[[], None] = lambda: None, step_offsets: int = STEP_OFFSETS
+    ) -> int:
+        """Replays all that is left, partition by partition in turn; returns how many were sent.
+
+        Args:
+            on_step: called after each step: it may wait, to keep to a rate.
+            step_offsets: source offsets of a step; the same in each run of a job.
+        """
+        while self.left:
+            for partition, place in self._places.items():
+                if place.position < place.stop:
+                    self._step(partition, place, step_offsets)
+                    on_step()
+        self._admin.delete_group(self.group)
+        return self.copied
+
+    def _step(self, partition: int, place: _Place, step_offsets: int) -> None:
+        end = min(place.position + step_offsets, place.stop)
+        taken: list[Records] = []
+        size = 0
+        for records in self._reader.read(
+            self._job.source, partition, place.position, end, missing="skip"
+        ):
+            sizes = np.maximum(records.key_length, 0) + np.maximum(records.value_length, 0)
+            room = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), STEP_BYTES_MAX - size))
+            if room < len(records):  # a record beyond the limit still goes where it is the first
+                part = records.slice(0, max(room, 0 if taken else 1))
+                taken.append(part)
+                end = part.next_offset
+                break
+            taken.append(records)
+            size += int(sizes.sum())
+        self.read += sum(map(len, taken))
+        if taken:
+            self._send(partition, place, taken)
+        place.position = end
+        self._commit([partition])
+
+    def _send(self, partition: int, place: _Place, taken: list[Records]) -> None:
+        keys = pa.concat_arrays([one.keys() for one in taken])
+        values = pa.concat_arrays([one.values() for one in taken])
+        headers = _headers(taken)
+        times = np.concatenate([one.timestamp_ms for one in taken])
+        chosen = np.ones(len(keys), bool)
+        if self._keys is not None:
+            chosen = pc.is_in(keys, self._keys).to_numpy(zero_copy_only=False)
+        targets = murmur2_partitions(keys, self._target_partitions)
+        targets = np.where(targets < 0, partition % self._target_partitions, targets)
+        for target in np.unique(targets[chosen]).tolist():
+            index = np.flatnonzero(chosen & (targets == target))
+            take = pa.array(index, pa.int64())
+            place.sequences[target] = self._producer.send(
+                self._job.target,
+                target,
+                keys.take(take),
+                values.take(take),
+                np.ascontiguousarray(times[index]),
+                headers=None if headers is None else headers.take(take),
+                producer_id=place.producer[0],
+                producer_epoch=place.producer[1],
+                base_sequence=place.sequences.get(target, 0),
+            )
+            self.copied += len(index)
+
+    def _commit(self, partitions: Collection[int]) -> None:
+        for partition in partitions:
+            place = self._places[partition]
+            told = {
+                "stop": place.stop,
+                "target": self._job.target,
+                "partitions": self._target_partitions,
+                "keys": self._job.keys,
+                "producer": place.producer,
+                "sequences": place.sequences,
+            }
+            metadata = json.dumps(told, separators=(",", ":"))
+            if len(metadata) > METADATA_CHARACTERS_MAX:
+                raise LimitError(
+                    f"expected a replay's progress in {METADATA_CHARACTERS_MAX} characters, found "
+                    f"{len(metadata)}; name fewer keys, or replay into fewer partitions"
+                )
+            offsets = {(self._job.source, partition): place.position}
+            self._admin.commit(self.group, offsets, metadata)
+
+
+def _headers(taken: list[Records]) -> pa.Array | None:
+    """All headers as they stand; None where no record has any."""
+    parts = [raw_headers(one) for one in taken]
+    if all(part is None for part in parts):
+        return None
+    return pa.concat_arrays(
+        [
+            pa.array([b"\0"] * len(one), pa.binary()) if part is None else part
+            for part, one in zip(parts, taken, strict=True)
+        ]
+    )

@@ -1,0 +1,299 @@
+"""Consumer groups for those who look after them: lag, the time that is left, resets.
+
+A reset is made in two steps: `GroupAdmin.planned` says what each offset would become, `GroupAdmin.
+reset` does it, and only to a group that has no members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
+
+from penstock.client._errors import broker_error
+from penstock.client.client import OFFSET_FETCH, Client, Partition
+from penstock.client.reader import Reader
+from penstock.errors import BrokerError, UserError
+
+__all__ = ["GroupAdmin", "GroupInfo", "Member", "Progress", "Target", "time_left_ms"]
+
+LIST_GROUPS, DESCRIBE_GROUPS, DELETE_GROUPS = 16, 15, 42
+CONSUMER_GROUP_DESCRIBE, DESCRIBE_CONFIGS = 69, 32
+TOPIC_RESOURCE: Final = 2
+QUIET_STATES: Final = frozenset({"Empty", "Dead", ""})
+"""States of groups without members."""
+
+
+class GroupInfo(NamedTuple):
+    """A group as the broker lists it."""
+
+    name: str
+    kind: str
+    state: str
+
+
+class Member(NamedTuple):
+    """A member of a group."""
+
+    id: str
+    client_id: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a group has come in a partition.
+
+    Attributes:
+        start: the partition's first offset.
+        end: its next offset.
+        committed: the group's.
+        metadata: what the group wrote beside it.
+        time_left_ms: until retention reaches the group's position; None: never, or there is no lag.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    committed: int
+    metadata: str
+    time_left_ms: int | None = None
+
+    @property
+    def lag(self) -> int:
+        """Records that the group has yet to read."""
+        return max(self.end - max(self.committed, self.start), 0)
+
+    @property
+    def lost(self) -> int:
+        """Records that were removed before the group read them."""
+        return max(self.start - self.committed, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a group is to go on.
+
+    Attributes:
+        kind: `earliest`, `latest`, `time` (value: ms), `shift` (by value), `offset` (value).
+        value: see there.
+    """
+
+    kind: str
+    value: int = 0
+
+
+def time_left_ms(record_ms: int, retention_ms: int, now_ms: int) -> int | None:
+    """How long until retention by time reaches a record; None where it never does.
+
+    >>> time_left_ms(1_000, 5_000, 2_000), time_left_ms(1_000, -1, 2_000)
+    (4000, None)
+    """
+    return None if retention_ms < 0 else max(record_ms + retention_ms - now_ms, 0)
+
+
+class GroupAdmin(Client):
+    """A client for groups; not to be shared between threads."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def list_groups(self) -> list[GroupInfo]:
+        """Every group, by name."""
+
+        def ask() -> list[GroupInfo]:
+            answer = self._cluster.call(self._cluster.any(), LIST_GROUPS, {})
+            return sorted(
+                GroupInfo(
+                    one["group_id"],
+                    one.get("group_type", "classic").lower(),
+                    one.get("group_state", ""),
+                )
+                for one in answer["groups"]
+            )
+
+        return self._cluster.attempt("list groups", ask)
+
+    def info(self, group: str) -> GroupInfo:
+        """One group.
+
+        Raises:
+            UserError: there is none of that name.
+        """
+        for one in self.list_groups():
+            if one.name == group:
+                return one
+        raise UserError(f"expected a group, found no {group!r}; `penstock groups` lists them")
+
+    def members(self, info: GroupInfo) -> list[Member]:
+        """A group's members."""
+        api = CONSUMER_GROUP_DESCRIBE if info.kind == "consumer" else DESCRIBE_GROUPS
+        names = "group_ids" if info.kind == "consumer" else "groups"
+        what = f"describe group {info.name!r}"
+
+        def ask() -> list[Member]:
+            fields = {names: [info.name], "include_authorized_operations": False}
+            answer = self._cluster.call(self._coordinator(info.name), api, fields)["groups"][0]
+            if answer["error_code"]:
+                raise broker_error(answer["error_code"], what)
+            return [
+                Member(one["member_id"], one["client_id"], one["client_host"])
+                for one in answer["members"]
+            ]
+
+        return self._cluster.attempt(what, ask)
+
+    def committed_entries(self, group: str) -> dict[Partition, tuple[int, str]]:
+        """A group's committed offsets with their metadata."""
+        fields = {"group_id": group, "topics": None, "require_stable": False}
+        what = f"tell the offsets of group {group!r}"
+
+        def ask() -> dict[Partition, tuple[int, str]]:
+            answer = self._cluster.call(self._coordinator(group), OFFSET_FETCH, fields)
+            if answer.get("error_code"):
+                raise broker_error(answer["error_code"], what)
+            return {
+                (topic["name"], part["partition_index"]): (
+                    part["committed_offset"],
+                    part["metadata"] or "",
+                )
+                for topic in answer["topics"]
+                for part in topic["partitions"]
+                if part["committed_offset"] >= 0
+            }
+
+        return self._cluster.attempt(what, ask)
+
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        """A topic's settings, defaults included."""
+        resource = {
+            "resource_type": TOPIC_RESOURCE,
+            "resource_name": topic,
+            "configuration_keys": None,
+        }
+        what = f"describe the settings of topic {topic!r}"
+
+        def ask() -> dict[str, str]:
+            fields = {"resources": [resource], "include_synonyms": False}
+            fields["include_documentation"] = False
+            answer = self._cluster.call(self._cluster.any(), DESCRIBE_CONFIGS, fields)
+            found = answer["results"][0]
+            if found["error_code"]:
+                raise broker_error(found["error_code"], what)
+            return {one["name"]: one["value"] for one in found["configs"]}
+
+        return self._cluster.attempt(what, ask)
+
+    def progress(self, group: str, reader: Reader | None = None, now_ms: int = 0) -> list[Progress]:
+        """How far a group has come; with a reader, also how much time it has left."""
+        entries = self.committed_entries(group)
+        found = []
+        for topic in sorted({topic for topic, _ in entries}):
+            try:
+                starts, ends = self.offsets(topic, "earliest"), self.offsets(topic, "latest")
+            except BrokerError as error:
+                if error.code != 3:  # the topic is gone, what was committed isn't yet
+                    raise
+                continue
+            retention_ms = -1
+            if reader is not None:
+                retention_ms = int(self.topic_settings(topic).get("retention.ms", "-1"))
+            for (name, p), (committed, metadata) in sorted(entries.items()):
+                if name != topic or p not in ends:
+                    continue
+                at = max(committed, starts[p])
+                left = None
+                if reader is not None and retention_ms >= 0 and at < ends[p]:
+                    record_ms = _record_ms(reader, topic, p, at, ends[p])
+                    left = time_left_ms(record_ms, retention_ms, now_ms)
+                found.append(Progress(topic, p, starts[p], ends[p], committed, metadata, left))
+        return found
+
+    def planned(
+        self, group: str, target: Target, topics: Mapping[str, Iterable[int] | None] | None = None
+    ) -> list[tuple[str, int, int | None, int]]:
+        """What a reset would do: topic, partition, offset now, offset then.
+
+        Args:
+            group: its name.
+            target: where it is to go on.
+            topics: which topics, and of them which partitions; None: all that it has offsets of.
+
+        Raises:
+            UserError: there is nothing to reset.
+        """
+        committed = {place: offset for place, (offset, _) in self.committed_entries(group).items()}
+        if topics is None:
+            topics = dict.fromkeys(sorted({topic for topic, _ in committed}))
+        if not topics:
+            raise UserError(
+                f"expected group {group!r} to have committed offsets, found none; say which topic: "
+                "--topic NAME"
+            )
+        rows = []
+        for topic, chosen in topics.items():
+            starts, ends = self.offsets(topic, "earliest"), self.offsets(topic, "latest")
+            times = self.offsets(topic, target.value) if target.kind == "time" else {}
+            for p in sorted(ends if chosen is None else chosen):
+                if p not in ends:
+                    raise UserError(f"expected a partition of {topic!r}, found {p}")
+                now = committed.get((topic, p))
+                wanted = _wanted(target, now, starts[p], ends[p], times.get(p, 0))
+                if wanted is not None:
+                    rows.append((topic, p, now, min(max(wanted, starts[p]), ends[p])))
+        return rows
+
+    def reset(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """Commits offsets for a group.
+
+        Raises:
+            UserError: it has members, which would not notice and commit over it.
+        """
+        self.require_quiet(group)
+        self.commit(group, offsets)
+
+    def require_quiet(self, group: str) -> None:
+        """Raises UserError if a group has members."""
+        for one in self.list_groups():
+            if one.name == group and one.state not in QUIET_STATES:
+                raise UserError(
+                    f"expected group {group!r} to have no members, found that it is {one.state}; "
+                    "stop its consumers first"
+                )
+
+    def delete_group(self, group: str) -> None:
+        """Forgets a group without members, and its offsets."""
+        what = f"delete group {group!r}"
+
+        def ask() -> None:
+            fields = {"groups_names": [group]}
+            answer = self._cluster.call(self._coordinator(group), DELETE_GROUPS, fields)
+            code = answer["results"][0]["error_code"]
+            if code:
+                raise broker_error(code, what, "Stop its consumers first, or check its name")
+
+        self._cluster.attempt(what, ask)
+
+
+def _wanted(target: Target, now: int | None, start: int, end: int, at_time: int) -> int | None:
+    match target.kind:
+        case "earliest":
+            return start
+        case "latest":
+            return end
+        case "time":
+            return at_time
+        case "offset":
+            return target.value
+        case _:
+            assert target.kind == "shift"
+            return None if now is None else now + target.value
+
+
+def _record_ms(reader: Reader, topic: str, partition: int, offset: int, end: int) -> int:
+    """The time of the first record at or after an offset; 0 where there is none any more."""
+    stop = min(offset + 1_000, end)
+    for records in reader.read(topic, partition, offset, stop, chunk_bytes=1, missing="skip"):
+        return int(records.timestamp_ms[0])
+    return 0
