@@ -18,7 +18,7 @@ ids).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from penstock.broker.members import Group, GroupState, Join, Member, Reply, Sync, Token
@@ -49,8 +49,9 @@ class Groups:
         self._delay_ms = delay_ms
         self._groups: dict[str, Group] = {}
         self._replies: list[Reply] = []
+        self._changed: set[str] = set()
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Group]:
         return iter(list(self._groups.values()))
 
     def get(self, group_id: str) -> Group | None:
@@ -161,6 +162,7 @@ class Groups:
         if was_leader:
             group.leader = member_id
         if group.state is GroupState.STABLE and is_same and not was_leader:
+            self._changed.add(group.id)
             self._answer_join(group, member, token)
             return None
         member.join_token = token
@@ -219,6 +221,7 @@ class Groups:
         group.generation += 1
         if not group.members:
             group.state, group.protocol, group.leader = GroupState.EMPTY, None, None
+            self._changed.add(group.id)
             return
         group.state = GroupState.COMPLETING
         group.deadline_ms = now_ms + group.rebalance_timeout_ms()
@@ -300,6 +303,7 @@ class Groups:
 
     def _assign(self, group: Group, assignments: dict[str, bytes]) -> None:
         group.state = GroupState.STABLE
+        self._changed.add(group.id)
         for member in group.members.values():
             member.assignment = assignments.get(member.id, b"")
             token, member.sync_token = member.sync_token, None
@@ -402,6 +406,7 @@ class Groups:
         if group.state is not GroupState.EMPTY:
             return ErrorCode.non_empty_group
         del self._groups[group_id]
+        self._changed.add(group_id)
         return ErrorCode.none
 
     def commit_fault(
@@ -423,6 +428,37 @@ class Groups:
         if group.state is GroupState.COMPLETING:
             return ErrorCode.rebalance_in_progress
         return None
+
+    # -- what a restart needs ----------------------------------------------------------------------
+
+    def take_changes(self) -> Iterator[tuple[str, dict[str, Any] | None]]:
+        """Groups that have come to another generation; as in Kafka, a rebalance under way isn't
+        kept, and its members join again after a restart.
+        """
+        changed, self._changed = self._changed, set()
+        for group_id in changed:
+            group = self._groups.get(group_id)
+            if group is None:
+                yield group_id, None
+            elif group.state in {GroupState.STABLE, GroupState.EMPTY}:
+                yield group_id, group.to_json()
+
+    def snapshot(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """All groups, as far as they are kept."""
+        for group in self._groups.values():
+            if group.kept is not None:
+                yield group.id, group.kept
+
+    def restore(self, now_ms: int, group_id: str, change: dict[str, Any] | None) -> None:
+        """Applies a change that was stored; every member has its whole time from now on."""
+        if change is None:
+            self._groups.pop(group_id, None)
+        else:
+            self._groups[group_id] = Group.from_json(group_id, change, now_ms)
+
+    def restored(self) -> None:
+        """Everything was restored."""
+        self.check()
 
     def check(self) -> None:
         """Asserts all invariants."""

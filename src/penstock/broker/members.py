@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import enum
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -74,6 +75,18 @@ class Member:
         waits = self.join_token is not None or self.sync_token is not None
         return not waits and self.session_ends_ms <= now_ms
 
+    def to_json(self) -> dict[str, Any]:
+        """What a restart needs."""
+        return {
+            "instance": self.join.instance_id,
+            "client": self.join.client_id,
+            "host": self.join.client_host,
+            "session": self.join.session_timeout_ms,
+            "rebalance": self.join.rebalance_timeout_ms,
+            "protocols": [[name, _to_text(data)] for name, data in self.join.protocols],
+            "assignment": _to_text(self.assignment),
+        }
+
     def metadata(self, protocol: str | None) -> bytes:
         """What the member said with the protocol that was chosen."""
         return next((data for name, data in self.join.protocols if name == protocol), b"")
@@ -94,6 +107,41 @@ class Group:
     deadline_ms: int = 0  # of the rebalance's present phase
     delay_until_ms: int = 0  # a new group waits for more members
     is_seen: bool = False
+    kept: dict[str, Any] | None = None  # what a restart would find
+
+    def to_json(self) -> dict[str, Any]:
+        """What a restart needs."""
+        self.kept = {
+            "generation": self.generation,
+            "type": self.protocol_type,
+            "protocol": self.protocol,
+            "leader": self.leader,
+            "members": {member.id: member.to_json() for member in self.members.values()},
+        }
+        return self.kept
+
+    @classmethod
+    def from_json(cls, group_id: str, stored: dict[str, Any], now_ms: int) -> Group:
+        """The group that `to_json` described; every member's session begins now."""
+        state = GroupState.STABLE if stored["members"] else GroupState.EMPTY
+        group = cls(group_id, state, stored["generation"], is_seen=True, kept=stored)
+        group.protocol_type, group.protocol = stored["type"], stored["protocol"]
+        group.leader = stored["leader"]
+        for member_id, one in stored["members"].items():
+            join = Join(
+                group_id,
+                member_id,
+                one["instance"],
+                one["client"],
+                one["host"],
+                one["session"],
+                one["rebalance"],
+                stored["type"],
+                tuple((name, b64decode(data)) for name, data in one["protocols"]),
+            )
+            assignment = b64decode(one["assignment"])
+            group.members[member_id] = Member(member_id, join, now_ms + one["session"], assignment)
+        return group
 
     def by_instance(self, instance_id: str | None) -> Member | None:
         """The static member of that name."""
@@ -113,3 +161,7 @@ class Group:
             if member.id != but:
                 common &= {name for name, _ in member.join.protocols}
         return bool(common)
+
+
+def _to_text(data: bytes) -> str:
+    return b64encode(data).decode()

@@ -28,13 +28,19 @@ from penstock.broker.config import (
     split_address,
 )
 from penstock.broker.connection import Connection
+from penstock.broker.consumer_groups import ConsumerGroups
+from penstock.broker.consumer_members import Timing
 from penstock.broker.flusher import Flusher
 from penstock.broker.group_offsets import GroupOffsets
+from penstock.broker.group_registry import GroupRegistry
+from penstock.broker.group_settings import GroupSettings
+from penstock.broker.group_store import GroupStore, Kept
 from penstock.broker.groups import Groups
 from penstock.broker.handlers import API_TABLE, Call
-from penstock.broker.members import GroupState, Reply
+from penstock.broker.members import Reply
 from penstock.broker.security.model import Caller, Operation, ResourceType
 from penstock.broker.stats import Stats
+from penstock.broker.topic_patterns import matching
 from penstock.broker.topics import Topics
 from penstock.errors import ProtocolError, SetupError
 from penstock.log.errors import StorageError
@@ -93,6 +99,10 @@ class Broker:
         self.groups = Groups(lambda name: f"{name[:200]}-{uuid.uuid4()}", config.rebalance_delay_ms)
         self.topics: Topics
         self.group_offsets: GroupOffsets
+        self.group_settings: GroupSettings
+        self.consumer_groups: ConsumerGroups
+        self.group_store: GroupStore
+        self.registry: GroupRegistry
         self.stats: Stats
 
     def now_ms(self) -> int:
@@ -164,6 +174,7 @@ class Broker:
         self._next_producer_id = self._producer_ids_end = json.loads(ids)["next"] if ids else 0
         self.topics = Topics(self._files, self.clock_ms)
         self.group_offsets = GroupOffsets(self._files)
+        self._open_groups()
         self.stats = Stats(self.topics, self.loop.time)
         cut = sum(one.log.cut_bytes for one in self.topics.partitions())
         if cut:
@@ -174,6 +185,22 @@ class Broker:
             self.topics.partition_count,
             time.perf_counter() - began,
         )
+
+    def _open_groups(self) -> None:
+        self.group_settings = settings = GroupSettings(self._files)
+
+        def timing(group_id: str) -> Timing:
+            return Timing(
+                settings.number(group_id, "consumer.session.timeout.ms"),
+                settings.number(group_id, "consumer.heartbeat.interval.ms"),
+            )
+
+        self.consumer_groups = ConsumerGroups(
+            self.topics, lambda: str(uuid.uuid4()), matching, timing
+        )
+        kept: dict[str, Kept] = {"classic": self.groups, "consumer": self.consumer_groups}
+        self.group_store = GroupStore(self._files, kept, self.now_ms())
+        self.registry = GroupRegistry(self.groups, self.consumer_groups, self.group_offsets)
 
     async def _listen(self) -> None:
         host, port = split_address(self.config.listen)
@@ -207,6 +234,7 @@ class Broker:
         try:
             self.topics.close()
             self.group_offsets.journal.close()
+            self.group_store.journal.close()
         finally:
             self._release_lock()
 
@@ -226,13 +254,18 @@ class Broker:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
-            self.answer_members(self.groups.tick(self.now_ms()))
+            now_ms = self.now_ms()
+            replies = self.groups.tick(now_ms)
+            self.consumer_groups.tick(now_ms)
+            self.group_store.save()
+            self.answer_members(replies)
 
     async def _flush(self) -> None:
         sample_at_s = self.loop.time()
         while True:
             await asyncio.sleep(self.config.flush_interval_ms / 1000)
             await self.flusher.make_durable(one.log for one in self.topics.partitions())
+            await self.flusher.make_durable([self.group_store.journal])
             if self.loop.time() >= sample_at_s:
                 self.stats.sample()
                 sample_at_s += SAMPLE_S
@@ -252,10 +285,11 @@ class Broker:
                         hosted.wake()
                     hosted.log.producers.expire(now_ms)
                     hosted.log.rest()
-                active = {one.id for one in self.groups if one.state is not GroupState.EMPTY}
-                self.group_offsets.expire(active, now_ms)
+                self.group_offsets.expire(self.registry.active(), now_ms)
+                self.registry.expire()
                 if not self.flusher.is_busy:
                     self.group_offsets.compact()
+                    self.group_store.compact()
             except (OSError, StorageError) as error:
                 _log.warning("retention was cut short: %s", error)
 
@@ -364,7 +398,8 @@ class Broker:
         return True  # there is no authorizer yet
 
     def answer_members(self, replies: list[Reply]) -> None:
-        """Sends what group members wait for."""
+        """Sends what group members wait for, once the store knows of it."""
+        self.group_store.save()
         for token, fields in replies:
             if not token.done():  # its connection may be gone
                 token.set_result(fields)

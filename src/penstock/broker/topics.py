@@ -13,7 +13,7 @@ import asyncio
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -85,6 +85,7 @@ class Topics:
         self._by_id: dict[bytes, Topic] = {}
         self._leaving: set[str] = set()
         self.partition_count = 0
+        self.version = 0  # is another one whenever a topic came, grew, or went
         self._files.delete("trash")
         for name in files.list("topics"):
             self._open(name)
@@ -146,7 +147,17 @@ class Topics:
                     )
         self._discard(name, uuid.uuid4())
 
+    def names(self) -> Collection[str]:
+        """Every topic's name."""
+        return self._by_name.keys()
+
+    def find(self, name: str) -> tuple[uuid.UUID, int] | None:
+        """A topic's id and number of partitions."""
+        topic = self._by_name.get(name)
+        return (topic.id, len(topic.partitions)) if topic is not None else None
+
     def _register(self, topic: Topic) -> None:
+        self.version += 1
         self._by_name[topic.name] = topic
         self._by_id[topic.id.bytes] = topic
 
@@ -197,6 +208,7 @@ class Topics:
         more = partitions - len(topic.partitions)
         self.check_room(0, more, partitions)
         self._add_partitions(topic, partitions)
+        self.version += 1
         self._store(topic)
 
     def configure(self, topic: Topic, settings: dict[str, str]) -> None:
@@ -209,6 +221,7 @@ class Topics:
 
     def withdraw(self, topic: Topic) -> None:
         """Begins to delete a topic: nobody finds it any more, nothing more is written to it."""
+        self.version += 1
         del self._by_name[topic.name]
         del self._by_id[topic.id.bytes]
         self._leaving.add(topic.name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from penstock.broker.handlers import (
     cluster,
     configs,
+    consumer_groups,
     group_admin,
     groups,
     offsets,
@@ -30,6 +31,7 @@ API_TABLE: dict[int, Api] = {
         records,
         offsets,
         groups,
+        consumer_groups,
         group_admin,
         producer_ids,
     )

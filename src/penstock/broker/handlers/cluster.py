@@ -15,14 +15,30 @@ __all__ = ["APIS", "NODE_ID"]
 
 NODE_ID: Final = 1
 """The only broker's id."""
+FEATURES: Final[dict[str, int]] = {"group.version": 1}
+"""Kafka's features, by level. group.version 1: the group protocol of KIP-848."""
+ZERO_MINIMUM_FROM: Final = 4
+"""Version of ApiVersions from which on clients understand a feature's least version of 0."""
 OPERATIONS_OMITTED: Final = -(1 << 31)
 """Kafka's mark for authorized operations that nobody asked for."""
 _log = logging.getLogger(__name__)
 
 
 def api_versions(call: Call, _: Fields) -> Fields:
-    """The request types that are served."""
-    return {"api_keys": call.broker.advertised}
+    """The request types that are served, and the features that clients may use."""
+    return {
+        "api_keys": call.broker.advertised,
+        "supported_features": [
+            {"name": name, "min_version": 0, "max_version": level}
+            for name, level in FEATURES.items()
+            if call.version >= ZERO_MINIMUM_FROM
+        ],
+        "finalized_features_epoch": 0,
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level}
+            for name, level in FEATURES.items()
+        ],
+    }
 
 
 def metadata(call: Call, fields: Fields) -> Fields:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from penstock.broker.group_settings import GROUP_SETTINGS, validate_group
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import NODE_ID
 from penstock.broker.settings import (
@@ -15,13 +16,16 @@ from penstock.broker.settings import (
     validate,
 )
 from penstock.broker.topics import Topic
+from penstock.errors import LimitError
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
+INCREMENTAL: Final = 44
+"""IncrementalAlterConfigs; a group's settings are changed by no other request."""
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-SOURCE_TOPIC, SOURCE_STATIC, SOURCE_DEFAULT = 1, 4, 5
+SOURCE_TOPIC, SOURCE_STATIC, SOURCE_DEFAULT, SOURCE_GROUP = 1, 4, 5, 8
 
 
 def describe_configs(call: Call, fields: Fields) -> Fields:
@@ -42,11 +46,13 @@ def _describe(call: Call, wanted: Fields, fields: Fields) -> Fields:
         table, given, source = TOPIC_SETTINGS, topic.settings, SOURCE_TOPIC
     elif kind == BROKER and name in {"", str(NODE_ID)}:
         table, given, source = BROKER_SETTINGS, _broker_values(call), SOURCE_STATIC
+    elif kind == GROUP and name:
+        table, given, source = GROUP_SETTINGS, call.broker.group_settings.of(name), SOURCE_GROUP
     else:
         return result | _error(
             ErrorCode.invalid_request,
-            f"expected a topic (type {TOPIC}) or broker {NODE_ID} (type {BROKER}), found type "
-            f"{kind}, {name!r}",
+            f"expected a topic (type {TOPIC}), broker {NODE_ID} (type {BROKER}) or a group (type "
+            f"{GROUP}), found type {kind}, {name!r}",
         )
     keys = wanted["configuration_keys"]
     result["configs"] = [
@@ -120,6 +126,9 @@ def _alter(
     for wanted in fields["resources"]:
         kind, name = wanted["resource_type"], wanted["resource_name"]
         result: Fields = {"resource_type": kind, "resource_name": name}
+        if kind == GROUP and call.api_key == INCREMENTAL:
+            results.append(result | _alter_group(call, wanted, dry_run=fields["validate_only"]))
+            continue
         topic = call.broker.topics.get(name) if kind == TOPIC else None
         if kind != TOPIC:
             result |= _error(
@@ -140,6 +149,33 @@ def _alter(
                 result |= _error(ErrorCode.kafka_storage_error, f"expected room, found {error}")
         results.append(result)
     return {"responses": results}
+
+
+def _alter_group(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
+    """Sets and resets single settings of a group."""
+    name, groups = wanted["resource_name"], call.broker.group_settings
+    if not name:
+        return _error(ErrorCode.invalid_request, "expected a group id, found an empty one")
+    settings = dict(groups.of(name))
+    try:
+        for one in wanted["configs"]:
+            if one["config_operation"] == SET:
+                settings[one["name"]] = validate_group(one["name"], one["value"])
+            elif one["config_operation"] == DELETE and one["name"] in GROUP_SETTINGS:
+                settings.pop(one["name"], None)
+            else:
+                raise SettingError(
+                    f"expected to set (0) or delete (1) a known setting, found operation "
+                    f"{one['config_operation']} on {one['name']!r}"
+                )
+        groups.check(settings)
+        if not dry_run:
+            groups.replace(name, settings)
+    except (SettingError, LimitError) as error:
+        return _error(ErrorCode.invalid_config, str(error))
+    except OSError as error:
+        return _error(ErrorCode.kafka_storage_error, f"expected room, found {error}")
+    return {}
 
 
 def _error(code: ErrorCode, message: str) -> Fields:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.broker.group_registry import CLASSIC
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import OPERATIONS_OMITTED
 from penstock.broker.members import GroupState
@@ -11,49 +12,48 @@ from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
 
-CONSUMER: Final = "consumer"
+NOT_FOUND_FROM: Final = 6
+"""Version of DescribeGroups from which on an unknown group is an error."""
 
 
 def list_groups(call: Call, fields: Fields) -> Fields:
-    """Every group with members or committed offsets."""
-    found: dict[str, Fields] = {
-        group_id: {"group_id": group_id, "protocol_type": CONSUMER, "group_state": "Empty"}
-        for group_id in call.broker.group_offsets.groups()
-    }
-    for group in call.broker.groups:
-        found[group.id] = {
-            "group_id": group.id,
-            "protocol_type": group.protocol_type or CONSUMER,
-            "group_state": group.state.value,
-        }
+    """Every group, of every kind, with members, former members, or committed offsets."""
     states = {state.lower() for state in fields.get("states_filter") or ()}
-    types = {kind.lower() for kind in fields.get("types_filter") or ()}
+    kinds = {kind.lower() for kind in fields.get("types_filter") or ()}
     return {
         "groups": [
-            one | {"group_type": "classic"}
-            for one in found.values()
-            if (not states or one["group_state"].lower() in states)
-            and (not types or "classic" in types)
+            {
+                "group_id": one.group_id,
+                "protocol_type": one.protocol_type,
+                "group_state": one.state,
+                "group_type": one.kind,
+            }
+            for one in call.broker.registry.summaries()
+            if (not states or one.state.lower() in states) and (not kinds or one.kind in kinds)
         ]
     }
 
 
 def describe_groups(call: Call, fields: Fields) -> Fields:
-    """Groups with their members and assignments."""
+    """Groups of the classic protocol with their members and assignments."""
     return {"groups": [_describe(call, group_id) for group_id in fields["groups"]]}
 
 
 def _describe(call: Call, group_id: str) -> Fields:
     group = call.broker.groups.get(group_id)
+    kind = call.broker.registry.kind(group_id)
     result: Fields = {"group_id": group_id, "authorized_operations": OPERATIONS_OMITTED}
-    if group is None:
-        if call.broker.group_offsets.of(group_id):
-            return result | {"group_state": "Empty", "protocol_type": CONSUMER}
+    if kind != CLASSIC:
         result["group_state"] = "Dead"
-        if call.version >= 6:
+        if call.version >= NOT_FOUND_FROM:
             result["error_code"] = ErrorCode.group_id_not_found
-            result["error_message"] = f"expected a group, found {group_id!r}"
+            result["error_message"] = (
+                f"expected a group of the classic protocol, found {group_id!r}"
+                + (f", a {kind} group" if kind is not None else "")
+            )
         return result
+    if group is None:
+        return result | {"group_state": "Empty"}
     is_stable = group.state is GroupState.STABLE
     return result | {
         "group_state": group.state.value,
@@ -78,13 +78,13 @@ async def delete_groups(call: Call, fields: Fields) -> Fields:
     results = []
     for group_id in fields["groups_names"]:
         offsets = call.broker.group_offsets
-        code = call.broker.groups.delete(group_id)
-        if code is ErrorCode.group_id_not_found and offsets.of(group_id):
-            code = ErrorCode.none
+        code = call.broker.registry.delete(group_id)
         if code is ErrorCode.none:
             offsets.forget(group_id, list(offsets.of(group_id)))
         results.append({"group_id": group_id, "error_code": code})
-    await call.broker.flusher.make_durable([call.broker.group_offsets.journal])
+    call.broker.group_store.save()
+    journals = [call.broker.group_offsets.journal, call.broker.group_store.journal]
+    await call.broker.flusher.make_durable(journals)
     return {"results": results}
 
 

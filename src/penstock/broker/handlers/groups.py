@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Final
 
+from penstock.broker.group_registry import CLASSIC, CONSUMER
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import NODE_ID
 from penstock.broker.members import Join, Sync
@@ -14,29 +16,48 @@ __all__ = ["APIS"]
 
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1
+SHARE_KEY: Final = 2
+SHARE_KEY_FROM: Final = 6
+"""Version of FindCoordinator."""
+SHARE_KEY_FORM: Final = re.compile(r".+:[A-Za-z0-9_-]{22}:\d+", re.DOTALL)
+BATCH_FROM: Final = 4
+"""Version of FindCoordinator from which on it takes many keys."""
 MEMBER_ID_REQUIRED_FROM: Final = 4
 
 
 def find_coordinator(call: Call, fields: Fields) -> Fields:
-    """This broker coordinates all groups; nobody coordinates transactions."""
-    host, port = call.address
-    node: Fields = {"node_id": NODE_ID, "host": host, "port": port, "error_message": None}
-    if fields.get("key_type", GROUP_KEY) != GROUP_KEY:
-        node = {
+    """This broker coordinates all groups, transactions and share groups' partitions."""
+    kind = fields.get("key_type", GROUP_KEY)
+    if call.version < BATCH_FROM:
+        return _coordinator(call, kind, fields["key"])
+    return {"coordinators": [_coordinator(call, kind, key) for key in fields["coordinator_keys"]]}
+
+
+def _coordinator(call: Call, kind: int, key: str) -> Fields:
+    is_known = kind in {GROUP_KEY, TRANSACTION_KEY}
+    if kind == SHARE_KEY and call.version >= SHARE_KEY_FROM:
+        is_known = bool(SHARE_KEY_FORM.fullmatch(key))
+    if not is_known:
+        return {
+            "key": key,
             "node_id": -1,
             "port": -1,
-            "error_code": ErrorCode.transactional_id_authorization_failed
-            if fields["key_type"] == TRANSACTION_KEY
-            else ErrorCode.invalid_request,
-            "error_message": "expected a consumer group: this broker has no transactions",
+            "error_code": ErrorCode.invalid_request,
+            "error_message": "expected a group (key type 0), a transactional id (1), or, from "
+            f"version {SHARE_KEY_FROM} on, GROUP:TOPIC_ID:PARTITION (2); found {kind}: {key!r}",
         }
-    if call.version >= 4:
-        return {"coordinators": [node | {"key": key} for key in fields["coordinator_keys"]]}
-    return node
+    host, port = call.address
+    return {"key": key, "node_id": NODE_ID, "host": host, "port": port, "error_message": None}
 
 
 async def join_group(call: Call, fields: Fields) -> Fields:
     """Waits until the group's next generation begins."""
+    if fields["group_id"] and not call.broker.registry.claim(fields["group_id"], CLASSIC):
+        return {
+            "error_code": ErrorCode.inconsistent_group_protocol,
+            "generation_id": -1,
+            "member_id": fields["member_id"],
+        }
     token: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
     session_ms: int = fields["session_timeout"]
     rebalance_ms: int = fields.get("rebalance_timeout") or session_ms
@@ -89,23 +110,30 @@ def leave_group(call: Call, fields: Fields) -> Fields:
     wanted = fields.get("members")
     if wanted is None:
         wanted = [{"member_id": fields["member_id"]}]
-    results = []
-    for one in wanted:
-        instance_id = one.get("group_instance_id")
-        code, replies = call.broker.groups.leave(
-            call.broker.now_ms(), fields["group_id"], one["member_id"], instance_id
-        )
-        call.broker.answer_members(replies)
-        results.append(
-            {
-                "member_id": one["member_id"],
-                "group_instance_id": instance_id,
-                "error_code": code,
-            }
-        )
+    results = [
+        {
+            "member_id": one["member_id"],
+            "group_instance_id": one.get("group_instance_id"),
+            "error_code": _leave(
+                call, fields["group_id"], one["member_id"], one.get("group_instance_id")
+            ),
+        }
+        for one in wanted
+    ]
     if "members" not in fields:
         return {"error_code": results[0]["error_code"]}
     return {"members": results}
+
+
+def _leave(call: Call, group_id: str, member_id: str, instance_id: str | None) -> ErrorCode:
+    broker = call.broker
+    if broker.registry.kind(group_id) == CONSUMER:
+        code = broker.consumer_groups.remove(group_id, member_id, instance_id)
+        broker.group_store.save()
+        return code
+    code, replies = broker.groups.leave(broker.now_ms(), group_id, member_id, instance_id)
+    broker.answer_members(replies)
+    return code
 
 
 APIS: Final = (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.broker.assignors import Part
 from penstock.broker.group_offsets import METADATA_CHARACTERS_MAX, Committed, Key
+from penstock.broker.group_registry import CLASSIC, CONSUMER
 from penstock.broker.handlers.base import Api, Call, Fields, topic_of
-from penstock.broker.members import GroupState
 from penstock.log.errors import StorageError
 from penstock.wire.kafka import ErrorCode
 
@@ -17,13 +18,14 @@ async def offset_commit(call: Call, fields: Fields) -> Fields:
     """Stores offsets; answers when they are durable."""
     broker = call.broker
     group_id = fields["group_id"]
-    generation = fields.get("generation_id_or_member_epoch", -1)
-    fault = broker.groups.commit_fault(
+    fault = broker.registry.commit_fault(
         broker.now_ms(),
         group_id,
-        generation,
+        fields.get("generation_id_or_member_epoch", -1),
         fields.get("member_id", ""),
         fields.get("group_instance_id"),
+        _known_parts(call, fields["topics"]),
+        call.version,
     )
     now_ms = broker.clock_ms()
     accepted: dict[Key, Committed] = {}
@@ -59,19 +61,32 @@ async def offset_commit(call: Call, fields: Fields) -> Fields:
     return {"topics": topics}
 
 
+def _known_parts(call: Call, topics: list[Fields]) -> list[Part]:
+    """The partitions that are named, of topics that there are."""
+    found = [(topic_of(call, one), one["partitions"]) for one in topics]
+    return [
+        (topic.id, part["partition_index"])
+        for topic, parts in found
+        if topic is not None
+        for part in parts
+    ]
+
+
 def offset_fetch(call: Call, fields: Fields) -> Fields:
     """The offsets that groups have committed; -1 where there is none."""
     if call.version >= 8:
-        return {
-            "groups": [
-                {
-                    "group_id": one["group_id"],
-                    "topics": _fetch(call, one["group_id"], one["topics"]),
-                }
-                for one in fields["groups"]
-            ]
-        }
+        return {"groups": [_fetch_group(call, one) for one in fields["groups"]]}
     return {"topics": _fetch(call, fields["group_id"], fields["topics"])}
+
+
+def _fetch_group(call: Call, wanted: Fields) -> Fields:
+    group_id = wanted["group_id"]
+    fault = call.broker.registry.fetch_fault(
+        group_id, wanted.get("member_epoch", -1), wanted.get("member_id")
+    )
+    if fault is not None:
+        return {"group_id": group_id, "error_code": fault, "topics": []}
+    return {"group_id": group_id, "topics": _fetch(call, group_id, wanted["topics"])}
 
 
 def _fetch(call: Call, group_id: str, wanted: list[Fields] | None) -> list[Fields]:
@@ -109,13 +124,13 @@ def _fetch(call: Call, group_id: str, wanted: list[Fields] | None) -> list[Field
 async def offset_delete(call: Call, fields: Fields) -> Fields:
     """Forgets offsets of topics that the group doesn't read at present."""
     broker, group_id = call.broker, fields["group_id"]
-    group = broker.groups.get(group_id)
-    if group is None and not broker.group_offsets.of(group_id):
+    kind = broker.registry.kind(group_id)
+    if kind not in {CLASSIC, CONSUMER}:
         return {"error_code": ErrorCode.group_id_not_found}
-    is_active = group is not None and group.state is not GroupState.EMPTY
-    if is_active and group is not None and group.protocol_type != "consumer":
+    group = broker.groups.get(group_id)
+    if group is not None and group.members and group.protocol_type != "consumer":
         return {"error_code": ErrorCode.non_empty_group}
-    read = _subscribed(call, group_id) if is_active else set()
+    read = broker.registry.subscribed(group_id)
     topics = []
     for one in fields["topics"]:
         name, parts = one["name"], []
@@ -129,22 +144,6 @@ async def offset_delete(call: Call, fields: Fields) -> Fields:
         topics.append({"name": name, "partitions": parts})
     await broker.flusher.make_durable([broker.group_offsets.journal])
     return {"topics": topics}
-
-
-def _subscribed(call: Call, group_id: str) -> set[str]:
-    """Topics that members of the group read: in their metadata (version, count, names)."""
-    group = call.broker.groups.get(group_id)
-    names: set[str] = set()
-    for member in group.members.values() if group is not None else ():
-        data = member.metadata(group.protocol if group else None)
-        count, at = int.from_bytes(data[2:6], "big", signed=True), 6
-        for _ in range(count):
-            size = int.from_bytes(data[at : at + 2], "big")
-            if at + 2 + size > len(data):
-                break
-            names.add(data[at + 2 : at + 2 + size].decode(errors="replace"))
-            at += 2 + size
-    return names
 
 
 APIS: Final = (

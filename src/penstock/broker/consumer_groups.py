@@ -1,0 +1,575 @@
+"""Consumer groups in the protocol of KIP-848: a pure state machine.
+
+The coordinator assigns partitions, and each member comes to its assignment at its own pace, with
+its heartbeats. Three epochs count the way: the *group's* grows when members, subscriptions or
+topics change; the *target's* is the group epoch that the last assignment was computed for; a
+*member's* is the target epoch it has come to. A member first gives up what its target lacks
+(UNREVOKED), then gets what is free of the rest (UNRELEASED until that is all, then STABLE).
+
+Invariant (see `check`): a partition has one owner at most: the member that it is assigned to, or
+that was told to give it up and hasn't said it did. It is given to another one only after its owner
+has said so, has left, or is fenced: its session ended, or its time to give it up.
+
+A member that is fenced without noticing may go on for a while, but its commits are refused: its
+id is unknown by then. The protocol relies on a client's requests arriving in order, which holds for
+one connection; a heartbeat of an earlier connection that arrives late could claim that nothing is
+owned any more.
+
+Source: KIP-848; KIP-1251 (commits with an older epoch); Kafka's GroupMetadataManager and
+CurrentAssignmentBuilder.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Final
+
+from penstock.broker.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Part, Wish
+from penstock.broker.consumer_members import (
+    Beat,
+    Catalog,
+    ConsumerGroup,
+    ConsumerMember,
+    ConsumerMemberState,
+    Timing,
+    by_topic,
+)
+from penstock.errors import UserError
+from penstock.wire.kafka import ErrorCode
+
+__all__ = ["ConsumerGroups"]
+
+JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2
+CLIENT_MAKES_ID_FROM: Final = 1
+"""Version of the request from which on clients make member ids."""
+MEMBERS_MAX: Final = 1_000
+"""Most members of a group (Kafka's group.consumer.max.size has no limit by default)."""
+GROUPS_MAX: Final = 10_000
+"""Most groups; each takes some KB."""
+NAMES_MAX: Final = 5_000
+"""Most topics that a member can name: as many as a broker can have."""
+ID_CHARACTERS_MAX: Final = 256
+"""Longest id of a member, an instance, a rack; clients make ids of 22 to 36 characters."""
+
+
+class _RefusedError(Exception):
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ConsumerGroups:
+    """The coordinator of all groups of this protocol.
+
+    Args:
+        catalog: the topics.
+        new_member_id: makes a unique id.
+        matching: the names that match a regular expression; raises UserError if it is none.
+        timing: a group's settings.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        new_member_id: Callable[[], str],
+        matching: Callable[[str, Iterable[str]], frozenset[str]],
+        timing: Callable[[str], Timing] = lambda _: Timing(),
+    ) -> None:
+        self._catalog = catalog
+        self._new_member_id = new_member_id
+        self._matching = matching
+        self._timing = timing
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._changed: set[str] = set()
+
+    def __iter__(self) -> Iterator[ConsumerGroup]:
+        return iter(list(self._groups.values()))
+
+    def get(self, group_id: str) -> ConsumerGroup | None:
+        """A group that has or had members."""
+        return self._groups.get(group_id)
+
+    # -- heartbeats --------------------------------------------------------------------------------
+
+    def heartbeat(self, now_ms: int, beat: Beat) -> dict[str, Any]:
+        """A member joins, lives, has given up partitions, or leaves; the response's fields."""
+        try:
+            _validate(beat)
+            if beat.epoch < JOIN:
+                return self._leave(beat)
+            return self._beat(now_ms, beat)
+        except _RefusedError as refused:
+            return {"error_code": refused.code, "error_message": str(refused), "member_epoch": 0}
+
+    def _beat(self, now_ms: int, beat: Beat) -> dict[str, Any]:
+        timing = self._timing(beat.group_id)
+        group = self._group_for(beat)
+        matches = self._resolve(group, beat.regex)
+        member = self._member_for(group, beat)
+        before = dict(member.assigned)
+        is_changed = _update(member, beat)
+        group.members[member.id] = member
+        if is_changed or group.catalog_version != self._catalog.version:
+            self._refresh(group, matches, is_changed=is_changed)
+        if group.epoch > group.target_epoch:
+            self._assign(group)
+        self._reconcile(now_ms, group, member, beat.owned)
+        member.session_ends_ms = now_ms + timing.session_ms
+        group.ends_ms = min(group.ends_ms or member.session_ends_ms, member.session_ends_ms)
+        fields: dict[str, Any] = {
+            "error_code": 0,
+            "member_id": member.id,
+            "member_epoch": member.epoch,
+            "heartbeat_interval": timing.heartbeat_ms,
+        }
+        if beat.epoch == JOIN or beat.is_full or member.assigned != before:
+            fields["assignment"] = {"topic_partitions": by_topic(member.assigned)}
+        return fields
+
+    def _group_for(self, beat: Beat) -> ConsumerGroup:
+        group = self._groups.get(beat.group_id)
+        if group is None:
+            if beat.epoch != JOIN:
+                raise _no_group(beat.group_id)
+            if len(self._groups) >= GROUPS_MAX:
+                raise _RefusedError(
+                    ErrorCode.coordinator_not_available,
+                    f"expected at most {GROUPS_MAX} groups; delete one first",
+                )
+            group = ConsumerGroup(beat.group_id)
+        if len(group.members) >= MEMBERS_MAX and beat.member_id not in group.members:
+            raise _RefusedError(
+                ErrorCode.group_max_size_reached,
+                f"expected at most {MEMBERS_MAX} members in group {group.id!r}",
+            )
+        return group
+
+    def _member_for(self, group: ConsumerGroup, beat: Beat) -> ConsumerMember:
+        """The member that a heartbeat is of; makes it, and the group, with the first one."""
+        if beat.instance_id is not None:
+            member = self._static_member_for(group, beat, beat.instance_id)
+        else:
+            member = group.members.get(beat.member_id)
+        if member is None:
+            if beat.epoch != JOIN:
+                raise _no_member(group.id, beat.member_id)
+            member = ConsumerMember(beat.member_id or self._new_member_id())
+            self._groups[group.id] = group
+        _check_epoch(member, beat)
+        return member
+
+    def _static_member_for(
+        self, group: ConsumerGroup, beat: Beat, instance_id: str
+    ) -> ConsumerMember | None:
+        old = group.by_instance(instance_id)
+        if old is None:
+            return None
+        if beat.epoch != JOIN:
+            _check_instance(old, beat)
+            return old
+        if old.epoch != LEAVE_FOR_A_WHILE:
+            raise _RefusedError(
+                ErrorCode.unreleased_instance_id,
+                f"expected instance id {instance_id!r} to be free, found that member {old.id!r} "
+                f"of group {group.id!r} has it; stop that one, or wait for its session to end",
+            )
+        del group.members[old.id]
+        group.changed.add(old.id)
+        member_id = beat.member_id or self._new_member_id()
+        old.id, old.epoch, old.previous_epoch = member_id, 0, 0
+        for part in (*old.assigned, *old.revoking):
+            group.owners[part] = member_id
+        group.members[member_id] = old
+        self._note(group, old)
+        return old
+
+    def _resolve(self, group: ConsumerGroup, regex: str | None) -> dict[str, frozenset[str]]:
+        """Topics for each expression of the group, and for a new one."""
+        wanted = {one.regex for one in group.members.values() if one.regex}
+        if regex:
+            wanted.add(regex)
+        if group.catalog_version == self._catalog.version and wanted <= group.matches.keys():
+            return group.matches
+        try:
+            return {one: self._matching(one, self._catalog.names()) for one in wanted}
+        except UserError as error:
+            raise _RefusedError(ErrorCode.invalid_regular_expression, str(error)) from None
+
+    def _refresh(
+        self, group: ConsumerGroup, matches: dict[str, frozenset[str]], *, is_changed: bool
+    ) -> None:
+        """Looks at subscriptions and topics again; another epoch if they are not the same."""
+        group.matches = matches
+        names: set[str] = set()
+        for member in group.members.values():
+            names |= group.subscribed(member)
+        found = {name: self._catalog.find(name) for name in sorted(names)}
+        topics = {name: topic for name, topic in found.items() if topic is not None}
+        group.catalog_version = self._catalog.version
+        if is_changed or topics != group.topics:
+            group.topics = topics
+            group.epoch += 1
+            self._changed.add(group.id)
+
+    # -- assignments -------------------------------------------------------------------------------
+
+    def _assign(self, group: ConsumerGroup) -> None:
+        """Computes all targets."""
+        votes = Counter(one.assignor for one in group.members.values() if one.assignor)
+        group.assignor = votes.most_common(1)[0][0] if votes else DEFAULT_ASSIGNOR
+        wishes = {
+            member.id: Wish(
+                frozenset(
+                    group.topics[name][0]
+                    for name in group.subscribed(member)
+                    if name in group.topics
+                ),
+                member.target,
+                member.instance_id or member.id,
+            )
+            for member in group.members.values()
+        }
+        targets = ASSIGNORS[group.assignor](wishes, dict(group.topics.values()))
+        for member in group.members.values():
+            target = frozenset(targets[member.id])
+            if target != member.target:
+                member.target = target
+                self._note(group, member)
+        group.target_epoch = group.epoch
+        self._changed.add(group.id)
+
+    def _reconcile(
+        self,
+        now_ms: int,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        owned: frozenset[Part] | None,
+    ) -> None:
+        """Takes a member as far towards its target as is possible now."""
+        match member.state:
+            case ConsumerMemberState.STABLE:
+                if member.epoch == group.target_epoch:
+                    return
+            case ConsumerMemberState.UNREVOKED:
+                if owned is None or not owned.isdisjoint(member.revoking):
+                    return
+            case ConsumerMemberState.UNRELEASED:
+                pass
+        before = (member.epoch, member.state, len(member.assigned))
+        self._release(group, member, member.revoking)
+        member.revoking = {}
+        self._advance(group, member, owned)
+        if member.state is not ConsumerMemberState.UNREVOKED:
+            member.revoke_by_ms = None
+        else:
+            member.revoke_by_ms = now_ms + member.rebalance_ms
+            group.ends_ms = min(group.ends_ms or member.revoke_by_ms, member.revoke_by_ms)
+        if before != (member.epoch, member.state, len(member.assigned)) or member.revoking:
+            self._note(group, member)
+
+    def _advance(
+        self, group: ConsumerGroup, member: ConsumerMember, owned: frozenset[Part] | None
+    ) -> None:
+        kept = {part: at for part, at in member.assigned.items() if part in member.target}
+        given_up = {part: at for part, at in member.assigned.items() if part not in member.target}
+        member.assigned = kept
+        if given_up and (owned is None or not owned.isdisjoint(given_up)):
+            member.revoking = given_up
+            member.move_to(member.epoch, ConsumerMemberState.UNREVOKED)
+            return
+        self._release(group, member, given_up)
+        missing = [part for part in member.target if part not in kept]
+        free = [part for part in missing if part not in group.owners]
+        for part in free:
+            kept[part] = group.target_epoch
+            group.owners[part] = member.id
+        is_all = len(free) == len(missing)
+        state = ConsumerMemberState.STABLE if is_all else ConsumerMemberState.UNRELEASED
+        member.move_to(group.target_epoch, state)
+
+    @staticmethod
+    def _release(group: ConsumerGroup, member: ConsumerMember, parts: Collection[Part]) -> None:
+        for part in parts:
+            assert group.owners[part] == member.id
+            del group.owners[part]
+
+    # -- leaving -----------------------------------------------------------------------------------
+
+    def _leave(self, beat: Beat) -> dict[str, Any]:
+        group = self._groups.get(beat.group_id)
+        if group is None:
+            raise _no_group(beat.group_id)
+        if beat.instance_id is None:
+            member = group.members.get(beat.member_id)
+        else:
+            member = group.by_instance(beat.instance_id)
+        if member is None:
+            raise _no_member(group.id, beat.member_id)
+        if beat.instance_id is not None:
+            _check_instance(member, beat)
+        if beat.epoch == LEAVE_FOR_A_WHILE:
+            self._release(group, member, member.revoking)
+            member.revoking, member.revoke_by_ms = {}, None
+            member.epoch, member.state = LEAVE_FOR_A_WHILE, ConsumerMemberState.STABLE
+            self._note(group, member)
+        else:
+            self._remove(group, member)
+        return {"error_code": 0, "member_id": beat.member_id, "member_epoch": beat.epoch}
+
+    def remove(self, group_id: str, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Takes a member out at an administrator's wish."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.unknown_member_id
+        static = group.by_instance(instance_id) if instance_id is not None else None
+        member = static if instance_id is not None else group.members.get(member_id)
+        if member is None:
+            return ErrorCode.unknown_member_id
+        if instance_id is not None and member_id and member.id != member_id:
+            return ErrorCode.fenced_instance_id
+        self._remove(group, member)
+        return ErrorCode.none
+
+    def _remove(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        del group.members[member.id]
+        self._release(group, member, member.assigned)
+        self._release(group, member, member.revoking)
+        self._note(group, member)
+        group.catalog_version = None  # what is subscribed to has to be looked at again
+        group.epoch += 1
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed: fences members that are silent, or don't give up what they must."""
+        for group in self._groups.values():
+            if not group.members or now_ms < group.ends_ms:
+                continue
+            for member in list(group.members.values()):
+                if now_ms >= _ends_ms(member):
+                    self._remove(group, member)
+            group.ends_ms = min((_ends_ms(one) for one in group.members.values()), default=0)
+
+    def delete(self, group_id: str) -> ErrorCode:
+        """Forgets a group without members."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.group_id_not_found
+        if group.members:
+            return ErrorCode.non_empty_group
+        del self._groups[group_id]
+        self._changed.add(group_id)
+        return ErrorCode.none
+
+    # -- offsets -----------------------------------------------------------------------------------
+
+    def commit_fault(
+        self, group_id: str, epoch: int, member_id: str, parts: Collection[Part] | None = None
+    ) -> ErrorCode | None:
+        """Why offsets may not be committed, or asked for; None if they may.
+
+        Args:
+            group_id: a group of this protocol.
+            epoch: the member's, as it believes; below 0: not a member.
+            member_id: the member.
+            parts: what is committed; None: nothing, offsets are asked for. A commit from an older
+                epoch is good if the member has had all these partitions since then.
+        """
+        group = self._groups[group_id]
+        if epoch < 0 and (not member_id if parts is None else not group.members):
+            return None
+        member = group.members.get(member_id)
+        if member is None:
+            return ErrorCode.unknown_member_id
+        if epoch == member.epoch:
+            return None
+        if epoch > member.epoch or parts is None:
+            return ErrorCode.stale_member_epoch
+        for part in parts:
+            since = member.assigned.get(part, member.revoking.get(part))
+            if since is None or since > epoch:
+                return ErrorCode.stale_member_epoch
+        return None
+
+    # -- what a restart needs ----------------------------------------------------------------------
+
+    def _note(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        group.changed.add(member.id)
+        self._changed.add(group.id)
+
+    def take_changes(self) -> Iterator[tuple[str, dict[str, Any] | None]]:
+        """What has changed since the last call, per group; None: the group is gone."""
+        changed, self._changed = self._changed, set()
+        for group_id in changed:
+            group = self._groups.get(group_id)
+            if group is None:
+                yield group_id, None
+                continue
+            yield group_id, self._describe(group, group.changed)
+            group.changed = set()
+
+    def snapshot(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Everything, as changes to nothing."""
+        for group in self._groups.values():
+            yield group.id, self._describe(group, group.members)
+
+    @staticmethod
+    def _describe(group: ConsumerGroup, members: Iterable[str]) -> dict[str, Any]:
+        described: dict[str, Any] = {}
+        for member_id in members:
+            member = group.members.get(member_id)
+            described[member_id] = member.to_json() if member is not None else None
+        return {
+            "epoch": group.epoch,
+            "target": group.target_epoch,
+            "assignor": group.assignor,
+            "members": described,
+        }
+
+    def restore(self, now_ms: int, group_id: str, change: dict[str, Any] | None) -> None:
+        """Applies a change that was stored; every member has its whole time from now on."""
+        if change is None:
+            self._groups.pop(group_id, None)
+            return
+        group = self._groups.setdefault(group_id, ConsumerGroup(group_id))
+        group.epoch, group.target_epoch = change["epoch"], change["target"]
+        group.assignor = change["assignor"]
+        for member_id, stored in change["members"].items():
+            group.members.pop(member_id, None)
+            if stored is None:
+                continue
+            member = ConsumerMember.from_json(member_id, stored)
+            member.session_ends_ms = now_ms + self._timing(group_id).session_ms
+            if member.revoking:
+                member.revoke_by_ms = now_ms + member.rebalance_ms
+            group.members[member_id] = member
+
+    def restored(self) -> None:
+        """Everything was restored."""
+        for group in self._groups.values():
+            group.owners = {
+                part: member.id
+                for member in group.members.values()
+                for part in (*member.assigned, *member.revoking)
+            }
+            group.ends_ms = min((_ends_ms(one) for one in group.members.values()), default=0)
+        self.check()
+
+    def check(self) -> None:
+        """Asserts all invariants."""
+        for group in self._groups.values():
+            owners = [
+                (part, member.id)
+                for member in group.members.values()
+                for part in (*member.assigned, *member.revoking)
+            ]
+            assert len(owners) == len(group.owners), "a partition has two owners"
+            assert dict(owners) == group.owners
+            assert group.target_epoch <= group.epoch
+            targets = [part for member in group.members.values() for part in member.target]
+            assert len(targets) == len(set(targets))
+            for member in group.members.values():
+                _check_member(group, member)
+
+
+def _check_member(group: ConsumerGroup, member: ConsumerMember) -> None:
+    is_unrevoked = member.state is ConsumerMemberState.UNREVOKED
+    assert bool(member.revoking) == is_unrevoked == (member.revoke_by_ms is not None)
+    assert member.epoch <= group.target_epoch
+    assert group.ends_ms <= _ends_ms(member)
+    if member.state is ConsumerMemberState.STABLE and member.epoch == group.target_epoch:
+        assert member.assigned.keys() == member.target
+
+
+def _ends_ms(member: ConsumerMember) -> int:
+    if member.revoke_by_ms is None:
+        return member.session_ends_ms
+    return min(member.session_ends_ms, member.revoke_by_ms)
+
+
+def _update(member: ConsumerMember, beat: Beat) -> bool:
+    """Takes over what a heartbeat says; whether that asks for another assignment."""
+    member.client_id, member.client_host = beat.client_id, beat.client_host
+    if beat.instance_id is not None:
+        member.instance_id = beat.instance_id
+    if beat.rack_id is not None:
+        member.rack_id = beat.rack_id
+    if beat.rebalance_ms != -1:
+        member.rebalance_ms = beat.rebalance_ms
+    before = (member.names, member.regex, member.assignor)
+    if beat.names is not None:
+        member.names = frozenset(beat.names)
+    if beat.regex is not None:
+        member.regex = beat.regex
+    if beat.assignor is not None:
+        member.assignor = beat.assignor
+    is_new = member.epoch == 0 and not member.target and not member.assigned
+    return is_new or before != (member.names, member.regex, member.assignor)
+
+
+def _check_epoch(member: ConsumerMember, beat: Beat) -> None:
+    """Refuses who has been left behind, unless only an answer was lost on the way."""
+    if beat.epoch in {JOIN, member.epoch}:
+        return
+    is_retry = beat.epoch == member.previous_epoch and beat.epoch < member.epoch
+    if is_retry and beat.owned is not None and beat.owned <= member.assigned.keys():
+        return
+    raise _RefusedError(
+        ErrorCode.fenced_member_epoch,
+        f"expected member epoch {member.epoch} of member {member.id!r}, found {beat.epoch}; it "
+        "must give up all partitions and join again",
+    )
+
+
+def _check_instance(member: ConsumerMember, beat: Beat) -> None:
+    if member.id != beat.member_id:
+        raise _RefusedError(
+            ErrorCode.fenced_instance_id,
+            f"expected member id {member.id!r} for instance id {beat.instance_id!r}, found "
+            f"{beat.member_id!r}: another one has taken its place",
+        )
+
+
+def _no_group(group_id: str) -> _RefusedError:
+    return _RefusedError(
+        ErrorCode.group_id_not_found, f"expected a consumer group, found {group_id!r}"
+    )
+
+
+def _no_member(group_id: str, member_id: str) -> _RefusedError:
+    return _RefusedError(
+        ErrorCode.unknown_member_id,
+        f"expected a member of group {group_id!r}, found {member_id!r}; it must join again",
+    )
+
+
+def _validate(beat: Beat) -> None:
+    """Raises _RefusedError for a request that makes no sense whatever the state."""
+    needs_id = beat.version >= CLIENT_MAKES_ID_FROM or beat.epoch != JOIN
+    joins = beat.epoch == JOIN
+    faults = (
+        (not beat.group_id, "a group id"),
+        (needs_id and not beat.member_id, "a member id"),
+        (beat.instance_id == "", "an instance id that is not empty"),
+        (beat.rack_id == "", "a rack id that is not empty"),
+        (beat.epoch < LEAVE_FOR_A_WHILE, f"a member epoch of {LEAVE_FOR_A_WHILE} or more"),
+        (joins and beat.rebalance_ms == -1, "a rebalance timeout with the first request"),
+        (joins and (beat.owned is None or bool(beat.owned)), "no partitions from one who joins"),
+        (joins and beat.names is None and beat.regex is None, "topic names or an expression"),
+        (beat.epoch == LEAVE_FOR_A_WHILE and beat.instance_id is None, "an instance id"),
+        (len(beat.names or ()) > NAMES_MAX, f"at most {NAMES_MAX} topic names"),
+        (
+            max(len(one or "") for one in (beat.member_id, beat.instance_id, beat.rack_id))
+            > ID_CHARACTERS_MAX,
+            f"ids of at most {ID_CHARACTERS_MAX} characters",
+        ),
+    )
+    for is_fault, expected in faults:
+        if is_fault:
+            raise _RefusedError(
+                ErrorCode.invalid_request, f"expected {expected}; found none such in the request"
+            )
+    if beat.assignor is not None and beat.assignor not in ASSIGNORS:
+        raise _RefusedError(
+            ErrorCode.unsupported_assignor,
+            f"expected one of the assignors {', '.join(ASSIGNORS)}; found {beat.assignor!r}",
+        )

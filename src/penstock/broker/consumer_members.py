@@ -1,0 +1,232 @@
+"""The nouns of consumer groups in the protocol of KIP-848: a member, a group, what members ask for.
+See `penstock.broker.consumer_groups`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from uuid import UUID
+
+from penstock.broker.assignors import Part
+
+__all__ = [
+    "Beat",
+    "Catalog",
+    "ConsumerGroup",
+    "ConsumerGroupState",
+    "ConsumerMember",
+    "ConsumerMemberState",
+    "Timing",
+    "by_topic",
+]
+
+
+class Catalog(Protocol):
+    """The topics that there are."""
+
+    @property
+    def version(self) -> int:
+        """Is another one after every change."""
+        ...
+
+    def names(self) -> Iterable[str]:
+        """All topics."""
+        ...
+
+    def find(self, name: str) -> tuple[UUID, int] | None:
+        """A topic's id and number of partitions."""
+        ...
+
+
+class ConsumerGroupState(enum.Enum):
+    """Where a group stands; values are Kafka's names."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class ConsumerMemberState(enum.Enum):
+    """How far a member is on its way to its target."""
+
+    STABLE = "stable"
+    UNREVOKED = "unrevoked"
+    """It must give up partitions first."""
+    UNRELEASED = "unreleased"
+    """It waits for partitions that another one still has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A group's settings (consumer.session.timeout.ms, consumer.heartbeat.interval.ms)."""
+
+    session_ms: int = 45_000
+    heartbeat_ms: int = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A ConsumerGroupHeartbeat request. What is None has not changed since the last one.
+
+    Attributes:
+        epoch: the member's; 0 joins, -1 leaves, -2 leaves for a while (static members).
+        rebalance_ms: how long the member may take to give up partitions; -1: no change.
+        owned: partitions that the member holds.
+    """
+
+    group_id: str
+    member_id: str
+    epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_ms: int = -1
+    names: tuple[str, ...] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    owned: frozenset[Part] | None = None
+    client_id: str = ""
+    client_host: str = ""
+    version: int = 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client tells everything, as after an error; it is then told everything."""
+        subscribes = self.names is not None or self.regex is not None
+        return self.rebalance_ms != -1 and subscribes and self.owned is not None
+
+
+@dataclass(slots=True)
+class ConsumerMember:
+    """One member.
+
+    Attributes:
+        epoch: the target's epoch that the member has come to.
+        previous_epoch: the one before; a request that carries it was sent before the answer came.
+        assigned: what it may use, with the epoch since when.
+        revoking: what it was told to give up, and hasn't.
+        revoke_by_ms: when it must have; None: there is nothing to give up.
+    """
+
+    id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_ms: int = 0
+    names: frozenset[str] = frozenset()
+    regex: str = ""
+    assignor: str | None = None
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: ConsumerMemberState = ConsumerMemberState.STABLE
+    assigned: dict[Part, int] = field(default_factory=dict)
+    revoking: dict[Part, int] = field(default_factory=dict)
+    target: frozenset[Part] = frozenset()
+    session_ends_ms: int = 0
+    revoke_by_ms: int | None = None
+
+    def move_to(self, epoch: int, state: ConsumerMemberState) -> None:
+        """Takes the member to an epoch."""
+        self.previous_epoch, self.epoch, self.state = self.epoch, epoch, state
+
+    def to_json(self) -> dict[str, Any]:
+        """What a restart needs."""
+        return {
+            "instance": self.instance_id,
+            "rack": self.rack_id,
+            "client": self.client_id,
+            "host": self.client_host,
+            "rebalance": self.rebalance_ms,
+            "names": sorted(self.names),
+            "regex": self.regex,
+            "assignor": self.assignor,
+            "epoch": self.epoch,
+            "previous": self.previous_epoch,
+            "state": self.state.value,
+            "assigned": [[topic.hex, number, at] for (topic, number), at in self.assigned.items()],
+            "revoking": [[topic.hex, number, at] for (topic, number), at in self.revoking.items()],
+            "target": [[topic.hex, number] for topic, number in self.target],
+        }
+
+    @classmethod
+    def from_json(cls, member_id: str, stored: dict[str, Any]) -> ConsumerMember:
+        """The member that `to_json` described."""
+        return cls(
+            member_id,
+            stored["instance"],
+            stored["rack"],
+            stored["client"],
+            stored["host"],
+            stored["rebalance"],
+            frozenset(stored["names"]),
+            stored["regex"],
+            stored["assignor"],
+            stored["epoch"],
+            stored["previous"],
+            ConsumerMemberState(stored["state"]),
+            {(UUID(hex=topic), number): at for topic, number, at in stored["assigned"]},
+            {(UUID(hex=topic), number): at for topic, number, at in stored["revoking"]},
+            frozenset((UUID(hex=topic), number) for topic, number in stored["target"]),
+        )
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """One group.
+
+    Attributes:
+        epoch: grows whenever the assignment may have to change.
+        target_epoch: the epoch that the members' targets were computed for.
+        owners: who has, or has yet to give up, a partition.
+        topics: the subscribed topics, as of `catalog_version`.
+        matches: what the members' regular expressions match, as of then.
+        ends_ms: no session and no revocation ends before.
+        changed: members that the store doesn't know as they are; None: the whole group.
+    """
+
+    id: str
+    epoch: int = 0
+    target_epoch: int = 0
+    assignor: str = ""
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    owners: dict[Part, str] = field(default_factory=dict)
+    topics: dict[str, tuple[UUID, int]] = field(default_factory=dict)
+    matches: dict[str, frozenset[str]] = field(default_factory=dict)
+    catalog_version: int | None = None
+    ends_ms: int = 0
+    changed: set[str] = field(default_factory=set)
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """Where the group stands."""
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.target_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(
+            one.state is ConsumerMemberState.STABLE and one.epoch == self.target_epoch
+            for one in self.members.values()
+        ):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    def by_instance(self, instance_id: str) -> ConsumerMember | None:
+        """The static member of that name."""
+        found = (one for one in self.members.values() if one.instance_id == instance_id)
+        return next(found, None)
+
+    def subscribed(self, member: ConsumerMember) -> frozenset[str]:
+        """Names of topics that a member reads, whether they are there or not."""
+        return member.names | self.matches.get(member.regex, frozenset())
+
+
+def by_topic(parts: Collection[Part]) -> list[dict[str, Any]]:
+    """Partitions as messages carry them."""
+    found: dict[UUID, list[int]] = {}
+    for topic, number in sorted(parts):
+        found.setdefault(topic, []).append(number)
+    return [{"topic_id": topic, "partitions": numbers} for topic, numbers in found.items()]

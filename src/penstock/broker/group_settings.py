@@ -1,0 +1,161 @@
+"""Settings of single groups (Kafka's resource type GROUP): names, defaults and meaning as in Kafka.
+
+DATA/groups/settings.json       {group: {name: value}}, only what was set
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from penstock.broker.settings import INT, STRING, Setting, SettingError
+from penstock.errors import LimitError
+from penstock.log.files import LogFiles
+
+__all__ = ["GROUP_SETTINGS", "GroupSettings", "validate_group"]
+
+GROUPS_MAX: Final = 10_000
+"""Groups with settings of their own; each takes some hundred bytes."""
+
+GROUP_SETTINGS: Final[dict[str, Setting]] = {
+    one.name: one
+    for one in (
+        Setting(
+            "consumer.heartbeat.interval.ms",
+            INT,
+            "5000",
+            minimum=500,
+            maximum=15_000,
+            field="heartbeat_ms",
+            doc="How often members say that they live (protocol of KIP-848).",
+        ),
+        Setting(
+            "consumer.session.timeout.ms",
+            INT,
+            "45000",
+            minimum=6_000,
+            maximum=1_800_000,
+            field="session_ms",
+            doc="Silence after which a member has lost its place (protocol of KIP-848).",
+        ),
+        Setting(
+            "share.auto.offset.reset",
+            STRING,
+            "latest",
+            field="reset",
+            doc="Where a share group begins: latest, earliest, or by_duration:PnDTnHnMn.nS.",
+        ),
+        Setting(
+            "share.delivery.count.limit",
+            INT,
+            "5",
+            minimum=2,
+            maximum=10,
+            field="delivery_count_limit",
+            doc="How often a record is delivered before it is given up.",
+        ),
+        Setting(
+            "share.heartbeat.interval.ms",
+            INT,
+            "5000",
+            minimum=500,
+            maximum=15_000,
+            field="share_heartbeat_ms",
+            doc="How often members of a share group say that they live.",
+        ),
+        Setting(
+            "share.isolation.level",
+            STRING,
+            "read_uncommitted",
+            values=("read_uncommitted", "read_committed"),
+            field="isolation",
+            doc="Whether a share group sees records of transactions that are open or aborted.",
+        ),
+        Setting(
+            "share.record.lock.duration.ms",
+            INT,
+            "30000",
+            minimum=1_000,
+            maximum=3_600_000,
+            field="lock_ms",
+            doc="How long a record is a member's before others may have it.",
+        ),
+        Setting(
+            "share.session.timeout.ms",
+            INT,
+            "45000",
+            minimum=6_000,
+            maximum=1_800_000,
+            field="share_session_ms",
+            doc="Silence after which a member of a share group has lost its place.",
+        ),
+    )
+}
+
+
+def validate_group(name: str, value: str | None) -> str:
+    """Checks a group setting's new value.
+
+    Raises:
+        SettingError: the setting or the value isn't known.
+    """
+    setting = GROUP_SETTINGS.get(name)
+    if setting is None or value is None:
+        raise SettingError(f"expected a group setting with a value, found {name!r}: {value!r}")
+    if setting.kind != INT:
+        if setting.values and value not in setting.values:
+            raise SettingError(
+                f"expected {name} to be one of {', '.join(setting.values)}; found {value!r}"
+            )
+        return value
+    if not value.strip().isdigit() or not setting.minimum <= int(value) <= setting.maximum:
+        raise SettingError(
+            f"expected {name} from {setting.minimum} to {setting.maximum}, found {value!r}"
+        )
+    return str(int(value))
+
+
+class GroupSettings:
+    """All groups' settings."""
+
+    def __init__(self, files: LogFiles) -> None:
+        self._files = files
+        content = files.load("groups/settings.json")
+        self._groups: dict[str, dict[str, str]] = json.loads(content) if content else {}
+
+    def of(self, group_id: str) -> dict[str, str]:
+        """What was set for a group; don't change it."""
+        return self._groups.get(group_id, {})
+
+    def groups(self) -> list[str]:
+        """Groups for which something was set."""
+        return list(self._groups)
+
+    def number(self, group_id: str, name: str) -> int:
+        """A setting's value in force."""
+        given = self._groups.get(group_id)
+        return int(given[name] if given and name in given else GROUP_SETTINGS[name].default)
+
+    @staticmethod
+    def check(settings: dict[str, str]) -> None:
+        """Raises SettingError if sessions would end between two heartbeats."""
+        for kind in ("consumer", "share"):
+            names = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+            session, beat = (int(settings.get(one, GROUP_SETTINGS[one].default)) for one in names)
+            if session <= beat:
+                raise SettingError(f"expected {names[0]} > {names[1]}, found {session} and {beat}")
+
+    def replace(self, group_id: str, settings: dict[str, str]) -> None:
+        """Sets all of a group's settings, durably. They must have been checked.
+
+        Raises:
+            LimitError: too many groups have settings.
+            OSError: the disk refuses; nothing is changed.
+        """
+        changed = {**self._groups, group_id: settings}
+        if not settings:
+            changed.pop(group_id)
+        if len(changed) > GROUPS_MAX:
+            raise LimitError(f"expected at most {GROUPS_MAX} groups with settings; reset some")
+        self._files.store("groups/settings.json", json.dumps(changed).encode())
+        self._groups = changed
