@@ -6,7 +6,6 @@ import pytest
 from crc32c import crc32c
 
 from penstock.log.errors import StorageError
-from penstock.log.index import SparseIndex
 from penstock.log.memory import MemoryFiles
 from penstock.log.partition import Partition
 from penstock.log.segment import Segment
@@ -152,14 +151,15 @@ def test_a_damaged_manifest_is_refused() -> None:
 
 def test_an_index_object_that_differs_is_refused() -> None:
     """What the store gives for an index is checked against the manifest."""
-    index = SparseIndex()
-    index.note(0, 0, -1)
-    log = Partition(MemoryFiles(), "p", CONFIG, NOW)
+    files = MemoryFiles()
+    log = Partition(files, "p", CONFIG, NOW)
     for n in range(20):
         log.append(batch(3, NOW + n), NOW)
     log.sync()
     info = log.closed_segments()[0]
-    data = Chunks.dump(info.index, [1, 2, 3])
+    stored = files.load(info.index_path)
+    assert stored is not None
+    data = Chunks.dump(stored, [1, 2, 3])
     listed = RemoteSegment(0, info.next_offset, 1, 1, "n", 0, len(data), crc32c(data))
     loaded = Chunks.load(data, listed)
     assert list(loaded.checksums) == [1, 2, 3]

@@ -32,6 +32,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--no-auto-create", action="store_true", help="don't make topics on first use")
     add("--rebalance-delay-ms", type=int, default=0, help="how long a new group waits for members")
     add("--lock-wait-s", type=float, default=5.0, help="for a predecessor that is still stopping")
+    add("--tier", metavar="URI", help="object storage for closed segments: s3://bucket/prefix")
+    add("--tier-cache-mb", type=int, default=128, help="memory for what is read back from there")
+    add("--tier-interval-ms", type=int, default=1000, help="how often to look for what to copy")
     add(
         "--die-with-parent", type=int, metavar="PID", help="end when that process, the parent, ends"
     )
@@ -66,6 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
             auto_create_topics=not parsed.no_auto_create,
             rebalance_delay_ms=parsed.rebalance_delay_ms,
             lock_wait_s=parsed.lock_wait_s,
+            tier=parsed.tier,
+            tier_cache_bytes=parsed.tier_cache_mb << 20,
+            tier_interval_ms=parsed.tier_interval_ms,
         )
         _run(config)
     except PenstockError as error:

@@ -59,6 +59,10 @@ class BrokerConfig:
         flush_interval_ms: records that nobody waits for (acks=1) are made durable this often.
         retention_interval_ms: how often old segments are looked for.
         lock_wait_s: how long to wait for a predecessor that is still stopping.
+        tier: a URI (`s3://bucket/prefix`, `file:///srv/tier`) that closed segments of topics with
+            `remote.storage.enable` are copied to; None: nowhere.
+        tier_cache_bytes: memory for what is read back from there.
+        tier_interval_ms: how often closed segments are looked for.
     """
 
     data: Path
@@ -71,6 +75,9 @@ class BrokerConfig:
     flush_interval_ms: int = 1000
     retention_interval_ms: int = 30_000
     lock_wait_s: float = 5.0
+    tier: str | None = None
+    tier_cache_bytes: int = 128 << 20
+    tier_interval_ms: int = 1000
 
     def __post_init__(self) -> None:
         host, _ = split_address(self.listen)

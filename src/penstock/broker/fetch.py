@@ -12,6 +12,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker import tier_fetch
 from penstock.broker.config import FETCH_BYTES_MAX
 from penstock.broker.connection import Connection, Slot
 from penstock.broker.produce import read_count, read_text, skip_tags, text_of
@@ -19,12 +20,14 @@ from penstock.broker.topics import Hosted, Topic
 from penstock.errors import ProtocolError
 from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.partition import LEADER_EPOCH
+from penstock.log.tier import NotLoadedError
 from penstock.wire.batches import Buffer
 from penstock.wire.kafka import ErrorCode
 from penstock.wire.messages import write_unsigned_varint
 
 if TYPE_CHECKING:
     from penstock.broker.server import Broker
+    from penstock.broker.tiering import Tiering
 
 __all__ = ["FLEXIBLE_FROM", "parse", "serve"]
 
@@ -148,7 +151,10 @@ def serve(
         topic = _topic(broker, name, version)
         for wanted in parts:
             _resolve(topic, wanted, version)
-    if request.max_wait_ms <= 0 or _has_enough(request):
+    cold = tier_fetch.cold(wanted for _, parts in request.topics for wanted in parts)
+    if broker.tiering is not None and cold:
+        connection.block_on(_load_and_answer(broker.tiering, cold, request, slot, corr, version))
+    elif request.max_wait_ms <= 0 or _has_enough(request):
         slot.send(_render(request, corr, version))
     else:
         connection.block_on(_wait_and_answer(request, slot, corr, version))
@@ -190,6 +196,20 @@ def _has_enough(request: Request) -> bool:
                 except StorageError:
                     return True
     return found >= request.min_bytes
+
+
+async def _load_and_answer(
+    tiering: Tiering,
+    cold: list[tier_fetch.Wanted],
+    request: Request,
+    slot: Slot,
+    corr: int,
+    version: int,
+) -> None:
+    """Brings what lies in object storage, as far as that is quick, and answers with it."""
+    held = await tier_fetch.load(tiering, cold, request.max_bytes, request.max_wait_ms)
+    slot.send(_render(request, corr, version))
+    del held
 
 
 async def _wait_and_answer(request: Request, slot: Slot, corr: int, version: int) -> None:
@@ -288,9 +308,13 @@ def _read(wanted: Wanted, left: int, *, at_least_one: bool) -> Buffer:
         if left <= 0 and not at_least_one:
             return b""
         limit = max(min(left, wanted.bytes_max), 0)
+        if wanted.offset < wanted.hosted.log.local_start_offset:
+            limit = min(limit, tier_fetch.READ_BYTES_MAX)
         return wanted.hosted.log.read(wanted.offset, limit, at_least_one=at_least_one)
     except OffsetRangeError:
         wanted.code = ErrorCode.offset_out_of_range
+    except NotLoadedError:  # it is on its way from object storage: the client asks again
+        return b""
     except StorageError:
         wanted.code = ErrorCode.kafka_storage_error
     return b""

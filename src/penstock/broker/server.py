@@ -18,7 +18,7 @@ import struct
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker import fetch, produce
 from penstock.broker.config import (
@@ -41,13 +41,16 @@ from penstock.broker.members import Reply
 from penstock.broker.security.model import Caller, Operation, ResourceType
 from penstock.broker.stats import Stats
 from penstock.broker.topic_patterns import matching
-from penstock.broker.topics import Topics
+from penstock.broker.topics import Topic, Topics
 from penstock.errors import ProtocolError, SetupError
 from penstock.log.errors import StorageError
 from penstock.log.files import LocalFiles
 from penstock.wire import messages
 from penstock.wire.batches import Buffer
 from penstock.wire.kafka import ErrorCode
+
+if TYPE_CHECKING:
+    from penstock.broker.tiering import Tiering
 
 __all__ = ["Broker", "serve"]
 
@@ -97,6 +100,7 @@ class Broker:
         self._files = LocalFiles(config.data)
         self.flusher = Flusher()
         self.groups = Groups(lambda name: f"{name[:200]}-{uuid.uuid4()}", config.rebalance_delay_ms)
+        self.tiering: Tiering | None = None
         self.topics: Topics
         self.group_offsets: GroupOffsets
         self.group_settings: GroupSettings
@@ -176,6 +180,7 @@ class Broker:
         self.group_offsets = GroupOffsets(self._files)
         self._open_groups()
         self.stats = Stats(self.topics, self.loop.time)
+        self._open_tier()
         cut = sum(one.log.cut_bytes for one in self.topics.partitions())
         if cut:
             _log.warning("recovery left out %d bytes of torn or damaged batches", cut)
@@ -201,6 +206,29 @@ class Broker:
         kept: dict[str, Kept] = {"classic": self.groups, "consumer": self.consumer_groups}
         self.group_store = GroupStore(self._files, kept, self.now_ms())
         self.registry = GroupRegistry(self.groups, self.consumer_groups, self.group_offsets)
+
+    def _open_tier(self) -> None:
+        config = self.config
+        if config.tier is None:
+            return
+        from penstock.broker.objects import ArrowObjects
+        from penstock.broker.tiering import Tiering
+
+        self.tiering = Tiering(
+            ArrowObjects(config.tier),
+            self._files,
+            self.cluster_id,
+            clock_ms=self.clock_ms,
+            cache_bytes=config.tier_cache_bytes,
+        )
+        self.topics.attach(self.tiering.tier)
+        self.spawn(self.tiering.run(self.topics, config.tier_interval_ms / 1000))
+
+    def note_removal(self, topic: Topic) -> None:
+        """Has what a topic has in object storage removed, once the topic itself is gone."""
+        from penstock.broker.tiering import note_removal
+
+        note_removal(self._files, self.cluster_id, topic)
 
     async def _listen(self) -> None:
         host, port = split_address(self.config.listen)
@@ -231,6 +259,8 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.flusher.settle()
         self.flusher.close()
+        if self.tiering is not None:
+            await self.tiering.close()
         try:
             self.topics.close()
             self.group_offsets.journal.close()

@@ -22,6 +22,7 @@ from penstock.broker.settings import log_config
 from penstock.errors import LimitError, SetupError
 from penstock.log.files import LogFiles
 from penstock.log.partition import Partition
+from penstock.log.tier import Tier
 from penstock.log.validation import LogConfig
 
 __all__ = ["Hosted", "Topic", "Topics", "name_fault"]
@@ -35,13 +36,19 @@ _FORMAT: Final = 1
 class Hosted:
     """A partition and those who wait for its next record."""
 
-    __slots__ = ("index", "log", "topic", "waiters")
+    __slots__ = ("index", "is_tiering", "log", "topic", "waiters")
 
     def __init__(self, topic: Topic, index: int, log: Partition) -> None:
         self.topic = topic
         self.index = index
         self.log = log
         self.waiters: set[asyncio.Future[None]] = set()
+        self.is_tiering = False  # its list of remote segments is being written
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is being written to the partition's directory in another thread."""
+        return self.is_tiering or self.log.is_syncing
 
     def wake(self) -> None:
         """Tells the waiters that something changed."""
@@ -84,6 +91,7 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._leaving: set[str] = set()
+        self._tier: Tier | None = None
         self.partition_count = 0
         self.version = 0  # is another one whenever a topic came, grew, or went
         self._files.delete("trash")
@@ -103,6 +111,10 @@ class Topics:
     def is_taken(self, name: str) -> bool:
         """Whether a topic of that name is there or not quite gone."""
         return name in self._by_name or name in self._leaving
+
+    def is_leaving(self, name: str) -> bool:
+        """Whether a topic of that name is not quite gone."""
+        return name in self._leaving
 
     def by_id(self, topic_id: bytes) -> Topic | None:
         """The topic with that id (16 bytes)."""
@@ -165,8 +177,15 @@ class Topics:
         for index in range(len(topic.partitions), count):
             directory = f"topics/{topic.name}/{index}"
             log = Partition(self._files, directory, topic.config, self._clock_ms())
+            log.tier = self._tier
             topic.partitions.append(Hosted(topic, index, log))
             self.partition_count += 1
+
+    def attach(self, tier: Tier) -> None:
+        """Lets every partition, those to come too, read its remote segments there."""
+        self._tier = tier
+        for hosted in self.partitions():
+            hosted.log.tier = tier
 
     def check_room(self, topics: int, partitions: int, in_topic: int) -> None:
         """Raises LimitError if that many more topics and partitions are too many."""
@@ -234,7 +253,7 @@ class Topics:
     def discard(self, topic: Topic) -> None:
         """Removes a withdrawn topic from the disk. No sync of its partitions may be under way."""
         assert topic.is_deleted
-        assert not any(one.log.is_syncing for one in topic.partitions)
+        assert not any(one.is_busy for one in topic.partitions)
         self._discard(topic.name, topic.id)
         self._leaving.discard(topic.name)
 

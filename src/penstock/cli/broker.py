@@ -49,8 +49,20 @@ Examples:
     is_flag=True,
     help="Permit an address beyond loopback. Whoever reaches it can read and delete everything.",
 )
+@click.option(
+    "--tier",
+    metavar="URI",
+    help="Copy closed segments of topics with remote.storage.enable there: s3://BUCKET/PREFIX or "
+    "file:///DIR. Credentials come from the environment.",
+)
 def broker(
-    listen: str, data: Path, partitions: int, *, no_auto_create: bool, allow_remote: bool
+    listen: str,
+    data: Path,
+    partitions: int,
+    *,
+    no_auto_create: bool,
+    allow_remote: bool,
+    tier: str | None,
 ) -> None:
     """Run the log's server until Ctrl-C. It speaks Kafka's protocol: every Kafka client works.
 
@@ -67,6 +79,7 @@ def broker(
         allow_remote=allow_remote,
         default_partitions=partitions,
         auto_create_topics=not no_auto_create,
+        tier=tier,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(config, ready=_announce))

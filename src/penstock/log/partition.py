@@ -658,7 +658,7 @@ class Partition:
 
     # -- tiering -----------------------------------------------------------------------------------
 
-    def closed_segments(self) -> list[SegmentInfo]:
+    def closed_segments(self, from_offset: int = 0) -> list[SegmentInfo]:
         """The local segments that are closed, durable and free of open transactions, oldest
         first: they never change.
         """
@@ -668,13 +668,12 @@ class Partition:
                 one.next_offset,
                 one.size,
                 one.max_timestamp,
-                one.created_ms,
                 one.path,
-                one.checkpoint(),
+                one.index_path,
                 tuple(self.aborted(one.base_offset, one.next_offset)),
             )
             for one in self.segments[:-1]
-            if one.next_offset <= min(self.durable_offset, self.last_stable_offset)
+            if from_offset < one.next_offset <= min(self.durable_offset, self.last_stable_offset)
             and one not in self._closed
         ]
 

@@ -78,9 +78,8 @@ class SegmentInfo:
         next_offset: the offset after its last one.
         size: its bytes.
         max_timestamp: of its records, -1 where it has none.
-        created_ms: when it was begun.
         path: of its file.
-        index: its index file's bytes.
+        index_path: of its index file.
         aborted: the aborted transactions with records in it: producer id, first and last offset.
     """
 
@@ -88,9 +87,8 @@ class SegmentInfo:
     next_offset: int
     size: int
     max_timestamp: int
-    created_ms: int
     path: str
-    index: bytes
+    index_path: str
     aborted: tuple[tuple[int, int, int], ...] = ()
 
 

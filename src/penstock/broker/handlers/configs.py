@@ -15,6 +15,7 @@ from penstock.broker.settings import (
     SettingError,
     validate,
 )
+from penstock.broker.tier_settings import check_tier_settings
 from penstock.broker.topics import Topic
 from penstock.errors import LimitError
 from penstock.wire.kafka import ErrorCode
@@ -141,6 +142,8 @@ def _alter(
         else:
             try:
                 settings = change(topic, wanted["configs"])
+                has_tier = call.broker.tiering is not None
+                check_tier_settings(settings, topic.settings, has_tier=has_tier)
                 if not fields["validate_only"]:
                     call.broker.topics.configure(topic, settings)
             except SettingError as error:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Final
 
 from penstock.broker.handlers.base import Api, Call, Fields, hosted
 from penstock.errors import CorruptError, LimitError
 from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.partition import LEADER_EPOCH, Partition
+from penstock.log.tier import NotLoadedError
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
@@ -22,8 +24,27 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 )
 
 
-def list_offsets(call: Call, fields: Fields) -> Fields:
+def list_offsets(call: Call, fields: Fields) -> Fields | Awaitable[Fields]:
     """The offset for a time, exact to the record, or for one of Kafka's marks."""
+    try:
+        return _list_offsets(call, fields, is_patient=True)
+    except NotLoadedError:
+        return _list_offsets_later(call, fields)
+
+
+async def _list_offsets_later(call: Call, fields: Fields) -> Fields:
+    """Once what lies in the tier is at hand."""
+    assert call.broker.tiering is not None
+    try:
+        found, _ = await call.broker.tiering.cache.loaded(
+            lambda: _list_offsets(call, fields, is_patient=True)
+        )
+    except StorageError:
+        return _list_offsets(call, fields, is_patient=False)
+    return found
+
+
+def _list_offsets(call: Call, fields: Fields, *, is_patient: bool) -> Fields:
     topics = []
     for topic in fields["topics"]:
         parts = []
@@ -38,7 +59,9 @@ def list_offsets(call: Call, fields: Fields) -> Fields:
             else:
                 try:
                     part |= _offset_for(place.log, wanted["timestamp"])
-                except (StorageError, CorruptError, LimitError):
+                except (StorageError, CorruptError, LimitError) as error:
+                    if is_patient and isinstance(error, NotLoadedError):
+                        raise
                     part["error_code"] = ErrorCode.kafka_storage_error
             parts.append(part)
         topics.append({"name": topic["name"], "partitions": parts})
@@ -50,12 +73,17 @@ def _offset_for(log: Partition, timestamp_ms: int) -> Fields:
     match timestamp_ms:
         case -1:
             found = log.end_offset, -1
-        case -2 | -4:
+        case -2:
             found = log.start_offset, -1
+        case -4:
+            found = log.local_start_offset, -1
         case -3:
             found = log.find_latest_time()
-        case -5 | -6:
-            found = None  # there is no tiered storage
+        case -5:
+            found = (log.remote.end_offset - 1, -1) if log.remote.segments else None
+        case -6:
+            is_tiered = log.config.remote_storage
+            found = (max(log.remote.end_offset, log.start_offset), -1) if is_tiered else None
         case _:
             found = log.find_time(timestamp_ms)
     if found is None:

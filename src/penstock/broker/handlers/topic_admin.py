@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.broker.handlers.base import Api, Call, Fields, topic_of
 from penstock.broker.settings import TOPIC_SETTINGS, SettingError, validate
+from penstock.broker.tier_settings import check_tier_settings
 from penstock.broker.topics import name_fault
 from penstock.errors import LimitError
 from penstock.wire.kafka import ErrorCode
@@ -51,6 +52,7 @@ def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
     partitions = _partition_count(call, wanted)
     try:
         settings = {one["name"]: validate(one["name"], one["value"]) for one in wanted["configs"]}
+        check_tier_settings(settings, {}, has_tier=call.broker.tiering is not None)
     except SettingError as error:
         raise _RefusedError(ErrorCode.invalid_config, str(error)) from None
     result: Fields = {"num_partitions": partitions, "replication_factor": 1}
@@ -117,8 +119,9 @@ async def delete_topics(call: Call, fields: Fields) -> Fields:
             results.append({**one, "error_code": code})
             continue
         call.broker.topics.withdraw(topic)
-        while any(part.log.is_syncing for part in topic.partitions):  # noqa: ASYNC110 - rare, short
+        while any(part.is_busy for part in topic.partitions):  # noqa: ASYNC110 - rare, short
             await asyncio.sleep(SYNC_POLL_S)
+        call.broker.note_removal(topic)
         call.broker.topics.discard(topic)
         call.broker.group_offsets.forget_topic(topic.name)
         results.append({"name": topic.name, "topic_id": topic.id})

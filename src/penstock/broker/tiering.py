@@ -1,0 +1,369 @@
+"""Copies closed segments to object storage, and drops there and here what retention no longer keeps.
+
+    CLUSTER/TOPIC-ID/N/00000000000000000000-TOKEN.log          a segment
+    CLUSTER/TOPIC-ID/N/00000000000000000000-TOKEN.log.index    its index and checksums
+    CLUSTER/TOPIC-ID/N/manifest-TOKEN                          a copy of the manifest
+
+Order is everything: objects, then the manifest on the local disk (which is the truth), then the
+copy of the manifest, then what is no longer needed. Each attempt to copy has a name of its own, so
+a late write of an earlier one harms nobody. What the manifest doesn't list is an orphan; orphans
+are looked for when a partition is first worked on, and after each failure.
+
+A deleted topic's objects are removed from a note in `tier/removals/`, which is written before the
+topic goes and outlives a store that is away. See `penstock.log.tier` for the invariant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from crc32c import crc32c
+
+from penstock.broker.objects import Objects
+from penstock.broker.tier_reader import Cache, RemoteTier
+from penstock.broker.topics import Hosted, Topic, Topics
+from penstock.log.errors import StorageError
+from penstock.log.files import LogFile, LogFiles
+from penstock.log.index import SparseIndex
+from penstock.log.tier import CHUNK_BYTES, Chunks, Manifest, RemoteSegment, SegmentInfo
+
+__all__ = ["Tiering", "note_removal"]
+
+COPIES_MAX: Final = 2
+"""Segments that are copied at once: more take the disk and the network from clients."""
+PIECE_BYTES: Final = 64 << 10
+"""Bytes that are read from a local segment at a time: small enough to be a copy, not a map."""
+BACKOFF_S_MIN: Final = 0.5
+BACKOFF_S_MAX: Final = 60.0
+"""Pause after a failure, doubled each time: a store that is away is asked once a minute."""
+REMOVALS: Final = "tier/removals"
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class _StoppedError(OSError):
+    """A copy was given up: the topic is gone, or the broker stops."""
+
+
+@dataclass(slots=True)
+class _State:
+    """How it stands with a partition."""
+
+    is_swept: bool = False
+    failures: int = 0
+    retry_at_s: float = 0.0
+    manifest_name: str = ""
+
+
+def note_removal(files: LogFiles, cluster_id: str, topic: Topic) -> None:
+    """Remembers that a topic's objects are to be removed; call it before the topic is discarded."""
+    if topic.config.remote_storage or any(one.log.remote.segments for one in topic.partitions):
+        note = {
+            "id": str(topic.id),
+            "name": topic.name,
+            "directory": _topic_directory(cluster_id, topic),
+        }
+        path = f"{REMOVALS}/{topic.id}"
+        files.open(path).close()  # makes the directory
+        files.store(path, json.dumps(note).encode())
+
+
+def _topic_directory(cluster_id: str, topic: Topic) -> str:
+    return f"{cluster_id}/{topic.name}-{topic.id}"
+
+
+class Tiering:
+    """The broker's tier. Use from the event loop's thread.
+
+    Attributes:
+        cache: what remote segments are read through.
+        copied_segments: since the start; likewise the other counters.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        files: LogFiles,
+        cluster_id: str,
+        *,
+        clock_ms: Callable[[], int],
+        cache_bytes: int,
+        token: Callable[[], str] = lambda: secrets.token_hex(6),
+    ) -> None:
+        self.cache = Cache(objects, cache_bytes)
+        self.tier = RemoteTier(self.cache)
+        self.copied_segments = self.copied_bytes = self.deleted_segments = self.failures = 0
+        self.last_failure = ""
+        self._objects = objects
+        self._files = files
+        self._cluster_id = cluster_id
+        self._clock_ms = clock_ms
+        self._token = token
+        self._states: dict[tuple[uuid.UUID, int], _State] = {}
+        self._is_closing = False
+        self._store_pool = ThreadPoolExecutor(COPIES_MAX + 1, thread_name_prefix="penstock-tier")
+        self._disk_pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-tier-disk")
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    async def run(self, topics: Topics, interval_s: float) -> None:
+        """Works for as long as the broker does."""
+        while True:
+            await self.work(topics)
+            await asyncio.sleep(interval_s)
+
+    async def work(self, topics: Topics) -> None:
+        """One round over everything that is due. Failures are remembered, and tried again later."""
+        now_s = asyncio.get_running_loop().time()
+        due = [one for one in topics.partitions() if self._is_due(one, now_s)]
+        await self._guarded(self._remove_topics(topics), self._state_of_removals())
+        queue = iter(due)
+
+        async def worker() -> None:
+            for hosted in queue:
+                if not await self._guarded(self._work_on(hosted), self._state(hosted)):
+                    break  # most likely the store is away: the others wait for the next round
+
+        await asyncio.gather(*(worker() for _ in range(min(COPIES_MAX, len(due)))))
+        known = {(one.id, index) for one in topics for index in range(len(one.partitions))}
+        for gone in self._states.keys() - known - {_REMOVALS_KEY}:
+            del self._states[gone]
+
+    def _state(self, hosted: Hosted) -> _State:
+        return self._states.setdefault((hosted.topic.id, hosted.index), _State())
+
+    def _state_of_removals(self) -> _State:
+        return self._states.setdefault(_REMOVALS_KEY, _State())
+
+    def _is_due(self, hosted: Hosted, now_s: float) -> bool:
+        log = hosted.log
+        is_tiered = log.config.remote_storage or bool(log.remote.segments)
+        return is_tiered and self._state(hosted).retry_at_s <= now_s
+
+    async def _guarded(self, work: Any, state: _State) -> bool:
+        """Whether it went well; a failure is noted with the time of the next attempt."""
+        try:
+            await work
+        except _StoppedError:
+            return True
+        except (OSError, StorageError) as error:
+            state.failures += 1
+            state.is_swept = False
+            pause_s = min(BACKOFF_S_MIN * 2 ** (state.failures - 1), BACKOFF_S_MAX)
+            state.retry_at_s = asyncio.get_running_loop().time() + pause_s
+            self.failures += 1
+            self.last_failure = str(error)
+            _log.warning("tiering failed, next attempt in %.1f s: %s", pause_s, error)
+            return False
+        state.failures = 0
+        return True
+
+    async def _in_store(self, work: Callable[..., T], *arguments: Any) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._store_pool, work, *arguments)
+
+    # -- one partition -----------------------------------------------------------------------------
+
+    async def _work_on(self, hosted: Hosted) -> None:
+        """Everything that is due for a partition, in an order that is safe at any instant."""
+        log, state = hosted.log, self._state(hosted)
+        if not state.is_swept:
+            await self._sweep(hosted)
+            state.is_swept = True
+        if not log.config.remote_storage and log.config.remote_delete_on_disable:
+            log.delete_records(log.local_start_offset, self._clock_ms())
+            await self._trim(hosted, log.remote.end_offset)
+            return
+        await self._trim(hosted, log.start_offset)
+        if log.config.remote_storage and not log.config.remote_copy_disable:
+            for info in self._uncopied(hosted):
+                await self._copy(hosted, info)
+        await self._drop_local(hosted)
+
+    def _uncopied(self, hosted: Hosted) -> Iterator[SegmentInfo]:
+        log = hosted.log
+        for info in log.closed_segments(max(log.start_offset, log.remote.end_offset)):
+            if info.size:
+                yield info
+
+    def _directory(self, hosted: Hosted) -> str:
+        return f"{_topic_directory(self._cluster_id, hosted.topic)}/{hosted.index}"
+
+    async def _copy(self, hosted: Hosted, info: SegmentInfo) -> None:
+        log = hosted.log
+        if info.next_offset <= log.start_offset or hosted.topic.is_deleted:
+            return  # retention was faster
+        if log.remote.segments and info.base_offset != log.remote.end_offset:
+            return  # the log's start has moved on: the next round trims first
+        name = f"{self._directory(hosted)}/{info.base_offset:020d}-{self._token()}.log"
+        file = self._files.open(info.path)
+        try:
+            copy = await self._in_store(self._transfer, hosted, info, name, file)
+        finally:
+            file.close()
+        if log.remote.segments and copy.base_offset != log.remote.end_offset:
+            raise StorageError("expected the log's start to stay, found that it moved; again")
+        await self._commit(hosted, log.remote.added(copy))
+        self.copied_segments += 1
+        self.copied_bytes += copy.size
+
+    def _transfer(
+        self, hosted: Hosted, info: SegmentInfo, name: str, file: LogFile
+    ) -> RemoteSegment:
+        """In a thread: puts the objects of a segment, and says what they are."""
+        stored = self._files.load(info.index_path)
+        loaded = SparseIndex.load(stored)
+        if (
+            stored is None
+            or loaded is None
+            or (loaded[1].valid_bytes, loaded[1].next_offset) != (info.size, info.next_offset)
+        ):
+            raise StorageError(
+                f"expected the index of {info.path} to vouch for {info.size} bytes, found another; "
+                "`penstock doctor` says what is wrong with it"
+            )
+        checksums: list[int] = []
+        self._objects.put(name, self._pieces(hosted, info, file, checksums))
+        index = Chunks.dump(stored, checksums[:-1])
+        self._objects.put(name + ".index", [index])
+        for one, size in ((name, info.size), (name + ".index", len(index))):
+            found = self._objects.size(one)
+            if found != size:
+                raise OSError(f"expected {size} bytes in the copy {one}, found {found}")
+        return RemoteSegment(
+            info.base_offset,
+            info.next_offset,
+            info.size,
+            info.max_timestamp,
+            name,
+            checksums[-1],
+            len(index),
+            crc32c(index),
+            info.aborted,
+        )
+
+    def _pieces(
+        self, hosted: Hosted, info: SegmentInfo, file: LogFile, checksums: list[int]
+    ) -> Iterator[bytes]:
+        """A segment's bytes; adds the checksum of each chunk, and at last that of the whole."""
+        whole = at = 0
+        while at < info.size:
+            if self._is_closing or hosted.topic.is_deleted:
+                raise _StoppedError("the copy was given up")
+            chunk = bytearray()
+            while len(chunk) < min(CHUNK_BYTES, info.size - at):
+                left = min(CHUNK_BYTES, info.size - at) - len(chunk)
+                piece = file.read(at + len(chunk), min(PIECE_BYTES, left))
+                if not piece:
+                    raise StorageError(f"expected {info.size} bytes in {info.path}, found fewer")
+                chunk += piece
+            checksums.append(crc32c(chunk))
+            whole = crc32c(chunk, whole)
+            at += len(chunk)
+            yield bytes(chunk)
+        checksums.append(whole)
+
+    async def _commit(self, hosted: Hosted, manifest: Manifest) -> None:
+        """Makes a manifest the truth, then puts a copy of it beside the segments."""
+        log, state = hosted.log, self._state(hosted)
+        if hosted.topic.is_deleted:
+            raise _StoppedError("the topic was deleted")
+        data = manifest.dump()
+        hosted.is_tiering = True  # a deletion of the topic waits
+        try:
+            loop = asyncio.get_running_loop()
+            await asyncio.shield(
+                loop.run_in_executor(self._disk_pool, self._files.store, log.manifest_path, data)
+            )
+            log.remote = manifest
+        finally:
+            hosted.is_tiering = False
+        before, name = state.manifest_name, f"{self._directory(hosted)}/manifest-{self._token()}"
+        await self._in_store(self._objects.put, name, [data])
+        state.manifest_name = name
+        if before:
+            await self._in_store(self._objects.delete, before)
+
+    async def _trim(self, hosted: Hosted, start_offset: int) -> None:
+        """Removes the remote segments that end at or before an offset."""
+        log = hosted.log
+        gone = [one for one in log.remote.segments if one.next_offset <= start_offset]
+        if not gone:
+            return
+        await self._commit(hosted, log.remote.trimmed(start_offset))
+        for one in gone:
+            self.cache.forget(one.name)
+            await self._in_store(self._objects.delete, one.name)
+            await self._in_store(self._objects.delete, one.index_name)
+            self.deleted_segments += 1
+
+    async def _drop_local(self, hosted: Hosted) -> None:
+        log = hosted.log
+        upto = log.local_retention_offset(self._clock_ms())
+        if upto <= log.segments[0].base_offset or log.is_syncing:
+            return
+        await self._commit(hosted, log.remote.dropped(upto))
+        if not log.is_syncing:
+            log.drop_local(upto)
+
+    async def _sweep(self, hosted: Hosted) -> None:
+        """Removes objects that the manifest doesn't list: left by crashes and failures."""
+        state, directory = self._state(hosted), self._directory(hosted)
+        manifest = hosted.log.remote
+        if manifest.segments and not state.manifest_name:
+            name = f"{directory}/manifest-{self._token()}"
+            await self._in_store(self._objects.put, name, [manifest.dump()])
+            state.manifest_name = name
+        listed = {one.name for one in manifest.segments}
+        listed |= {one.index_name for one in manifest.segments} | {state.manifest_name}
+        found = await self._in_store(self._objects.list, directory)
+        missing = listed - set(found) - {""}
+        if missing:
+            _log.error("expected %d objects in the tier, found %s gone", len(listed), min(missing))
+        for orphan in sorted(set(found) - listed):
+            await self._in_store(self._objects.delete, orphan)
+
+    # -- deleted topics ----------------------------------------------------------------------------
+
+    async def _remove_topics(self, topics: Topics) -> None:
+        state = self._state_of_removals()
+        if state.retry_at_s > asyncio.get_running_loop().time():
+            return
+        for name in self._files.list(REMOVALS):
+            path = f"{REMOVALS}/{name}"
+            note = json.loads(self._files.load(path) or b"{}")
+            if note and topics.by_id(uuid.UUID(note["id"]).bytes) is None:
+                if topics.is_leaving(note["name"]):
+                    continue
+                await self._in_store(self._objects.delete_tree, note["directory"])
+            self._files.delete(path)
+
+    # -- for others --------------------------------------------------------------------------------
+
+    def uncopied_bytes(self, topics: Topics) -> int:
+        """Bytes of closed segments that wait to be copied."""
+        return sum(
+            info.size
+            for hosted in topics.partitions()
+            if hosted.log.config.remote_storage
+            for info in self._uncopied(hosted)
+        )
+
+    async def close(self) -> None:
+        """Gives up what is under way; what was begun on the local disk is finished."""
+        self._is_closing = True
+        await self.cache.close()
+        self._store_pool.shutdown(wait=False, cancel_futures=True)
+        self._disk_pool.shutdown(wait=True)
+
+
+_REMOVALS_KEY: Final = (uuid.UUID(int=0), -1)

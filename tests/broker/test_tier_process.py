@@ -1,0 +1,276 @@
+"""The broker with a tier, as its clients see it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker import BrokerProcess
+from penstock.wire import batches
+
+SMALL = {
+    "segment.bytes": "2000",
+    "remote.storage.enable": "true",
+    "local.retention.bytes": "0",
+    "retention.ms": "-1",
+}
+STORAGE_ERROR, INVALID_CONFIG = 56, 40
+
+
+def create(raw: Any, topic: str, partitions: int = 1, **settings: str) -> int:
+    wanted = {
+        "name": topic,
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "configs": [{"name": name, "value": value} for name, value in settings.items()],
+    }
+    code: int = raw.call(19, 5, topics=[wanted], timeout=1000)["topics"][0]["error_code"]
+    return code
+
+
+def fill(raw: Any, topic: str, count: int, first: int = 0) -> None:
+    for n in range(first, first + count):
+        one = batches.build([(b"%d" % n, bytes(300))], timestamps_ms=[1_700_000_000_000 + n])
+        assert raw.produce(topic, one, acks=-1)["error_code"] == 0
+
+
+def read_all(raw: Any, topic: str, offset: int, end: int, patience_s: float = 10) -> list[int]:
+    """The keys from an offset on, through fetches; retries what a client would."""
+    found: list[int] = []
+    deadline = time.monotonic() + patience_s
+    while offset < end:
+        part = raw.fetch(topic, offset, max_wait=100, max_bytes=3000)
+        assert part["error_code"] in {0, STORAGE_ERROR}
+        for at, header in batches.iterate(part["records"] or b""):
+            body = bytes(part["records"][at : at + header.size])
+            assert batches.checksum_matches(body, 0, header)
+            if header.base_offset >= offset:
+                assert header.base_offset == offset
+                found.append(header.base_timestamp - 1_700_000_000_000)
+                offset = header.next_offset
+        assert time.monotonic() < deadline, (offset, end, part)
+    return found
+
+
+def offset_for(raw: Any, topic: str, timestamp: int) -> tuple[int, int]:
+    part = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
+    wanted = [{"name": topic, "partitions": [part]}]
+    answer = raw.call(2, 9, replica_id=-1, isolation_level=0, topics=wanted)
+    found = answer["topics"][0]["partitions"][0]
+    assert found["error_code"] == 0
+    return found["offset"], found["timestamp"]
+
+
+def wait_until(condition: Callable[[], bool], patience_s: float = 10) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def segments_in(store: Path) -> list[str]:
+    return sorted(one.name for one in store.rglob("*.log"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def tiered(tmp_path: Path, store: Path) -> Iterator[BrokerProcess]:
+    """A broker with a directory as its tier."""
+    arguments = ["--tier", store.as_uri(), "--tier-interval-ms", "50"]
+    process = BrokerProcess(tmp_path / "data", arguments=arguments).start()
+    yield process
+    process.kill()
+
+
+def test_old_offsets_are_served_from_the_tier(
+    tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
+) -> None:
+    """What was dropped locally is read, looked up by time and listed as if it weren't; also after
+    a SIGKILL.
+    """
+    with connect(tiered.address) as raw:
+        assert create(raw, "t", **SMALL) == 0
+        fill(raw, "t", 60)
+        wait_until(lambda: offset_for(raw, "t", -4)[0] > 40)
+        assert segments_in(store)
+        assert offset_for(raw, "t", -2)[0] == 0
+        assert offset_for(raw, "t", -5)[0] == offset_for(raw, "t", -4)[0] - 1
+        assert offset_for(raw, "t", -6)[0] == offset_for(raw, "t", -4)[0]
+        assert read_all(raw, "t", 0, 60) == list(range(60))
+        for n in (0, 7, 30, 59):
+            at = 1_700_000_000_000 + n
+            assert offset_for(raw, "t", at) == (n, at)
+    tiered.kill()
+    tiered.start()
+    with connect(tiered.address) as raw:
+        assert read_all(raw, "t", 13, 60) == list(range(13, 60))
+        fill(raw, "t", 10, first=60)
+        assert read_all(raw, "t", 0, 70) == list(range(70))
+
+
+def test_a_vanished_store_gives_a_retriable_error_and_recovers(
+    tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
+) -> None:
+    """Without its store the broker serves what is local and other connections; then all again."""
+    with connect(tiered.address) as raw, connect(tiered.address) as other:
+        create(raw, "t", **SMALL)
+        fill(raw, "t", 40)
+        wait_until(lambda: offset_for(raw, "t", -4)[0] > 20)
+        store.rename(store.with_name("away"))
+        assert raw.fetch("t", 0)["error_code"] == STORAGE_ERROR
+        raw.send_fetch("t", 0, max_wait=3000)
+        began = time.monotonic()
+        fill(other, "t", 20, first=40)
+        assert offset_for(other, "t", -1)[0] == 60
+        assert other.fetch("t", 59)["error_code"] == 0
+        assert time.monotonic() - began < 2
+        assert raw.receive(1, 11)["responses"][0]["partitions"][0]["error_code"] == STORAGE_ERROR
+        store.with_name("away").rename(store)
+        assert read_all(raw, "t", 0, 60) == list(range(60))
+        wait_until(lambda: offset_for(raw, "t", -4)[0] > 45, 20)
+
+
+def test_a_changed_object_is_never_served(
+    tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
+) -> None:
+    """A flipped bit in the store is found by its chunk's checksum."""
+    with connect(tiered.address) as raw:
+        create(raw, "t", **SMALL)
+        fill(raw, "t", 40)
+        wait_until(lambda: offset_for(raw, "t", -4)[0] > 20)
+        first = min(store.rglob("*.log"), key=lambda one: one.name)
+        data = bytearray(first.read_bytes())
+        data[len(data) // 2] ^= 4
+        first.write_bytes(data)
+        assert raw.fetch("t", 0)["error_code"] == STORAGE_ERROR
+        data[len(data) // 2] ^= 4
+        first.write_bytes(data)
+        assert read_all(raw, "t", 0, 40) == list(range(40))
+
+
+def test_deleting_removes_what_is_in_the_store(
+    tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
+) -> None:
+    """DeleteRecords and the deletion of a topic reach the store; so does retention."""
+    with connect(tiered.address) as raw:
+        create(raw, "t", **SMALL)
+        fill(raw, "t", 40)
+        wait_until(lambda: offset_for(raw, "t", -4)[0] > 20)
+        before = len(segments_in(store))
+        part = {"partition_index": 0, "offset": 15}
+        raw.call(21, 2, topics=[{"name": "t", "partitions": [part]}], timeout_ms=1000)
+        wait_until(lambda: len(segments_in(store)) < before)
+        assert int(segments_in(store)[0][:20]) <= 15
+        assert raw.fetch("t", 14)["error_code"] == 1
+        assert read_all(raw, "t", 15, 40) == list(range(15, 40))
+        raw.call(20, 6, topics=[{"name": "t", "topic_id": None}], timeout_ms=1000)
+        wait_until(lambda: not [one for one in store.rglob("*") if one.is_file()])
+        assert create(raw, "t", **SMALL) == 0
+
+
+def test_a_topic_deleted_without_its_store_is_removed_there_later(
+    tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
+) -> None:
+    """A deletion outlives an absent store and a SIGKILL."""
+    with connect(tiered.address) as raw:
+        create(raw, "t", **SMALL)
+        fill(raw, "t", 40)
+        wait_until(lambda: offset_for(raw, "t", -4)[0] > 20)
+        store.rename(store.with_name("away"))
+        raw.call(20, 6, topics=[{"name": "t", "topic_id": None}], timeout_ms=1000)
+        create(raw, "t", **SMALL)
+        fill(raw, "t", 5)
+    tiered.kill()
+    store.with_name("away").rename(store)
+    tiered.start()
+    wait_until(lambda: not segments_in(store))
+    with connect(tiered.address) as raw:
+        assert read_all(raw, "t", 0, 5) == list(range(5))
+
+
+def test_settings_that_contradict_each_other_are_refused(
+    tiered: BrokerProcess, raw: Any, connect: Callable[[str], Any]
+) -> None:
+    """Tiering needs a tier, plain retention, and a local retention within the whole one."""
+    assert create(raw, "no-tier-here", **SMALL) == INVALID_CONFIG
+    with connect(tiered.address) as own:
+        assert create(own, "a", **SMALL | {"cleanup.policy": "compact"}) == INVALID_CONFIG
+        lasting = {"local.retention.ms": "2000", "retention.ms": "1000"}
+        assert create(own, "a", **SMALL | lasting) == INVALID_CONFIG
+        assert create(own, "a", **SMALL) == 0
+
+        def alter(**values: str) -> int:
+            configs = [
+                {"name": name, "config_operation": 0, "value": value}
+                for name, value in values.items()
+            ]
+            wanted = {"resource_type": 2, "resource_name": "a", "configs": configs}
+            answer = own.call(44, 1, resources=[wanted], validate_only=False)
+            code: int = answer["responses"][0]["error_code"]
+            return code
+
+        assert alter(**{"remote.storage.enable": "false"}) == INVALID_CONFIG
+        fill(own, "a", 40)
+        wait_until(lambda: offset_for(own, "a", -4)[0] > 20)
+        off = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+        assert alter(**off) == 0
+        wait_until(lambda: offset_for(own, "a", -2)[0] > 20)
+        wait_until(lambda: offset_for(own, "a", -5)[0] == -1)
+        assert read_all(own, "a", offset_for(own, "a", -2)[0], 40)
+
+
+def test_credentials_in_a_uri_are_refused(tmp_path: Path) -> None:
+    """They belong into the environment; the message doesn't repeat them."""
+    from penstock.broker.objects import ArrowObjects
+    from penstock.errors import SetupError
+
+    for uri in ("s3://AKIA:hush@bucket/p", "s3://bucket/p?secret_key=hush", "plain/path"):
+        with pytest.raises(SetupError) as caught:
+            ArrowObjects(uri)
+        assert "hush" not in str(caught.value)
+
+
+def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: Callable[[str], Any]) -> None:
+    """The same against an S3 server; the credentials stay in the environment."""
+    moto = pytest.importorskip("moto.server")
+    boto3 = pytest.importorskip("boto3")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1")
+    client.create_bucket(Bucket="history")
+    arguments = ["--tier", "s3://history/some/prefix", "--tier-interval-ms", "50"]
+    try:
+        process = BrokerProcess(tmp_path / "data", arguments=arguments)
+        with process as broker, connect(broker.address) as raw:
+            create(raw, "t", **SMALL)
+            fill(raw, "t", 30)
+            wait_until(lambda: offset_for(raw, "t", -4)[0] > 20)
+            listed = client.list_objects_v2(Bucket="history")["Contents"]
+            assert all(one["Key"].startswith("some/prefix/") for one in listed)
+            assert read_all(raw, "t", 0, 30) == list(range(30))
+            raw.call(20, 6, topics=[{"name": "t", "topic_id": None}], timeout_ms=1000)
+
+            def objects() -> list[str]:
+                listed = client.list_objects_v2(Bucket="history").get("Contents", [])
+                return [one["Key"] for one in listed if not one["Key"].endswith("/")]
+
+            wait_until(lambda: not objects())
+    finally:
+        server.stop()
+    kept = (tmp_path / "data" / "cluster.json").read_text()
+    assert "secret" not in kept
+    assert json.loads(kept)["id"]
