@@ -6,16 +6,20 @@ DATA/groups/settings.json       {group: {name: value}}, only what was set
 from __future__ import annotations
 
 import json
+import re
 from typing import Final
 
-from penstock.broker.settings import INT, STRING, Setting, SettingError
+from penstock.broker.settings import BOOLEAN, FLAG, INT, STRING, Setting, SettingError
 from penstock.errors import LimitError
 from penstock.log.files import LogFiles
 
-__all__ = ["GROUP_SETTINGS", "GroupSettings", "validate_group"]
+__all__ = ["GROUP_SETTINGS", "GroupSettings", "reset_of", "validate_group"]
 
 GROUPS_MAX: Final = 10_000
 """Groups with settings of their own; each takes some hundred bytes."""
+_DURATION: Final = re.compile(
+    r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?"
+)
 
 GROUP_SETTINGS: Final[dict[str, Setting]] = {
     one.name: one
@@ -37,6 +41,45 @@ GROUP_SETTINGS: Final[dict[str, Setting]] = {
             maximum=1_800_000,
             field="session_ms",
             doc="Silence after which a member has lost its place (protocol of KIP-848).",
+        ),
+        Setting(
+            "errors.deadletterqueue.copy.record.enable",
+            BOOLEAN,
+            "false",
+            values=FLAG,
+            field="copies_record",
+            doc="Whether a dead letter carries the record, or only says where it is.",
+        ),
+        Setting(
+            "errors.deadletterqueue.topic.name",
+            STRING,
+            "",
+            field="letter_topic",
+            doc="Where records go that can't be delivered; empty: nowhere.",
+        ),
+        Setting(
+            "penstock.share.order",
+            STRING,
+            "none",
+            values=("none", "key"),
+            field="order",
+            doc="key: a record waits until all earlier ones of its key are done.",
+        ),
+        Setting(
+            "penstock.share.retry.backoff.max.ms",
+            INT,
+            "60000",
+            maximum=86_400_000,
+            field="backoff_max_ms",
+            doc="The longest wait of a released record.",
+        ),
+        Setting(
+            "penstock.share.retry.backoff.ms",
+            INT,
+            "0",
+            maximum=86_400_000,
+            field="backoff_ms",
+            doc="How long a released record waits after its first delivery; doubled with each.",
         ),
         Setting(
             "share.auto.offset.reset",
@@ -72,6 +115,15 @@ GROUP_SETTINGS: Final[dict[str, Setting]] = {
             doc="Whether a share group sees records of transactions that are open or aborted.",
         ),
         Setting(
+            "share.partition.max.record.locks",
+            INT,
+            "2000",
+            minimum=100,
+            maximum=4000,
+            field="unsettled_max",
+            doc="Most records of a partition that are handed out or wait to be again.",
+        ),
+        Setting(
             "share.record.lock.duration.ms",
             INT,
             "30000",
@@ -79,6 +131,14 @@ GROUP_SETTINGS: Final[dict[str, Setting]] = {
             maximum=3_600_000,
             field="lock_ms",
             doc="How long a record is a member's before others may have it.",
+        ),
+        Setting(
+            "share.renew.acknowledge.enable",
+            BOOLEAN,
+            "true",
+            values=FLAG,
+            field="may_renew",
+            doc="Whether members may keep a record for longer (KIP-1222).",
         ),
         Setting(
             "share.session.timeout.ms",
@@ -107,12 +167,35 @@ def validate_group(name: str, value: str | None) -> str:
             raise SettingError(
                 f"expected {name} to be one of {', '.join(setting.values)}; found {value!r}"
             )
+        if name == "share.auto.offset.reset":
+            reset_of(value)
         return value
     if not value.strip().isdigit() or not setting.minimum <= int(value) <= setting.maximum:
         raise SettingError(
             f"expected {name} from {setting.minimum} to {setting.maximum}, found {value!r}"
         )
     return str(int(value))
+
+
+def reset_of(value: str) -> str | int:
+    """What share.auto.offset.reset says: `earliest`, `latest`, or how far back (ms).
+
+    >>> reset_of("by_duration:PT1H30M")
+    5400000
+
+    Raises:
+        SettingError: it says something else.
+    """
+    if value in {"earliest", "latest"}:
+        return value
+    found = _DURATION.fullmatch(value)
+    if found is None or not any(found.groups()):
+        raise SettingError(
+            "expected share.auto.offset.reset to be earliest, latest or by_duration:P1DT2H3M4S; "
+            f"found {value!r}"
+        )
+    days, hours, minutes, seconds = (float(one or 0) for one in found.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
 class GroupSettings:

@@ -32,13 +32,14 @@ from penstock.broker.consumer_groups import ConsumerGroups
 from penstock.broker.consumer_members import Timing
 from penstock.broker.flusher import Flusher
 from penstock.broker.group_offsets import GroupOffsets
-from penstock.broker.group_registry import GroupRegistry
+from penstock.broker.group_registry import SHARE, GroupRegistry
 from penstock.broker.group_settings import GroupSettings
 from penstock.broker.group_store import GroupStore, Kept
 from penstock.broker.groups import Groups
 from penstock.broker.handlers import API_TABLE, Call
 from penstock.broker.members import Reply
 from penstock.broker.security.model import Caller, Operation, ResourceType
+from penstock.broker.share.shares import Shares
 from penstock.broker.stats import Stats
 from penstock.broker.topic_patterns import matching
 from penstock.broker.topics import Topic, Topics
@@ -104,6 +105,7 @@ class Broker:
         self.topics: Topics
         self.group_offsets: GroupOffsets
         self.group_settings: GroupSettings
+        self.share: Shares
         self.consumer_groups: ConsumerGroups
         self.group_store: GroupStore
         self.registry: GroupRegistry
@@ -206,6 +208,8 @@ class Broker:
         kept: dict[str, Kept] = {"classic": self.groups, "consumer": self.consumer_groups}
         self.group_store = GroupStore(self._files, kept, self.now_ms())
         self.registry = GroupRegistry(self.groups, self.consumer_groups, self.group_offsets)
+        self.share = Shares(self, self._files, settings)
+        self.registry.others[SHARE] = self.share
 
     def _open_tier(self) -> None:
         config = self.config
@@ -265,6 +269,7 @@ class Broker:
             self.topics.close()
             self.group_offsets.journal.close()
             self.group_store.journal.close()
+            self.share.journal.close()
         finally:
             self._release_lock()
 
@@ -288,6 +293,7 @@ class Broker:
             replies = self.groups.tick(now_ms)
             self.consumer_groups.tick(now_ms)
             self.group_store.save()
+            self.share.tick()
             self.answer_members(replies)
 
     async def _flush(self) -> None:
@@ -295,7 +301,7 @@ class Broker:
         while True:
             await asyncio.sleep(self.config.flush_interval_ms / 1000)
             await self.flusher.make_durable(one.log for one in self.topics.partitions())
-            await self.flusher.make_durable([self.group_store.journal])
+            await self.flusher.make_durable([self.group_store.journal, self.share.journal])
             if self.loop.time() >= sample_at_s:
                 self.stats.sample()
                 sample_at_s += SAMPLE_S
@@ -320,6 +326,7 @@ class Broker:
                 if not self.flusher.is_busy:
                     self.group_offsets.compact()
                     self.group_store.compact()
+                    self.share.compact()
             except (OSError, StorageError) as error:
                 _log.warning("retention was cut short: %s", error)
 

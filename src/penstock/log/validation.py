@@ -32,6 +32,7 @@ class LogConfig:
     remote_delete_on_disable: bool = False
     local_retention_bytes: int = -2  # -2: as the whole log's
     local_retention_ms: int = -2
+    takes_dead_letters: bool = False
 
 
 def validate(batch: Buffer, config: LogConfig, now_ms: int) -> Header:

@@ -53,6 +53,15 @@ _UINT16 = struct.Struct(">H")
 _UINT32 = struct.Struct(">I")
 _UINT64 = struct.Struct(">Q")
 _FLOAT64 = struct.Struct(">d")
+_EXTENSIONS: Final[dict[str, tuple[tuple[str, int, str, Any], ...]]] = {
+    "AcknowledgementBatch": (
+        ("penstock_delay", 10_000, "int64", 0),  # a released record waits for so long (ms)
+        ("penstock_reason", 10_001, "string", ""),  # why a record is rejected
+        ("penstock_uncounted", 10_002, "bool", False),  # whether a release undoes the delivery
+    ),
+}
+"""Tagged fields of our own, by struct: name, tag, type, default. Who doesn't know them passes over
+them (KIP-482); the tags are far from those that Kafka gives out."""
 _ZERO_UUID = uuid.UUID(int=0)
 
 _NUMBERS: Final[dict[str, struct.Struct]] = {
@@ -326,6 +335,9 @@ class Codec:
             _compile_field(field, hints[field.name], flexible=self.flexible)
             for field in dataclasses.fields(entity)
         ]
+        for name, tag, kind, default in _EXTENSIONS.get(entity.__name__, ()):
+            pair = _primitive(kind, flexible=True, nullable=False)[:2]
+            compiled.append(_Field(name, *pair, default, tag))
         self._plain = [field for field in compiled if field.tag is None]
         self._tagged = {field.tag: field for field in compiled if field.tag is not None}
 

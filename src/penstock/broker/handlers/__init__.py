@@ -16,6 +16,7 @@ from penstock.broker.handlers import (
     offsets,
     producer_ids,
     records,
+    share,
     topic_admin,
 )
 from penstock.broker.handlers.base import Api, Call, Fields
@@ -34,6 +35,7 @@ API_TABLE: dict[int, Api] = {
         consumer_groups,
         group_admin,
         producer_ids,
+        share,
     )
     for api in module.APIS
 }

@@ -174,6 +174,7 @@ def _alter_group(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
         groups.check(settings)
         if not dry_run:
             groups.replace(name, settings)
+            call.broker.share.settings_changed(name)
     except (SettingError, LimitError) as error:
         return _error(ErrorCode.invalid_config, str(error))
     except OSError as error:

@@ -1,0 +1,65 @@
+"""What a share group's settings mean to the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.broker.group_settings import GROUP_SETTINGS, reset_of
+from penstock.broker.share.model import Rules
+
+__all__ = ["Policy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One group's settings.
+
+    Attributes:
+        rules: those of its partitions' state machines.
+        reset: where it begins: `earliest`, `latest`, or how far back (ms).
+        is_committed: whether it gets committed records only.
+        session_ms: how long a member may be silent.
+        heartbeat_ms: how often a member is to send a heartbeat.
+        letter_topic: where dead letters go; empty: nowhere.
+        copies_record: whether a dead letter carries the record.
+    """
+
+    rules: Rules
+    reset: str | int
+    is_committed: bool
+    session_ms: int
+    heartbeat_ms: int
+    letter_topic: str
+    copies_record: bool
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> Policy:
+        """The policy that a group's settings (those that were set) amount to."""
+
+        def text(name: str) -> str:
+            return settings.get(name, GROUP_SETTINGS[name].default)
+
+        def number(name: str) -> int:
+            return int(text(name))
+
+        letter_topic = text("errors.deadletterqueue.topic.name")
+        rules = Rules(
+            lock_ms=number("share.record.lock.duration.ms"),
+            delivery_limit=number("share.delivery.count.limit"),
+            unsettled_max=number("share.partition.max.record.locks"),
+            backoff_ms=number("penstock.share.retry.backoff.ms"),
+            backoff_ms_max=number("penstock.share.retry.backoff.max.ms"),
+            has_letters=bool(letter_topic),
+            may_renew=text("share.renew.acknowledge.enable") == "true",
+            in_key_order=text("penstock.share.order") == "key",
+        )
+        return cls(
+            rules,
+            reset_of(text("share.auto.offset.reset")),
+            text("share.isolation.level") == "read_committed",
+            number("share.session.timeout.ms"),
+            number("share.heartbeat.interval.ms"),
+            letter_topic,
+            text("errors.deadletterqueue.copy.record.enable") == "true",
+        )

@@ -1,0 +1,363 @@
+"""Share groups over the wire: membership, fetching, acknowledging, restarts, dead letters."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from penstock.broker import BrokerProcess
+from penstock.wire import batches
+from penstock.wire.kafka import ErrorCode
+
+HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+GROUP = 32
+_names = itertools.count()
+Connect = Callable[[str], Any]
+
+
+def configure(raw: Any, kind: int, name: str, **settings: str) -> None:
+    """Sets settings; underscores stand for dots."""
+    configs = [
+        {"name": key.replace("_", "."), "config_operation": 0, "value": value}
+        for key, value in settings.items()
+    ]
+    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+    answer = raw.call(44, 1, resources=[resource], validate_only=False)
+    assert answer["responses"][0]["error_code"] == 0, answer
+
+
+def topic_id(raw: Any, name: str) -> uuid.UUID:
+    """A topic's id."""
+    answer = raw.call(3, 12, topics=[{"name": name, "topic_id": uuid.UUID(int=0)}])
+    found: uuid.UUID = answer["topics"][0]["topic_id"]
+    return found
+
+
+class Worker:
+    """A member of a share group that fetches from one partition."""
+
+    def __init__(self, raw: Any, group: str, topic: str) -> None:
+        self.raw, self.group, self.topic = raw, group, topic
+        self.id = str(uuid.uuid4())
+        self.member_epoch = self.session_epoch = 0
+        self.topic_id = topic_id(raw, topic)
+
+    def beat(self, epoch: int | None = None) -> dict[str, Any]:
+        """A heartbeat; the first one joins."""
+        answer: dict[str, Any] = self.raw.call(
+            HEARTBEAT,
+            1,
+            group_id=self.group,
+            member_id=self.id,
+            member_epoch=self.member_epoch if epoch is None else epoch,
+            subscribed_topic_names=[self.topic] if self.member_epoch == 0 else None,
+        )
+        if answer["error_code"] == 0:
+            self.member_epoch = answer["member_epoch"]
+        return answer
+
+    def topics(self, acks: list[Any]) -> list[Any]:
+        part = {"partition_index": 0, "acknowledgement_batches": acks}
+        return [{"topic_id": self.topic_id, "partitions": [part]}]
+
+    def send_fetch(self, *, most: int = 10, wait: int = 0, acks: Any = (), **more: Any) -> None:
+        """Asks for records."""
+        self.raw.send(
+            FETCH,
+            2,
+            {
+                "group_id": self.group,
+                "member_id": self.id,
+                "share_session_epoch": self.session_epoch,
+                "max_wait": wait,
+                "max_bytes": 1 << 20,
+                "max_records": most,
+                "batch_size": most,
+                "share_acquire_mode": 1,
+                "topics": self.topics(list(acks)),
+                "forgotten_topics_data": [],
+                **more,
+            },
+        )
+        self.session_epoch += 1
+
+    def receive(self) -> list[tuple[int, int]]:
+        """The records of the answer: offset and delivery."""
+        answer = self.raw.receive(FETCH, 2)
+        assert answer["error_code"] == 0, answer
+        found = []
+        for topic in answer["responses"]:
+            for part in topic["partitions"]:
+                assert part["error_code"] == part["acknowledge_error_code"] == 0, part
+                offsets = {
+                    record.offset
+                    for at, header in batches.iterate(part["records"])
+                    for record in batches.records(part["records"], at, header)
+                }
+                for one in part["acquired_records"]:
+                    for offset in range(one["first_offset"], one["last_offset"] + 1):
+                        assert offset in offsets
+                        found.append((offset, one["delivery_count"]))
+        return found
+
+    def fetch(self, **more: Any) -> list[tuple[int, int]]:
+        """Fetches records."""
+        self.send_fetch(**more)
+        return self.receive()
+
+    def acknowledge(self, first: int, last: int, kind: int, **more: Any) -> int:
+        """Acknowledges records; the error code."""
+        batch = {"first_offset": first, "last_offset": last, "acknowledge_types": [kind], **more}
+        answer = self.raw.call(
+            ACKNOWLEDGE,
+            2,
+            group_id=self.group,
+            member_id=self.id,
+            share_session_epoch=self.session_epoch,
+            is_renew_ack=kind == RENEW,
+            topics=self.topics([batch]),
+        )
+        self.session_epoch += 1
+        assert answer["error_code"] == 0, answer
+        code: int = answer["responses"][0]["partitions"][0]["error_code"]
+        return code
+
+
+@pytest.fixture
+def group(raw: Any) -> str:
+    """A group that begins at the beginning."""
+    name = f"share-{next(_names)}"
+    configure(raw, GROUP, name, share_auto_offset_reset="earliest")
+    return name
+
+
+@pytest.fixture
+def worker(raw: Any, group: str, topic: str) -> Worker:
+    """A member that has joined; the topic has ten records."""
+    raw.produce(topic, batches.build([(None, b"%d" % i) for i in range(10)]))
+    one = Worker(raw, group, topic)
+    answer = one.beat()
+    assert answer["error_code"] == 0
+    parts = answer["assignment"]["topic_partitions"]
+    assert parts == [{"topic_id": one.topic_id, "partitions": [0, 1]}]
+    return one
+
+
+@pytest.fixture
+def second(worker: Worker, address: str, connect: Connect) -> Iterator[Worker]:
+    """Another member, on a connection of its own."""
+    with connect(address) as raw:
+        one = Worker(raw, worker.group, worker.topic)
+        assert one.beat()["error_code"] == 0
+        yield one
+
+
+def test_share_groups_are_advertised(raw: Any) -> None:
+    """Clients learn that there are share groups."""
+    answer = raw.call(18, 3)
+    features = {one["name"]: one["max_version_level"] for one in answer["finalized_features"]}
+    assert features["share.version"] == 1
+    assert {76, 77, 78, 79, 90, 91, 92} <= {one["api_key"] for one in answer["api_keys"]}
+
+
+def test_records_are_shared(worker: Worker, second: Worker) -> None:
+    """Members of one partition get different records, each once when they accept."""
+    assert worker.fetch(most=3) == [(0, 1), (1, 1), (2, 1)]
+    assert second.fetch(most=3) == [(3, 1), (4, 1), (5, 1)]
+    assert worker.acknowledge(0, 2, ACCEPT) == 0
+    assert second.acknowledge(0, 2, ACCEPT) == 0  # done already, nobody minds
+    assert second.acknowledge(3, 6, ACCEPT) == ErrorCode.invalid_record_state
+    assert worker.fetch(most=99) == [(offset, 1) for offset in range(6, 10)]
+
+
+def test_release_and_piggybacked_acknowledgement(worker: Worker, second: Worker) -> None:
+    """A released record comes again; a fetch may bring acknowledgements."""
+    worker.fetch(most=2)
+    acks = [{"first_offset": 0, "last_offset": 1, "acknowledge_types": [RELEASE, ACCEPT]}]
+    assert worker.fetch(most=0, acks=acks) == []
+    assert second.fetch(most=2) == [(0, 2), (2, 1)]
+
+
+def test_waiting_member_gets_what_is_released(worker: Worker, second: Worker) -> None:
+    """A long poll ends when a record becomes available, or is appended."""
+    assert len(worker.fetch(most=99)) == 10
+    second.send_fetch(wait=5000)
+    assert worker.acknowledge(7, 7, RELEASE) == 0
+    assert second.receive() == [(7, 2)]
+    second.send_fetch(wait=5000)
+    worker.raw.produce(worker.topic, batches.build([(None, b"more")]))
+    assert second.receive() == [(10, 1)]
+
+
+def test_delayed_release(worker: Worker) -> None:
+    """Our own clients may say when a released record is to come again."""
+    worker.fetch(most=1)
+    assert worker.acknowledge(0, 0, RELEASE, penstock_delay=300) == 0
+    began = time.monotonic()
+    assert worker.fetch(most=1) == [(1, 1)]
+    found = worker.fetch(most=99, wait=5000)
+    assert [offset for offset, _ in found] == list(range(2, 10))
+    assert worker.fetch(most=1, wait=5000) == [(0, 2)]
+    assert time.monotonic() - began > 0.25
+
+
+def test_renewal_keeps_a_record(worker: Worker) -> None:
+    """A renewal is taken, alone or in a fetch that asks for no records."""
+    worker.fetch(most=1)
+    assert worker.acknowledge(0, 0, RENEW) == 0
+    acks = [{"first_offset": 0, "last_offset": 0, "acknowledge_types": [RENEW]}]
+    assert worker.fetch(most=0, acks=acks, is_renew_ack=True) == []
+
+
+def test_lost_connection_gives_records_back(worker: Worker, address: str, connect: Connect) -> None:
+    """A member whose connection breaks loses its records, and the delivery counts."""
+    with connect(address) as raw:
+        other = Worker(raw, worker.group, worker.topic)
+        other.beat()
+        assert other.fetch(most=2) == [(0, 1), (1, 1)]
+    assert worker.fetch(most=1) in ([(2, 1)], [(0, 2)])
+    deadline = time.monotonic() + 5
+    found: list[tuple[int, int]] = []
+    while len(found) < 2 and time.monotonic() < deadline:
+        found += [one for one in worker.fetch(most=1, wait=200) if one[1] == 2]
+    assert found == [(0, 2), (1, 2)]
+
+
+def test_session_epochs(worker: Worker) -> None:
+    """A session goes on with the next epoch, and nothing else."""
+    worker.fetch(most=1)
+    worker.session_epoch = 7
+    worker.send_fetch()
+    answer = worker.raw.receive(FETCH, 2)
+    assert answer["error_code"] == ErrorCode.invalid_share_session_epoch
+    worker.id = "nobody"
+    worker.send_fetch()
+    assert worker.raw.receive(FETCH, 2)["error_code"] == ErrorCode.share_session_not_found
+
+
+def test_end_of_a_session_gives_records_back(worker: Worker, second: Worker) -> None:
+    """Epoch -1 ends a session; what its member had is another's, and no delivery is counted."""
+    assert worker.fetch(most=2) == [(0, 1), (1, 1)]
+    worker.session_epoch = -1
+    assert worker.fetch() == []
+    assert second.fetch(most=2) == [(0, 1), (1, 1)]
+
+
+def test_membership(worker: Worker, second: Worker) -> None:
+    """Members share partitions; a wrong epoch is fenced; who leaves is gone."""
+    worker.beat()
+    described = worker.raw.call(DESCRIBE, 1, group_ids=[worker.group, "nobody"])["groups"]
+    assert described[0]["group_state"] == "Stable"
+    assigned = [
+        part["partitions"]
+        for member in described[0]["members"]
+        for part in member["assignment"]["topic_partitions"]
+    ]
+    assert sorted(assigned) == [[0], [1]]
+    assert described[1]["error_code"] == ErrorCode.group_id_not_found
+    assert worker.beat(99)["error_code"] == ErrorCode.fenced_member_epoch
+    assert worker.beat(-1)["member_epoch"] == -1
+    second.beat()
+    assert second.beat(second.member_epoch)["error_code"] == 0
+    worker.member_epoch = 5
+    assert worker.beat()["error_code"] == ErrorCode.unknown_member_id
+
+
+def test_offsets_are_described_moved_and_forgotten(worker: Worker) -> None:
+    """Administration of where a group stands; it must be empty to be moved."""
+    raw, group, topic = worker.raw, worker.group, worker.topic
+    worker.fetch(most=4)
+    worker.acknowledge(0, 2, ACCEPT)
+    wanted = {"group_id": group, "topics": [{"topic_name": topic, "partitions": [0]}]}
+    found = raw.call(90, 1, groups=[wanted])["groups"][0]["topics"][0]["partitions"][0]
+    assert (found["start_offset"], found["lag"]) == (3, 7)
+    move = [{"topic_name": topic, "partitions": [{"partition_index": 0, "start_offset": 8}]}]
+    answer = raw.call(91, 0, group_id=group, topics=move)
+    assert answer["error_code"] == ErrorCode.non_empty_group
+    worker.beat(-1)
+    assert raw.call(91, 0, group_id=group, topics=move)["error_code"] == 0
+    found = raw.call(90, 1, groups=[wanted])["groups"][0]["topics"][0]["partitions"][0]
+    assert (found["start_offset"], found["lag"]) == (8, 2)
+    answer = raw.call(92, 0, group_id=group, topics=[{"topic_name": topic}])
+    assert answer["responses"][0]["error_code"] == 0
+    assert raw.call(90, 1, groups=[wanted])["groups"][0]["error_code"] != 0
+
+
+def test_group_settings(raw: Any, group: str) -> None:
+    """Settings of groups are described with their defaults, and checked."""
+    wanted = {"resource_type": GROUP, "resource_name": group, "configuration_keys": None}
+    found = raw.call(32, 4, resources=[wanted])["results"][0]["configs"]
+    values = {one["name"]: one["value"] for one in found}
+    assert values["share.auto.offset.reset"] == "earliest"
+    assert values["share.delivery.count.limit"] == "5"
+    bad = [{"name": "share.delivery.count.limit", "config_operation": 0, "value": "99"}]
+    resource = {"resource_type": GROUP, "resource_name": group, "configs": bad}
+    answer = raw.call(44, 1, resources=[resource], validate_only=False)
+    assert answer["responses"][0]["error_code"] == ErrorCode.invalid_config
+
+
+def test_restart(own_broker: BrokerProcess, connect: Connect) -> None:
+    """After SIGKILL accepted records are gone for good, others come again with their count."""
+    own_broker.start()
+    with connect(own_broker.address) as raw:
+        raw.call(19, 5, topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}])
+        configure(raw, GROUP, "g", share_auto_offset_reset="earliest")
+        raw.produce("t", batches.build([(None, b"%d" % i) for i in range(6)]))
+        one = Worker(raw, "g", "t")
+        one.beat()
+        assert len(one.fetch(most=5)) == 5
+        assert one.acknowledge(1, 2, ACCEPT) == 0
+        assert one.acknowledge(3, 3, RELEASE) == 0
+        assert one.fetch(most=1) == [(3, 2)]
+    own_broker.kill()
+    own_broker.start()
+    with connect(own_broker.address) as raw:
+        one = Worker(raw, "g", "t")
+        one.beat()
+        assert one.fetch(most=99) == [(0, 2), (3, 3), (4, 2), (5, 1)]
+
+
+def letters(raw: Any, topic: str) -> list[batches.Record]:
+    """All records of a topic's first partition."""
+    data = raw.fetch(topic, 0)["records"] or b""
+    return [
+        record for at, one in batches.iterate(data) for record in batches.records(data, at, one)
+    ]
+
+
+def test_dead_letters(worker: Worker) -> None:
+    """A rejected record, and one that was delivered too often, go to the dead-letter topic once."""
+    raw, target = worker.raw, f"dlq.{worker.topic}"
+    raw.call(19, 5, topics=[{"name": target, "num_partitions": 1, "replication_factor": 1}])
+    configure(raw, 2, target, errors_deadletterqueue_group_enable="true")
+    configure(
+        raw,
+        GROUP,
+        worker.group,
+        errors_deadletterqueue_topic_name=target,
+        errors_deadletterqueue_copy_record_enable="true",
+        share_delivery_count_limit="2",
+    )
+    worker.fetch(most=2)
+    assert worker.acknowledge(1, 1, REJECT, penstock_reason="no such customer") == 0
+    assert worker.acknowledge(0, 0, RELEASE) == 0
+    assert worker.fetch(most=1) == [(0, 2)]
+    assert worker.acknowledge(0, 0, RELEASE) == 0
+    deadline = time.monotonic() + 5
+    while len(found := letters(raw, target)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert [(one.value, dict(one.headers)["__dlq.errors.offset"]) for one in found] == [
+        (b"1", b"1"),
+        (b"0", b"0"),
+    ]
+    headers = dict(found[0].headers)
+    assert headers["__dlq.errors.message"] == b"no such customer"
+    assert headers["__dlq.errors.topic"] == worker.topic.encode()
+    assert headers["__dlq.errors.group"] == worker.group.encode()
+    assert dict(found[1].headers)["__dlq.errors.delivery.count"] == b"2"
