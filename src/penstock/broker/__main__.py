@@ -1,7 +1,7 @@
 """`python -m penstock.broker --listen 127.0.0.1:9092 --data DIR`: the log server alone.
 
-Prints `listening on HOST:PORT` to standard output once it serves; everything else goes to standard
-error.
+Prints `listening on HOST:PORT` to standard output once it serves, and a line for each further
+listener (`listening on SASL_SSL://HOST:PORT`); everything else goes to standard error.
 """
 
 from __future__ import annotations
@@ -10,21 +10,32 @@ import argparse
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 import uvloop
 
 from penstock.broker.config import BrokerConfig
+from penstock.broker.security.tls import TlsFiles
 from penstock.broker.server import Broker, serve
 from penstock.errors import PenstockError
 
 __all__ = ["main"]
 
+LISTEN: Final = "127.0.0.1:9092"
+
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="penstock.broker", description="An ordered log.")
     add = parser.add_argument
-    add("--listen", default="127.0.0.1:9092", metavar="HOST:PORT", help="port 0: any free one")
+    add(
+        "--listen",
+        action="append",
+        metavar="[PROTOCOL://]HOST:PORT",
+        help="port 0: any free one; PLAINTEXT (the default), SSL, SASL_SSL or SASL_PLAINTEXT; "
+        "may be given several times",
+    )
     add("--data", type=Path, required=True, metavar="DIR", help="the data directory")
     add("--advertise", metavar="HOST:PORT", help="where clients are told to connect")
     add("--allow-remote", action="store_true", help="permit an address beyond loopback")
@@ -38,14 +49,37 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add(
         "--die-with-parent", type=int, metavar="PID", help="end when that process, the parent, ends"
     )
+    _add_security(add)
     add("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
     return parser.parse_args(arguments)
 
 
+def _add_security(add: Callable[..., object]) -> None:
+    add("--tls-cert", type=Path, metavar="PEM", help="certificate (chain); read again on SIGHUP")
+    add("--tls-key", type=Path, metavar="PEM", help="its private key")
+    add("--tls-client-ca", type=Path, metavar="PEM", help="issues clients' certificates")
+    add("--sasl-mechanisms", default="PLAIN,SCRAM-SHA-256,SCRAM-SHA-512", metavar="NAME[,NAME]")
+    add("--session-lifetime-s", type=float, default=0.0, help="then clients log in again; 0: never")
+    add("--connections-per-address", type=int, metavar="N", help="most connections of one address")
+
+
+def security_of(parsed: Any) -> dict[str, Any]:
+    """The part of a `BrokerConfig` that says who gets in."""
+    tls = None
+    if parsed.tls_cert is not None:
+        tls = TlsFiles(parsed.tls_cert, parsed.tls_key, parsed.tls_client_ca)
+    return {
+        "tls": tls,
+        "mechanisms": tuple(one for one in parsed.sasl_mechanisms.split(",") if one),
+        "session_lifetime_s": parsed.session_lifetime_s,
+        "connections_per_address": parsed.connections_per_address,
+    }
+
+
 def _announce(broker: Broker) -> None:
-    host, port = broker.address
-    shown = f"[{host}]" if ":" in host else host
-    sys.stdout.write(f"listening on {shown}:{port}\n")
+    for number, listener in enumerate(broker.listeners):
+        protocol = f"{listener.protocol}://" if number else ""
+        sys.stdout.write(f"listening on {protocol}{listener.address}\n")
     sys.stdout.flush()
 
 
@@ -62,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         config = BrokerConfig(
             data=parsed.data,
-            listen=parsed.listen,
+            listen=",".join(parsed.listen or [LISTEN]),
             advertise=parsed.advertise,
             allow_remote=parsed.allow_remote,
             default_partitions=parsed.partitions,
@@ -72,6 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
             tier=parsed.tier,
             tier_cache_bytes=parsed.tier_cache_mb << 20,
             tier_interval_ms=parsed.tier_interval_ms,
+            **security_of(parsed),
         )
         _run(config)
     except PenstockError as error:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.broker.listeners import Listener, SecurityProtocol, parse_listeners, split_address
+from penstock.broker.security.tls import TlsFiles
 from penstock.errors import SetupError, UserError
+from penstock.wire.scram import MECHANISMS, PLAIN
 
 __all__ = ["BrokerConfig", "split_address"]
 
@@ -46,11 +48,12 @@ class BrokerConfig:
 
     Attributes:
         data: the data directory; made where it is missing.
-        listen: `HOST:PORT`; port 0 picks a free one.
-        advertise: `HOST:PORT` that clients are told to connect to; None: where they have reached
-            the broker.
-        allow_remote: permit an address beyond this machine's loopback. Nothing is authenticated, so
-            whoever reaches the port can read and delete everything.
+        listen: `[PROTOCOL://]HOST:PORT`, several with commas between them (see
+            `penstock.broker.listeners`); port 0 picks a free one.
+        advertise: `HOST:PORT` that clients are told to connect to, one for each listener; None:
+            where they have reached the broker.
+        allow_remote: permit addresses beyond this machine's loopback where nothing is
+            authenticated: whoever reaches the port can read and delete everything.
         default_partitions: partitions of a topic that is made on first use, or with a count of -1.
         auto_create_topics: make a topic when a client asks for its metadata, as Kafka does by
             default.
@@ -63,6 +66,11 @@ class BrokerConfig:
             `remote.storage.enable` are copied to; None: nowhere.
         tier_cache_bytes: memory for what is read back from there.
         tier_interval_ms: how often closed segments are looked for.
+        tls: the certificate of listeners with TLS.
+        mechanisms: the SASL mechanisms that are offered.
+        session_lifetime_s: after how long a connection must log in again; 0: never.
+        connections_per_address: most connections of one address; None: a limit of its own for
+            addresses beyond this machine.
     """
 
     data: Path
@@ -78,15 +86,19 @@ class BrokerConfig:
     tier: str | None = None
     tier_cache_bytes: int = 128 << 20
     tier_interval_ms: int = 1000
+    tls: TlsFiles | None = None
+    mechanisms: tuple[str, ...] = (PLAIN, *MECHANISMS)
+    session_lifetime_s: float = 0.0
+    connections_per_address: int | None = None
 
     def __post_init__(self) -> None:
-        host, _ = split_address(self.listen)
-        if self.advertise is not None:
-            split_address(self.advertise)
-        if not self.allow_remote and not _is_loopback(host):
-            raise SetupError(
-                f"expected a loopback address such as 127.0.0.1, found {host!r}; the broker has no "
-                "authentication: pass --allow-remote if everyone who can reach it may use it"
+        for listener in parse_listeners(self.listen, self.advertise):
+            self._check(listener)
+        unknown = [one for one in self.mechanisms if one not in {PLAIN, *MECHANISMS}]
+        if unknown or not self.mechanisms:
+            raise UserError(
+                f"expected SASL mechanisms of {PLAIN}, {', '.join(MECHANISMS)}; found "
+                f"{', '.join(unknown) or 'none'}"
             )
         if not 1 <= self.default_partitions <= PARTITIONS_PER_TOPIC_MAX:
             raise UserError(
@@ -94,23 +106,25 @@ class BrokerConfig:
                 f"{self.default_partitions}"
             )
 
+    def listeners(self) -> list[Listener]:
+        """Where to listen; the ports are the ones that are asked for."""
+        return parse_listeners(self.listen, self.advertise)
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT` (`[::1]:9092` for IPv6).
-
-    >>> split_address("127.0.0.1:9092"), split_address("[::1]:0")
-    (('127.0.0.1', 9092), ('::1', 0))
-    """
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
-        raise UserError(f"expected HOST:PORT such as 127.0.0.1:9092, found {address!r}")
-    return host.strip("[]"), int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    def _check(self, listener: Listener) -> None:
+        protocol = listener.protocol
+        if protocol.has_tls and self.tls is None:
+            raise UserError(
+                f"expected a certificate for {protocol}://{listener.address}, found none; name it "
+                "with --tls-cert and --tls-key"
+            )
+        is_mutual = self.tls is not None and self.tls.client_ca is not None
+        if self.allow_remote or listener.is_loopback or protocol.has_sasl:
+            return
+        if protocol is SecurityProtocol.SSL and is_mutual:
+            return
+        raise SetupError(
+            f"expected a loopback address such as 127.0.0.1, found {listener.host!r} without "
+            "authentication; have clients log in (--listen SASL_SSL://HOST:PORT) or show a "
+            "certificate (SSL:// with --tls-client-ca), or pass --allow-remote if everyone who can "
+            "reach it may use it"
+        )

@@ -4,12 +4,19 @@ A frame is a 32-bit length and that many bytes. The receive buffer grows as byte
 length promises. A connection is not read from while its reader is slow, while a request of it
 blocks (a long poll, a join), or while too many of its requests await their answer; the peer's TCP
 window then fills up. So a connection's memory is its receive buffer and one answer.
+
+Who has not said yet who it is (TLS, SASL) gets small frames and little time. TLS is begun here, on a
+connection that was counted: a handshake that never ends takes a place and seconds, no more. What is
+encrypted is handed over in pieces as the reader takes them: an answer that lies in mapped files would
+otherwise become memory as a whole.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import Coroutine, Sequence
@@ -22,7 +29,10 @@ from penstock.broker.config import (
     RECEIVE_BYTES_TOTAL_MAX,
     WRITE_BYTES_MAX,
 )
+from penstock.broker.listeners import Listener
 from penstock.broker.security.model import ANONYMOUS
+from penstock.broker.security.sasl import AUTHENTICATION_S_MAX, UNAUTHENTICATED_FRAME_BYTES_MAX
+from penstock.broker.security.tls import principal_of
 from penstock.errors import ProtocolError
 from penstock.wire.batches import Buffer
 
@@ -31,8 +41,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "Slot"]
 
-BUFFER_BYTES: Final = 64 << 10
-"""A receive buffer at rest."""
+BUFFER_BYTES: Final = 4 << 10
+"""A receive buffer at rest: thousands of idle connections take little."""
+BUFFER_BYTES_BUSY: Final = 64 << 10
+"""A receive buffer once a read has filled it."""
+TLS_PIECE_BYTES: Final = 128 << 10
+"""How much is encrypted at a time; eight of TLS's records."""
+TLS_WRITE_BYTES_MAX: Final = 256 << 10
+"""Encrypted but unsent bytes of a connection from which on nothing more is encrypted."""
+HANDSHAKE_S_MAX: Final = 10.0
+"""How long a TLS handshake may take."""
+FAREWELL_S_MAX: Final = 5.0
+"""How long the last answer of a connection that is being closed may take to be sent."""
 HEADER_BYTES_MIN: Final = 8
 """Least bytes of a request: API key, version, correlation id."""
 
@@ -59,20 +79,29 @@ class Slot:
 class Connection(asyncio.BufferedProtocol):
     """One client's connection."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, listener: Listener) -> None:
         self._broker = broker
+        self.listener = listener
         self._buffer = bytearray(BUFFER_BYTES)
         self._start = 0
         self._end = 0
+        self._is_filled = False
+        self._frame_bytes_max = FRAME_BYTES_MAX
         self._slots: deque[Slot] = deque()
+        self._outbox: deque[memoryview] = deque()  # with TLS alone
         self._task: asyncio.Task[None] | None = None
+        self._handshake: asyncio.Task[None] | None = None
         self._is_writable = True
         self._is_reading = True
         self._is_pumping = False
+        self._is_finishing = False
+        self._is_secured = False
         self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.peer = ""
         self.client_host = ""
         self.principal = ANONYMOUS
+        self.session = broker.guard.session(listener)
         self.local_host = ""
         self.last_active_s = broker.loop.time()
 
@@ -82,27 +111,100 @@ class Connection(asyncio.BufferedProtocol):
         """Begins to serve."""
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
         self._transport = transport  # type: ignore[assignment]
-        name = transport.get_extra_info("peername")
-        local = transport.get_extra_info("sockname")
+        assert self._transport is not None
+        if self.listener.protocol.has_tls:  # it has entered, and is encrypted by now
+            self._handshake = None
+            self._is_secured = True
+            self._transport.set_write_buffer_limits(high=TLS_WRITE_BYTES_MAX)
+            if self.session is None:
+                self._trust_certificate(transport.get_extra_info("ssl_object"))
+            return
+        name, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        if not self._enter(name, local):
+            self.close()
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
+
+    def secure(self, raw: socket.socket) -> None:
+        """Begins with a TLS handshake; `connection_made` follows."""
+        try:
+            name, local = raw.getpeername(), raw.getsockname()
+        except OSError:  # it is gone already
+            raw.close()
+            return
+        if not self._enter(name, local):
+            raw.close()
+            return
+        self._handshake = self._broker.loop.create_task(self._secure(raw))
+
+    async def _secure(self, raw: socket.socket) -> None:
+        tls, is_mutual = self._broker.guard.tls, not self.listener.protocol.has_sasl
+        assert tls is not None
+        try:
+            await self._broker.loop.connect_accepted_socket(
+                lambda: self,
+                raw,
+                ssl=tls.mutual if is_mutual else tls.plain,
+                ssl_handshake_timeout=HANDSHAKE_S_MAX,
+                ssl_shutdown_timeout=FAREWELL_S_MAX,
+            )
+        except (OSError, asyncio.CancelledError) as error:  # TLS's errors are OSErrors
+            reason = "that it gave way" if isinstance(error, asyncio.CancelledError) else error
+            _log.info("closed %s: expected a TLS handshake, found: %s", self.peer, reason)
+            self.connection_lost(None)
+
+    def _trust_certificate(self, encrypted: ssl.SSLObject) -> None:
+        try:
+            self.trust(principal_of(encrypted))
+        except ProtocolError as error:
+            _log.warning("closed %s: %s", self.peer, error)
+            self.close()
+
+    def _enter(self, name: tuple[str, int] | None, local: tuple[str, int] | None) -> bool:
+        """Takes a place among the connections; False where there is none."""
+        broker, protocol = self._broker, self.listener.protocol
         self.local_host = local[0] if local else ""
         self.peer = f"{name[0]}:{name[1]}" if name else "?"
         self.client_host = name[0] if name else ""
-        if len(self._broker.connections) >= CONNECTIONS_MAX:
-            _log.warning("closed %s: expected at most %d connections", self.peer, CONNECTIONS_MAX)
-            self.close()
-            return
-        self._broker.connections.add(self)
-        self._broker.receive_bytes += len(self._buffer)
-        assert self._transport is not None
-        self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
+        fault: str | None = f"expected at most {CONNECTIONS_MAX} connections"
+        if len(broker.connections) < CONNECTIONS_MAX:
+            fault = broker.guard.enter(self)
+        if fault is not None:
+            _log.warning("closed %s: %s", self.peer, fault)
+            return False
+        broker.connections.add(self)
+        broker.receive_bytes += len(self._buffer)
+        if protocol.has_tls or protocol.has_sasl:
+            self._frame_bytes_max = UNAUTHENTICATED_FRAME_BYTES_MAX
+            self._timer = broker.loop.call_later(AUTHENTICATION_S_MAX, self._give_up)
+        return True
+
+    def _leave(self) -> None:
+        if self in self._broker.connections:
+            self._broker.connections.discard(self)
+            self._broker.receive_bytes -= len(self._buffer)
+            self._broker.guard.leave(self)
+
+    def _give_up(self) -> None:
+        _log.info("closed %s: expected to know who it is by now", self.peer)
+        self.close()
+
+    def trust(self, principal: str) -> None:
+        """The connection has said who it is, and proven it."""
+        self.principal = principal
+        self._frame_bytes_max = FRAME_BYTES_MAX
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._broker.guard.trust(self)
 
     def connection_lost(self, _: Exception | None) -> None:
         """Forgets everything."""
         self._transport = None
-        if self in self._broker.connections:
-            self._broker.connections.discard(self)
-            self._broker.receive_bytes -= len(self._buffer)
+        self._leave()
         self._slots.clear()
+        self._outbox.clear()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
 
@@ -113,6 +215,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The reader has caught up."""
         self._is_writable = True
+        self._drain()
         self._pump()
 
     def get_buffer(self, _: int) -> memoryview:
@@ -121,8 +224,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._start and (held == 0 or self._end == len(self._buffer)):
             self._buffer[:held] = self._buffer[self._start : self._end]
             self._start, self._end = 0, held
-        if self._end == len(self._buffer):
+        if self._is_filled and len(self._buffer) < BUFFER_BYTES_BUSY:
+            self._grow(BUFFER_BYTES_BUSY)
+        elif self._end == len(self._buffer):
             self._grow(2 * len(self._buffer))
+        self._is_filled = False
         return memoryview(self._buffer)[self._end :]
 
     def _grow(self, size: int) -> None:
@@ -134,16 +240,33 @@ class Connection(asyncio.BufferedProtocol):
         self._broker.receive_bytes += size - len(self._buffer)
         self._buffer, self._start, self._end = larger, 0, len(held)
         if self._broker.receive_bytes > RECEIVE_BYTES_TOTAL_MAX:
+            self._make_room()
+
+    @property
+    def buffer_bytes(self) -> int:
+        """What the receive buffer takes."""
+        return len(self._buffer)
+
+    def _make_room(self) -> None:
+        """Closes the connections that have taken longest over a request that is large: a client
+        sends its own in seconds, an attacker lets them lie.
+        """
+        broker = self._broker
+        large = [one for one in broker.connections if one.buffer_bytes > BUFFER_BYTES_BUSY]
+        for one in sorted(large, key=lambda one: one.last_active_s):
+            if broker.receive_bytes <= RECEIVE_BYTES_TOTAL_MAX:
+                break
             _log.warning(
                 "closed %s: expected at most %d bytes of unfinished requests over all connections",
-                self.peer,
+                one.peer,
                 RECEIVE_BYTES_TOTAL_MAX,
             )
-            self.close()
+            one.close()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Serves what has arrived."""
         self._end += nbytes
+        self._is_filled = self._end == len(self._buffer)
         self._pump()
 
     def eof_received(self) -> bool:
@@ -158,6 +281,8 @@ class Connection(asyncio.BufferedProtocol):
             self._is_writable
             and self._task is None
             and len(self._slots) < IN_FLIGHT_MAX
+            and not self._outbox
+            and not self._is_finishing
             and self._transport is not None
         )
 
@@ -188,10 +313,11 @@ class Connection(asyncio.BufferedProtocol):
         if held < _LENGTH.size:
             return None
         size = _LENGTH.unpack_from(self._buffer, self._start)[0]
-        if not HEADER_BYTES_MIN <= size <= FRAME_BYTES_MAX:
+        if not HEADER_BYTES_MIN <= size <= self._frame_bytes_max:
             raise ProtocolError(
-                f"expected a request of {HEADER_BYTES_MIN} to {FRAME_BYTES_MAX} bytes, found a "
-                f"length of {size}; the peer does not speak Kafka's protocol or sends too much"
+                f"expected a request of {HEADER_BYTES_MIN} to {self._frame_bytes_max} bytes, found "
+                f"a length of {size}; the peer does not speak Kafka's protocol, sends too much, or "
+                "is not configured to log in"
             )
         if held < _LENGTH.size + size:
             return None
@@ -203,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
         """Reads on only when what it reads can be served."""
         if self._transport is None:
             return
-        wanted = self._may_serve or self._end - self._start < BUFFER_BYTES // 2
+        wanted = self._may_serve or self._end - self._start < BUFFER_BYTES_BUSY // 2
         if wanted != self._is_reading:
             self._is_reading = wanted
             if wanted:
@@ -253,10 +379,41 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         if parts and not self._transport.is_closing():
-            self._transport.writelines(parts)
+            if self._is_secured:
+                self._outbox.extend(memoryview(part) for part in parts if len(part))
+                self._drain()
+            else:
+                self._transport.writelines(parts)
+        self._end_if_finished()
         self._pump()
+
+    def _drain(self) -> None:
+        """Hands pieces over to be encrypted while the reader takes them."""
+        while self._outbox and self._is_writable and self._transport is not None:
+            piece = bytearray()
+            while self._outbox and len(piece) < TLS_PIECE_BYTES:
+                part, room = self._outbox.popleft(), TLS_PIECE_BYTES - len(piece)
+                piece += part[:room]
+                if len(part) > room:
+                    self._outbox.appendleft(part[room:])
+            self._transport.write(piece)
+        self._end_if_finished()
+
+    def finish(self) -> None:
+        """Serves nothing more, and closes the connection once all answers are sent."""
+        self._is_finishing = True
+        self._end_if_finished()
+
+    def _end_if_finished(self) -> None:
+        is_due = self._is_finishing and not self._slots and not self._outbox
+        if is_due and self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+            self._broker.loop.call_later(FAREWELL_S_MAX, self.close)
 
     def close(self) -> None:
         """Closes the connection; what was not sent yet is lost."""
         if self._transport is not None:
             self._transport.abort()
+        elif self._handshake is not None:
+            self._handshake.cancel()
+        self._leave()

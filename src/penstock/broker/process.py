@@ -39,7 +39,7 @@ class BrokerProcess:
 
     Args:
         data: the data directory.
-        listen: `HOST:PORT`; port 0 picks a free one.
+        listen: `[PROTOCOL://]HOST:PORT[,…]`; port 0 picks a free one.
         die_with_parent: end the broker when this process ends, even by SIGKILL (Linux only). The
             kernel takes the thread that starts the broker for the parent, so start it from one that
             lives as long as the process.
@@ -69,7 +69,9 @@ class BrokerProcess:
         ]
         self._stderr = stderr
         self._child: subprocess.Popen[str] | None = None
+        self._bound = ""
         self.address = ""
+        self.addresses: list[str] = []
 
     @property
     def pid(self) -> int:
@@ -89,7 +91,7 @@ class BrokerProcess:
         """
         assert not self.is_running()
         command = [sys.executable, "-m", "penstock.broker", "--data", str(self.data)]
-        command += ["--listen", self.address or self._listen, *self._arguments]
+        command += ["--listen", self._bound or self._listen, *self._arguments]
         self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             command,
             stdout=subprocess.PIPE,
@@ -98,25 +100,36 @@ class BrokerProcess:
             text=True,
             start_new_session=True,  # Ctrl-C is for the owner, which then stops the broker
         )
-        line = self._first_line(self._child)
+        lines = self._lines(self._child, self._listen.count(",") + 1)
+        line = lines[-1]
         if not line.startswith("listening on "):
             self.kill()
             raise SetupError(
                 f"expected the broker to listen within {START_S_MAX:.0f} s, found {line!r}; "
                 "what it wrote to standard error says why"
             )
-        self.address = line.removeprefix("listening on ").strip()
+        bound = [line.removeprefix("listening on ").strip() for line in lines]
+        self._bound = ",".join(
+            f"{asked.rpartition('://')[0] or 'PLAINTEXT'}://{one.rpartition('://')[2]}"
+            for asked, one in zip(self._listen.split(","), bound, strict=True)
+        )
+        self.addresses = [one.rpartition("://")[2] for one in bound]
+        self.address = self.addresses[0]
         return self
 
     @staticmethod
-    def _first_line(child: subprocess.Popen[str]) -> str:
+    def _lines(child: subprocess.Popen[str], count: int) -> list[str]:
+        """The first lines that it writes; fewer, and an empty one, where it ends or hangs."""
         assert child.stdout is not None
         deadline = time.monotonic() + START_S_MAX
         with selectors.DefaultSelector() as selector:
             selector.register(child.stdout, selectors.EVENT_READ)
             if not selector.select(max(deadline - time.monotonic(), 0)):
-                return ""
-        return child.stdout.readline()
+                return [""]
+        lines = [child.stdout.readline()]  # all are written at once
+        while lines[-1].startswith("listening on ") and len(lines) < count:
+            lines.append(child.stdout.readline())
+        return lines
 
     def stop(self) -> None:
         """Ends the broker in order; kills it if that takes longer than `STOP_S_MAX`."""

@@ -21,11 +21,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker import fetch, produce
+from penstock.broker.acceptor import Acceptor
 from penstock.broker.config import (
     IDLE_MS_MAX,
     MESSAGE_BYTES_MAX,
     BrokerConfig,
-    split_address,
 )
 from penstock.broker.connection import Connection
 from penstock.broker.consumer_groups import ConsumerGroups
@@ -37,7 +37,9 @@ from penstock.broker.group_settings import GroupSettings
 from penstock.broker.group_store import GroupStore, Kept
 from penstock.broker.groups import Groups
 from penstock.broker.handlers import API_TABLE, Call
+from penstock.broker.listeners import Listener
 from penstock.broker.members import Reply
+from penstock.broker.security.guard import Guard
 from penstock.broker.security.model import Caller, Operation, ResourceType
 from penstock.broker.share.shares import Shares
 from penstock.broker.stats import Stats
@@ -89,13 +91,13 @@ class Broker:
         self.config = config
         self.clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self.address: tuple[str, int] = split_address(config.listen)
+        self.listeners = config.listeners()
         self.advertised = _advertise()
         self.connections: set[Connection] = set()
         self.receive_bytes = 0
         self.cluster_id = ""
         self._lock = -1
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server | Acceptor] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._next_producer_id = self._producer_ids_end = 0
         self._files = LocalFiles(config.data)
@@ -110,6 +112,12 @@ class Broker:
         self.group_store: GroupStore
         self.registry: GroupRegistry
         self.stats: Stats
+        self.guard: Guard
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the first listener is."""
+        return self.listeners[0].host, self.listeners[0].port
 
     def now_ms(self) -> int:
         """A clock for timeouts, which nobody sets back."""
@@ -127,8 +135,11 @@ class Broker:
         _raise_descriptor_limit()
         try:
             self._open_data()
-            await self._listen()
+            for listener in self.listeners:
+                self._servers.append(await self._listen(listener))
         except BaseException:
+            for server in self._servers:
+                server.close()
             self._release_lock()
             raise
         self.spawn(self._tick())
@@ -178,6 +189,7 @@ class Broker:
             self.cluster_id = json.loads(content)["id"]
         ids = self._files.load("producer_ids.json")
         self._next_producer_id = self._producer_ids_end = json.loads(ids)["next"] if ids else 0
+        self.guard = Guard(self.config)
         self.topics = Topics(self._files, self.clock_ms)
         self.group_offsets = GroupOffsets(self._files)
         self._open_groups()
@@ -234,28 +246,37 @@ class Broker:
 
         note_removal(self._files, self.cluster_id, topic)
 
-    async def _listen(self) -> None:
-        host, port = split_address(self.config.listen)
+    async def _serve(self, listener: Listener) -> asyncio.Server | Acceptor:
+        if listener.protocol.has_tls:
+            return Acceptor(self, listener)
+        return await self.loop.create_server(
+            lambda: Connection(self, listener),
+            listener.host,
+            listener.port,
+            backlog=1024,
+            reuse_address=True,
+        )
+
+    async def _listen(self, listener: Listener) -> asyncio.Server | Acceptor:
         deadline = self.loop.time() + self.config.lock_wait_s
-        while self._server is None:
+        while True:
             try:
-                self._server = await self.loop.create_server(
-                    lambda: Connection(self), host, port, backlog=1024, reuse_address=True
-                )
+                server = await self._serve(listener)
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and self.loop.time() < deadline:
                     await asyncio.sleep(LISTEN_RETRY_S)
                     continue
                 raise SetupError(
-                    f"expected to listen on {self.config.listen}, found: {error.strerror or error};"
+                    f"expected to listen on {listener.address}, found: {error.strerror or error};"
                     " stop what uses the port, or choose another with --listen (port 0: any free)"
                 ) from None
-        self.address = host, self._server.sockets[0].getsockname()[1]
+            listener.port = server.sockets[0].getsockname()[1]
+            return server
 
     async def stop(self) -> None:
         """Answers nothing more, makes everything durable, and releases the directory."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self.connections):
             connection.close()
         for task in list(self._tasks):
@@ -265,6 +286,7 @@ class Broker:
         self.flusher.close()
         if self.tiering is not None:
             await self.tiering.close()
+        self.guard.close()
         try:
             self.topics.close()
             self.group_offsets.journal.close()
@@ -304,6 +326,7 @@ class Broker:
             await self.flusher.make_durable([self.group_store.journal, self.share.journal])
             if self.loop.time() >= sample_at_s:
                 self.stats.sample()
+                self.guard.refresh()
                 sample_at_s += SAMPLE_S
 
     async def _retain(self) -> None:
@@ -348,6 +371,8 @@ class Broker:
 
     def _handle(self, connection: Connection, frame: memoryview) -> None:
         key, version, corr, client_size = _HEAD.unpack_from(frame)
+        if connection.session is not None:
+            connection.session.check(key, len(frame), self.loop.time())
         at = _HEAD.size + max(client_size, 0)
         if at > len(frame):
             raise ProtocolError(f"expected a client id of {client_size} bytes, found fewer")
@@ -420,9 +445,8 @@ class Broker:
 
     def _advertised(self, connection: Connection) -> tuple[str, int]:
         """Where clients are told to connect: as configured, or where this one has reached us."""
-        if self.config.advertise is not None:
-            return split_address(self.config.advertise)
-        return connection.local_host or self.address[0], self.address[1]
+        listener = connection.listener
+        return listener.advertise or (connection.local_host or listener.host, listener.port)
 
     def authorize(
         self,
@@ -489,6 +513,10 @@ async def serve(config: BrokerConfig, *, ready: Callable[[Broker], None] | None 
             signals.append(number)
     try:
         await broker.start()
+        if broker.guard.tls is not None:
+            with contextlib.suppress(ValueError, RuntimeError):
+                loop.add_signal_handler(signal.SIGHUP, broker.guard.reload)
+                signals.append(signal.SIGHUP)
         try:
             if ready is not None:
                 ready(broker)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli._security import security_options, security_settings
 from penstock.cli._tables import note
 
 if TYPE_CHECKING:
@@ -19,14 +20,18 @@ if TYPE_CHECKING:
 Examples:
   penstock broker
   penstock broker --listen 127.0.0.1:19092 --data /srv/log
+  penstock users add ann --data /srv/log
+  penstock broker --data /srv/log --listen SASL_SSL://0.0.0.0:9094 --tls-cert broker.pem
 """
 )
 @click.option(
     "--listen",
-    default="127.0.0.1:9092",
+    multiple=True,
+    default=["127.0.0.1:9092"],
     show_default=True,
-    metavar="HOST:PORT",
-    help="Port 0 takes a free one; which, is printed.",
+    metavar="[PROTOCOL://]HOST:PORT",
+    help="PLAINTEXT (the default), SSL, SASL_SSL or SASL_PLAINTEXT; may be given several times. "
+    "Port 0 takes a free one; which, is printed.",
 )
 @click.option(
     "--data",
@@ -47,7 +52,8 @@ Examples:
 @click.option(
     "--allow-remote",
     is_flag=True,
-    help="Permit an address beyond loopback. Whoever reaches it can read and delete everything.",
+    help="Permit an address beyond loopback without authentication. Whoever reaches it can read "
+    "and delete everything.",
 )
 @click.option(
     "--tier",
@@ -55,14 +61,16 @@ Examples:
     help="Copy closed segments of topics with remote.storage.enable there: s3://BUCKET/PREFIX or "
     "file:///DIR. Credentials come from the environment.",
 )
+@security_options
 def broker(
-    listen: str,
+    listen: tuple[str, ...],
     data: Path,
     partitions: int,
     *,
     no_auto_create: bool,
     allow_remote: bool,
     tier: str | None,
+    **security: Any,
 ) -> None:
     """Run the log's server until Ctrl-C. It speaks Kafka's protocol: every Kafka client works.
 
@@ -75,11 +83,12 @@ def broker(
 
     config = BrokerConfig(
         data=data,
-        listen=listen,
+        listen=",".join(listen),
         allow_remote=allow_remote,
         default_partitions=partitions,
         auto_create_topics=not no_auto_create,
         tier=tier,
+        **security_settings(security),
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(config, ready=_announce))
@@ -87,6 +96,6 @@ def broker(
 
 
 def _announce(broker: Broker) -> None:
-    host, port = broker.address
-    shown = f"[{host}]" if ":" in host else host
-    click.echo(f"listening on {shown}:{port}")
+    for number, listener in enumerate(broker.listeners):
+        protocol = f"{listener.protocol}://" if number else ""
+        click.echo(f"listening on {protocol}{listener.address}")

@@ -16,6 +16,7 @@ from penstock.broker.handlers import (
     offsets,
     producer_ids,
     records,
+    security,
     share,
     topic_admin,
 )
@@ -36,6 +37,7 @@ API_TABLE: dict[int, Api] = {
         group_admin,
         producer_ids,
         share,
+        security,
     )
     for api in module.APIS
 }

@@ -29,7 +29,7 @@ AUTHENTICATION_S_MAX: Final = 15.0
 FAILURE_DELAY_S: Final = 0.1
 """How long the answer to a failed log-in is held back, as Kafka does; doubled with each further one
 from the same address."""
-FAILURE_DELAY_S_MAX: Final = 6.4
+FAILURE_DELAY_S_MAX: Final = 1.6
 FAILURE_MEMORY_S: Final = 60.0
 """How long failed log-ins of an address are remembered."""
 FAILURE_ADDRESSES_MAX: Final = 10_000

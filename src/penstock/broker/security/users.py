@@ -11,6 +11,7 @@ import hmac
 import logging
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from penstock.broker.security.files import SecurityFile
 from penstock.errors import LimitError, SetupError, UserError
 from penstock.wire.scram import ITERATIONS, MECHANISMS, NAME_BYTES_MAX, Credential, ServerExchange
 
-__all__ = ["Users"]
+__all__ = ["Users", "name_fault"]
 
 USERS_MAX: Final = 10_000
 """Users of one broker: each takes 1 KB, and the file is written whole."""
@@ -74,52 +75,63 @@ class Users:
             for user, credentials in sorted(self._users.items())
         }
 
+    def has(self, user: str, mechanism: str) -> bool:
+        """Whether there is such a credential."""
+        return mechanism in self._users.get(user, {})
+
     def add(self, user: str, password: str, iterations: int = ITERATIONS) -> bool:
         """Adds a user, or changes the password; whether it is a new one."""
         if not password or len(password) > PASSWORD_CHARACTERS_MAX or "\0" in password:
             raise UserError(
                 f"expected a password of 1 to {PASSWORD_CHARACTERS_MAX} characters without NUL"
             )
+        self.refresh()
         is_new = user not in self._users
-        for mechanism in MECHANISMS:
-            salt = os.urandom(SALT_BYTES)
-            self.put(user, Credential.from_password(mechanism, password, salt, iterations))
+        self.change(
+            put=[
+                (user, Credential.from_password(one, password, os.urandom(SALT_BYTES), iterations))
+                for one in MECHANISMS
+            ]
+        )
         return is_new
 
-    def put(self, user: str, credential: Credential) -> None:
-        """Stores a user's credential for one mechanism."""
-        if not user or len(user.encode()) > NAME_BYTES_MAX or not user.isprintable():
-            raise UserError(
-                f"expected a user's name of 1 to {NAME_BYTES_MAX} printable bytes, found {user!r}"
-            )
-        with self._file.locked():
-            self._load()
-            if user not in self._users and len(self._users) >= USERS_MAX:
-                raise LimitError(f"expected at most {USERS_MAX} users; remove some first")
-            self._users.setdefault(user, {})[credential.mechanism] = credential
-            self._store()
-
-    def remove(self, user: str, mechanism: str | None = None) -> bool:
-        """Removes a user (or one of the credentials); whether there was one."""
-        with self._file.locked():
-            self._load()
-            credentials = self._users.get(user, {})
-            gone = [name for name in credentials if mechanism in {None, name}]
-            for name in gone:
-                del credentials[name]
-            if user in self._users and not credentials:
-                del self._users[user]
-            if gone:
-                self._store()
+    def remove(self, user: str) -> bool:
+        """Removes a user; whether there was one."""
+        self.refresh()
+        gone = [(user, mechanism) for mechanism in self._users.get(user, {})]
+        self.change(remove=gone)
         return bool(gone)
 
-    def _store(self) -> None:
-        self._file.store(
-            {
-                user: {name: _write(one) for name, one in credentials.items()}
-                for user, credentials in self._users.items()
-            }
-        )
+    def change(
+        self, put: Sequence[tuple[str, Credential]] = (), remove: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """Stores and removes users' credentials (user, mechanism), all or nothing.
+
+        Raises:
+            UserError: a name makes no sense.
+            LimitError: there would be too many users.
+            SetupError, OSError: the file can't be written.
+        """
+        for user, _ in put:
+            if name_fault(user):
+                raise UserError(name_fault(user))
+        with self._file.locked():
+            self._load()
+            users = {user: dict(credentials) for user, credentials in self._users.items()}
+            for user, mechanism in remove:
+                users.get(user, {}).pop(mechanism, None)
+            for user, credential in put:
+                users.setdefault(user, {})[credential.mechanism] = credential
+            users = {user: credentials for user, credentials in users.items() if credentials}
+            if len(users) > max(USERS_MAX, len(self._users)):
+                raise LimitError(f"expected at most {USERS_MAX} users; remove some first")
+            self._file.store(
+                {
+                    user: {name: _write(one) for name, one in credentials.items()}
+                    for user, credentials in users.items()
+                }
+            )
+            self._users = users
 
     def exchange(self, mechanism: str) -> ServerExchange:
         """A SCRAM log-in about to begin."""
@@ -143,6 +155,13 @@ class Users:
         size = hashlib.new(MECHANISMS[mechanism]).digest_size
         key = hmac.digest(self._secret, seed, "sha512")[:size]
         return Credential(mechanism, seed[:SALT_BYTES], ITERATIONS, key, key)
+
+
+def name_fault(user: str) -> str | None:
+    """What is wrong with a user's name, if anything."""
+    if user and len(user.encode()) <= NAME_BYTES_MAX and user.isprintable():
+        return None
+    return f"expected a user's name of 1 to {NAME_BYTES_MAX} printable bytes, found {user!r}"
 
 
 def _write(credential: Credential) -> dict[str, Any]:

@@ -1,0 +1,149 @@
+"""Who is there: SaslHandshake, SaslAuthenticate, and SCRAM credentials of users (KIP-554)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from penstock.broker.handlers.base import Api, Call, Fields
+from penstock.broker.security.sasl import LogInError
+from penstock.broker.security.users import name_fault
+from penstock.errors import LimitError, SetupError, UserError
+from penstock.wire.kafka import ErrorCode
+from penstock.wire.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, Credential
+
+__all__ = ["APIS"]
+
+MECHANISM_NUMBERS: Final = dict(enumerate(MECHANISMS, start=1))
+"""Kafka's ScramMechanism numbers."""
+_NUMBERS: Final = {name: number for number, name in MECHANISM_NUMBERS.items()}
+
+
+def sasl_handshake(call: Call, fields: Fields) -> Fields:
+    """Begins a log-in."""
+    session = call.connection.session
+    if session is None:
+        return {"error_code": ErrorCode.illegal_sasl_state}
+    if not session.choose(fields["mechanism"]):
+        call.connection.finish()
+        return {
+            "error_code": ErrorCode.unsupported_sasl_mechanism,
+            "mechanisms": session.mechanisms,
+        }
+    return {"mechanisms": session.mechanisms}
+
+
+async def sasl_authenticate(call: Call, fields: Fields) -> Fields:
+    """One step of a log-in; a failure is answered late, and is the connection's end."""
+    session, guard, loop = call.connection.session, call.broker.guard, call.broker.loop
+    if session is None:
+        return {
+            "error_code": ErrorCode.illegal_sasl_state,
+            "error_message": "expected SaslAuthenticate on a listener with SASL",
+        }
+    try:
+        answer = await session.authenticate(fields["auth_bytes"], loop.time())
+    except LogInError as error:
+        await asyncio.sleep(guard.failures.add(call.client_host, loop.time()))
+        call.connection.finish()
+        return {
+            "error_code": ErrorCode.sasl_authentication_failed,
+            "error_message": str(error),
+        }
+    if session.is_done:
+        assert session.principal is not None
+        call.connection.trust(session.principal)
+    lifetime_ms = round(session.lifetime_s * 1000) if session.is_done else 0
+    return {"auth_bytes": answer, "session_lifetime": lifetime_ms}
+
+
+def describe_scram_credentials(call: Call, fields: Fields) -> Fields:
+    """Users' mechanisms and iterations."""
+    known = call.broker.guard.users.describe()
+    wanted = [one["name"] for one in fields["users"] or ()]
+    results = []
+    for name in dict.fromkeys(wanted or known):
+        result: Fields = {"user": name}
+        if wanted.count(name) > 1:
+            result |= _fault(
+                ErrorCode.duplicate_resource, f"expected {name!r} once, found it twice"
+            )
+        elif name not in known:
+            result |= _fault(
+                ErrorCode.resource_not_found, f"expected a user with SCRAM, found {name!r}"
+            )
+        else:
+            result["credential_infos"] = [
+                {"mechanism": _NUMBERS[mechanism], "iterations": iterations}
+                for mechanism, iterations in known[name].items()
+            ]
+        results.append(result)
+    return {"results": results}
+
+
+def alter_scram_credentials(call: Call, fields: Fields) -> Fields:
+    """Sets and removes credentials: all of a user's changes, or none of them."""
+    users = call.broker.guard.users
+    faults: dict[str, Fields] = {}
+    put: list[tuple[str, Credential]] = []
+    remove: list[tuple[str, str]] = []
+    seen: set[tuple[str, int]] = set()
+    for one in [*fields["deletions"], *fields["upsertions"]]:
+        name, number = one["name"], one["mechanism"]
+        fault = _change_fault(call, one)
+        if fault is None and (name, number) in seen:
+            fault = _fault(ErrorCode.duplicate_resource, "expected each credential once")
+        seen.add((name, number))
+        if fault is not None:
+            faults.setdefault(name, fault)
+        elif "salt" in one:
+            credential = Credential.from_salted(
+                MECHANISM_NUMBERS[number], one["salted_password"], one["salt"], one["iterations"]
+            )
+            put.append((name, credential))
+        else:
+            remove.append((name, MECHANISM_NUMBERS[number]))
+    names = dict.fromkeys(name for name, _ in seen)
+    try:
+        users.change(
+            [one for one in put if one[0] not in faults],
+            [one for one in remove if one[0] not in faults],
+        )
+    except (OSError, SetupError, LimitError, UserError) as error:
+        faults |= dict.fromkeys(names, _fault(ErrorCode.unknown_server_error, str(error)))
+    return {"results": [{"user": name} | faults.get(name, {}) for name in names]}
+
+
+def _change_fault(call: Call, change: Fields) -> Fields | None:
+    name, mechanism = change["name"], MECHANISM_NUMBERS.get(change["mechanism"])
+    if name_fault(name):
+        return _fault(ErrorCode.unacceptable_credential, name_fault(name) or "")
+    if mechanism is None:
+        return _fault(
+            ErrorCode.unsupported_sasl_mechanism, "expected SCRAM-SHA-256 (1) or SCRAM-SHA-512 (2)"
+        )
+    if "salt" not in change:
+        if call.broker.guard.users.has(name, mechanism):
+            return None
+        return _fault(ErrorCode.resource_not_found, f"expected {mechanism} of {name!r}, found none")
+    if not ITERATIONS_MIN <= change["iterations"] <= ITERATIONS_MAX:
+        return _fault(
+            ErrorCode.unacceptable_credential,
+            f"expected {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations, found "
+            f"{change['iterations']}",
+        )
+    if not change["salt"] or not change["salted_password"]:
+        return _fault(ErrorCode.unacceptable_credential, "expected a salt and a salted password")
+    return None
+
+
+def _fault(code: ErrorCode, message: str) -> Fields:
+    return {"error_code": code, "error_message": message}
+
+
+APIS: Final = (
+    Api(17, 1, 1, sasl_handshake),
+    Api(36, 0, 2, sasl_authenticate),
+    Api(50, 0, 0, describe_scram_credentials),
+    Api(51, 0, 0, alter_scram_credentials),
+)

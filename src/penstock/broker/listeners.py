@@ -1,0 +1,103 @@
+"""Where a broker listens, and how connections there say who they are.
+
+127.0.0.1:9092                 nobody says who they are; for this machine alone
+SSL://0.0.0.0:9093             TLS; with a client CA, by the client's certificate
+SASL_SSL://0.0.0.0:9094        TLS and a log-in with a password
+SASL_PLAINTEXT://127.0.0.1:1   a log-in without encryption
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from penstock.errors import UserError
+
+__all__ = ["LISTENERS_MAX", "Listener", "SecurityProtocol", "parse_listeners", "split_address"]
+
+LISTENERS_MAX: Final = 16
+"""Listeners of one broker; one per security protocol and network is plenty."""
+
+
+class SecurityProtocol(StrEnum):
+    """Kafka's names for how a listener is secured."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self in {SecurityProtocol.SSL, SecurityProtocol.SASL_SSL}
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether connections log in."""
+        return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
+
+
+@dataclass(slots=True)
+class Listener:
+    """One address. The port is the one that was bound, once that has happened."""
+
+    protocol: SecurityProtocol
+    host: str
+    port: int
+    advertise: tuple[str, int] | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def address(self) -> str:
+        """`HOST:PORT`."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_listeners(text: str, advertise: str | None = None) -> list[Listener]:
+    """The listeners in `[PROTOCOL://]HOST:PORT[,…]`, advertised as `HOST:PORT[,…]` in that order.
+
+    >>> [one.protocol.value for one in parse_listeners("127.0.0.1:9092,SASL_SSL://[::]:9094")]
+    ['PLAINTEXT', 'SASL_SSL']
+    """
+    listeners = []
+    for item in text.split(","):
+        protocol, separator, address = item.strip().rpartition("://")
+        name = protocol.upper() if separator else SecurityProtocol.PLAINTEXT.value
+        if name not in SecurityProtocol.__members__:
+            raise UserError(
+                f"expected one of {', '.join(SecurityProtocol)} before '://', found {protocol!r}"
+            )
+        listeners.append(Listener(SecurityProtocol(name), *split_address(address)))
+    advertised = [split_address(one.strip()) for one in advertise.split(",")] if advertise else []
+    if len(advertised) not in {0, len(listeners)} or len(listeners) > LISTENERS_MAX:
+        raise UserError(
+            f"expected 1 to {LISTENERS_MAX} listeners and as many advertised addresses, found "
+            f"{len(listeners)} and {len(advertised)}"
+        )
+    for listener, shown in zip(listeners, advertised, strict=False):
+        listener.advertise = shown
+    return listeners
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` (`[::1]:9092` for IPv6).
+
+    >>> split_address("127.0.0.1:9092"), split_address("[::1]:0")
+    (('127.0.0.1', 9092), ('::1', 0))
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"expected HOST:PORT such as 127.0.0.1:9092, found {address!r}")
+    return host.strip("[]"), int(port)

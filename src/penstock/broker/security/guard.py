@@ -1,0 +1,94 @@
+"""All that decides who gets in, in one place: what the broker holds and asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.security.sasl import Failures, SaslSession, Verifier
+from penstock.broker.security.tls import Tls
+from penstock.broker.security.users import Users
+from penstock.wire.scram import PLAIN
+
+if TYPE_CHECKING:
+    from penstock.broker.config import BrokerConfig
+    from penstock.broker.connection import Connection
+    from penstock.broker.listeners import Listener
+
+__all__ = ["Guard"]
+
+STRANGERS_MAX: Final = 512
+"""Connections that have not said yet who they are; beyond, the oldest of them is closed: a client
+says so within milliseconds, an attacker never does."""
+CONNECTIONS_PER_ADDRESS_MAX: Final = 2048
+"""Connections of one address beyond this machine: no single one can take all."""
+
+
+class Guard:
+    """Users, certificates, and counts of connections.
+
+    Raises:
+        SetupError: a file in the data directory's `security/`, or a certificate, can't be read.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self.users = Users(config.data)
+        self.verifier = Verifier(self.users)
+        self.failures = Failures()
+        self.tls = Tls(config.tls) if config.tls is not None else None
+        self._strangers: dict[Connection, None] = {}
+        self._of_address: Counter[str] = Counter()
+
+    # -- connections -------------------------------------------------------------------------------
+
+    def enter(self, connection: Connection) -> str | None:
+        """Counts a connection; says what is wrong where it must be closed."""
+        listener, host = connection.listener, connection.client_host
+        limit = self._config.connections_per_address
+        if limit is None and not listener.is_loopback:
+            limit = CONNECTIONS_PER_ADDRESS_MAX
+        if limit is not None and self._of_address[host] >= limit:
+            return f"expected at most {limit} connections from one address"
+        self._of_address[host] += 1
+        if listener.protocol.has_tls or listener.protocol.has_sasl:
+            while len(self._strangers) >= STRANGERS_MAX:
+                next(iter(self._strangers)).close()
+            self._strangers[connection] = None
+        return None
+
+    def trust(self, connection: Connection) -> None:
+        """A connection has said who it is."""
+        self._strangers.pop(connection, None)
+
+    def leave(self, connection: Connection) -> None:
+        """A connection that had entered is gone."""
+        self._strangers.pop(connection, None)
+        self._of_address[connection.client_host] -= 1
+        if self._of_address[connection.client_host] <= 0:
+            del self._of_address[connection.client_host]
+
+    def session(self, listener: Listener) -> SaslSession | None:
+        """The log-in of a new connection, where its listener asks for one."""
+        if not listener.protocol.has_sasl:
+            return None
+        mechanisms = self._config.mechanisms
+        if not (listener.protocol.has_tls or listener.is_loopback or self._config.allow_remote):
+            mechanisms = tuple(one for one in mechanisms if one != PLAIN)  # it would be readable
+        return SaslSession(self.users, self.verifier, mechanisms, self._config.session_lifetime_s)
+
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Takes up what the command line has changed; to be called every second or so."""
+        self.users.refresh()
+
+    def reload(self) -> None:
+        """Takes up everything that may have changed, certificates included."""
+        self.refresh()
+        if self.tls is not None:
+            self.tls.reload()
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self.verifier.close()
