@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ SMALL = {
     "local.retention.bytes": "0",
     "retention.ms": "-1",
 }
+KILLS = int(os.environ.get("PENSTOCK_TIER_KILLS", "3"))
 STORAGE_ERROR, INVALID_CONFIG = 56, 40
 
 
@@ -274,3 +277,32 @@ def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: Callable[[
     kept = (tmp_path / "data" / "cluster.json").read_text()
     assert "secret" not in kept
     assert json.loads(kept)["id"]
+
+
+def test_kills_while_tiering_lose_and_double_nothing(
+    tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
+) -> None:
+    """SIGKILL at random moments of copying, trimming and dropping: every acknowledged record is
+    there once, in order, and the store holds no segment twice.
+    """
+    chance = random.Random(7)
+    acknowledged = 0
+    for _ in range(KILLS):
+        with connect(tiered.address) as raw:
+            if not acknowledged:
+                create(raw, "t", **SMALL)
+            count = chance.randint(5, 25)
+            fill(raw, "t", count, first=acknowledged)
+            acknowledged += count
+            time.sleep(chance.random() * 0.15)
+        tiered.kill()
+        tiered.start()
+    with connect(tiered.address) as raw:
+        assert read_all(raw, "t", 0, acknowledged) == list(range(acknowledged))
+        wait_until(lambda: offset_for(raw, "t", -6)[0] == offset_for(raw, "t", -4)[0])
+
+        def bases() -> list[str]:
+            return [one[:20] for one in segments_in(store)]
+
+        wait_until(lambda: len(set(bases())) == len(bases()))
+        assert len(list(store.rglob("manifest-*"))) == 1

@@ -175,6 +175,12 @@ class Cache:
                 block = self._kept.pop((name, number), None)
                 self.kept_bytes -= len(block) if block is not None else 0
 
+    def empty(self) -> None:
+        """Gives everything up that nobody holds."""
+        self._kept.clear()
+        self._opened.clear()
+        self.kept_bytes = self._opened_bytes = 0
+
     # -- what is not -------------------------------------------------------------------------------
 
     async def loaded(self, work: Callable[[], T]) -> tuple[T, list[object]]:

@@ -1,0 +1,348 @@
+"""Tiering under failures: at every operation of the store and of the disk, errors and crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from penstock.broker.tier_reader import Cache
+from penstock.broker.tiering import Tiering, note_removal
+from penstock.broker.topics import Hosted, Topics
+from penstock.log.errors import StorageError
+from penstock.log.memory import MemoryFiles
+from penstock.log.partition import Partition
+from penstock.log.validation import LogConfig
+from penstock.wire import batches
+
+NOW = 1_700_000_000_000
+RUNS = int(os.environ.get("PENSTOCK_TIER_RUNS", "12"))
+SETTINGS = {
+    "segment.bytes": "1024",
+    "retention.ms": "-1",
+    "remote.storage.enable": "true",
+    "local.retention.bytes": "1500",
+}
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+class Chaos:
+    """Decides what goes wrong; `chance` is the seed's."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.rate = 0.0
+
+    def strike(self) -> bool:
+        """Raises, or says that the operation is to fail after it was done."""
+        if self.chance.random() >= self.rate:
+            return False
+        match self.chance.choice(["before", "after", "crash"]):
+            case "before":
+                raise OSError("expected the store, found none")
+            case "crash":
+                raise Crash
+        return True
+
+
+class FaultyObjects:
+    """A store in memory that fails, stops half-way, and does what it reports as failed."""
+
+    def __init__(self, chaos: Chaos) -> None:
+        self.chaos = chaos
+        self.held: dict[str, bytes] = {}
+
+    def put(self, name: str, pieces: Iterable[bytes]) -> None:
+        fails = self.chaos.strike()
+        data = b""
+        for piece in pieces:
+            data += piece
+            if self.chaos.chance.random() < self.chaos.rate / 4:
+                self.held[name] = data[: len(data) // 2]
+                raise OSError("expected to put all, found an end")
+        self.held[name] = data
+        if fails:
+            raise OSError("expected an answer, found none")
+
+    def get(self, name: str, at: int, size: int) -> bytes:
+        if self.chaos.strike():
+            return self.held[name][at : at + size // 2]  # a short read
+        if name not in self.held:
+            raise FileNotFoundError(name)
+        return self.held[name][at : at + size]
+
+    def size(self, name: str) -> int:
+        self.chaos.strike()
+        return len(self.held[name]) if name in self.held else -1
+
+    def list(self, directory: str) -> list[str]:
+        self.chaos.strike()
+        return sorted(one for one in self.held if one.startswith(directory + "/"))
+
+    def delete(self, name: str) -> None:
+        fails = self.chaos.strike()
+        self.held.pop(name, None)
+        if fails:
+            raise OSError("expected an answer, found none")
+
+    def delete_tree(self, directory: str) -> None:
+        for name in self.list(directory):
+            self.delete(name)
+
+
+class FaultyFiles(MemoryFiles):
+    """A disk on which the process may end before and after a small file is replaced."""
+
+    def __init__(self, chaos: Chaos) -> None:
+        super().__init__()
+        self.chaos = chaos
+
+    def store(self, path: str, data: Any) -> None:
+        if path.endswith("/tier") and self.chaos.chance.random() < self.chaos.rate / 2:
+            raise Crash
+        super().store(path, data)
+        if path.endswith("/tier") and self.chaos.chance.random() < self.chaos.rate / 2:
+            raise Crash
+
+
+class World:
+    """A broker's log and tier, which crash and come back, and a log without a tier beside it."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.chaos = Chaos(random.Random(seed + 1))
+        self.files = FaultyFiles(self.chaos)
+        self.objects = FaultyObjects(self.chaos)
+        self.plain = Partition(
+            MemoryFiles(), "p", LogConfig(segment_bytes=1024, retention_ms=-1), NOW
+        )
+        self.tokens = 0
+        self.open()
+        self.topics.create("t", 1, dict(SETTINGS))
+
+    def open(self) -> None:
+        self.topics = Topics(self.files, lambda: NOW)
+        self.tiering = Tiering(
+            self.objects, self.files, "c", clock_ms=lambda: NOW, cache_bytes=4 << 20,
+            token=self.token,
+        )  # fmt: skip
+        self.topics.attach(self.tiering.tier)
+
+    def token(self) -> str:
+        self.tokens += 1
+        return f"{self.tokens:06d}"
+
+    @property
+    def hosted(self) -> Hosted:
+        topic = self.topics.get("t")
+        assert topic is not None
+        return topic.partitions[0]
+
+    async def crash(self) -> None:
+        await self.tiering.close()
+        self.files.crash(self.chance)
+        self.open()
+
+    async def work(self, rate: float) -> None:
+        """A round of tiering, with failures."""
+        self.chaos.rate = rate
+        for state in self.tiering._states.values():
+            state.retry_at_s = 0.0
+        try:
+            await self.tiering.work(self.topics)
+        except Crash:
+            await self.crash()
+        finally:
+            self.chaos.rate = 0.0
+        assert not self.hosted.is_tiering
+
+    async def compare(self) -> None:
+        """Every read and look-up is that of the log without a tier."""
+        log, plain = self.hosted.log, self.plain
+        log.check()
+        assert (log.start_offset, log.end_offset) == (plain.start_offset, plain.end_offset)
+        for one in log.remote.segments:
+            data = self.objects.held[one.name]
+            assert (len(data), crc32c(data)) == (one.size, one.checksum)
+            assert len(self.objects.held[one.index_name]) == one.index_size
+        offset = log.start_offset
+        while offset < log.end_offset:
+            at = offset
+            found, _ = await self.tiering.cache.loaded(lambda at=at: log.read(at, 400))
+            assert bytes(found) == bytes(plain.read(offset, 400))
+            offset = [header.next_offset for _, header in batches.iterate(bytes(found))][-1]
+        await self.read_with_failures()
+        when = NOW + self.chance.randint(0, 2000)
+        by_time, _ = await self.tiering.cache.loaded(lambda: log.find_time(when))
+        assert by_time == plain.find_time(when)
+        latest, _ = await self.tiering.cache.loaded(log.find_latest_time)
+        assert latest == plain.find_latest_time()
+
+    async def read_with_failures(self) -> None:
+        """A read gives the right bytes or an error, never others."""
+        log = self.hosted.log
+        at = self.chance.randint(log.start_offset, log.end_offset)
+        self.tiering.cache.empty()
+        self.chaos.rate = 0.3
+        try:
+            found, _ = await self.tiering.cache.loaded(lambda: log.read(at, 300))
+        except (StorageError, Crash):
+            return
+        finally:
+            self.chaos.rate = 0.0
+        assert bytes(found) == bytes(self.plain.read(at, 300))
+
+    def append(self, n: int) -> None:
+        records = [(b"%d" % n, bytes(self.chance.randint(1, 300)))] * self.chance.randint(1, 3)
+        one = batches.build(records, timestamps_ms=[NOW + 10 * n] * len(records))
+        self.plain.append(bytearray(one), NOW)
+        self.hosted.log.append(one, NOW)
+        self.hosted.log.sync()
+
+    def delete_records(self) -> None:
+        before = self.chance.randint(self.plain.start_offset, self.plain.end_offset)
+        before = min(before, self.plain.start_offset + 12)
+        self.plain.delete_records(before, NOW)
+        self.hosted.log.delete_records(before, NOW)
+
+    async def settle(self) -> None:
+        """Without failures everything is copied, and nothing is in the store that isn't listed."""
+        for state in self.tiering._states.values():
+            state.is_swept = False
+        for _ in range(3):
+            await self.work(0.0)
+        await self.compare()
+        log = self.hosted.log
+        names = {one.name for one in log.remote.segments}
+        names |= {one.index_name for one in log.remote.segments}
+        others = self.objects.held.keys() - names
+        assert names <= self.objects.held.keys()
+        assert all("/manifest-" in one for one in others)
+        assert len(others) <= 1
+        newest = next((self.objects.held[one] for one in others), log.remote.dump())
+        assert newest == log.remote.dump()
+        assert not list(self.tiering._uncopied(self.hosted))
+
+
+async def _run(seed: int) -> None:
+    world = World(seed)
+    try:
+        for n in range(120):
+            match world.chance.choice(["append"] * 6 + ["work"] * 3 + ["delete", "crash"]):
+                case "append":
+                    world.append(n)
+                case "work":
+                    await world.work(world.chance.choice([0.0, 0.05, 0.3]))
+                    await world.compare()
+                case "delete" if world.chance.random() < 0.3:
+                    world.delete_records()
+                case "crash" if world.chance.random() < 0.5:
+                    await world.crash()
+                case _:
+                    pass
+        await world.settle()
+        assert world.hosted.log.remote.segments
+    finally:
+        await world.tiering.close()
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_a_tiered_log_is_the_untiered_one_whatever_fails(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors, half-done operations and crashes at any operation neither lose, double nor leave
+    anything: the log reads as one without a tier, and the store holds what is listed.
+    """
+    monkeypatch.setattr("penstock.broker.tier_reader.FAILED_PAUSE_S", 0.0)
+    asyncio.run(_run(seed))
+
+
+def test_a_short_read_is_an_error_and_not_data() -> None:
+    """What the store gives is checked; once it is right again, so is the answer."""
+
+    async def scenario() -> None:
+        world = World(1)
+        for n in range(30):
+            world.append(n)
+        await world.work(0.0)
+        await world.work(0.0)
+        log = world.hosted.log
+        name = log.remote.segments[0].name
+        right = world.objects.held[name]
+        world.objects.held[name] = right[:-1] + b"\1"
+        with pytest.raises(StorageError, match="restore it"):
+            await world.tiering.cache.loaded(lambda: log.read(log.start_offset, 100))
+        world.objects.held[name] = right
+        await world.compare()
+        await world.tiering.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_removal_that_was_noted_for_a_topic_that_lives_on_is_dropped() -> None:
+    """A crash between the note and the deletion leaves the topic and its objects."""
+
+    async def scenario() -> None:
+        world = World(2)
+        for n in range(30):
+            world.append(n)
+        await world.work(0.0)
+        note_removal(world.files, "c", world.hosted.topic)
+        await world.crash()
+        await world.work(0.0)
+        assert not world.files.list("tier/removals")
+        await world.compare()
+        await world.settle()
+        await world.tiering.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_cache_is_bounded_and_reads_ahead() -> None:
+    """Chunks beyond the cache's bytes are given up; a run of chunks takes few requests."""
+
+    async def scenario() -> None:
+        calls: list[int] = []
+
+        class Counting(FaultyObjects):
+            def get(self, name: str, at: int, size: int) -> bytes:
+                calls.append(size)
+                return super().get(name, at, size)
+
+        world = World(3)
+        world.objects = Counting(world.chaos)
+        world.open()
+        topic = world.topics.get("t")
+        assert topic is not None
+        world.topics.configure(topic, SETTINGS | {"segment.bytes": str(24 << 20)})
+        big = bytes(900_000)
+        for n in range(60):
+            one = batches.build([(b"%d" % n, big)], timestamps_ms=[NOW + n])
+            world.hosted.log.append(one, NOW)
+        world.hosted.log.sync()
+        await world.work(0.0)
+        log, cache = world.hosted.log, Cache(world.objects, 20 << 20)
+        log.tier = type(world.tiering.tier)(cache)
+        offset, highest = 0, 0
+        while offset < log.local_start_offset:
+            at = offset
+            found, _ = await cache.loaded(lambda at=at: log.read(at, 1 << 20))
+            offset = [header.next_offset for _, header in batches.iterate(bytes(found))][-1]
+            highest = max(highest, cache.kept_bytes)
+        assert offset == log.local_start_offset > 40
+        assert highest <= 20 << 20
+        assert len(calls) < 30
+        del found
+        await cache.close()
+        await world.tiering.close()
+        assert cache.alive_bytes <= 21 << 20
+
+    asyncio.run(scenario())
