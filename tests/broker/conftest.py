@@ -63,7 +63,7 @@ class Raw:
         assert int.from_bytes(data[:4], "big") <= self.correlation
         return codec.decode(data[5 if codec.flexible and key != API_VERSIONS else 4 :])
 
-    def call(self, key: int, version: int, **fields: Any) -> dict[str, Any]:
+    def call(self, key: int, version: int, /, **fields: Any) -> dict[str, Any]:
         """Sends a request and waits for its answer."""
         self.send(key, version, fields)
         return self.receive(key, version)

@@ -1,0 +1,201 @@
+"""One side of a comparison: a broker, its own ids and names, and its answers in a common form.
+
+Ids that a broker makes up (topic ids, member ids, producer ids) differ from side to side. A script
+therefore speaks of placeholders (`Ref("topic t1")`): a side puts its own id in their place when it
+asks, and the placeholder in the id's place when it answers. What has no meaning for a comparison
+(addresses, throttle times, wording) is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.wire import batches
+from penstock.wire.messages import response_codec
+
+Answer = Any
+
+LEFT_OUT = {
+    "throttle_time": "time is no one's promise",
+    "host": "an address",
+    "port": "an address",
+    "cluster_id": "an id that each cluster makes up",
+    "error_message": "wording is each broker's own; codes are compared",
+    "documentation": "wording",
+    "node_endpoints": "an address, given where the leader has moved",
+    "client_host": "Kafka puts a slash before it",
+    "transaction_start_time": "a clock",
+    "session_id": "an id that each broker makes up",
+}
+CLOCK_MS_MIN = 1_500_000_000_000
+SET_LIKE = {
+    "topics",
+    "groups",
+    "configs",
+    "members",
+    "results",
+    "responses",
+    "active_producers",
+    "coordinators",
+    "transaction_states",
+    "aborted_transactions",
+}
+READY_S_MAX = 20.0
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Stands for an id that each side makes up itself."""
+
+    name: str
+
+
+class Side:
+    """A broker that is asked what the other one is asked."""
+
+    def __init__(self, connect: Callable[[str], Any], address: str, label: str) -> None:
+        self.connect = connect
+        self.address = address
+        self.label = label
+        self.real: dict[str, Any] = {}
+        self.shown: dict[Any, str] = {}
+        self.lines: dict[str, Any] = {}
+        keys = self.line("main").call(18, 0)["api_keys"]
+        self.versions = {one["api_key"]: (one["min_version"], one["max_version"]) for one in keys}
+
+    def line(self, name: str) -> Any:
+        """A connection of that name."""
+        if name not in self.lines:
+            self.lines[name] = self.connect(self.address)
+        return self.lines[name]
+
+    def hang_up(self, name: str) -> None:
+        """Closes a connection; the next use opens another."""
+        if line := self.lines.pop(name, None):
+            line.socket.close()
+
+    def close(self) -> None:
+        """Closes all connections."""
+        for name in list(self.lines):
+            self.hang_up(name)
+
+    def learn(self, name: str, real: Any) -> None:
+        """From now on the placeholder stands for this side's id."""
+        self.real[name] = real
+        self.shown[real] = f"<{name}>"
+
+    def filled(self, value: Any) -> Any:
+        """A request's fields with this side's ids."""
+        match value:
+            case Ref(name):
+                return self.real.get(name, uuid.UUID(int=7) if name.startswith("topic") else 0)
+            case dict():
+                return {name: self.filled(one) for name, one in value.items()}
+            case list():
+                return [self.filled(one) for one in value]
+        return value
+
+    def ask(self, line: str, key: int, version: int, fields: dict[str, Any]) -> Answer:
+        """The answer as it came; None where the broker closed the connection or said nothing."""
+        try:
+            return self.line(line).call(key, version, **self.filled(fields))
+        except (ConnectionError, TimeoutError):
+            self.hang_up(line)
+            return None
+
+    def call(self, key: int, version: int, fields: dict[str, Any], line: str = "main") -> Answer:
+        """The answer in its common form."""
+        return self.common(self.ask(line, key, version, fields), key)
+
+    def frame(self, key: int, version: int, body: bytes, *, flexible: bool) -> Answer:
+        """What comes back for a body that no codec wrote."""
+        line = self.line("main")
+        line.socket.settimeout(3)
+        try:
+            line.socket.sendall(line.frame(key, version, body, flexible=flexible))
+            data = line.exactly(int.from_bytes(line.exactly(4), "big"))
+        except ConnectionError:
+            self.hang_up("main")
+            return "closed"
+        except TimeoutError:
+            self.hang_up("main")
+            return "silent"
+        line.socket.settimeout(10)
+        codec = response_codec(key, version)
+        return self.common(codec.decode(data[5 if codec.flexible and key != 18 else 4 :]), key)
+
+    def common(self, value: Any, key: int, name: str = "") -> Answer:
+        """A value in its common form."""
+        match value:
+            case None:
+                return "closed" if not name else None
+            case dict():
+                return {
+                    field: self.common(one, key, field)
+                    for field, one in value.items()
+                    if field not in LEFT_OUT
+                }
+            case list() | tuple():
+                items = [self.common(one, key, name) for one in value]
+                return sorted(items, key=repr) if name in SET_LIKE else items
+            case uuid.UUID():
+                return self.shown.get(value, str(value) if not value.int else "<id>")
+            case bytes() if name == "records":
+                return [self.batch(value, at, header) for at, header in batches.iterate(value)]
+            case str() | int() if value in self.shown and name in {
+                "member_id",
+                "leader",
+                "producer_id",
+                "ongoing_txn_producer_id",
+            }:
+                return self.shown[value]
+            case int() if name in {"log_append_time", "max_timestamp"} and value > 0:
+                return value if value < CLOCK_MS_MIN or name == "max_timestamp" else "<now>"
+        return value
+
+    def batch(self, data: bytes, at: int, header: batches.Header) -> dict[str, Any]:
+        """A batch as a reader sees it."""
+        assert batches.checksum_matches(data, at, header)
+        fields = header._asdict()
+        for left_out in ("length", "crc", "leader_epoch"):
+            del fields[left_out]
+        if header.is_append_time or header.is_control:
+            fields["max_timestamp"] = fields["base_timestamp"] = "<now>"
+        fields["producer_id"] = self.shown.get(header.producer_id, header.producer_id)
+        if not header.is_control:
+            fields["bytes"] = data[at + batches.HEADER_BYTES : at + header.size].hex()
+        return fields
+
+    def until(self, key: int, version: int, fields: dict[str, Any], done: Any) -> Answer:
+        """Asks until the answer (as it came) is what is waited for, or for `READY_S_MAX`."""
+        deadline = time.monotonic() + READY_S_MAX
+        while True:
+            answer = self.ask("main", key, version, fields)
+            with contextlib.suppress(IndexError, KeyError, TypeError):
+                if done(answer):
+                    return answer
+            if time.monotonic() > deadline:
+                return answer
+            time.sleep(0.01)
+
+
+def differences(ours: Answer, theirs: Answer, path: str = "") -> list[tuple[str, Any, Any]]:
+    """Where two answers differ: path, ours, theirs."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return [
+            found
+            for name in ours.keys() | theirs.keys()
+            for found in differences(ours.get(name), theirs.get(name), f"{path}.{name}")
+        ]
+    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        return [
+            found
+            for n, (one, other) in enumerate(zip(ours, theirs, strict=True))
+            for found in differences(one, other, f"{path}[{n}]")
+        ]
+    return [] if ours == theirs else [(path, ours, theirs)]

@@ -1,0 +1,93 @@
+"""A real Apache Kafka as the oracle: the same scripted session on both, every answer compared.
+
+PENSTOCK_STEPS=2000 PENSTOCK_SEED=7 python -m pytest -s tests/broker/test_differential.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crash_load import Connect
+from oracle import Side, differences
+from oracle_steps import Script, ready
+
+from penstock.broker import BrokerProcess
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+STEPS = int(os.environ.get("PENSTOCK_STEPS", "300"))
+SEED = int(os.environ.get("PENSTOCK_SEED", "20261121"))
+SESSIONS = 2
+SHOWN_MAX = int(os.environ.get("PENSTOCK_SHOWN", "40"))
+
+EXPLAINED: tuple[tuple[str, str, str], ...] = ()
+"""Differences that stay: a pattern for the step, one for the field, the reason."""
+
+
+@pytest.fixture(scope="module")
+def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Kafka."""
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.append(str(BENCHMARKS))
+    kafka = pytest.importorskip("peers.kafka", reason="benchmarks/peers/kafka.py is not there")
+    if given := os.environ.get("PENSTOCK_ORACLE"):
+        yield given
+        return
+    if reason := kafka.available():
+        pytest.skip(reason)
+    with kafka.KafkaProcess(tmp_path_factory.mktemp("kafka")) as process:
+        yield process.address
+
+
+@pytest.fixture
+def sides(
+    kafka_address: str, tmp_path: Path, connect: Connect
+) -> Iterator[tuple[Side, Side]]:
+    """Our broker and Kafka."""
+    with BrokerProcess(tmp_path / "data", arguments=["--partitions", "2"]) as broker:
+        ours, theirs = Side(connect, broker.address, "ours"), Side(connect, kafka_address, "Kafka")
+        yield ours, theirs
+        ours.close()
+        theirs.close()
+
+
+def explained(step: str, path: str) -> bool:
+    """Whether a difference is one that stays."""
+    return any(re.search(one, step) and re.search(two, path) for one, two, _ in EXPLAINED)
+
+
+@pytest.mark.peer
+@pytest.mark.timeout(300 + STEPS)
+@pytest.mark.parametrize("session", range(SESSIONS))
+def test_same_answers(sides: tuple[Side, Side], session: int) -> None:
+    """Step by step, both brokers say the same."""
+    ours, theirs = sides
+    both = {
+        key: (max(first, theirs.versions[key][0]), min(last, theirs.versions[key][1]))
+        for key, (first, last) in ours.versions.items()
+        if key in theirs.versions
+    }
+    print(f"PENSTOCK_SEED={SEED} PENSTOCK_STEPS={STEPS}, session {session}")
+    found: list[str] = []
+    for side in sides:
+        ready(side)
+    run = f"{time.time():.0f}" if "PENSTOCK_ORACLE" in os.environ else ""
+    for number, (what, step) in enumerate(Script(SEED + session, both, run).steps(STEPS)):
+        if os.environ.get("PENSTOCK_TRACE"):
+            print(number, what, flush=True)
+        one, other = step(ours), step(theirs)
+        lines: list[Any] = [
+            f"    {path}: {mine!r}, Kafka {its!r}"[:400]
+            for path, mine, its in differences(one, other)
+            if not explained(what, path)
+        ]
+        if lines:
+            found.append("\n".join([f"{number}: {what}", *lines]))
+    if found:  # a failed assertion would cut the list
+        pytest.fail("\n".join([f"{len(found)} of {STEPS} answers differ", *found[:SHOWN_MAX]]))
