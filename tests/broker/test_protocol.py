@@ -83,7 +83,7 @@ def test_produce_errors(raw: Raw, topic: str, make_batch: Callable[..., bytearra
     """Each thing that can be wrong with a batch has its code, and a message where there is room."""
     assert raw.produce("nowhere", make_batch())["error_code"] == 3
     assert raw.produce(topic, make_batch(), partition=9)["error_code"] == 3
-    assert raw.produce(topic, b"")["error_code"] == ErrorCode.corrupt_message
+    assert raw.produce(topic, b"")["error_code"] == ErrorCode.invalid_record
     broken = make_batch()
     broken[-1] ^= 1
     answer = raw.produce(topic, broken)

@@ -59,6 +59,7 @@ class Request:
     min_bytes: int
     max_bytes: int
     session_id: int = 0
+    is_committed: bool = False
     topics: list[tuple[bytes, list[Wanted]]] = field(default_factory=list)
 
 
@@ -67,9 +68,9 @@ def parse(frame: memoryview, at: int, version: int) -> Request:
     flexible = version >= FLEXIBLE_FROM
     if version < 15:
         at += 4  # replica id
-    max_wait_ms, min_bytes, max_bytes, _ = _HEAD.unpack_from(frame, at)
+    max_wait_ms, min_bytes, max_bytes, isolation = _HEAD.unpack_from(frame, at)
     at += _HEAD.size
-    request = Request(max_wait_ms, min_bytes, max_bytes)
+    request = Request(max_wait_ms, min_bytes, max_bytes, is_committed=isolation == 1)
     if version >= 7:
         request.session_id = _INT32.unpack_from(frame, at)[0]
         at += 8
@@ -278,7 +279,7 @@ def _render(request: Request, corr: int, version: int) -> list[Buffer]:
         _write_count(out, len(wanted_parts), flexible=flexible)
         for wanted in wanted_parts:
             data = _read(wanted, left, at_least_one=is_first)
-            _write_partition(out, wanted, len(data), version)
+            _write_partition(out, wanted, len(data), version, is_committed=request.is_committed)
             if data:
                 is_first = False
                 left -= len(data)
@@ -320,15 +321,20 @@ def _read(wanted: Wanted, left: int, *, at_least_one: bool) -> Buffer:
     return b""
 
 
-def _write_partition(out: bytearray, wanted: Wanted, size: int, version: int) -> None:
+def _write_partition(
+    out: bytearray, wanted: Wanted, size: int, version: int, *, is_committed: bool
+) -> None:
     flexible = version >= FLEXIBLE_FROM
     end = start = -1
-    if wanted.hosted is not None and wanted.code in {0, ErrorCode.offset_out_of_range}:
+    if wanted.hosted is not None and not wanted.code:
         end, start = wanted.hosted.log.end_offset, wanted.hosted.log.start_offset
     out += _ANSWER.pack(wanted.index, wanted.code, end, end)  # high watermark, last stable offset
     if version >= 5:
         out += _INT64.pack(start)
-    out += b"\0" if flexible else b"\xff\xff\xff\xff"  # aborted transactions
+    if wanted.hosted is None or (is_committed and not wanted.code):
+        _write_count(out, 0, flexible=flexible)  # aborted transactions: an empty list
+    else:
+        out += b"\0" if flexible else b"\xff\xff\xff\xff"  # null
     if version >= 11:
         out += b"\xff\xff\xff\xff"  # preferred read replica
     _write_count(out, size, flexible=flexible)

@@ -26,6 +26,11 @@ __all__ = ["FLEXIBLE_FROM", "parse", "render", "serve"]
 
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
+ZSTD_FROM: Final = 7
+"""Clients of older versions may not know zstd (KIP-110)."""
+ZSTD: Final = 4
+CODEC_AT: Final = 22
+"""Where a batch has its attributes' lower byte."""
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
@@ -252,6 +257,10 @@ def _topic(broker: Broker, name: bytes, version: int) -> Topic | None:
     return broker.topics.get(text_of(name, flexible=version >= FLEXIBLE_FROM))
 
 
+def _is_zstd(records: memoryview) -> bool:
+    return len(records) > CODEC_AT and records[CODEC_AT] & 7 == ZSTD
+
+
 def _append(broker: Broker, topic: Topic | None, part: Part, version: int) -> None:
     hosted = topic.partition(part.index) if topic is not None else None
     records, part.records = part.records, None
@@ -262,6 +271,10 @@ def _append(broker: Broker, topic: Topic | None, part: Part, version: int) -> No
     part.start_offset = hosted.log.start_offset
     if records is None:
         part.code, part.message = ErrorCode.invalid_record, "expected a record batch, found null"
+        return
+    if version < ZSTD_FROM and _is_zstd(records):
+        part.code = ErrorCode.unsupported_compression_type
+        part.message = f"expected zstd in version {ZSTD_FROM} or later, found version {version}"
         return
     try:
         appended = hosted.log.append(records, broker.clock_ms())

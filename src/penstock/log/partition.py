@@ -304,7 +304,7 @@ class Partition:
         if header.producer_id != NO_PRODUCER:
             stored = self.producers.check(header)
             if stored is not None:
-                return Appended(stored.base_offset, is_duplicate=True)
+                return Appended(stored.base_offset, stored.timestamp_ms, is_duplicate=True)
         base_offset = self.end_offset
         batches.patch(batch, 0, base_offset, LEADER_EPOCH)
         if self.config.append_time:

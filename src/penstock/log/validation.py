@@ -7,12 +7,16 @@ Only the header and the checksum are looked at: records are opaque here. Codes a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.log.errors import AppendError, Refusal
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
 
 __all__ = ["LogConfig", "validate"]
+
+_LENGTH_MIN_EVER: Final = 14
+"""Least length of a message in any of Kafka's formats; less is no message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +47,19 @@ def validate(batch: Buffer, config: LogConfig, now_ms: int) -> Header:
     """
     size = len(batch)
     if size < HEADER_BYTES:
-        raise AppendError(Refusal.CORRUPT_MESSAGE, f"expected a record batch, found {size} bytes")
+        raise AppendError(Refusal.INVALID_RECORD, f"expected a record batch, found {size} bytes")
     header = batches.parse(batch)
-    if header.magic != batches.MAGIC:
-        raise AppendError(Refusal.INVALID_RECORD, header.fault() or "")
-    if header.length < HEADER_BYTES - batches.PREFIX_BYTES or header.size > size:
+    if header.length < _LENGTH_MIN_EVER or not 0 <= header.magic <= batches.MAGIC:
+        raise AppendError(Refusal.CORRUPT_MESSAGE, header.fault() or "")
+    if header.size > size:
         raise AppendError(
-            Refusal.CORRUPT_MESSAGE,
+            Refusal.INVALID_RECORD,
             f"expected a batch of {header.size} bytes as its header says, found {size}",
         )
+    if header.magic != batches.MAGIC:
+        raise AppendError(Refusal.INVALID_RECORD, header.fault() or "")
+    if header.length < HEADER_BYTES - batches.PREFIX_BYTES:
+        raise AppendError(Refusal.CORRUPT_MESSAGE, header.fault() or "")
     if header.size != size:
         raise AppendError(
             Refusal.INVALID_RECORD,

@@ -36,9 +36,9 @@ async def offset_commit(call: Call, fields: Fields) -> Fields:
         for one in wanted["partitions"]:
             index, metadata = one["partition_index"], one["committed_metadata"] or ""
             code: int = fault or 0
-            if not code and topic is None and wanted.get("topic_id") is not None:
+            if topic is None and wanted.get("topic_id") is not None:
                 code = ErrorCode.unknown_topic_id
-            elif not code and (topic is None or topic.partition(index) is None):
+            elif topic is None or topic.partition(index) is None:
                 code = ErrorCode.unknown_topic_or_partition
             elif not code and len(metadata) > METADATA_CHARACTERS_MAX:
                 code = ErrorCode.offset_metadata_too_large
@@ -133,14 +133,19 @@ async def offset_delete(call: Call, fields: Fields) -> Fields:
     read = broker.registry.subscribed(group_id)
     topics = []
     for one in fields["topics"]:
-        name, parts = one["name"], []
+        name = one["name"]
+        parts: list[Fields] = []
         indexes = [part["partition_index"] for part in one["partitions"]]
-        code: int = 0
-        if name in read:
-            code = ErrorCode.group_subscribed_to_topic
-        else:
-            broker.group_offsets.forget(group_id, [(name, index) for index in indexes])
-        parts = [{"partition_index": index, "error_code": code} for index in indexes]
+        topic = broker.topics.get(name)
+        for index in indexes:
+            code: int = 0
+            if topic is None or topic.partition(index) is None:
+                code = ErrorCode.unknown_topic_or_partition
+            elif name in read:
+                code = ErrorCode.group_subscribed_to_topic
+            else:
+                broker.group_offsets.forget(group_id, [(name, index)])
+            parts.append({"partition_index": index, "error_code": code})
         topics.append({"name": name, "partitions": parts})
     await broker.flusher.make_durable([broker.group_offsets.journal])
     return {"topics": topics}

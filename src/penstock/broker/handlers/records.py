@@ -52,7 +52,9 @@ def _list_offsets(call: Call, fields: Fields, *, is_patient: bool) -> Fields:
             index = wanted["partition_index"]
             part: Fields = {"partition_index": index, "offset": -1, "timestamp": -1}
             place = hosted(call, topic["name"], index)
-            if place is None:
+            if wanted["timestamp"] < EARLIEST_PENDING:
+                part["error_code"] = ErrorCode.unsupported_version  # a mark of a later Kafka
+            elif place is None:
                 part["error_code"] = ErrorCode.unknown_topic_or_partition
             elif wanted.get("current_leader_epoch", -1) > LEADER_EPOCH:
                 part["error_code"] = ErrorCode.unknown_leader_epoch
