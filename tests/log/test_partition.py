@@ -300,7 +300,7 @@ def test_invalid_batches_are_refused(files: LogFiles) -> None:
     flipped[-1] ^= 1
     assert refusal(log, flipped) is Refusal.CORRUPT_MESSAGE
     assert refusal(log, batch()[:-1]) is Refusal.INVALID_RECORD
-    assert refusal(log, bytearray(10)) is Refusal.CORRUPT_MESSAGE
+    assert refusal(log, bytearray(10)) is Refusal.INVALID_RECORD
     assert refusal(log, batch() + batch()) is Refusal.INVALID_RECORD
     assert refusal(log, batch(1, 600)) is Refusal.MESSAGE_TOO_LARGE
     assert refusal(log, batch(attributes=0x20)) is Refusal.INVALID_RECORD
