@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Final
 import uvloop
 
 from penstock.broker.config import BrokerConfig
+from penstock.broker.logs import FORMATS, configure_logs
 from penstock.broker.security.tls import TlsFiles
 from penstock.broker.server import Broker, serve
 from penstock.errors import PenstockError
@@ -50,6 +50,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--die-with-parent", type=int, metavar="PID", help="end when that process, the parent, ends"
     )
     _add_security(add)
+    add("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
+    add("--min-free-bytes", type=int, metavar="N", help="refuse records while less is free")
+    add("--log-format", default="text", choices=FORMATS, help="a line of text or of JSON per event")
     add("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
     return parser.parse_args(arguments)
 
@@ -80,15 +83,16 @@ def _announce(broker: Broker) -> None:
     for number, listener in enumerate(broker.listeners):
         protocol = f"{listener.protocol}://" if number else ""
         sys.stdout.write(f"listening on {protocol}{listener.address}\n")
+    if broker.metrics.address is not None:
+        metrics_host, metrics_port = broker.metrics.address
+        sys.stdout.write(f"metrics on http://{metrics_host}:{metrics_port}/metrics\n")
     sys.stdout.flush()
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
     parsed = _parse(arguments)
-    logging.basicConfig(
-        level=parsed.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    configure_logs(parsed.log_level, parsed.log_format)
     if parsed.die_with_parent is not None:
         from penstock.broker.process import die_with_parent
 
@@ -107,6 +111,8 @@ def main(arguments: list[str] | None = None) -> int:
             tier_cache_bytes=parsed.tier_cache_mb << 20,
             tier_interval_ms=parsed.tier_interval_ms,
             **security_of(parsed),
+            metrics=parsed.metrics,
+            min_free_bytes=parsed.min_free_bytes,
         )
         _run(config)
     except PenstockError as error:

@@ -71,6 +71,9 @@ class BrokerConfig:
         session_lifetime_s: after how long a connection must log in again; 0: never.
         connections_per_address: most connections of one address; None: a limit of its own for
             addresses beyond this machine.
+        metrics: `HOST:PORT` to serve Prometheus metrics on; None: nowhere.
+        min_free_bytes: records are refused while less is free on the disk; None: see
+            `penstock.broker.room`.
     """
 
     data: Path
@@ -90,6 +93,8 @@ class BrokerConfig:
     mechanisms: tuple[str, ...] = (PLAIN, *MECHANISMS)
     session_lifetime_s: float = 0.0
     connections_per_address: int | None = None
+    metrics: str | None = None
+    min_free_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for listener in parse_listeners(self.listen, self.advertise):

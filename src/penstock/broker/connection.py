@@ -20,6 +20,7 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Coroutine, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.config import (
@@ -30,6 +31,7 @@ from penstock.broker.config import (
     WRITE_BYTES_MAX,
 )
 from penstock.broker.listeners import Listener
+from penstock.broker.requests import Requests
 from penstock.broker.security.model import ANONYMOUS
 from penstock.broker.security.sasl import AUTHENTICATION_S_MAX, UNAUTHENTICATED_FRAME_BYTES_MAX
 from penstock.broker.security.tls import principal_of
@@ -63,16 +65,20 @@ _log = logging.getLogger(__name__)
 class Slot:
     """A place in the order of a connection's answers."""
 
-    __slots__ = ("_connection", "answer")
+    __slots__ = ("_connection", "_requests", "answer", "api_key", "began_s")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, requests: Requests) -> None:
         self._connection = connection
+        self._requests = requests
+        self.api_key = requests.key
+        self.began_s = perf_counter()
         self.answer: Sequence[Buffer] | None = None
 
     def send(self, answer: Sequence[Buffer]) -> None:
         """Sends the answer (a whole frame, in parts; empty: none is due) when its turn comes."""
         assert self.answer is None
         self.answer = answer
+        self._requests.answered(self.api_key, self.began_s)
         self._connection.flush()
 
 
@@ -172,6 +178,7 @@ class Connection(asyncio.BufferedProtocol):
             _log.warning("closed %s: %s", self.peer, fault)
             return False
         broker.connections.add(self)
+        broker.requests.connections_opened += 1
         broker.receive_bytes += len(self._buffer)
         if protocol.has_tls or protocol.has_sasl:
             self._frame_bytes_max = UNAUTHENTICATED_FRAME_BYTES_MAX
@@ -321,6 +328,7 @@ class Connection(asyncio.BufferedProtocol):
             )
         if held < _LENGTH.size + size:
             return None
+        self._broker.requests.bytes_in += size
         begin = self._start + _LENGTH.size
         self._start = begin + size
         return memoryview(self._buffer)[begin : begin + size]
@@ -347,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def slot(self) -> Slot:
         """The next place in the order of answers."""
-        slot = Slot(self)
+        slot = Slot(self, self._broker.requests)
         self._slots.append(slot)
         return slot
 
@@ -379,6 +387,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         if parts and not self._transport.is_closing():
+            self._broker.requests.bytes_out += sum(map(len, parts))
             if self._is_secured:
                 self._outbox.extend(memoryview(part) for part in parts if len(part))
                 self._drain()

@@ -45,6 +45,10 @@ class Durable(Protocol):
         """Takes note of how it went."""
         ...
 
+    def mend(self) -> bool:
+        """Goes on after a sync that failed for want of room; False where that can't be."""
+        ...
+
 
 class Flusher:
     """Makes partitions and journals durable, in rounds."""
@@ -55,6 +59,8 @@ class Flusher:
         self._round_done: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.rounds = 0
+        self.busy_s = 0.0
+        self.failed: set[Durable] = set()
 
     @property
     def is_busy(self) -> bool:
@@ -89,6 +95,7 @@ class Flusher:
 
     async def _round(self, logs: Sequence[Durable]) -> None:
         loop = asyncio.get_running_loop()
+        began_s = loop.time()
         tasks = [log.begin_sync() for log in logs]
         if not tasks:
             return
@@ -102,6 +109,15 @@ class Flusher:
         for group, failures in zip(groups, outcomes, strict=True):
             for one, failure in zip(group, failures, strict=True):
                 logs[one].end_sync(tasks[one], failure)
+                if failure is not None:
+                    self.failed.add(logs[one])
+        self.busy_s += loop.time() - began_s
+
+    def mend(self) -> int:
+        """Lets those go on whose sync failed for want of room; returns how many can."""
+        mended = {one for one in self.failed if one.failure is None or one.mend()}
+        self.failed -= mended
+        return len(mended)
 
     async def settle(self) -> None:
         """Returns when no sync is under way."""

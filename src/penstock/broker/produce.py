@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FLEXIBLE_FROM", "parse", "render", "serve"]
 
+PRODUCE: Final = 0
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
 ZSTD_FROM: Final = 7
@@ -247,6 +248,7 @@ async def _answer_when_durable(
             if part.hosted is not None and part.hosted.log.durable_offset < part.end_offset:
                 part.code = ErrorCode.kafka_storage_error
                 part.message = part.hosted.log.failure
+                broker.requests.failed(PRODUCE, part.code)
                 part.base_offset = -1
     slot.send(render(request, corr, version))
 
@@ -277,13 +279,18 @@ def _append(broker: Broker, topic: Topic | None, part: Part, version: int) -> No
         part.message = f"expected zstd in version {ZSTD_FROM} or later, found version {version}"
         return
     try:
+        if broker.room.is_full:
+            raise StorageError(broker.room.message)
         appended = hosted.log.append(records, broker.clock_ms())
+        broker.room.take(len(records))
     except AppendError as error:
         part.code, part.message = int(error.code), str(error)
+        broker.requests.failed(PRODUCE, part.code)
         return
     except StorageError as error:
-        _log.error("%s", error)
+        broker.faults.say("a record batch was refused", error)
         part.code, part.message = ErrorCode.kafka_storage_error, str(error)
+        broker.requests.failed(PRODUCE, part.code)
         return
     part.base_offset = appended.base_offset
     part.append_time_ms = appended.append_time_ms

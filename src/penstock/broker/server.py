@@ -37,8 +37,13 @@ from penstock.broker.group_settings import GroupSettings
 from penstock.broker.group_store import GroupStore, Kept
 from penstock.broker.groups import Groups
 from penstock.broker.handlers import API_TABLE, Call
+from penstock.broker.lag import LagWatch
 from penstock.broker.listeners import Listener
+from penstock.broker.logs import Seldom
 from penstock.broker.members import Reply
+from penstock.broker.metrics import MetricsServer
+from penstock.broker.requests import Requests
+from penstock.broker.room import Room
 from penstock.broker.security.guard import Guard
 from penstock.broker.security.model import Caller, Operation, ResourceType
 from penstock.broker.share.shares import Shares
@@ -102,6 +107,10 @@ class Broker:
         self._next_producer_id = self._producer_ids_end = 0
         self._files = LocalFiles(config.data)
         self.flusher = Flusher()
+        self.requests = Requests()
+        self.faults = Seldom(_log)
+        self.room = Room(config.data, config.min_free_bytes)
+        self.metrics = MetricsServer(self)
         self.groups = Groups(lambda name: f"{name[:200]}-{uuid.uuid4()}", config.rebalance_delay_ms)
         self.tiering: Tiering | None = None
         self.topics: Topics
@@ -137,6 +146,10 @@ class Broker:
             self._open_data()
             for listener in self.listeners:
                 self._servers.append(await self._listen(listener))
+            if self.config.metrics is not None:
+                await self.metrics.start(
+                    self.config.metrics, is_remote_allowed=self.config.allow_remote
+                )
         except BaseException:
             for server in self._servers:
                 server.close()
@@ -171,8 +184,9 @@ class Broker:
                 await asyncio.sleep(0.05)
             else:
                 break
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # for people only: on a full disk it may have no room
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def _release_lock(self) -> None:
         if self._lock >= 0:
@@ -195,6 +209,7 @@ class Broker:
         self._open_groups()
         self.stats = Stats(self.topics, self.loop.time)
         self._open_tier()
+        self.lag_watch = LagWatch(self.topics, self.group_offsets)
         cut = sum(one.log.cut_bytes for one in self.topics.partitions())
         if cut:
             _log.warning("recovery left out %d bytes of torn or damaged batches", cut)
@@ -277,6 +292,7 @@ class Broker:
         """Answers nothing more, makes everything durable, and releases the directory."""
         for server in self._servers:
             server.close()
+        self.metrics.stop()
         for connection in list(self.connections):
             connection.close()
         for task in list(self._tasks):
@@ -311,12 +327,24 @@ class Broker:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
+            self._look_at_room()
             now_ms = self.now_ms()
             replies = self.groups.tick(now_ms)
             self.consumer_groups.tick(now_ms)
             self.group_store.save()
             self.share.tick()
             self.answer_members(replies)
+
+    def _look_at_room(self) -> None:
+        """Refuses records while the disk is full; what failed for that goes on when it isn't."""
+        try:
+            self.room.look()
+        except OSError as error:
+            _log.warning("expected to ask for the room on the disk, found: %s", error)
+        if self.flusher.failed and not self.room.is_full:
+            mended = self.flusher.mend()
+            if mended:
+                _log.warning("%d logs go on after a full disk", mended)
 
     async def _flush(self) -> None:
         sample_at_s = self.loop.time()
@@ -339,6 +367,7 @@ class Broker:
                 if connection.last_active_s < idle_before_s:
                     connection.close()
             try:
+                self.room.set_aside()
                 for hosted in self.topics.partitions():
                     if hosted.log.retain(now_ms):
                         hosted.wake()
@@ -351,7 +380,11 @@ class Broker:
                     self.group_store.compact()
                     self.share.compact()
             except (OSError, StorageError) as error:
+                given_up = self.room.give_up_ballast()
                 _log.warning("retention was cut short: %s", error)
+                if given_up:
+                    continue
+            self.lag_watch.look(now_ms, {one.name: one.bytes_per_s for one in self.stats.topics()})
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -373,6 +406,7 @@ class Broker:
         key, version, corr, client_size = _HEAD.unpack_from(frame)
         if connection.session is not None:
             connection.session.check(key, len(frame), self.loop.time())
+        self.requests.began(key)
         at = _HEAD.size + max(client_size, 0)
         if at > len(frame):
             raise ProtocolError(f"expected a client id of {client_size} bytes, found fewer")
@@ -437,10 +471,13 @@ class Broker:
         if inspect.isawaitable(answer):
 
             async def work(later: Awaitable[dict[str, Any]] = answer) -> None:
-                slot.send(_frame(key, version, corr, await later))
+                fields = await later
+                self.requests.note_errors(key, fields)
+                slot.send(_frame(key, version, corr, fields))
 
             connection.block_on(work())
         else:
+            self.requests.note_errors(key, answer)
             slot.send(_frame(key, version, corr, answer))
 
     def _advertised(self, connection: Connection) -> tuple[str, int]:

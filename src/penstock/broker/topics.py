@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterator
@@ -20,6 +21,7 @@ from typing import Any, Final
 from penstock.broker.config import PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPICS_MAX
 from penstock.broker.settings import log_config
 from penstock.errors import LimitError, SetupError
+from penstock.log.errors import StorageError
 from penstock.log.files import LogFiles
 from penstock.log.partition import Partition
 from penstock.log.tier import Tier
@@ -29,6 +31,7 @@ __all__ = ["Hosted", "Topic", "Topics", "name_fault"]
 
 NAME_CHARACTERS_MAX: Final = 249
 """Longest topic name, as in Kafka: it becomes a directory's name."""
+_log = logging.getLogger(__name__)
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _FORMAT: Final = 1
 
@@ -274,4 +277,7 @@ class Topics:
     def close(self) -> None:
         """Makes everything durable, with checkpoints."""
         for hosted in self.partitions():
-            hosted.log.close()
+            try:
+                hosted.log.close()
+            except (OSError, StorageError) as error:  # the others are closed in order all the same
+                _log.error("expected to close %s in order, found: %s", hosted.log.directory, error)

@@ -62,14 +62,30 @@ Examples:
     "file:///DIR. Credentials come from the environment.",
 )
 @security_options
+@click.option(
+    "--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics there (http, /metrics)."
+)
+@click.option(
+    "--min-free-bytes",
+    type=click.IntRange(0),
+    help="Refuse records while less is free on the disk.",
+)
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text")
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning"
+)
 def broker(
     listen: tuple[str, ...],
     data: Path,
     partitions: int,
+    tier: str | None,
+    metrics: str | None,
+    min_free_bytes: int | None,
+    log_format: str,
+    log_level: str,
     *,
     no_auto_create: bool,
     allow_remote: bool,
-    tier: str | None,
     **security: Any,
 ) -> None:
     """Run the log's server until Ctrl-C. It speaks Kafka's protocol: every Kafka client works.
@@ -79,6 +95,7 @@ def broker(
     import uvloop
 
     from penstock.broker.config import BrokerConfig
+    from penstock.broker.logs import configure_logs
     from penstock.broker.server import serve
 
     config = BrokerConfig(
@@ -89,7 +106,10 @@ def broker(
         auto_create_topics=not no_auto_create,
         tier=tier,
         **security_settings(security),
+        metrics=metrics,
+        min_free_bytes=min_free_bytes,
     )
+    configure_logs(log_level, log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(config, ready=_announce))
     note(f"stopped; the topics are in {data}")
@@ -99,3 +119,5 @@ def _announce(broker: Broker) -> None:
     for number, listener in enumerate(broker.listeners):
         protocol = f"{listener.protocol}://" if number else ""
         click.echo(f"listening on {protocol}{listener.address}")
+    if broker.metrics.address is not None:
+        click.echo("metrics on http://{}:{}/metrics".format(*broker.metrics.address))

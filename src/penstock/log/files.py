@@ -16,10 +16,15 @@ from typing import Final, Protocol
 
 from penstock.wire.batches import Buffer
 
-__all__ = ["LocalFiles", "LogFile", "LogFiles"]
+__all__ = ["LocalFiles", "LogFile", "LogFiles", "is_want_of_room"]
 
 MAP_BYTES_MIN: Final = 128 << 10
 """Reads from this size on are views of a memory map; below it, a copy is cheaper than the map."""
+
+
+def is_want_of_room(error: OSError) -> bool:
+    """Whether something failed because the disk (or a quota, or a limit) is full."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class LogFile(Protocol):
@@ -173,11 +178,16 @@ class LocalFiles:
         """Replaces a small file as a whole, durably; its directory must be there."""
         full = self.root / path
         temporary = full.with_name(full.name + ".tmp")
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fdatasync(file.fileno())
-        temporary.replace(full)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fdatasync(file.fileno())
+            temporary.replace(full)
+        except OSError:
+            with contextlib.suppress(OSError):  # it takes room that may be needed
+                temporary.unlink()
+            raise
         self._sync(full.parent)
 
     def rename(self, path: str, new_path: str) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 from crc32c import crc32c
 
 from penstock.log.errors import StorageError
-from penstock.log.files import LogFile, LogFiles
+from penstock.log.files import LogFile, LogFiles, is_want_of_room
 
 __all__ = ["Journal"]
 
@@ -39,6 +39,7 @@ class Journal:
 
     def __init__(self, files: LogFiles, path: str) -> None:
         self.failure: str | None = None
+        self.is_short_of_room = False
         self._files = files
         self._path = path
         self._file = files.open(path)
@@ -80,9 +81,14 @@ class Journal:
         self.size += len(record)
 
     def rewrite(self, bodies: Iterable[bytes]) -> None:
-        """Replaces all records, durably. No sync may be under way."""
+        """Replaces all records, durably; without room for that they stay. No sync may be under way."""
         data = b"".join(_HEAD.pack(len(body), crc32c(body)) + body for body in bodies)
-        self._files.store(self._path, data)
+        try:
+            self._files.store(self._path, data)
+        except OSError as error:
+            if is_want_of_room(error):
+                return
+            raise
         self._file.close()
         self._file = self._files.open(self._path)
         self.size = self._durable = len(data)
@@ -99,6 +105,7 @@ class Journal:
     def end_sync(self, task: _Sync, failure: OSError | None = None) -> None:
         """Takes note of how a sync went; after a failed one nothing more is written."""
         if failure is not None:
+            self.is_short_of_room = is_want_of_room(failure)
             self.failure = (
                 f"expected to make {self._path} durable, found: {failure.strerror or failure}; "
                 "check the disk and restart"
@@ -106,8 +113,38 @@ class Journal:
         else:
             self._durable = max(self._durable, min(task.end, self.size))
 
+    def mend(self) -> bool:
+        """Goes on after a sync that failed for want of room; False where that can't be.
+
+        What isn't known to be durable is read back, checked, and written again; the next sync then
+        makes it durable, or fails.
+        """
+        if self.failure is None or not self.is_short_of_room:
+            return False
+        try:
+            rest = bytes(self._file.read(self._durable, self.size - self._durable))
+            if len(rest) != self.size - self._durable or not _is_whole(rest):
+                return False
+            self._file.write(self._durable, rest)
+        except OSError:
+            return False
+        self.failure, self.is_short_of_room = None, False
+        return True
+
     def close(self) -> None:
         """Makes everything durable and closes the file."""
         if self.failure is None:
             self._file.sync()
         self._file.close()
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether these bytes are whole records."""
+    at = 0
+    while at + _HEAD.size <= len(data):
+        size, crc = _HEAD.unpack_from(data, at)
+        at += _HEAD.size
+        if size > len(data) - at or crc32c(data[at : at + size]) != crc:
+            return False
+        at += size
+    return at == len(data)

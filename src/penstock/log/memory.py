@@ -8,6 +8,7 @@ them. A file whose name was not synced may be gone.
 from __future__ import annotations
 
 import errno
+import os
 import random
 from typing import Final
 
@@ -58,7 +59,7 @@ class _MemoryFile:
 
     def sync(self) -> None:
         if self._files.fails_to_sync:
-            raise OSError(errno.EIO, "Input/output error")
+            raise OSError(self._files.sync_errno, os.strerror(self._files.sync_errno))
         self._node.durable = bytes(self._node.seen)
 
     def rest(self) -> None:
@@ -74,12 +75,14 @@ class MemoryFiles:
     Attributes:
         room_bytes: bytes that may still be written; None: any number.
         fails_to_sync: whether syncs fail.
+        sync_errno: what they fail with.
     """
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
         self.room_bytes: int | None = None
         self.fails_to_sync = False
+        self.sync_errno = errno.EIO
 
     def open(self, path: str) -> LogFile:
         """Opens a log file, making it where it is missing."""
@@ -98,6 +101,8 @@ class MemoryFiles:
 
     def store(self, path: str, data: Buffer) -> None:
         """Replaces a small file as a whole, durably."""
+        if self.room_bytes is not None and self.room_bytes < len(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
         node = self._nodes[path] = _Node()
         node.seen = bytearray(data)
         node.durable = bytes(data)

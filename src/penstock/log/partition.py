@@ -30,7 +30,7 @@ from typing import Final
 from crc32c import crc32c
 
 from penstock.log.errors import OffsetRangeError, StorageError
-from penstock.log.files import LogFile, LogFiles
+from penstock.log.files import LogFile, LogFiles, is_want_of_room
 from penstock.log.markers import Aborted, AbortedIndex, Marker, build_marker
 from penstock.log.producers import Producers
 from penstock.log.segment import LEADER_EPOCH, Segment
@@ -69,15 +69,22 @@ class SyncTask:
     names_changed: bool
     stores: list[tuple[str, bytes]]
     bytes_appended: int
+    closed: list[Segment]
+    is_store_put_off: bool = False
 
     def run(self) -> None:
-        """Data first, then what vouches for it."""
+        """Data first, then what vouches for it: that may wait until there is room for it."""
         for file in self.segments:
             file.sync()
         if self.names_changed:
             self.files.sync_directory(self.directory)
-        for path, data in self.stores:
-            self.files.store(path, data)
+        try:
+            for path, data in self.stores:
+                self.files.store(path, data)
+        except OSError as error:
+            if not is_want_of_room(error):
+                raise
+            self.is_store_put_off = True
 
 
 class Partition:
@@ -88,6 +95,7 @@ class Partition:
         self.config = config
         self.directory = directory
         self.failure: str | None = None
+        self.is_short_of_room = False
         self.cut_bytes = 0
         self.appended_bytes = 0
         self._opened_ms = now_ms
@@ -416,6 +424,7 @@ class Partition:
             self._names_changed,
             stores,
             self._since_checkpoint if checkpoint else 0,
+            self._closed,
         )
         if checkpoint:
             self._snapshot_offset = self.end_offset
@@ -431,15 +440,37 @@ class Partition:
         what isn't so. The log stays readable; a restart finds what is really there.
         """
         self._syncing -= 1
+        if failure is not None or task.is_store_put_off:
+            put_off = [one for one in task.closed if one in self.segments]
+            self._closed = [*put_off, *self._closed]
+            self._names_changed |= task.names_changed
         if failure is not None:
+            self.is_short_of_room = is_want_of_room(failure)
             self.failure = (
                 f"expected to make {self.directory} durable, found: "
                 f"{failure.strerror or failure}; check the disk and restart the broker"
             )
             return
         self.durable_offset = max(self.durable_offset, task.end_offset)
-        if task.stores:
+        if task.stores and not task.is_store_put_off:
             self._since_checkpoint -= task.bytes_appended
+
+    def mend(self) -> bool:
+        """Goes on after a sync that failed for want of room; False where that can't be.
+
+        The kernel may have forgotten that pages are not on the disk. So what isn't known to be durable
+        is read back, checked, and written again; the next sync then makes it durable, or fails.
+        """
+        if self.failure is None or not self.is_short_of_room or self._syncing:
+            return False
+        try:
+            for segment in self.segments:
+                if segment.next_offset > self.durable_offset:
+                    segment.write_again(self.durable_offset)
+        except (OSError, StorageError):
+            return False
+        self.failure, self.is_short_of_room = None, False
+        return True
 
     def sync(self, *, checkpoint: bool = False) -> None:
         """Makes everything durable, here and now."""

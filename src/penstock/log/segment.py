@@ -133,6 +133,19 @@ class Segment:
             self._undo(error)
         self._take_in(header)
 
+    def write_again(self, from_offset: int) -> None:
+        """Reads what lies from an offset on, checks it, and writes it in its place again.
+
+        Raises:
+            StorageError: it is no longer what was written.
+            OSError: the disk refuses.
+        """
+        for position, header in self.headers(self.locate(from_offset)):
+            whole = bytes(self.file.read(position, header.size))
+            if len(whole) != header.size or not batches.checksum_matches(whole, 0, header):
+                raise self._damaged(position)
+            self.file.write(position, whole)
+
     def _undo(self, error: OSError) -> NoReturn:
         """Cuts what a failed write left behind; without that the next write simply covers it."""
         with contextlib.suppress(OSError):

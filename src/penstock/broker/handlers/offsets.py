@@ -55,9 +55,9 @@ async def offset_commit(call: Call, fields: Fields) -> Fields:
         failed = broker.group_offsets.journal.failure is not None
     except StorageError:
         failed = True
-    if failed:
+    if failed:  # clients look for the coordinator again and retry, as they do with Kafka
         for one in (part for topic in topics for part in topic["partitions"]):
-            one["error_code"] = one["error_code"] or ErrorCode.kafka_storage_error
+            one["error_code"] = one["error_code"] or ErrorCode.coordinator_not_available
     return {"topics": topics}
 
 

@@ -1,0 +1,285 @@
+"""The broker's metrics, in Prometheus' text form over HTTP, where `--metrics HOST:PORT` says.
+
+Components keep plain counters as attributes; here they are read when somebody asks, so that nothing
+is paid for metrics that nobody reads. The reading happens in the event loop (it touches what only the
+loop may touch), the text is made in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.config import split_address
+from penstock.broker.lag import lags
+from penstock.broker.requests import BUCKETS
+from penstock.errors import SetupError
+from penstock.wire.messages import api_name
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+    from penstock.broker.server import Broker
+
+__all__ = ["MetricsServer", "collect"]
+
+REQUEST_BYTES_MAX: Final = 16 << 10
+"""Largest HTTP request; a scrape has a few headers."""
+REQUEST_S_MAX: Final = 10.0
+"""How long an HTTP request may take to arrive, and its answer to be taken."""
+SCRAPERS_MAX: Final = 8
+"""Scrapes at once; each holds a snapshot."""
+LAG_SERIES_MAX: Final = 20_000
+"""Partitions of groups that have a series of their own; beyond, only the others are told."""
+
+_log = logging.getLogger(__name__)
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def collect(broker: Broker) -> list[Metric]:
+    """Everything there is to tell, now."""
+    return [*_requests(broker), *_topics(broker), *_groups(broker), *_process(broker)]
+
+
+def _requests(broker: Broker) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+    counts = broker.requests
+    metric: Any = CounterMetricFamily(
+        "penstock_requests", "Requests served, by API.", labels=["api"]
+    )
+    for key, count in counts.counts.items():
+        metric.add_metric([api_name(key)], count)
+    yield metric
+    metric = CounterMetricFamily(
+        "penstock_request_errors",
+        "Errors in answers, by API and Kafka's error code.",
+        labels=["api", "code"],
+    )
+    for (key, code), count in counts.errors.items():
+        metric.add_metric([api_name(key), str(code)], count)
+    yield metric
+    metric = HistogramMetricFamily(
+        "penstock_request_seconds",
+        "From a request's arrival to its answer, waiting (long polls, joins) included.",
+        labels=["api"],
+    )
+    for key, buckets in counts.buckets.items():
+        total, pairs = 0, []
+        for number, count in enumerate(buckets[: BUCKETS - 1]):
+            total += count
+            pairs.append((str(2**number / 1e6), total))
+        pairs.append(("+Inf", total + buckets[-1]))
+        metric.add_metric([api_name(key)], pairs, counts.answered_us[key] / 1e6)
+    yield metric
+    for name, text, value in (
+        ("penstock_received_bytes", "Bytes of requests.", counts.bytes_in),
+        ("penstock_sent_bytes", "Bytes of answers.", counts.bytes_out),
+        ("penstock_flushes", "Rounds of syncs to the disk.", broker.flusher.rounds),
+        ("penstock_flush_seconds", "Spent in them.", broker.flusher.busy_s),
+        ("penstock_connections_opened", "Connections accepted.", counts.connections_opened),
+    ):
+        yield CounterMetricFamily(name, text, value=value)
+
+
+def _topics(broker: Broker) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    labels = ["topic", "partition"]
+    end: Any = GaugeMetricFamily("penstock_log_end_offset", "The next offset.", labels=labels)
+    start: Any = GaugeMetricFamily("penstock_log_start_offset", "The first offset.", labels=labels)
+    size: Any = GaugeMetricFamily("penstock_log_bytes", "Bytes of the log.", labels=labels)
+    appended: Any = CounterMetricFamily(
+        "penstock_log_appended_bytes", "Bytes appended since the start.", labels=labels
+    )
+    failed = 0
+    for hosted in broker.topics.partitions():
+        names, log = [hosted.topic.name, str(hosted.index)], hosted.log
+        end.add_metric(names, log.end_offset)
+        start.add_metric(names, log.start_offset)
+        size.add_metric(names, log.size)
+        appended.add_metric(names, log.appended_bytes)
+        failed += log.failure is not None
+    yield from (end, start, size, appended)
+    yield GaugeMetricFamily("penstock_topics", "Topics.", value=len(broker.topics))
+    yield GaugeMetricFamily(
+        "penstock_partitions", "Partitions.", value=broker.topics.partition_count
+    )
+    yield GaugeMetricFamily(
+        "penstock_partitions_failed", "Partitions that take no more records.", value=failed
+    )
+    yield GaugeMetricFamily(
+        "penstock_cut_bytes",
+        "Torn or damaged bytes that the start left out.",
+        value=sum(one.log.cut_bytes for one in broker.topics.partitions()),
+    )
+
+
+def _groups(broker: Broker) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    labels = ["group", "topic", "partition"]
+    lag: Any = GaugeMetricFamily(
+        "penstock_group_lag_records", "Records that a group has yet to read.", labels=labels
+    )
+    lost: Any = GaugeMetricFamily(
+        "penstock_group_lost_records",
+        "Records that went before the group read them.",
+        labels=labels,
+    )
+    left: Any = GaugeMetricFamily(
+        "penstock_group_time_left_seconds",
+        "Until retention reaches the group's position.",
+        labels=labels,
+    )
+    rates = {one.name: one.bytes_per_s for one in broker.stats.topics()}
+    found = lags(broker.topics, broker.group_offsets, broker.clock_ms(), rates)
+    for number, one in enumerate(found):
+        if number == LAG_SERIES_MAX:
+            break
+        names = [one.group, one.topic, str(one.partition)]
+        lag.add_metric(names, one.records)
+        lost.add_metric(names, one.lost)
+        if one.time_left_ms is not None:
+            left.add_metric(names, one.time_left_ms / 1000)
+    yield from (lag, lost, left)
+    states: dict[str, int] = {}
+    for group in broker.groups:
+        states[group.state.value] = states.get(group.state.value, 0) + 1
+    members: Any = GaugeMetricFamily("penstock_groups", "Groups, by state.", labels=["state"])
+    for state, count in states.items():
+        members.add_metric([state], count)
+    yield members
+
+
+def _process(broker: Broker) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    resident, anonymous = _memory()
+    times = os.times()
+    for name, text, value in (
+        ("penstock_connections", "Open connections.", len(broker.connections)),
+        ("penstock_receive_buffer_bytes", "Bytes of receive buffers.", broker.receive_bytes),
+        ("process_resident_memory_bytes", "Memory, mapped log files included.", resident),
+        ("penstock_anonymous_memory_bytes", "Memory without mapped files.", anonymous),
+        ("process_open_fds", "Open descriptors.", _descriptors()),
+        ("penstock_disk_free_bytes", "Room for data.", broker.room.free_bytes),
+        ("penstock_disk_full", "1 while writes are refused for want of room.", broker.room.is_full),
+    ):
+        yield GaugeMetricFamily(name, text, value=float(value))
+    yield CounterMetricFamily(
+        "process_cpu_seconds", "CPU time of the process.", value=times.user + times.system
+    )
+
+
+def _memory() -> tuple[int, int]:
+    """Resident bytes, and of them those that aren't of files."""
+    try:
+        fields = Path("/proc/self/statm").read_text().split()
+    except OSError:
+        return 0, 0
+    return int(fields[1]) * _PAGE_BYTES, (int(fields[1]) - int(fields[2])) * _PAGE_BYTES
+
+
+def _descriptors() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names alone
+    except OSError:
+        return 0
+
+
+class _Snapshot:
+    """What a registry asks: the metrics as they were read."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics
+
+
+def _text(metrics: list[Metric]) -> bytes:
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Snapshot(metrics))
+    return generate_latest(registry)
+
+
+class MetricsServer:
+    """A small HTTP server for `GET /metrics` and `GET /health`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._server: asyncio.Server | None = None
+        self._places = asyncio.Semaphore(SCRAPERS_MAX)
+        self.address: tuple[str, int] | None = None
+
+    async def start(self, listen: str, *, is_remote_allowed: bool = False) -> None:
+        """Listens.
+
+        Raises:
+            SetupError: the address is taken, or is not this machine's alone.
+        """
+        host, port = split_address(listen)
+        if not (host == "localhost" or is_remote_allowed or ip_address(host).is_loopback):
+            raise SetupError(
+                f"expected a loopback address for metrics, found {host!r}; nobody is asked who they "
+                "are there: pass --allow-remote if everyone who can reach it may read them"
+            )
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, host, port, limit=REQUEST_BYTES_MAX
+            )
+        except OSError as error:
+            raise SetupError(
+                f"expected to serve metrics on {listen}, found: {error.strerror or error}; choose "
+                "another address with --metrics"
+            ) from None
+        self.address = host, self._server.sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        """Listens no longer."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_S_MAX):
+                head = await reader.readuntil(b"\r\n\r\n")
+                async with self._places:
+                    status, body = await self._answer(head)
+                kind = "text/plain; version=0.0.4; charset=utf-8"
+                writer.write(
+                    f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+                    "Connection: close\r\n\r\n".encode()
+                )
+                writer.write(body)
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # a peer that says nothing sensible is told nothing
+        except Exception:  # noqa: BLE001 - a scrape must not end the broker
+            _log.exception("a request for metrics failed")
+        finally:
+            writer.close()
+
+    async def _answer(self, head: bytes) -> tuple[str, bytes]:
+        method, _, rest = head.partition(b" ")
+        path = rest.split(b" ")[0].split(b"?")[0]
+        if method != b"GET":
+            return "405 Method Not Allowed", b"expected GET\n"
+        if path == b"/health":
+            return "200 OK", b"serving\n"
+        if path != b"/metrics":
+            return "404 Not Found", b"expected /metrics or /health\n"
+        began = time.perf_counter()
+        metrics = collect(self._broker)
+        text = await asyncio.get_running_loop().run_in_executor(None, _text, metrics)
+        _log.debug("told %d bytes of metrics in %.3f s", len(text), time.perf_counter() - began)
+        return "200 OK", text
