@@ -32,11 +32,13 @@ if TYPE_CHECKING:
         sum,  # noqa: A004
         tumbling,
     )
+    from penstock.queue import Queue
 
 __all__ = [
     "App",
     "PenstockError",
     "Progress",
+    "Queue",
     "Stream",
     "Table",
     "avg",
@@ -55,6 +57,7 @@ _HOMES = {
     "App": "penstock.app",
     "Progress": "penstock.engine.driver",
     "PenstockError": "penstock.errors",
+    "Queue": "penstock.queue",
 }
 
 

@@ -9,6 +9,7 @@
     ├── ProtocolError           a peer broke the Kafka protocol
     ├── BrokerError             a broker answered with an error code, or can't be reached
     ├── LimitError              a named limit was reached; nothing was lost
+    ├── JobLostError            a queue's job is not this worker's any more
     ├── FencedError             a newer owner of the pipeline has taken over
     └── SetupError              something outside the program is missing (Java, a port, a directory)
 
@@ -22,6 +23,7 @@ __all__ = [
     "CorruptError",
     "FencedError",
     "FlowError",
+    "JobLostError",
     "LimitError",
     "PenstockError",
     "ProtocolError",
@@ -81,6 +83,10 @@ class BrokerError(PenstockError):
 
 class LimitError(PenstockError):
     """A named limit was reached; nothing was lost."""
+
+
+class JobLostError(PenstockError):
+    """A queue's job is not this worker's any more: its lock ended, or the connection broke."""
 
 
 class FencedError(PenstockError):

@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "replay": ("penstock.cli.replay", "replay", "Send a stretch of a topic again, elsewhere."),
     "groups": ("penstock.cli.groups", "groups", "Consumer groups: lag, time left, resets."),
     "users": ("penstock.cli.users", "users", "Say who may log in to a broker."),
+    "queue": ("penstock.cli.queue", "queue", "Put jobs into queues, and work on them."),
     "broker": ("penstock.cli.broker", "broker", "Run the log's server alone."),
     "ui": ("penstock.cli.ui", "ui", "Serve the live page of a pipeline that runs elsewhere."),
     "version": ("penstock.cli.version", "version", "Print versions."),

@@ -38,6 +38,12 @@ _NEWEST: Final = {
     22: 4,  # InitProducerId
     32: 4,  # DescribeConfigs
     42: 2,  # DeleteGroups
+    44: 1,  # IncrementalAlterConfigs
+    76: 1,  # ShareGroupHeartbeat
+    77: 1,  # ShareGroupDescribe
+    78: 2,  # ShareFetch
+    79: 2,  # ShareAcknowledge
+    90: 1,  # DescribeShareGroupOffsets
     69: 0,  # ConsumerGroupDescribe
     61: 0,  # DescribeProducers
 }

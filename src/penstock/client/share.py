@@ -1,0 +1,444 @@
+"""A member of a share group (KIP-932), and what there is to know of such groups.
+
+    with ShareMember("127.0.0.1:9092", group="g", topic="jobs") as member:
+        for job in member.fetch(records_max=1, wait_s=1):
+            member.settle(job, ACCEPT)
+
+A thread of its own sends the heartbeats. All else belongs to the thread that uses the member. When
+a connection breaks, the broker takes back what was acquired through it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from penstock.client._connection import Connection
+from penstock.client._errors import broker_error
+from penstock.client.client import Client
+from penstock.errors import BrokerError, JobLostError
+from penstock.wire import batches
+
+__all__ = [
+    "ACCEPT",
+    "REJECT",
+    "RELEASE",
+    "RENEW",
+    "Delivery",
+    "GroupOffset",
+    "ShareClient",
+    "ShareMember",
+]
+
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
+DESCRIBE_OFFSETS, ALTER_CONFIGS = 90, 44
+LIST_GROUPS: Final = 16
+GROUP, TOPIC = 32, 2
+FETCH_BYTES_MAX: Final = 8 << 20
+"""Most bytes of one answer, unless its first batch is larger."""
+ANSWER_SLACK_S: Final = 10.0
+"""How much longer than asked a long poll may take."""
+HEARTBEAT_S: Final = 5.0
+"""Time between heartbeats until the broker has said what it wants."""
+UNKNOWN_MEMBER, FENCED_EPOCH = 25, 110
+INVALID_RECORD_STATE, NO_SESSION, WRONG_EPOCH = 121, 122, 123
+NO_GROUP: Final = 69
+_STRICT: Final = 1
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A record that this member has acquired."""
+
+    topic: str
+    partition: int
+    record: batches.Record
+    attempt: int
+    session: object = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """Where a share group stands in a partition; `waiting` are records that are not settled."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    waiting: int
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """A share session with one broker."""
+
+    connection: Connection
+    epoch: int = 0
+    partitions: set[int] = field(default_factory=set)
+
+    def advance(self) -> None:
+        self.epoch = self.epoch + 1 if self.epoch < (1 << 31) - 1 else 1
+
+
+class ShareClient(Client):
+    """What there is to know and to set of share groups."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def configure(self, kind: int, name: str, settings: Mapping[str, str]) -> None:
+        """Sets settings of a group or a topic; others stay as they are."""
+        configs = [
+            {"name": key, "config_operation": 0, "value": value} for key, value in settings.items()
+        ]
+        resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+
+        def ask() -> None:
+            connection = self._cluster.controller()
+            fields = {"resources": [resource], "validate_only": False}
+            answer = self._cluster.call(connection, ALTER_CONFIGS, fields)["responses"][0]
+            if answer["error_code"]:
+                what = f"set {', '.join(settings)} of {name!r}"
+                raise broker_error(answer["error_code"], what, "", answer.get("error_message"))
+
+        self._cluster.attempt(f"set {', '.join(settings)} of {name!r}", ask)
+
+    def share_groups(self) -> dict[str, str]:
+        """Each share group's state."""
+
+        def ask() -> dict[str, str]:
+            fields = {"states_filter": [], "types_filter": ["share"]}
+            answer = self._cluster.call(self._cluster.any(), LIST_GROUPS, fields)
+            return {
+                one["group_id"]: one.get("group_state", "")
+                for one in answer["groups"]
+                if one.get("group_type", "").lower() == "share"
+            }
+
+        return self._cluster.attempt("list share groups", ask)
+
+    def share_offsets(self, group: str) -> list[GroupOffset]:
+        """Where a share group stands; nothing where there is no such group."""
+
+        def ask() -> list[GroupOffset]:
+            fields = {"groups": [{"group_id": group, "topics": None}]}
+            answer = self._cluster.call(self._coordinator(group), DESCRIBE_OFFSETS, fields)
+            found = answer["groups"][0]
+            if found["error_code"] == NO_GROUP:
+                return []
+            if found["error_code"]:
+                raise broker_error(found["error_code"], f"tell the offsets of group {group!r}")
+            return [
+                GroupOffset(
+                    topic["topic_name"],
+                    part["partition_index"],
+                    part["start_offset"],
+                    part.get("lag", -1),
+                )
+                for topic in found["topics"]
+                for part in topic["partitions"]
+                if part["start_offset"] >= 0
+            ]
+
+        return self._cluster.attempt(f"tell the offsets of group {group!r}", ask)
+
+    def share_members(self, group: str) -> int:
+        """How many members a share group has."""
+
+        def ask() -> int:
+            fields = {"group_ids": [group], "include_authorized_operations": False}
+            answer = self._cluster.call(self._coordinator(group), DESCRIBE, fields)
+            return len(answer["groups"][0].get("members") or ())
+
+        return self._cluster.attempt(f"describe group {group!r}", ask)
+
+    def beat(self, group: str, member_id: str, epoch: int, topic: str | None) -> dict[str, Any]:
+        """A member's heartbeat; the answer may hold an error."""
+        fields = {
+            "group_id": group,
+            "member_id": member_id,
+            "member_epoch": epoch,
+            "subscribed_topic_names": None if topic is None else [topic],
+        }
+
+        def ask() -> dict[str, Any]:
+            answer = self._cluster.call(self._coordinator(group), HEARTBEAT, fields)
+            code = answer["error_code"]
+            if code and code not in {UNKNOWN_MEMBER, FENCED_EPOCH}:
+                what = f"join share group {group!r}"
+                raise broker_error(code, what, "", answer.get("error_message"))
+            return answer
+
+        return self._cluster.attempt(f"join share group {group!r}", ask)
+
+
+class ShareMember:
+    """A member of a share group that takes records of one topic.
+
+    Args:
+        bootstrap: "host:port[,host:port]".
+        group: the group's id.
+        topic: the topic.
+        settings: further arguments of `Client`.
+    """
+
+    def __init__(self, bootstrap: str, *, group: str, topic: str, **settings: Any) -> None:
+        self.group = group
+        self.topic = topic
+        self.id = str(uuid.uuid4())
+        self.lock_s = 30.0
+        self._client = ShareClient(bootstrap, **settings)
+        self._cluster = self._client._cluster  # noqa: SLF001 - the same package's
+        self._heart = _Heart(ShareClient(bootstrap, **settings), group, self.id, topic)
+        self._sessions: dict[Connection, _Session] = {}
+
+    def __enter__(self) -> ShareMember:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leaves; records that were not settled are given back at once, uncounted."""
+        for session in self._sessions.values():
+            with contextlib.suppress(OSError, BrokerError):
+                if session.connection.is_usable and session.epoch:
+                    session.epoch = -1
+                    self._call(session, ACKNOWLEDGE, {"topics": []})
+        self._sessions.clear()
+        self._client.close()
+        self._heart.stop()
+
+    def fetch(self, records_max: int, wait_s: float) -> list[Delivery]:
+        """Acquires some records; none if there are none within `wait_s`."""
+        self._heart.start()
+        deadline = time.monotonic() + wait_s
+        while not self._heart.partitions:
+            if time.monotonic() >= deadline:
+                return []
+            time.sleep(0.02)
+            self._heart.raise_failure()
+        self._heart.raise_failure()
+
+        def ask() -> list[Delivery]:
+            left_s = max(deadline - time.monotonic(), 0.0)
+            return self._fetch(records_max, left_s)
+
+        return self._cluster.attempt(f"take records of {self.topic!r}", ask)
+
+    def _fetch(self, records_max: int, wait_s: float) -> list[Delivery]:
+        topic_id, partitions = self._heart.topic_id, self._heart.partitions
+        places = self._cluster.by_leader([(self.topic, one) for one in sorted(partitions)])
+        self._sessions = {c: s for c, s in self._sessions.items() if c.is_usable}
+        found: list[Delivery] = []
+        for connection, pairs in places.items():
+            session = self._sessions.setdefault(connection, _Session(connection))
+            found += self._fetch_from(
+                session, topic_id, {p for _, p in pairs}, records_max, wait_s / len(places)
+            )
+            if found:
+                break
+        return found
+
+    def _fetch_from(
+        self,
+        session: _Session,
+        topic_id: uuid.UUID,
+        partitions: set[int],
+        records_max: int,
+        wait_s: float,
+    ) -> list[Delivery]:
+        more = sorted(partitions - session.partitions)
+        less = sorted(session.partitions - partitions)
+        added = [{"partition_index": one, "acknowledgement_batches": []} for one in more]
+        fields = {
+            "max_wait": int(wait_s * 1000),
+            "min_bytes": 1,
+            "max_bytes": FETCH_BYTES_MAX,
+            "max_records": records_max,
+            "batch_size": records_max,
+            "share_acquire_mode": _STRICT,
+            "topics": [{"topic_id": topic_id, "partitions": added}] if more else [],
+            "forgotten_topics_data": [{"topic_id": topic_id, "partitions": less}] if less else [],
+        }
+        answer = self._call(session, FETCH, fields, wait_s + ANSWER_SLACK_S)
+        session.partitions = set(partitions)
+        self.lock_s = answer["acquisition_lock_timeout"] / 1000
+        return [
+            delivery
+            for topic in answer["responses"]
+            for part in topic["partitions"]
+            for delivery in self._deliveries(session, part)
+        ]
+
+    def _deliveries(self, session: _Session, part: dict[str, Any]) -> list[Delivery]:
+        if part["error_code"]:
+            raise broker_error(part["error_code"], f"take records of {self.topic!r}")
+        data, index = part["records"] or b"", part["partition_index"]
+        records = {
+            record.offset: record
+            for at, header in batches.iterate(data)
+            for record in batches.records(data, at, header)
+        }
+        found, gaps = [], []
+        for one in part["acquired_records"]:
+            for offset in range(one["first_offset"], one["last_offset"] + 1):
+                record = records.get(offset)
+                if record is None:
+                    gaps.append(offset)
+                else:
+                    count = one["delivery_count"]
+                    found.append(Delivery(self.topic, index, record, count, session))
+        if gaps:
+            acks = [_ack(offset, 0) for offset in gaps]
+            self._acknowledge(session, index, acks)
+        return found
+
+    def settle(
+        self,
+        delivery: Delivery,
+        kind: int,
+        *,
+        delay_ms: int = 0,
+        reason: str = "",
+        is_counted: bool = True,
+    ) -> None:
+        """Says what became of a record; returns once the broker has that on its disk.
+
+        Raises:
+            JobLostError: the record isn't this member's any more.
+        """
+        session = delivery.session
+        assert isinstance(session, _Session)
+        extra = {
+            "penstock_delay": delay_ms,
+            "penstock_reason": reason,
+            "penstock_uncounted": not is_counted,
+        }
+        ack = _ack(delivery.record.offset, kind) | extra
+        try:
+            if not session.connection.is_usable:
+                raise ConnectionError("the connection is closed")
+            code = self._acknowledge(session, delivery.partition, [ack], renews=kind == RENEW)
+        except (OSError, BrokerError) as error:
+            raise _lost(delivery, str(error)) from error
+        if code:
+            raise _lost(delivery, f"error {code}")
+
+    def _acknowledge(
+        self, session: _Session, index: int, acks: Sequence[dict[str, Any]], *, renews: bool = False
+    ) -> int:
+        part = {"partition_index": index, "acknowledgement_batches": list(acks)}
+        topics = [{"topic_id": self._heart.topic_id, "partitions": [part]}]
+        fields = {"topics": topics, "is_renew_ack": renews}
+        answer = self._call(session, ACKNOWLEDGE, fields)
+        code: int = answer["responses"][0]["partitions"][0]["error_code"]
+        return code
+
+    def _call(
+        self, session: _Session, api: int, fields: dict[str, Any], timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """A request in a session. Whatever goes wrong in it ends the session with its connection,
+        and with it what was acquired: neither side could be sure of the other's epoch.
+        """
+        head = {
+            "group_id": self.group,
+            "member_id": self.id,
+            "share_session_epoch": session.epoch,
+        }
+        done = False
+        try:
+            answer = self._cluster.call(session.connection, api, head | fields, timeout_s)
+            if answer["error_code"]:
+                code, text = answer["error_code"], answer.get("error_message")
+                error = broker_error(code, f"serve share group {self.group!r}", "", text)
+                error.retriable = error.retriable or code in {NO_SESSION, WRONG_EPOCH}
+                raise error
+            done = True
+        finally:
+            if not done:
+                session.connection.close()
+                self._sessions.pop(session.connection, None)
+        session.advance()
+        return answer
+
+
+def _ack(offset: int, kind: int) -> dict[str, Any]:
+    return {"first_offset": offset, "last_offset": offset, "acknowledge_types": [kind]}
+
+
+def _lost(delivery: Delivery, why: str) -> JobLostError:
+    return JobLostError(
+        f"expected record {delivery.record.offset} of {delivery.topic}[{delivery.partition}] to be "
+        f"ours still, found that it isn't ({why}); it will be delivered again, or was. Settle "
+        "records before their lock ends, renew the lock, or give the group a longer one"
+    )
+
+
+class _Heart:
+    """Sends heartbeats from a thread, and knows what the member is to fetch from."""
+
+    def __init__(self, client: ShareClient, group: str, member_id: str, topic: str) -> None:
+        self.partitions: frozenset[int] = frozenset()
+        self.topic_id = uuid.UUID(int=0)
+        self._client = client
+        self._group, self._member_id, self._topic = group, member_id, topic
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failure: BrokerError | None = None
+
+    def start(self) -> None:
+        """Joins, in the background."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name=f"penstock-heartbeat-{self._group}", daemon=True
+            )
+            self._thread.start()
+
+    def raise_failure(self) -> None:
+        """Raises what the heartbeats came to, if they failed for good."""
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Leaves the group."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(ANSWER_SLACK_S)
+        self._client.close()
+
+    def _run(self) -> None:
+        epoch = 0
+        while not self._stopped.is_set():
+            pause_s = HEARTBEAT_S
+            try:
+                topic = self._topic if epoch == 0 else None
+                answer = self._client.beat(self._group, self._member_id, epoch, topic)
+                self._failure = None
+                if answer["error_code"]:  # we were silent for too long: join again
+                    epoch, pause_s = 0, 0.1
+                else:
+                    epoch = answer["member_epoch"]
+                    pause_s = answer["heartbeat_interval"] / 1000
+                    if answer["assignment"] is not None:
+                        self._assign(answer["assignment"]["topic_partitions"])
+            except BrokerError as error:
+                self._failure = None if error.retriable else error
+                _log.warning("%s", error)
+                pause_s = 0.5
+            self._stopped.wait(pause_s)
+        if epoch > 0:
+            with contextlib.suppress(OSError, BrokerError):
+                self._client.beat(self._group, self._member_id, -1, None)
+
+    def _assign(self, parts: Sequence[dict[str, Any]]) -> None:
+        for one in parts:
+            self.topic_id = one["topic_id"]
+        self.partitions = frozenset(index for one in parts for index in one["partitions"])

@@ -1,0 +1,380 @@
+"""Queues as users see them: `ps.Queue` and `penstock queue` against the broker, with kills."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import penstock as ps
+from penstock.broker import BrokerProcess
+from penstock.client import Reader
+from penstock.errors import JobLostError, UserError
+from penstock.wire.columns import header
+
+MakeQueue = Callable[..., ps.Queue]
+KILLS = int(os.environ.get("PENSTOCK_QUEUE_KILLS", "2"))
+_names = (f"jobs-{i}" for i in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker for this module."""
+    with BrokerProcess(tmp_path_factory.mktemp("queues") / "data") as process:
+        yield process
+
+
+@pytest.fixture
+def name() -> str:
+    """A new queue's name."""
+    return next(_names)
+
+
+@pytest.fixture
+def make(broker: BrokerProcess, name: str) -> Iterator[MakeQueue]:
+    """Opens the queue, with short times."""
+    opened: list[ps.Queue] = []
+
+    def make(**options: object) -> ps.Queue:
+        given = {"backoff": "50ms", "lock": "30s", **options}
+        queue = ps.Queue(name, broker.address, **given)  # type: ignore[arg-type]
+        opened.append(queue)
+        return queue
+
+    yield make
+    for queue in opened:
+        queue.close()
+
+
+def drain(queue: ps.Queue, idle: str = "500ms") -> list[bytes]:
+    """Acknowledges all jobs; their values in order."""
+    found: list[bytes] = []
+    queue.work(lambda job: found.append(job.value), idle=idle)
+    return found
+
+
+def dead(broker: BrokerProcess, queue: ps.Queue) -> list[tuple[bytes, dict[str, bytes]]]:
+    """The queue's dead letters, with their headers."""
+    topic = queue.dead_letter_topic
+    with Reader(broker.address) as reader:
+        deadline = time.monotonic() + 5
+        end = 0
+        while not end and time.monotonic() < deadline:
+            end = queue.stats().dead
+        found = []
+        for records in reader.read(topic, 0, 0, end):
+            values = records.values().to_pylist()
+            found += [
+                (value, {key: text or b"" for key, text in header(records, i)})
+                for i, value in enumerate(values)
+            ]
+    return found
+
+
+def test_jobs_go_to_one_worker_each(make: MakeQueue) -> None:
+    """Two workers of one group share the jobs; what is acknowledged is gone."""
+    queue, other = make(), make()
+    for i in range(6):
+        queue.put({"n": i})
+    taken = [queue.get("5s"), other.get("5s"), queue.get("5s")]
+    numbers = []
+    for job in taken:
+        assert job is not None
+        numbers.append(job.json()["n"])
+        assert job.attempt == 1
+        job.ack()
+    assert numbers == [0, 1, 2]
+    assert [int(one[5:-1]) for one in drain(other)] == [3, 4, 5]
+    assert queue.stats().waiting == 0
+    assert queue.stats().workers == 2
+
+
+def test_failed_job_comes_again_and_dies_at_last(make: MakeQueue, broker: BrokerProcess) -> None:
+    """An exception gives a job back with growing pauses; the last one is in the dead letter."""
+    queue = make(attempts=3)
+    queue.put(b"poison", key="k", headers={"h": "x"})
+    times, attempts = [], []
+    for _ in range(3):
+        job = queue.get("5s")
+        assert job is not None
+        times.append(time.monotonic())
+        attempts.append(job.attempt)
+        with pytest.raises(ZeroDivisionError), job:
+            _ = 1 / 0
+    assert attempts == [1, 2, 3]
+    assert times[1] - times[0] >= 0.05
+    assert times[2] - times[1] >= 0.1
+    assert queue.get("200ms") is None
+    [(value, headers)] = dead(broker, queue)
+    assert value == b"poison"
+    assert headers["h"] == b"x"
+    assert headers["__dlq.errors.message"] == b"ZeroDivisionError: division by zero"
+    assert headers["__dlq.errors.delivery.count"] == b"3"
+
+
+def test_rejected_job_is_a_dead_letter(make: MakeQueue, broker: BrokerProcess) -> None:
+    """A reason that a worker gives stands in the dead letter."""
+    queue = make()
+    queue.put("no such thing")
+    job = queue.get("5s")
+    assert job is not None
+    job.reject("we don't do that")
+    with pytest.raises(UserError):
+        job.ack()
+    [(value, headers)] = dead(broker, queue)
+    assert (value, headers["__dlq.errors.message"]) == (b"no such thing", b"we don't do that")
+
+
+def test_delays(make: MakeQueue) -> None:
+    """A job that was put or released with a delay comes when its time has come, others before."""
+    queue = make()
+    began = time.monotonic()
+    queue.put("later", delay="600ms")
+    queue.put("now")
+    job = queue.get("5s")
+    assert job is not None
+    assert job.text() == "now"
+    job.release(delay="1200ms", counts=False)
+    later = queue.get("5s")
+    assert later is not None
+    assert (later.text(), later.attempt) == ("later", 1)
+    assert time.monotonic() - began >= 0.6
+    later.ack()
+    again = queue.get("5s")
+    assert again is not None
+    assert (again.text(), again.attempt) == ("now", 1)
+    assert time.monotonic() - began >= 1.2
+    again.ack()
+
+
+def test_lock_ends_unless_it_is_renewed(make: MakeQueue) -> None:
+    """A job that nobody settles in time is another's; its first worker is told."""
+    queue, other = make(lock="1s"), make(lock="1s")
+    queue.put("slow")
+    job = queue.get("5s")
+    assert job is not None
+    for _ in range(3):
+        time.sleep(0.5)
+        job.renew()
+    assert other.get("100ms") is None
+    stolen = other.get("5s")
+    assert stolen is not None
+    assert stolen.attempt == 2
+    with pytest.raises(JobLostError, match="ours still"):
+        job.ack()
+    stolen.ack()
+
+
+def test_closed_worker_gives_its_jobs_back(make: MakeQueue) -> None:
+    """What a worker has when it leaves comes again at once, and isn't counted."""
+    queue, other = make(prefetch=3), make()
+    for i in range(3):
+        queue.put(str(i))
+    assert queue.get("5s") is not None
+    queue.close()
+    assert drain(other) == [b"0", b"1", b"2"]
+
+
+def test_redelivery_reorders(make: MakeQueue) -> None:
+    """The literature's example: worker 2 dies while it works on m3; m3 is done after m4."""
+    one, two = make(), make()
+    for i in range(1, 6):
+        one.put(f"m{i}")
+    done: list[str] = []
+
+    def finish(job: ps.queue.Job | None) -> None:  # type: ignore[name-defined]
+        assert job is not None
+        done.append(job.text())
+        job.ack()
+
+    finish(two.get("5s"))
+    finish(one.get("5s"))
+    m3 = two.get("5s")
+    assert m3 is not None
+    assert m3.text() == "m3"
+    m4 = one.get("5s")
+    two._member._sessions.popitem()[1].connection.close()  # type: ignore[union-attr]
+    finish(m4)
+    done += [one_more.decode() for one_more in drain(one)]
+    assert sorted(done) == ["m1", "m2", "m3", "m4", "m5"]
+    assert done.index("m3") > done.index("m4")
+
+
+def test_a_queue_per_key_keeps_the_order(make: MakeQueue) -> None:
+    """With order="key" a failed job holds back the later ones of its key, and no others."""
+    queue, other = make(order="key", attempts=10), make(order="key", attempts=10)
+    for i in range(12):
+        queue.put(f"{i}", key=f"k{i % 3}")
+    done: dict[bytes, list[int]] = {}
+    turns = itertools.cycle([queue, other])
+    failures = Counter[bytes]()
+    while sum(map(len, done.values())) < 12:
+        job = next(turns).get("100ms")
+        if job is None:
+            continue
+        assert job.key is not None
+        if failures[job.value] < 1 and int(job.value) % 2 == 0:
+            failures[job.value] += 1
+            job.release()
+        else:
+            done.setdefault(job.key, []).append(int(job.value))
+            job.ack()
+    assert done == {b"k0": [0, 3, 6, 9], b"k1": [1, 4, 7, 10], b"k2": [2, 5, 8, 11]}
+
+
+WORKER = """
+import sys, time
+import penstock as ps
+q = ps.Queue(sys.argv[1], sys.argv[2], attempts=10, backoff="20ms", prefetch=3)
+done = open(sys.argv[3], "a", buffering=1)
+for job in q:
+    time.sleep(0.005)
+    job.ack()
+    done.write(job.text() + "\\n")
+"""
+
+
+def test_killed_workers_lose_nothing(
+    make: MakeQueue, broker: BrokerProcess, name: str, tmp_path: Path
+) -> None:
+    """Workers die by SIGKILL; every job is acknowledged, and none twice."""
+    queue = make(attempts=10, backoff="20ms")
+    queue._join()
+    jobs = 100
+    for i in range(jobs):
+        queue.put(str(i))
+    files = [tmp_path / f"done-{n}" for n in range(2 + KILLS)]
+
+    def spawn(n: int) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-c", WORKER, name, broker.address, str(files[n])]
+        return subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    workers = [spawn(0), spawn(1)]
+    try:
+        for n in range(KILLS):
+            wanted = (n + 1) * jobs // (KILLS + 2)
+            deadline = time.monotonic() + 60
+            while count(files) < wanted and time.monotonic() < deadline:
+                time.sleep(0.02)
+            workers[n % 2].send_signal(signal.SIGKILL)
+            workers[n % 2].wait()
+            workers[n % 2] = spawn(2 + n)
+        deadline = time.monotonic() + 60
+        while queue.stats().waiting and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert queue.stats().waiting == 0
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    done = [line for file in files if file.exists() for line in file.read_text().split()]
+    assert len(done) == len(set(done))  # the file is written after the acknowledgement
+    assert jobs - KILLS <= len(done) <= jobs  # so a kill between the two may lack a line
+    assert queue.stats().dead == 0
+
+
+def count(files: list[Path]) -> int:
+    """Lines of all files."""
+    return sum(file.read_bytes().count(b"\n") for file in files if file.exists())
+
+
+def test_killed_broker_forgets_nothing(tmp_path: Path) -> None:
+    """The broker dies by SIGKILL while jobs are put, worked on and rejected: each job that was put
+    is acknowledged or a dead letter, once.
+    """
+    broker = BrokerProcess(tmp_path / "data", die_with_parent=False).start()
+    settings = {"attempts": 10, "backoff": "10ms", "lock": "2s", "prefetch": 4}
+    queue = ps.Queue("t", broker.address, **settings)  # type: ignore[arg-type]
+    jobs, accepted, rejected, unsure = 160, Counter[str](), set[str](), set[str]()
+    stop = threading.Event()
+
+    def work() -> None:
+        with ps.Queue("t", broker.address, **settings) as mine:  # type: ignore[arg-type]
+            while not stop.is_set():
+                job = mine.get("200ms")
+                if job is None:
+                    continue
+                bad = int(job.value) % 10 == 3
+                try:
+                    job.reject("bad") if bad else job.ack()
+                except JobLostError:
+                    unsure.add(job.text())
+                else:
+                    if bad:
+                        rejected.add(job.text())
+                    else:
+                        accepted[job.text()] += 1
+
+    queue._join()
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for i in range(jobs):
+            queue.put(str(i))
+            if KILLS and i % (jobs // KILLS) == jobs // KILLS - 10:
+                broker.kill()
+                broker.start()
+        deadline = time.monotonic() + 60
+        while queue.stats().waiting and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert queue.stats().waiting == 0
+        letters = [value.decode() for value, _ in dead(broker, queue)]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        queue.close()
+        broker.kill()
+    assert max(accepted.values()) == 1
+    assert sorted(letters, key=int) == [str(i) for i in range(jobs) if i % 10 == 3]
+    missing = {str(i) for i in range(jobs)} - set(accepted) - set(letters)
+    assert missing <= unsure  # acknowledged, but the broker died before it could say so
+
+
+def test_command_line(broker: BrokerProcess, name: str) -> None:
+    """Jobs are put, listed, run, and counted from the shell."""
+    from penstock.cli._main import main
+
+    def run(*arguments: str, text: str = "") -> str:
+        argv = ["queue", "--broker", broker.address, *arguments]
+        result = CliRunner().invoke(main, argv, input=text, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    run("put", name, "one", "two", "--key", "k")
+    run("put", name, text="three\nfour\n")
+    assert run("work", name, "--max", "1") == "one\n"
+    assert '"attempt":1' in run("work", name, "--max", "1", "--show")
+    assert '"waiting": 2' in run("stats", name, "--format", "json").replace('":', '": ')
+    run("work", name, "--idle", "300ms", "--attempts", "2", "--backoff", "10ms", "--", "false")
+    stats = run("stats", name, "--format", "csv").splitlines()[1].split(",")
+    assert stats[:2] == [name, "0"]
+    assert name in run("list")
+
+
+def test_the_documented_programs_run(broker: BrokerProcess) -> None:
+    """What the page on queues shows works."""
+    page = (Path(__file__).resolve().parent.parent / "docs" / "queues.md").read_text()
+    space: dict[str, object] = {"ADDRESS": broker.address, "ps": ps}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "docs/queues.md", "exec"), space)
+    assert space["done"] == ["cat.jpg", "dog.jpg"]
+
+
+def test_senseless_queues_are_refused(broker: BrokerProcess) -> None:
+    """Arguments that can't be meant are errors."""
+    for options in ({"attempts": 1}, {"order": "value"}, {"prefetch": 0}, {"lock": "-1"}):
+        with pytest.raises(UserError):
+            ps.Queue("x", broker.address, **options)  # type: ignore[arg-type]
