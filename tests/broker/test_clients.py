@@ -178,7 +178,7 @@ def test_topic_administration(admin: AdminClient) -> None:
     admin.create_topics([NewTopic("admin", 2, config={"retention.ms": "5000"})])["admin"].result()
     with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
         admin.create_topics([NewTopic("admin", 2)])["admin"].result()
-    compact = NewTopic("compact", 1, config={"cleanup.policy": "compact"})
+    compact = NewTopic("compact", 1, config={"cleanup.policy": "squeeze"})
     with pytest.raises(KafkaException, match="INVALID_CONFIG"):
         admin.create_topics([compact])["compact"].result()
     with pytest.raises(KafkaException, match="INVALID_REPLICATION_FACTOR"):

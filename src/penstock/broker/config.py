@@ -61,6 +61,8 @@ class BrokerConfig:
             generation.
         flush_interval_ms: records that nobody waits for (acks=1) are made durable this often.
         retention_interval_ms: how often old segments are looked for.
+        cleaner_interval_ms: how often something to compact is looked for (Kafka's
+            log.cleaner.backoff.ms).
         lock_wait_s: how long to wait for a predecessor that is still stopping.
         tier: a URI (`s3://bucket/prefix`, `file:///srv/tier`) that closed segments of topics with
             `remote.storage.enable` are copied to; None: nowhere.
@@ -85,6 +87,7 @@ class BrokerConfig:
     rebalance_delay_ms: int = 0
     flush_interval_ms: int = 1000
     retention_interval_ms: int = 30_000
+    cleaner_interval_ms: int = 15_000
     lock_wait_s: float = 5.0
     tier: str | None = None
     tier_cache_bytes: int = 128 << 20

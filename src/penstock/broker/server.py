@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker import fetch, produce
 from penstock.broker.acceptor import Acceptor
+from penstock.broker.cleaner import LogCleaner
 from penstock.broker.config import (
     IDLE_MS_MAX,
     MESSAGE_BYTES_MAX,
@@ -111,6 +112,11 @@ class Broker:
         self.faults = Seldom(_log)
         self.room = Room(config.data, config.min_free_bytes)
         self.metrics = MetricsServer(self)
+        self.cleaner = LogCleaner(
+            lambda: (one.log for one in self.topics.partitions()),
+            self.clock_ms,
+            config.cleaner_interval_ms / 1000,
+        )
         self.groups = Groups(lambda name: f"{name[:200]}-{uuid.uuid4()}", config.rebalance_delay_ms)
         self.tiering: Tiering | None = None
         self.topics: Topics
@@ -158,6 +164,7 @@ class Broker:
         self.spawn(self._tick())
         self.spawn(self._flush())
         self.spawn(self._retain())
+        self.cleaner.start()
 
     async def _take_lock(self) -> None:
         data = self.config.data
@@ -298,6 +305,7 @@ class Broker:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.cleaner.stop()
         await self.flusher.settle()
         self.flusher.close()
         if self.tiering is not None:

@@ -61,14 +61,28 @@ FLAG: Final = ("true", "false")
 TOPIC_SETTINGS: Final[dict[str, Setting]] = {
     one.name: one
     for one in (
-        Setting("cleanup.policy", LIST, "delete", doc="Old segments are deleted, not compacted."),
+        Setting(
+            "cleanup.policy",
+            LIST,
+            "delete",
+            values=("delete", "compact", "compact,delete"),
+            field="cleanup_policy",
+            doc="Whether old segments are deleted, compacted (the last record of each key is kept), or "
+            "both.",
+        ),
         Setting(
             "compression.type", STRING, "producer", doc="Batches keep the producer's compression."
         ),
         Setting("compression.gzip.level", INT, "-1"),
         Setting("compression.lz4.level", INT, "9"),
         Setting("compression.zstd.level", INT, "3"),
-        Setting("delete.retention.ms", LONG, "86400000"),
+        Setting(
+            "delete.retention.ms",
+            LONG,
+            "86400000",
+            field="delete_retention_ms",
+            doc="How long compaction keeps tombstones once they were cleaned.",
+        ),
         Setting(
             "errors.deadletterqueue.group.enable",
             BOOLEAN,
@@ -101,7 +115,14 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
             doc="How long records stay on the local disk once the tier has them; -2: as "
             "retention.ms.",
         ),
-        Setting("max.compaction.lag.ms", LONG, str(_INT64_MAX)),
+        Setting(
+            "max.compaction.lag.ms",
+            LONG,
+            str(_INT64_MAX),
+            minimum=1,
+            field="max_compaction_lag_ms",
+            doc="How long a record may stay uncompacted.",
+        ),
         Setting(
             "max.message.bytes",
             INT,
@@ -132,8 +153,21 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
             field="append_time",
             doc="Whether a record's time is the producer's or the broker's.",
         ),
-        Setting("min.cleanable.dirty.ratio", DOUBLE, "0.5"),
-        Setting("min.compaction.lag.ms", LONG, "0"),
+        Setting(
+            "min.cleanable.dirty.ratio",
+            DOUBLE,
+            "0.5",
+            maximum=1,
+            field="min_cleanable_dirty_ratio",
+            doc="Share of the log that must be new for a compaction.",
+        ),
+        Setting(
+            "min.compaction.lag.ms",
+            LONG,
+            "0",
+            field="min_compaction_lag_ms",
+            doc="How long a record stays uncompacted at least.",
+        ),
         Setting("min.insync.replicas", INT, "1"),
         Setting("preallocate", BOOLEAN, "false"),
         Setting(
@@ -250,15 +284,17 @@ def validate(name: str, value: str | None) -> str:
         return setting.default
     if setting.values:
         value = value.strip().lower() if setting.values == FLAG else value
+        if setting.kind == LIST:
+            value = ",".join(sorted({one.strip() for one in value.split(",")}))
         if value not in setting.values:
             raise SettingError(
                 f"expected {name} to be one of {', '.join(setting.values)}; found {value!r}"
             )
         return value
     try:
-        number = int(value)
+        number = float(value) if setting.kind == DOUBLE else int(value)
     except ValueError:
-        raise SettingError(f"expected a whole number for {name}, found {value!r}") from None
+        raise SettingError(f"expected a number for {name}, found {value!r}") from None
     if not setting.minimum <= number <= setting.maximum:
         raise SettingError(
             f"expected {name} from {setting.minimum} to {setting.maximum}, found {number}"
@@ -275,6 +311,10 @@ def log_config(settings: Mapping[str, str]) -> LogConfig:
             fields[field] = value == "LogAppendTime"
         elif field is not None and TOPIC_SETTINGS[name].values == FLAG:
             fields[field] = value == "true"
+        elif TOPIC_SETTINGS[name].kind == LIST and field is not None:
+            fields[field] = value
+        elif TOPIC_SETTINGS[name].kind == DOUBLE and field is not None:
+            fields[field] = float(value)
         elif field is not None:
             fields[field] = int(value)
     return LogConfig(**fields)

@@ -51,7 +51,7 @@ class Hosted:
     @property
     def is_busy(self) -> bool:
         """Whether something is being written to the partition's directory in another thread."""
-        return self.is_tiering or self.log.is_syncing
+        return self.is_tiering or self.log.is_syncing or self.log.compactor.is_busy
 
     def wake(self) -> None:
         """Tells the waiters that something changed."""

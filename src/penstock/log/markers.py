@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import CorruptError
 from penstock.wire import batches
-from penstock.wire.batches import HEADER_BYTES, Buffer, Header
+from penstock.wire.batches import Buffer, Header
 
 __all__ = ["Aborted", "AbortedIndex", "Marker", "build_marker", "read_marker"]
 
@@ -72,17 +72,16 @@ def read_marker(batch: Buffer, header: Header) -> Marker:
     Raises:
         CorruptError: it isn't a marker.
     """
-    body = bytes(memoryview(batch)[HEADER_BYTES : header.size])
-    # length, attributes, time delta, offset delta and key length are a byte each: all are small
-    if len(body) < 10 or body[4] != 2 * _KEY.size:
+    record = next(batches.records(batch, 0, header), None)
+    key, value = (None, None) if record is None else (record.key, record.value)
+    if key is None or len(key) != _KEY.size or value is None or len(value) < _VALUE.size:
         raise CorruptError(f"expected a transaction's marker at offset {header.base_offset}")
-    _, kind = _KEY.unpack_from(body, 5)
-    epoch = _VALUE.unpack_from(body, 10)[1] if len(body) >= 10 + _VALUE.size else -1
+    kind = _KEY.unpack(key)[1]
     if kind not in {_ABORT, _COMMIT}:
         raise CorruptError(
             f"expected a marker of type 0 or 1 at offset {header.base_offset}, found {kind}"
         )
-    return Marker(kind == _COMMIT, epoch)
+    return Marker(kind == _COMMIT, _VALUE.unpack_from(value)[1])
 
 
 class AbortedIndex:

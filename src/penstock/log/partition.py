@@ -29,6 +29,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from penstock.log.compaction import Compactor, finish_swaps
 from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.files import LogFile, LogFiles, is_want_of_room
 from penstock.log.markers import Aborted, AbortedIndex, Marker, build_marker
@@ -70,6 +71,7 @@ class SyncTask:
     stores: list[tuple[str, bytes]]
     bytes_appended: int
     closed: list[Segment]
+    settled_offset: int
     is_store_put_off: bool = False
 
     def run(self) -> None:
@@ -112,6 +114,8 @@ class Partition:
     # -- recovery ----------------------------------------------------------------------------------
 
     def _recover(self, now_ms: int) -> None:
+        finish_swaps(self._files, self.directory)
+        self.compactor = Compactor(self, self._files, self.directory)
         names = self._files.list(self.directory)
         self.remote = Manifest.restore(self._files.load(self.manifest_path)) or Manifest()
         names = self._without_dropped(names)
@@ -130,7 +134,9 @@ class Partition:
                 self._set_aside_from(base)
                 break
             segment = Segment(self._files, self.directory, base, now_ms)
-            self.cut_bytes += segment.recover(self._replay, self._replay_from)
+            self.cut_bytes += segment.recover(
+                self._replay, self._replay_from, self.compactor.gaps_upto
+            )
             self.segments.append(segment)
         for name in names:
             if name.endswith(".index") and int(name[:-6]) not in bases:
@@ -167,6 +173,7 @@ class Partition:
                 self.durable_offset = segment.base_offset
                 if segment is not self.active:
                     self._closed.insert(0, segment)
+        self.settled_offset = (self._closed or [self.active])[0].base_offset
 
     def _replay(self, segment: Segment, position: int, header: Header) -> None:
         """Takes note of a batch that is in the log, if the snapshot doesn't cover it."""
@@ -223,7 +230,7 @@ class Partition:
         for segment in self.segments:
             self._delete_files(segment)
         self.segments = [Segment(self._files, self.directory, offset, now_ms)]
-        self._closed, self.durable_offset = [], offset
+        self._closed, self.durable_offset, self.settled_offset = [], offset, offset
         self.producers, self._snapshot_offset = Producers(), offset
 
     def _load_start(self) -> int | None:
@@ -377,7 +384,7 @@ class Partition:
             return False
         return (
             active.size + header.size > self.config.segment_bytes
-            or now_ms - active.created_ms > self.config.segment_ms
+            or now_ms - active.created_ms > self.config.roll_ms
             or header.next_offset - active.base_offset > RELATIVE_OFFSETS_MAX
         )
 
@@ -425,9 +432,8 @@ class Partition:
             stores,
             self._since_checkpoint if checkpoint else 0,
             self._closed,
+            self.active.base_offset,
         )
-        if checkpoint:
-            self._snapshot_offset = self.end_offset
         self._closed = []
         self._names_changed = False
         self._syncing += 1
@@ -454,6 +460,8 @@ class Partition:
         self.durable_offset = max(self.durable_offset, task.end_offset)
         if task.stores and not task.is_store_put_off:
             self._since_checkpoint -= task.bytes_appended
+            self.settled_offset = max(self.settled_offset, task.settled_offset)
+            self._snapshot_offset = max(self._snapshot_offset, task.end_offset)
 
     def mend(self) -> bool:
         """Goes on after a sync that failed for want of room; False where that can't be.
@@ -484,7 +492,7 @@ class Partition:
 
     def rest(self) -> None:
         """Gives up the descriptors and maps of closed segments; the next read takes them again."""
-        if not self._syncing:
+        if not self._syncing and not self.compactor.is_busy:
             for segment in self.segments[:-1]:
                 if segment not in self._closed:
                     segment.file.rest()
@@ -652,7 +660,9 @@ class Partition:
                 segment.max_timestamp >= 0 and now_ms - segment.max_timestamp > config.retention_ms
             )
             too_large = 0 < segment.size <= excess and segment is not self.active
-            if segment.size == 0 or not (too_old or too_large):
+            if segment is self.active and segment.size == 0:
+                break
+            if not (too_old or too_large) or not config.deletes:
                 break
             excess -= segment.size
             keep_from = segment.next_offset
@@ -665,6 +675,8 @@ class Partition:
         """Removes segments that end at or before the start; readers keep the views that they
         hold.
         """
+        if self.compactor.is_busy:  # which ends soon, and then comes here again
+            return
         ends = [
             one.next_offset for one in self.segments[:-1] if one.next_offset <= self.start_offset
         ]
@@ -682,6 +694,10 @@ class Partition:
             snapshot = self.producers.snapshot(self.end_offset)
             self._files.store(f"{self.directory}/producers", snapshot)
             self._snapshot_offset = self.end_offset
+
+    def end_compaction(self) -> None:
+        """Catches up on what had to wait for the end of a compaction."""
+        self._delete_segments()
 
     def _delete_files(self, segment: Segment) -> None:
         self._files.delete(segment.index_path)

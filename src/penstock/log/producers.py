@@ -237,12 +237,11 @@ class Producers:
             for producer_id, known in self._known.items()
         ]
 
-    def last_batches(self) -> dict[int, int]:
-        """The base offset of the last batch of each producer."""
+    def last_batches(self) -> dict[int, tuple[int, int]]:
+        """Each producer's epoch, and the base offset of its last batch in it; -1 for none."""
         return {
-            one: known.batches[-1].base_offset
+            one: (known.batches[-1].base_offset if known.batches else -1, known.epoch)
             for one, known in self._known.items()
-            if known.batches
         }
 
     def snapshot(self, next_offset: int) -> bytes:

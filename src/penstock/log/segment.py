@@ -39,7 +39,14 @@ def segment_name(base_offset: int) -> str:
 class Segment:
     """One segment of a partition. Not thread-safe, save for `file.sync`."""
 
-    def __init__(self, files: LogFiles, directory: str, base_offset: int, created_ms: int) -> None:
+    def __init__(
+        self,
+        files: LogFiles,
+        directory: str,
+        base_offset: int,
+        created_ms: int,
+        suffix: str = "log",
+    ) -> None:
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.size = 0
@@ -48,13 +55,13 @@ class Segment:
         self.created_ms = created_ms
         self.index = SparseIndex()
         self.aborted = AbortedIndex()
-        self.path = f"{directory}/{segment_name(base_offset)}.log"
+        self.path = f"{directory}/{segment_name(base_offset)}.{suffix}"
         self.index_path = f"{directory}/{segment_name(base_offset)}.index"
         self.file: LogFile = files.open(self.path)
         self._files = files
         self._hints: dict[int, int] = {}
 
-    def recover(self, visit: Visit, visit_from: int) -> int:
+    def recover(self, visit: Visit, visit_from: int, gaps_upto: int = 0) -> int:
         """Finds the segment's end: trusts its checkpoint, scans and checks what follows, cuts the
         rest.
 
@@ -62,6 +69,7 @@ class Segment:
             visit: is called with each batch at or after offset `visit_from`, and with each that
                 is scanned.
             visit_from: the first offset of interest.
+            gaps_upto: up to this offset, compaction may have removed batches.
 
         Returns:
             How many bytes were cut off.
@@ -83,7 +91,7 @@ class Segment:
             for position, header in known:
                 if header.base_offset >= visit_from:
                     visit(self, position, header)
-        self._scan(on_disk, visit)
+        self._scan(on_disk, visit, gaps_upto)
         if self.size < on_disk:
             self.file.truncate(self.size)
         return on_disk - self.size
@@ -93,7 +101,7 @@ class Segment:
         self.trusted_bytes, self.max_timestamp = 0, NO_TIME
         self.aborted = AbortedIndex()
 
-    def _scan(self, on_disk: int, visit: Visit) -> None:
+    def _scan(self, on_disk: int, visit: Visit, gaps_upto: int) -> None:
         """Takes in whole, checked batches after `size`, and stops at the first that is not."""
         while self.size + HEADER_BYTES <= on_disk:
             chunk = self.file.read(self.size, min(SCAN_BYTES, on_disk - self.size))
@@ -102,7 +110,10 @@ class Segment:
                 chunk = self.file.read(self.size, first.size)
             taken = 0
             for position, header in batches.iterate(chunk):
-                if (header.base_offset, header.leader_epoch) != (self.next_offset, LEADER_EPOCH):
+                is_gap = self.next_offset < header.base_offset and header.next_offset <= gaps_upto
+                if header.leader_epoch != LEADER_EPOCH or not (
+                    header.base_offset == self.next_offset or is_gap
+                ):
                     return
                 if not batches.checksum_matches(chunk, position, header):
                     return
@@ -145,6 +156,17 @@ class Segment:
             if len(whole) != header.size or not batches.checksum_matches(whole, 0, header):
                 raise self._damaged(position)
             self.file.write(position, whole)
+
+    def extend(self, data: bytes) -> None:
+        """Writes whole batches whose offsets are as they should be.
+
+        Raises:
+            OSError: the disk is full or failed.
+        """
+        self.file.write(self.size, data)
+        for _, header in batches.iterate(data):
+            assert header.base_offset >= self.next_offset
+            self._take_in(header)
 
     def _undo(self, error: OSError) -> NoReturn:
         """Cuts what a failed write left behind; without that the next write simply covers it."""

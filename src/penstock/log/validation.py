@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.errors import CorruptError, LimitError
 from penstock.log.errors import AppendError, Refusal
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
@@ -37,6 +38,28 @@ class LogConfig:
     local_retention_bytes: int = -2  # -2: as the whole log's
     local_retention_ms: int = -2
     takes_dead_letters: bool = False
+    cleanup_policy: str = "delete"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = (1 << 63) - 1
+    delete_retention_ms: int = 24 * 3600 * 1000
+
+    @property
+    def compacts(self) -> bool:
+        """Whether only the last record of each key is kept."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whether retention removes old segments."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def roll_ms(self) -> int:
+        """The age at which a new segment is begun; what must be compacted must be closed before."""
+        return (
+            min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
+        )
 
 
 def validate(batch: Buffer, config: LogConfig, now_ms: int) -> Header:
@@ -75,7 +98,21 @@ def validate(batch: Buffer, config: LogConfig, now_ms: int) -> Header:
     if not batches.checksum_matches(batch, 0, header):
         raise AppendError(Refusal.CORRUPT_MESSAGE, "expected the batch's checksum to match")
     _validate_content(header, config, now_ms)
+    if config.compacts:
+        _validate_keys(batch, header)
     return header
+
+
+def _validate_keys(batch: Buffer, header: Header) -> None:
+    """A record without a key can't be found again by its key, so a compacted log takes none."""
+    try:
+        is_keyed = batches.all_have_keys(batch, 0, header)
+    except (CorruptError, LimitError) as error:
+        raise AppendError(Refusal.CORRUPT_MESSAGE, str(error)) from error
+    if not is_keyed:
+        raise AppendError(
+            Refusal.INVALID_RECORD, "expected a key in each record of a compacted topic, found null"
+        )
 
 
 def _validate_content(header: Header, config: LogConfig, now_ms: int) -> None:

@@ -7,7 +7,7 @@ batch.
         12      4  partition leader epoch      the broker's to write; outside the checksum
         16      1  magic                       2
         17      4  CRC-32C                     of everything from byte 21 on
-        21      2  attributes                  0-2 codec, 3 append time, 4 transactional, 5 control
+        21      2  attributes                  0-2 codec, 3 append time, 4 transactional, 5 control, 6 horizon
         23      4  last offset delta
         27      8  base timestamp (ms)
         35      8  max timestamp (ms)
@@ -39,6 +39,7 @@ __all__ = [
     "Buffer",
     "Header",
     "Record",
+    "all_have_keys",
     "build",
     "checksum_matches",
     "iterate",
@@ -67,6 +68,7 @@ _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _TIME_TYPE_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
+_HORIZON_BIT: Final = 0x40
 
 
 class Header(NamedTuple):
@@ -126,6 +128,13 @@ class Header(NamedTuple):
     def is_control(self) -> bool:
         """Whether the batch holds a transaction's marker, not data."""
         return bool(self.attributes & _CONTROL_BIT)
+
+    @property
+    def horizon_ms(self) -> int | None:
+        """Until when compaction keeps the batch's tombstones or marker, once it has decided that
+        (KIP-534).
+        """
+        return self.base_timestamp if self.attributes & _HORIZON_BIT else None
 
     def fault(self) -> str | None:
         """What makes this header impossible; None if it may stand in a log."""
@@ -215,6 +224,35 @@ def record_times(buffer: Buffer, at: int, header: Header) -> Iterator[tuple[int,
             f"expected {header.record_count} records in the batch at offset {header.base_offset}, "
             "found that its bytes end early"
         ) from None
+
+
+def all_have_keys(buffer: Buffer, at: int, header: Header) -> bool:
+    """Whether no record of the batch at `at` has a null key.
+
+    Raises:
+        CorruptError: the records are not what the header says.
+        LimitError: they would take more than `DECOMPRESSED_BYTES_MAX`.
+    """
+    payload: Buffer = memoryview(buffer)[at + HEADER_BYTES : at + header.size]
+    if header.codec != "none":
+        payload = _decompress(header, memoryview(payload))
+    position = 0
+    try:
+        for _ in range(header.record_count):
+            length, body = _varint(payload, position)
+            _, field = _varint(payload, body + 1)
+            _, field = _varint(payload, field)
+            key_length, field = _varint(payload, field)
+            position = body + length
+            if not field + max(key_length, 0) < position <= len(payload):
+                raise CorruptError(f"expected a record within its batch, found length {length}")
+            if key_length < 0:
+                return False
+    except IndexError:
+        raise CorruptError(
+            f"expected {header.record_count} records in a batch, found that its bytes end early"
+        ) from None
+    return True
 
 
 def records(buffer: Buffer, at: int, header: Header) -> Iterator[Record]:

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.config import BrokerConfig
+from penstock.broker.server import Broker
+from penstock.broker.settings import log_config
+from penstock.log.partition import Partition
+from penstock.wire import batches, columns
+
+SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "4096",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+KEYS = 50
+PATIENCE_S = 60.0
+
+
+def write(log: Partition, n: int) -> None:
+    """Appends a batch with the n-th value of one key."""
+    now_ms = time.time_ns() // 1_000_000
+    one = batches.build([(b"key%d" % (n % KEYS), b"value %d" % n)], timestamps_ms=[now_ms])
+    log.append(one, now_ms)
+
+
+def latest(log: Partition) -> tuple[dict[bytes, bytes], int]:
+    """Each key's last value as a reader finds it, and how many records it read."""
+    found: dict[bytes, bytes] = {}
+    count, offset = 0, log.start_offset
+    while data := log.read(offset, 1 << 16):
+        records = columns.decode(data)
+        count += len(records)
+        found |= dict(zip(records.keys().to_pylist(), records.values().to_pylist(), strict=True))
+        offset = records.next_offset
+    return found, count
+
+
+async def cleaned_while_written(config: BrokerConfig) -> Partition:
+    """Writes to a compacted topic for as long as it takes to compact most of it."""
+    broker = Broker(config)
+    await broker.start()
+    try:
+        log = broker.topics.create("table", 1, SETTINGS).partitions[0].log
+        deadline, n, count = time.monotonic() + PATIENCE_S, 0, 0
+        while log.compactor.passes < 3 or count >= n / 2:
+            assert time.monotonic() < deadline, (n, log.compactor.passes)
+            for _ in range(20):
+                write(log, n)
+                n += 1
+            await broker.flusher.make_durable([log])
+            await asyncio.sleep(0.02)
+            values, count = latest(log)
+            recent = range(max(n - KEYS, 0), n)
+            assert values == {b"key%d" % (m % KEYS): b"value %d" % m for m in recent}
+        broker.topics.withdraw(broker.topics.create("other", 1, SETTINGS))
+    finally:
+        await broker.stop()
+    log.check()
+    return log
+
+
+def test_compaction_in_the_background(tmp_path: Path) -> None:
+    """While a table is written and read, old values go; every reader finds each key's last one."""
+    config = BrokerConfig(
+        tmp_path, listen="127.0.0.1:0", cleaner_interval_ms=20, flush_interval_ms=50
+    )
+    log = asyncio.run(cleaned_while_written(config))
+    again = Partition(log._files, log.directory, log.config, 0)
+    again.check()
+    assert latest(again) == latest(log)
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete"])
+def test_policies(policy: str) -> None:
+    """The policy says whether a log is compacted, and whether retention removes segments."""
+    config = log_config({"cleanup.policy": policy})
+    assert config.compacts == ("compact" in policy)
+    assert config.deletes == ("delete" in policy)
