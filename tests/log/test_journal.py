@@ -12,7 +12,9 @@ from penstock.log.memory import MemoryFiles
 
 
 @given(
-    steps=st.lists(st.binary(max_size=30) | st.sampled_from(["sync", "crash"]), max_size=30),
+    steps=st.lists(
+        st.binary(min_size=1, max_size=30) | st.sampled_from(["sync", "crash"]), max_size=30
+    ),
     seed=st.integers(0, 1000),
 )
 def test_journal_keeps_what_is_durable(steps: list[bytes | str], seed: int) -> None:

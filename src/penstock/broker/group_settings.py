@@ -1,16 +1,16 @@
 """Settings of single groups (Kafka's resource type GROUP): names, defaults and meaning as in Kafka.
 
-DATA/groups/settings.json       {group: {name: value}}, only what was set
+DATA/groups/settings.json       {"groups": {group: {name: value}}}, what was set
 """
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Final
 
 from penstock.broker.settings import BOOLEAN, FLAG, INT, STRING, Setting, SettingError
 from penstock.errors import LimitError
+from penstock.log import documents
 from penstock.log.files import LogFiles
 
 __all__ = ["GROUP_SETTINGS", "GroupSettings", "reset_of", "validate_group"]
@@ -204,7 +204,9 @@ class GroupSettings:
     def __init__(self, files: LogFiles) -> None:
         self._files = files
         content = files.load("groups/settings.json")
-        self._groups: dict[str, dict[str, str]] = json.loads(content) if content else {}
+        self._groups: dict[str, dict[str, str]] = (
+            documents.load(content, "groups/settings.json")["groups"] if content else {}
+        )
 
     def of(self, group_id: str) -> dict[str, str]:
         """What was set for a group; don't change it."""
@@ -240,5 +242,5 @@ class GroupSettings:
             changed.pop(group_id)
         if len(changed) > GROUPS_MAX:
             raise LimitError(f"expected at most {GROUPS_MAX} groups with settings; reset some")
-        self._files.store("groups/settings.json", json.dumps(changed).encode())
+        self._files.store("groups/settings.json", documents.dump({"groups": changed}))
         self._groups = changed

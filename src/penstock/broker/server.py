@@ -9,7 +9,6 @@ import contextlib
 import errno
 import fcntl
 import inspect
-import json
 import logging
 import os
 import resource
@@ -52,6 +51,7 @@ from penstock.broker.stats import Stats
 from penstock.broker.topic_patterns import matching
 from penstock.broker.topics import Topic, Topics
 from penstock.errors import ProtocolError, SetupError
+from penstock.log import documents
 from penstock.log.errors import StorageError
 from penstock.log.files import LocalFiles
 from penstock.wire import messages
@@ -205,11 +205,12 @@ class Broker:
         content = self._files.load("cluster.json")
         if content is None:
             self.cluster_id = uuid.uuid4().hex[:22]
-            self._files.store("cluster.json", json.dumps({"id": self.cluster_id}).encode())
+            self._files.store("cluster.json", documents.dump({"id": self.cluster_id}))
         else:
-            self.cluster_id = json.loads(content)["id"]
+            self.cluster_id = str(documents.load(content, "cluster.json").get("id"))
         ids = self._files.load("producer_ids.json")
-        self._next_producer_id = self._producer_ids_end = json.loads(ids)["next"] if ids else 0
+        reserved = documents.load(ids, "producer_ids.json") if ids is not None else {"next": 0}
+        self._next_producer_id = self._producer_ids_end = int(reserved["next"])
         self.guard = Guard(self.config)
         self.topics = Topics(self._files, self.clock_ms)
         self.group_offsets = GroupOffsets(self._files)
@@ -514,7 +515,7 @@ class Broker:
         """An id that was never given out before."""
         if self._next_producer_id >= self._producer_ids_end:
             end = self._next_producer_id + PRODUCER_ID_BLOCK
-            self._files.store("producer_ids.json", json.dumps({"next": end}).encode())
+            self._files.store("producer_ids.json", documents.dump({"next": end}))
             self._producer_ids_end = end
         self._next_producer_id += 1
         return self._next_producer_id - 1

@@ -10,17 +10,17 @@ Every change is on disk before it is visible.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from penstock.broker.config import PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPICS_MAX
 from penstock.broker.settings import log_config
 from penstock.errors import LimitError, SetupError
+from penstock.log import documents
 from penstock.log.errors import StorageError
 from penstock.log.files import LogFiles
 from penstock.log.partition import Partition
@@ -135,7 +135,7 @@ class Topics:
             self._discard_unfinished(name)
             return
         try:
-            described: dict[str, Any] = json.loads(content)
+            described = documents.load(content, path)
             assert described["format"] == _FORMAT
             topic_id = uuid.UUID(described["id"])
             settings = dict(described["settings"])
@@ -271,7 +271,7 @@ class Topics:
             "partitions": len(topic.partitions),
             "settings": topic.settings,
         }
-        self._files.store(f"topics/{topic.name}/topic.json", json.dumps(described).encode())
+        self._files.store(f"topics/{topic.name}/topic.json", documents.dump(described))
         self._files.sync_directory("topics")
 
     def close(self) -> None:

@@ -3,12 +3,14 @@ memory.
 
     record = length (u32, big-endian), CRC-32C of the body (u32), body
 
-Recovery keeps the records up to the first torn one. `rewrite` replaces the file by one that holds
-only what is still of use.
+Recovery keeps the whole records up to the first torn one, which it cuts off with all that follows. A
+record in the middle that was changed (its checksum is wrong, a whole record follows) is left out.
+Either is told. `rewrite` replaces the file by one that holds only what is still of use.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -23,6 +25,7 @@ __all__ = ["Journal"]
 RECORD_BYTES_MAX: Final = 64 << 20
 """Largest record: what a request may carry; a greater length is damage."""
 _HEAD = struct.Struct(">II")
+_log = logging.getLogger(__name__)
 
 
 class _Sync:
@@ -43,32 +46,60 @@ class Journal:
         self._files = files
         self._path = path
         self._file = files.open(path)
-        self.size = sum(_HEAD.size + len(body) for body in self._scan())
-        self._file.truncate(self.size)
+        self.size = self.cut_bytes = 0
+        self._recover()
         self._durable = self.size
 
-    def _scan(self) -> Iterator[bytes]:
-        at, end = 0, self._file.size()
-        while at + _HEAD.size <= end:
-            size, crc = _HEAD.unpack(self._file.read(at, _HEAD.size))
-            if size > min(RECORD_BYTES_MAX, end - at - _HEAD.size):
+    def _recover(self) -> None:
+        """Finds the end; counts and tells what is left out."""
+        on_disk, kept = self._file.size(), 0
+        for body, end in self._scan(on_disk):
+            kept += _HEAD.size + len(body)
+            self.size = end
+        self.cut_bytes = on_disk - kept
+        if self.cut_bytes:
+            _log.warning(
+                "%s: expected whole records, found %d bytes that aren't; they are left out",
+                self._path,
+                self.cut_bytes,
+            )
+        if self.size < on_disk:
+            self._file.truncate(self.size)
+
+    def _body_at(self, at: int, end: int) -> tuple[bytes | None, int]:
+        """The body of the record at `at` (None: its checksum is wrong) and where the next one is;
+        -1 where there can't be one.
+        """
+        if at + _HEAD.size > end:
+            return None, -1
+        size, crc = _HEAD.unpack(self._file.read(at, _HEAD.size))
+        if not 0 < size <= min(RECORD_BYTES_MAX, end - at - _HEAD.size):
+            return None, -1  # zeros are no record: a torn write leaves them
+        body = bytes(self._file.read(at + _HEAD.size, size))
+        return (body if crc32c(body) == crc else None), at + _HEAD.size + size
+
+    def _scan(self, end: int) -> Iterator[tuple[bytes, int]]:
+        """Body and end of each whole record."""
+        at = 0
+        while True:
+            body, following = self._body_at(at, end)
+            if following < 0 or (body is None and self._body_at(following, end)[0] is None):
                 return
-            body = bytes(self._file.read(at + _HEAD.size, size))
-            if crc32c(body) != crc:
-                return
-            yield body
-            at += _HEAD.size + size
+            if body is not None:
+                yield body, following
+            at = following
 
     def __iter__(self) -> Iterator[bytes]:
         """Every record's body, in order."""
-        return self._scan()
+        return (body for body, _ in self._scan(self.size))
 
     def append(self, body: bytes) -> None:
-        """Appends a record; durable after the next sync.
+        """Appends a record of at least one byte; durable after the next sync.
 
         Raises:
             StorageError: the disk is full or failed; the journal is unchanged.
         """
+        assert body
         if self.failure is not None:
             raise StorageError(self.failure)
         record = _HEAD.pack(len(body), crc32c(body)) + body
