@@ -29,6 +29,7 @@ _COMMANDS: Final = {
     "queue": ("penstock.cli.queue", "queue", "Put jobs into queues, and work on them."),
     "broker": ("penstock.cli.broker", "broker", "Run the log's server alone."),
     "ui": ("penstock.cli.ui", "ui", "Serve the live page of a pipeline that runs elsewhere."),
+    "doctor": ("penstock.cli.doctor", "doctor", "Check and explain a data directory."),
     "version": ("penstock.cli.version", "version", "Print versions."),
 }
 

@@ -20,7 +20,7 @@ from crc32c import crc32c
 from penstock.log.errors import StorageError
 from penstock.log.files import LogFile, LogFiles, is_want_of_room
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "records_in"]
 
 RECORD_BYTES_MAX: Final = 64 << 20
 """Largest record: what a request may carry; a greater length is damage."""
@@ -169,13 +169,22 @@ class Journal:
         self._file.close()
 
 
-def _is_whole(data: bytes) -> bool:
-    """Whether these bytes are whole records."""
+def records_in(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """The whole records at the start of a journal's bytes, each with where it ends."""
     at = 0
     while at + _HEAD.size <= len(data):
         size, crc = _HEAD.unpack_from(data, at)
         at += _HEAD.size
-        if size > len(data) - at or crc32c(data[at : at + size]) != crc:
-            return False
+        body = data[at : at + size]
+        if len(body) != size or crc32c(body) != crc:
+            return
         at += size
-    return at == len(data)
+        yield body, at
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether these bytes are whole records."""
+    end = 0
+    for _, after in records_in(data):
+        end = after
+    return end == len(data)
