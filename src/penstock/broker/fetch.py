@@ -19,9 +19,10 @@ from penstock.broker.produce import read_count, read_text, skip_tags, text_of
 from penstock.broker.topics import Hosted, Topic
 from penstock.errors import ProtocolError
 from penstock.log.errors import OffsetRangeError, StorageError
+from penstock.log.markers import Aborted
 from penstock.log.partition import LEADER_EPOCH
 from penstock.log.tier import NotLoadedError
-from penstock.wire.batches import Buffer
+from penstock.wire.batches import Buffer, iterate
 from penstock.wire.kafka import ErrorCode
 from penstock.wire.messages import write_unsigned_varint
 
@@ -33,10 +34,14 @@ __all__ = ["FLEXIBLE_FROM", "parse", "serve"]
 
 FLEXIBLE_FROM: Final = 12
 TOPIC_IDS_FROM: Final = 13
+READ_COMMITTED: Final = 1
+ABORTED_UNFILTERED_MAX: Final = 100
+"""Aborted transactions that an answer may name though they begin after its records."""
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _HEAD = struct.Struct(">iiib")
 _ANSWER = struct.Struct(">ihqq")
+_ABORTED = struct.Struct(">qq")
 
 
 @dataclass(slots=True)
@@ -58,8 +63,8 @@ class Request:
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
-    session_id: int = 0
     is_committed: bool = False
+    session_id: int = 0
     topics: list[tuple[bytes, list[Wanted]]] = field(default_factory=list)
 
 
@@ -70,7 +75,7 @@ def parse(frame: memoryview, at: int, version: int) -> Request:
         at += 4  # replica id
     max_wait_ms, min_bytes, max_bytes, isolation = _HEAD.unpack_from(frame, at)
     at += _HEAD.size
-    request = Request(max_wait_ms, min_bytes, max_bytes, is_committed=isolation == 1)
+    request = Request(max_wait_ms, min_bytes, max_bytes, isolation == READ_COMMITTED)
     if version >= 7:
         request.session_id = _INT32.unpack_from(frame, at)[0]
         at += 8
@@ -189,11 +194,12 @@ def _has_enough(request: Request) -> bool:
             log = wanted.hosted.log
             if not log.start_offset <= wanted.offset <= log.end_offset:
                 return True
-            if wanted.offset < log.end_offset:
+            end = log.last_stable_offset if request.is_committed else log.end_offset
+            if wanted.offset < end:
                 if request.min_bytes <= 1:
                     return True
                 try:
-                    found += log.bytes_from(wanted.offset)
+                    found += log.bytes_from(wanted.offset) - log.bytes_from(end)
                 except StorageError:
                     return True
     return found >= request.min_bytes
@@ -278,8 +284,9 @@ def _render(request: Request, corr: int, version: int) -> list[Buffer]:
         out += name
         _write_count(out, len(wanted_parts), flexible=flexible)
         for wanted in wanted_parts:
-            data = _read(wanted, left, at_least_one=is_first)
-            _write_partition(out, wanted, len(data), version, is_committed=request.is_committed)
+            data = _read(wanted, left, at_least_one=is_first, is_committed=request.is_committed)
+            aborted = _aborted(wanted, data, is_committed=request.is_committed)
+            _write_partition(out, wanted, len(data), aborted, version)
             if data:
                 is_first = False
                 left -= len(data)
@@ -300,18 +307,20 @@ def _render(request: Request, corr: int, version: int) -> list[Buffer]:
     return parts
 
 
-def _read(wanted: Wanted, left: int, *, at_least_one: bool) -> Buffer:
+def _read(wanted: Wanted, left: int, *, at_least_one: bool, is_committed: bool) -> Buffer:
     """The partition's next bytes; an error becomes the partition's code."""
     if wanted.hosted is None or wanted.code:
         return b""
+    log = wanted.hosted.log
     try:
-        wanted.hosted.log.check_offset(wanted.offset)
+        log.check_offset(wanted.offset)
         if left <= 0 and not at_least_one:
             return b""
         limit = max(min(left, wanted.bytes_max), 0)
-        if wanted.offset < wanted.hosted.log.local_start_offset:
+        if wanted.offset < log.local_start_offset:
             limit = min(limit, tier_fetch.READ_BYTES_MAX)
-        return wanted.hosted.log.read(wanted.offset, limit, at_least_one=at_least_one)
+        upto = log.last_stable_offset if is_committed else None
+        return log.read(wanted.offset, limit, at_least_one=at_least_one, upto=upto)
     except OffsetRangeError:
         wanted.code = ErrorCode.offset_out_of_range
     except NotLoadedError:  # it is on its way from object storage: the client asks again
@@ -321,20 +330,38 @@ def _read(wanted: Wanted, left: int, *, at_least_one: bool) -> Buffer:
     return b""
 
 
+def _aborted(wanted: Wanted, data: Buffer, *, is_committed: bool) -> list[Aborted] | None:
+    """The aborted transactions of which `data` may hold records; None for those who don't ask."""
+    if wanted.hosted is None:
+        return []
+    if wanted.code or not is_committed:
+        return None
+    if not data:
+        return []
+    log = wanted.hosted.log
+    found = log.aborted(wanted.offset, log.last_stable_offset)
+    if len(found) > ABORTED_UNFILTERED_MAX:  # only then is it worth finding out where `data` ends
+        end = max((header.next_offset for _, header in iterate(data)), default=wanted.offset)
+        found = [one for one in found if one.first_offset < end]
+    return found
+
+
 def _write_partition(
-    out: bytearray, wanted: Wanted, size: int, version: int, *, is_committed: bool
+    out: bytearray, wanted: Wanted, size: int, aborted: list[Aborted] | None, version: int
 ) -> None:
     flexible = version >= FLEXIBLE_FROM
-    end = start = -1
+    end = stable = start = -1
     if wanted.hosted is not None and not wanted.code:
-        end, start = wanted.hosted.log.end_offset, wanted.hosted.log.start_offset
-    out += _ANSWER.pack(wanted.index, wanted.code, end, end)  # high watermark, last stable offset
+        log = wanted.hosted.log
+        end, stable, start = log.end_offset, log.last_stable_offset, log.start_offset
+    out += _ANSWER.pack(wanted.index, wanted.code, end, stable)
     if version >= 5:
         out += _INT64.pack(start)
-    if wanted.hosted is None or (is_committed and not wanted.code):
-        _write_count(out, 0, flexible=flexible)  # aborted transactions: an empty list
-    else:
-        out += b"\0" if flexible else b"\xff\xff\xff\xff"  # null
+    _write_count(out, -1 if aborted is None else len(aborted), flexible=flexible)
+    for one in aborted or ():
+        out += _ABORTED.pack(one.producer_id, one.first_offset)
+        if flexible:
+            out.append(0)
     if version >= 11:
         out += b"\xff\xff\xff\xff"  # preferred read replica
     _write_count(out, size, flexible=flexible)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
-__all__ = ["Flusher"]
+__all__ = ["Durable", "Flusher"]
 
 THREADS: Final = 4
 """Syncs that run at once: the file system merges the journal commits of concurrent ones."""

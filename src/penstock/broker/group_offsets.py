@@ -2,19 +2,26 @@
 
 DATA/groups/offsets.journal     one JSON record per commit,
     [group, time, [[topic, partition, offset, epoch, metadata], ...]], or what is forgotten,
-    [group, null, [[topic, partition], ...]]
+    [group, null, [[topic, partition], ...]], or what a transaction is about to commit,
+    [null, serial, producer id, epoch, group, time, [[topic, partition, offset, ...], ...]], or how it
+    ended, [null, serial, committed?]
+
+Offsets of a transaction are *staged* until its outcome is known. They are there for nobody but
+those who ask whether an offset is stable. An ordinary commit that comes after them supersedes them,
+as it would have if the transaction had ended before it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from penstock.log.files import LogFiles
 from penstock.log.journal import Journal
 
-__all__ = ["METADATA_CHARACTERS_MAX", "Committed", "GroupOffsets"]
+__all__ = ["METADATA_CHARACTERS_MAX", "Committed", "GroupOffsets", "Staged"]
 
 METADATA_CHARACTERS_MAX: Final = 4096
 """Longest metadata of a commit, Kafka's offset.metadata.max.bytes."""
@@ -37,44 +44,96 @@ class Committed(NamedTuple):
     commit_ms: int
 
 
+@dataclass(slots=True)
+class Staged:
+    """What a transaction is about to commit, by group.
+
+    Attributes:
+        producer_id: of the transaction's producer.
+        epoch: its epoch.
+        groups: offsets by group, topic and partition.
+    """
+
+    producer_id: int
+    epoch: int
+    groups: dict[str, dict[Key, Committed]] = field(default_factory=dict)
+
+
 class GroupOffsets:
     """All groups' committed offsets."""
 
     def __init__(self, files: LogFiles) -> None:
         self._groups: dict[str, dict[Key, Committed]] = {}
+        self.staged: dict[int, Staged] = {}
+        self._staged_of: dict[str, set[int]] = {}
         self.journal = Journal(files, "groups/offsets.journal")
         for body in self.journal:
             self._apply(body)
         self.compact()
 
     def _apply(self, body: bytes) -> None:
-        group, commit_ms, entries = json.loads(body)
+        group, *rest = json.loads(body)
+        if group is None:
+            self._apply_staged(*rest)
+            return
+        commit_ms, entries = rest
         table = self._groups.setdefault(group, {})
-        for topic, partition, *rest in entries:
+        for topic, partition, *one in entries:
             if commit_ms is None:
                 table.pop((topic, partition), None)
             else:
-                offset, epoch, metadata = rest
+                offset, epoch, metadata = one
                 table[topic, partition] = Committed(offset, epoch, metadata, commit_ms)
         if not table:
             del self._groups[group]
+        for serial in self._staged_of.get(group, ()):
+            staged = self.staged[serial].groups[group]
+            for topic, partition, *_ in entries:
+                staged.pop((topic, partition), None)
+
+    def _apply_staged(self, serial: int, *rest: Any) -> None:
+        if len(rest) == 1:
+            ended = self.staged.pop(serial)
+            for group, offsets in ended.groups.items():
+                self._staged_of[group].discard(serial)
+                if not self._staged_of[group]:
+                    del self._staged_of[group]
+                if rest[0] and offsets:
+                    self._groups.setdefault(group, {}).update(offsets)
+            return
+        producer_id, producer_epoch, group, commit_ms, entries = rest
+        staged = self.staged.setdefault(serial, Staged(producer_id, producer_epoch))
+        self._staged_of.setdefault(group, set()).add(serial)
+        table = staged.groups.setdefault(group, {})
+        for topic, partition, offset, epoch, metadata in entries:
+            table[topic, partition] = Committed(offset, epoch, metadata, commit_ms)
 
     def _write(self, group: str, commit_ms: int | None, entries: list[list[object]]) -> None:
-        body = json.dumps([group, commit_ms, entries], separators=(",", ":")).encode()
+        self._append(group, commit_ms, entries)
+
+    def _append(self, *record: object) -> None:
+        body = _body(*record)
         self.journal.append(body)
         self._apply(body)
 
     def compact(self) -> None:
         """Rewrites the journal if most of it is obsolete. No sync may be under way."""
-        live = sum(len(table) for table in self._groups.values()) * ENTRY_BYTES
+        tables = [*self._groups.values()]
+        tables += [table for one in self.staged.values() for table in one.groups.values()]
+        live = sum(map(len, tables)) * ENTRY_BYTES
         if self.journal.size > max(REWRITE_BYTES_MIN, 2 * live):
             self.journal.rewrite(self._bodies())
 
     def _bodies(self) -> Iterator[bytes]:
         for group, table in self._groups.items():
-            for (topic, partition), one in table.items():
-                entry = [topic, partition, one.offset, one.leader_epoch, one.metadata]
-                yield json.dumps([group, one.commit_ms, [entry]], separators=(",", ":")).encode()
+            for key, one in table.items():
+                yield _body(group, one.commit_ms, [_entry(key, one)])
+        for serial, staged in self.staged.items():
+            for group, table in staged.groups.items():
+                yield _body(None, serial, staged.producer_id, staged.epoch, group, 0, [])
+                for key, one in table.items():
+                    who = staged.producer_id, staged.epoch
+                    yield _body(None, serial, *who, group, one.commit_ms, [_entry(key, one)])
 
     def commit(self, group: str, offsets: dict[Key, Committed], now_ms: int) -> None:
         """Stores offsets; durable after the journal's next sync.
@@ -82,12 +141,48 @@ class GroupOffsets:
         Raises:
             StorageError: the disk is full or failed; nothing is changed.
         """
-        entries: list[list[object]] = [
-            [topic, partition, one.offset, one.leader_epoch, one.metadata]
-            for (topic, partition), one in offsets.items()
-        ]
-        if entries:
-            self._write(group, now_ms, entries)
+        if offsets:
+            self._write(group, now_ms, [_entry(key, one) for key, one in offsets.items()])
+
+    def stage(
+        self,
+        serial: int,
+        producer: tuple[int, int],
+        group: str,
+        offsets: dict[Key, Committed],
+        now_ms: int,
+    ) -> None:
+        """Stores offsets that a transaction is about to commit; durable after the journal's next
+        sync.
+
+        Args:
+            serial: the transaction's number.
+            producer: its producer's id and epoch.
+            group: whose offsets they are.
+            offsets: by topic and partition.
+            now_ms: the time.
+
+        Raises:
+            StorageError: the disk is full or failed; nothing is changed.
+        """
+        if offsets:
+            entries = [_entry(key, one) for key, one in offsets.items()]
+            self._append(None, serial, *producer, group, now_ms, entries)
+
+    def finish(self, serial: int, *, commit: bool) -> None:
+        """Commits what a transaction has staged, or drops it; nothing happens where it is done.
+
+        Raises:
+            StorageError: the disk is full or failed; nothing is changed.
+        """
+        if serial in self.staged:
+            self._append(None, serial, commit)
+
+    def is_stable(self, group: str, key: Key) -> bool:
+        """Whether no open transaction is about to commit that offset."""
+        return not any(
+            key in self.staged[serial].groups[group] for serial in self._staged_of.get(group, ())
+        )
 
     def of(self, group: str) -> dict[Key, Committed]:
         """A group's offsets by topic and partition; don't change it."""
@@ -99,16 +194,17 @@ class GroupOffsets:
 
     def forget(self, group: str, keys: Collection[Key]) -> None:
         """Removes some of a group's offsets."""
-        known = [
-            [topic, partition] for topic, partition in keys if (topic, partition) in self.of(group)
-        ]
+        known = [key for key in keys if key in self.of(group) or not self.is_stable(group, key)]
         if known:
             self._write(group, None, [list(one) for one in known])
 
     def forget_topic(self, topic: str) -> None:
         """Removes a deleted topic's offsets from all groups."""
-        for group in list(self._groups):
-            self.forget(group, [key for key in self.of(group) if key[0] == topic])
+        for group in {*self._groups, *self._staged_of}:
+            keys = set(self.of(group))
+            for serial in self._staged_of.get(group, ()):
+                keys.update(self.staged[serial].groups[group])
+            self.forget(group, [key for key in keys if key[0] == topic])
 
     def expire(self, active: Collection[str], now_ms: int) -> None:
         """Removes offsets that are too old, of groups that have no members."""
@@ -117,3 +213,11 @@ class GroupOffsets:
                 key for key, one in self.of(group).items() if now_ms - one.commit_ms > RETENTION_MS
             ]
             self.forget(group, old)
+
+
+def _entry(key: Key, one: Committed) -> list[object]:
+    return [*key, one.offset, one.leader_epoch, one.metadata]
+
+
+def _body(*record: object) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode()

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.connection import Connection, Slot
 from penstock.broker.topics import Hosted, Topic
+from penstock.broker.transactions import Place
 from penstock.errors import ProtocolError
 from penstock.log.errors import AppendError, StorageError
-from penstock.wire.batches import Buffer
+from penstock.wire.batches import HEADER_BYTES, Buffer
 from penstock.wire.kafka import ErrorCode
 from penstock.wire.messages import ELEMENTS_MAX, read_unsigned_varint, write_unsigned_varint
 
@@ -30,8 +31,15 @@ TOPIC_IDS_FROM: Final = 13
 ZSTD_FROM: Final = 7
 """Clients of older versions may not know zstd (KIP-110)."""
 ZSTD: Final = 4
-CODEC_AT: Final = 22
+ATTRIBUTES_AT: Final = 22
 """Where a batch has its attributes' lower byte."""
+JOINS_FROM: Final = 12
+"""Version from which on a batch makes its partition part of the transaction (KIP-890)."""
+ABORTABLE_FROM: Final = 11
+"""Version from which on producers know that they may abort and go on (KIP-890)."""
+_TRANSACTIONAL_BIT: Final = 0x10
+_PRODUCER_AT: Final = 43
+_PRODUCER = struct.Struct(">qh")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
@@ -108,10 +116,11 @@ def text_of(encoded: bytes, *, flexible: bool) -> str:
     return encoded[begin:].decode()
 
 
-def parse(frame: memoryview, at: int, version: int) -> tuple[int, Request]:
-    """The request's acks and partitions. The records are views of `frame`."""
+def parse(frame: memoryview, at: int, version: int) -> tuple[int, str | None, Request]:
+    """The request's acks, transactional id and partitions. The records are views of `frame`."""
     flexible = version >= FLEXIBLE_FROM
-    _, at = read_text(frame, at, flexible=flexible)  # transactional id
+    encoded, at = read_text(frame, at, flexible=flexible)
+    transactional_id = None if encoded is None else text_of(encoded, flexible=flexible)
     acks = _INT16.unpack_from(frame, at)[0]
     count, at = read_count(frame, at + 6, flexible=flexible)
     request: Request = []
@@ -137,7 +146,7 @@ def parse(frame: memoryview, at: int, version: int) -> tuple[int, Request]:
             at = skip_tags(frame, at)
     if flexible:
         skip_tags(frame, at)
-    return acks, request
+    return acks, transactional_id, request
 
 
 def _parse_part(frame: memoryview, at: int, *, flexible: bool) -> tuple[Part, int]:
@@ -208,7 +217,7 @@ def serve(
     broker: Broker, connection: Connection, frame: memoryview, at: int, version: int, corr: int
 ) -> None:
     """Appends; answers at once (acks=1), once durable (acks=all), or not at all (acks=0)."""
-    acks, request = parse(frame, at, version)
+    acks, transactional_id, request = parse(frame, at, version)
     slot = connection.slot()
     touched: list[Hosted] = []
     for name, parts in request:
@@ -217,7 +226,7 @@ def serve(
             if acks not in {-1, 0, 1}:
                 part.code = ErrorCode.invalid_required_acks
                 continue
-            _append(broker, topic, part, version)
+            _append(broker, topic, part, version, transactional_id)
             if part.hosted is not None:
                 touched.append(part.hosted)
     if acks == 0:
@@ -260,10 +269,41 @@ def _topic(broker: Broker, name: bytes, version: int) -> Topic | None:
 
 
 def _is_zstd(records: memoryview) -> bool:
-    return len(records) > CODEC_AT and records[CODEC_AT] & 7 == ZSTD
+    return len(records) > ATTRIBUTES_AT and records[ATTRIBUTES_AT] & 7 == ZSTD
 
 
-def _append(broker: Broker, topic: Topic | None, part: Part, version: int) -> None:
+def _transaction_fault(
+    broker: Broker, records: memoryview, place: Place, version: int, transactional_id: str | None
+) -> ErrorCode | None:
+    """Why a transactional batch is not part of its producer's transaction; None if it is.
+
+    Newer producers make the partition part of it with their first batch (KIP-890).
+    """
+    if transactional_id is None:
+        return ErrorCode.transactional_id_authorization_failed
+    who = transactional_id, *_PRODUCER.unpack_from(records, _PRODUCER_AT)
+    machine = broker.transactions.machine
+    if version >= JOINS_FROM:
+        answer = machine.add(broker.clock_ms(), *who, places=(place,))
+        fault: ErrorCode | None = answer.code or None
+        if answer.change is not None:
+            broker.transactions.apply(answer.change)
+    else:
+        fault = machine.fault_of(*who, place=place)
+    match fault:
+        case ErrorCode.producer_fenced:
+            return ErrorCode.invalid_producer_epoch
+        case ErrorCode.concurrent_transactions if version < JOINS_FROM:
+            return ErrorCode.not_enough_replicas  # what older producers know to try again after
+        case ErrorCode.invalid_txn_state if version >= ABORTABLE_FROM:
+            return ErrorCode.transaction_abortable
+        case _:
+            return fault
+
+
+def _append(
+    broker: Broker, topic: Topic | None, part: Part, version: int, transactional_id: str | None
+) -> None:
     hosted = topic.partition(part.index) if topic is not None else None
     records, part.records = part.records, None
     if hosted is None:
@@ -281,6 +321,15 @@ def _append(broker: Broker, topic: Topic | None, part: Part, version: int) -> No
     try:
         if broker.room.is_full:
             raise StorageError(broker.room.message)
+        if len(records) >= HEADER_BYTES and records[ATTRIBUTES_AT] & _TRANSACTIONAL_BIT:
+            place = hosted.topic.name, hosted.index
+            fault = _transaction_fault(broker, records, place, version, transactional_id)
+            if fault is not None:
+                part.code = fault
+                part.message = (
+                    f"expected a partition of the producer's transaction, found {fault.name}"
+                )
+                return
         appended = hosted.log.append(records, broker.clock_ms())
         broker.room.take(len(records))
     except AppendError as error:

@@ -30,6 +30,7 @@ from penstock.broker.config import (
 from penstock.broker.connection import Connection
 from penstock.broker.consumer_groups import ConsumerGroups
 from penstock.broker.consumer_members import Timing
+from penstock.broker.coordinator import Coordinator
 from penstock.broker.flusher import Flusher
 from penstock.broker.group_offsets import GroupOffsets
 from penstock.broker.group_registry import SHARE, GroupRegistry
@@ -126,6 +127,7 @@ class Broker:
         self.consumer_groups: ConsumerGroups
         self.group_store: GroupStore
         self.registry: GroupRegistry
+        self.transactions: Coordinator
         self.stats: Stats
         self.guard: Guard
 
@@ -165,6 +167,7 @@ class Broker:
         self.spawn(self._flush())
         self.spawn(self._retain())
         self.cleaner.start()
+        self.spawn(self.transactions.run())
 
     async def _take_lock(self) -> None:
         data = self.config.data
@@ -215,6 +218,15 @@ class Broker:
         self.topics = Topics(self._files, self.clock_ms)
         self.group_offsets = GroupOffsets(self._files)
         self._open_groups()
+        self.transactions = Coordinator(
+            self._files,
+            self.topics.hosted,
+            self.group_offsets,
+            self.next_producer_id,
+            self.flusher.make_durable,
+            self.clock_ms,
+        )
+        self.transactions.recover(self.topics.partitions())
         self.stats = Stats(self.topics, self.loop.time)
         self._open_tier()
         self.lag_watch = LagWatch(self.topics, self.group_offsets)
@@ -307,6 +319,7 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.cleaner.stop()
+        await self.transactions.finish()
         await self.flusher.settle()
         self.flusher.close()
         if self.tiering is not None:
@@ -317,6 +330,7 @@ class Broker:
             self.group_offsets.journal.close()
             self.group_store.journal.close()
             self.share.journal.close()
+            self.transactions.close()
         finally:
             self._release_lock()
 
@@ -388,12 +402,14 @@ class Broker:
                     self.group_offsets.compact()
                     self.group_store.compact()
                     self.share.compact()
+                    self.transactions.compact()
             except (OSError, StorageError) as error:
                 given_up = self.room.give_up_ballast()
                 _log.warning("retention was cut short: %s", error)
                 if given_up:
                     continue
             self.lag_watch.look(now_ms, {one.name: one.bytes_per_s for one in self.stats.topics()})
+            await self.transactions.expire()
 
     # -- requests ----------------------------------------------------------------------------------
 

@@ -111,6 +111,11 @@ class Topics:
         """The topic of that name."""
         return self._by_name.get(name)
 
+    def hosted(self, name: str, index: int) -> Hosted | None:
+        """A partition by its topic's name and its number."""
+        topic = self._by_name.get(name)
+        return topic.partition(index) if topic is not None else None
+
     def is_taken(self, name: str) -> bool:
         """Whether a topic of that name is there or not quite gone."""
         return name in self._by_name or name in self._leaving

@@ -19,6 +19,7 @@ from penstock.broker.handlers import (
     security,
     share,
     topic_admin,
+    transactions,
 )
 from penstock.broker.handlers.base import Api, Call, Fields
 
@@ -38,6 +39,7 @@ API_TABLE: dict[int, Api] = {
         producer_ids,
         share,
         security,
+        transactions,
     )
     for api in module.APIS
 }

@@ -15,9 +15,13 @@ __all__ = ["APIS", "NODE_ID"]
 
 NODE_ID: Final = 1
 """The only broker's id."""
-FEATURES: Final[dict[str, int]] = {"group.version": 1, "share.version": 1}
+FEATURES: Final[dict[str, int]] = {
+    "group.version": 1,
+    "share.version": 1,
+    "transaction.version": 2,
+}
 """Kafka's features, by level. group.version 1: the group protocol of KIP-848; share.version 1: share
-groups (KIP-932)."""
+groups (KIP-932); transaction.version 2: an epoch per transaction (KIP-890)."""
 ZERO_MINIMUM_FROM: Final = 4
 """Version of ApiVersions from which on clients understand a feature's least version of 0."""
 OPERATIONS_OMITTED: Final = -(1 << 31)

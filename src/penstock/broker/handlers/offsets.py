@@ -11,7 +11,7 @@ from penstock.broker.handlers.base import Api, Call, Fields, topic_of
 from penstock.log.errors import StorageError
 from penstock.wire.kafka import ErrorCode
 
-__all__ = ["APIS"]
+__all__ = ["APIS", "known_parts"]
 
 
 async def offset_commit(call: Call, fields: Fields) -> Fields:
@@ -24,7 +24,7 @@ async def offset_commit(call: Call, fields: Fields) -> Fields:
         fields.get("generation_id_or_member_epoch", -1),
         fields.get("member_id", ""),
         fields.get("group_instance_id"),
-        _known_parts(call, fields["topics"]),
+        known_parts(call, fields["topics"]),
         call.version,
     )
     now_ms = broker.clock_ms()
@@ -61,7 +61,7 @@ async def offset_commit(call: Call, fields: Fields) -> Fields:
     return {"topics": topics}
 
 
-def _known_parts(call: Call, topics: list[Fields]) -> list[Part]:
+def known_parts(call: Call, topics: list[Fields]) -> list[Part]:
     """The partitions that are named, of topics that there are."""
     found = [(topic_of(call, one), one["partitions"]) for one in topics]
     return [
@@ -75,22 +75,23 @@ def _known_parts(call: Call, topics: list[Fields]) -> list[Part]:
 def offset_fetch(call: Call, fields: Fields) -> Fields:
     """The offsets that groups have committed; -1 where there is none."""
     if call.version >= 8:
-        return {"groups": [_fetch_group(call, one) for one in fields["groups"]]}
-    return {"topics": _fetch(call, fields["group_id"], fields["topics"])}
+        return {"groups": [_fetch_group(call, one, fields) for one in fields["groups"]]}
+    return {"topics": _fetch(call, fields["group_id"], fields["topics"], fields)}
 
 
-def _fetch_group(call: Call, wanted: Fields) -> Fields:
+def _fetch_group(call: Call, wanted: Fields, request: Fields) -> Fields:
     group_id = wanted["group_id"]
     fault = call.broker.registry.fetch_fault(
         group_id, wanted.get("member_epoch", -1), wanted.get("member_id")
     )
     if fault is not None:
         return {"group_id": group_id, "error_code": fault, "topics": []}
-    return {"group_id": group_id, "topics": _fetch(call, group_id, wanted["topics"])}
+    return {"group_id": group_id, "topics": _fetch(call, group_id, wanted["topics"], request)}
 
 
-def _fetch(call: Call, group_id: str, wanted: list[Fields] | None) -> list[Fields]:
-    committed = call.broker.group_offsets.of(group_id)
+def _fetch(call: Call, group_id: str, wanted: list[Fields] | None, request: Fields) -> list[Fields]:
+    offsets, is_strict = call.broker.group_offsets, request.get("require_stable", False)
+    committed = offsets.of(group_id)
     if wanted is None:
         by_topic: dict[str, list[int]] = {}
         for topic_name, index in committed:
@@ -109,7 +110,9 @@ def _fetch(call: Call, group_id: str, wanted: list[Fields] | None) -> list[Field
                 "committed_leader_epoch": -1,
                 "metadata": "",
             }
-            if found is not None:
+            if is_strict and not offsets.is_stable(group_id, (name, index)):
+                part["error_code"] = ErrorCode.unstable_offset_commit
+            elif found is not None:
                 part["committed_offset"] = found.offset
                 part["committed_leader_epoch"] = found.leader_epoch
                 part["metadata"] = found.metadata

@@ -1,32 +1,45 @@
-"""Ids for idempotent producers."""
+"""Ids and epochs of producers: InitProducerId."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from penstock.broker.handlers.base import Api, Call, Fields
+from penstock.broker.handlers.transactions import carry_out, older
+from penstock.broker.transactions import NO_EPOCH, NO_ID, Answer
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
 
+FENCED_FROM: Final = 4
+"""Version from which on producers may be told that they are fenced."""
 
-def init_producer_id(call: Call, fields: Fields) -> Fields:
-    """A new id. Transactions are refused: nothing here would carry them out."""
-    if fields["transactional_id"] is not None:
-        return {
-            "error_code": ErrorCode.transactional_id_authorization_failed,
-            "producer_id": -1,
-            "producer_epoch": -1,
-        }
+
+async def init_producer_id(call: Call, fields: Fields) -> Fields:
+    """A new id; for a transactional id its own, with an epoch that fences whoever had it before."""
+    broker, transactional_id = call.broker, fields["transactional_id"]
     try:
-        producer_id = call.broker.next_producer_id()
+        if transactional_id is None:
+            return {"producer_id": broker.next_producer_id(), "producer_epoch": 0}
+        producer_id, epoch = fields.get("producer_id", NO_ID), fields.get("producer_epoch", -1)
+        if (producer_id == NO_ID) is not (epoch == NO_EPOCH):
+            answer = Answer(ErrorCode.invalid_request)
+        else:
+            answer = broker.transactions.machine.init(
+                broker.clock_ms(),
+                transactional_id,
+                fields["transaction_timeout"],
+                None if producer_id == NO_ID else (producer_id, epoch),
+            )
     except OSError:
-        return {
-            "error_code": ErrorCode.kafka_storage_error,
-            "producer_id": -1,
-            "producer_epoch": -1,
-        }
-    return {"producer_id": producer_id, "producer_epoch": 0}
+        code = ErrorCode.kafka_storage_error
+        return {"error_code": code, "producer_id": NO_ID, "producer_epoch": NO_EPOCH}
+    answer = await carry_out(call, answer)
+    return {
+        "error_code": older(answer.code, knows_fenced=call.version >= FENCED_FROM),
+        "producer_id": answer.producer_id,
+        "producer_epoch": answer.epoch,
+    }
 
 
 APIS: Final = (Api(22, 0, 5, init_producer_id),)

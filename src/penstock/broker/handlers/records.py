@@ -14,6 +14,7 @@ from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
 
+READ_COMMITTED: Final = 1
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = (
     -1,
     -2,
@@ -60,7 +61,7 @@ def _list_offsets(call: Call, fields: Fields, *, is_patient: bool) -> Fields:
                 part["error_code"] = ErrorCode.unknown_leader_epoch
             else:
                 try:
-                    part |= _offset_for(place.log, wanted["timestamp"])
+                    part |= _offset_for(place.log, wanted["timestamp"], _end(place.log, fields))
                 except (StorageError, CorruptError, LimitError) as error:
                     if is_patient and isinstance(error, NotLoadedError):
                         raise
@@ -70,11 +71,17 @@ def _list_offsets(call: Call, fields: Fields, *, is_patient: bool) -> Fields:
     return {"topics": topics}
 
 
-def _offset_for(log: Partition, timestamp_ms: int) -> Fields:
+def _end(log: Partition, fields: Fields) -> int:
+    """Where the log ends for the one who asks."""
+    is_committed = fields.get("isolation_level", 0) == READ_COMMITTED
+    return log.last_stable_offset if is_committed else log.end_offset
+
+
+def _offset_for(log: Partition, timestamp_ms: int, end: int) -> Fields:
     found: tuple[int, int] | None
     match timestamp_ms:
         case -1:
-            found = log.end_offset, -1
+            found = end, -1
         case -2:
             found = log.start_offset, -1
         case -4:
@@ -88,6 +95,7 @@ def _offset_for(log: Partition, timestamp_ms: int) -> Fields:
             found = (max(log.remote.end_offset, log.start_offset), -1) if is_tiered else None
         case _:
             found = log.find_time(timestamp_ms)
+            found = found if found is not None and found[0] < end else None
     if found is None:
         return {"leader_epoch": -1}
     return {"offset": found[0], "timestamp": found[1], "leader_epoch": LEADER_EPOCH}

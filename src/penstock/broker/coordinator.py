@@ -1,0 +1,444 @@
+"""Carries transactions out: a journal, markers in partitions, offsets of groups.
+
+    DATA/transactions.journal       one JSON record per change:
+    ["id", ...]                     a transactional id's whole state; a prepared one with the end of
+                                    each of its partitions at that moment
+    ["add", ...]                    partitions and groups that joined a transaction
+    ["done", serial]                all markers of a prepared transaction are durable
+    ["forget", id]
+
+The commit point is the durable "id" record of a prepared transaction: from then on its markers are
+written, again after a restart until "done" is in the journal. A marker is missing where the
+producer's open transaction began before the end that was noted; so a marker is never written twice,
+nor into the producer's next transaction. What is open in a partition but not in the journal (its
+"add" was not durable) is part of the producer's transaction again, or aborted where that has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from penstock.broker.flusher import Durable
+from penstock.broker.group_offsets import GroupOffsets
+from penstock.broker.topics import Hosted
+from penstock.broker.transactions import (
+    OFFSETS,
+    Change,
+    Place,
+    State,
+    Transaction,
+    Transactions,
+)
+from penstock.log.errors import AppendError, StorageError
+from penstock.log.files import LogFiles
+from penstock.log.journal import Journal
+
+__all__ = ["COORDINATOR_EPOCH", "Coordinator"]
+
+COORDINATOR_EPOCH: Final = 0
+"""There is one coordinator, so its epoch never changes."""
+REWRITE_BYTES_MIN: Final = 4 << 20
+"""A journal is rewritten when it is larger than this and mostly obsolete."""
+ENTRY_BYTES: Final = 300
+"""What a transactional id takes in the journal at most, as a rule; for the decision to rewrite."""
+UNSETTLED_MAX: Final = 100_000
+"""Transactions that await the "done" of their markers; it comes once a second."""
+TICK_S: Final = 0.1
+"""How often timeouts are looked at."""
+TICKS_PER_CONFIRM: Final = 10
+"""Markers are made durable once a second: nobody waits for that."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """A prepared transaction, until its markers are durable."""
+
+    transaction: Transaction
+    ends: dict[Place, int]
+    left: set[Place]
+    is_recovered: bool = False
+
+
+class Coordinator:
+    """The transactions of one data directory. Not thread-safe.
+
+    Args:
+        files: the data directory.
+        find: a partition by its topic's name and its number.
+        offsets: the groups' offsets.
+        new_producer_id: gives out an id that was never given out before.
+        make_durable: see `Flusher`.
+        clock_ms: the time.
+    """
+
+    def __init__(
+        self,
+        files: LogFiles,
+        find: Callable[[str, int], Hosted | None],
+        offsets: GroupOffsets,
+        new_producer_id: Callable[[], int],
+        make_durable: Callable[[Iterable[Durable]], Awaitable[None]],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self.journal = Journal(files, "transactions.journal")
+        self.machine = Transactions(new_producer_id)
+        self._find = find
+        self._offsets = offsets
+        self._make_durable = make_durable
+        self._clock_ms = clock_ms
+        self._unsettled: dict[int, _Prepared] = {}
+        self._unmarked: set[int] = set()
+        self._tasks: set[asyncio.Task[bool]] = set()
+
+    # -- changes -----------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many transactions await their markers that no more may end."""
+        return len(self._unsettled) >= UNSETTLED_MAX
+
+    async def carry_out(self, change: Change) -> bool:
+        """Carries a change out, as durably as it must be; False where the disk refuses.
+
+        Whoever waits may go away: a change that was submitted is settled nevertheless.
+        """
+        try:
+            self.submit(change)
+        except StorageError as error:
+            _log.error("%s", error)
+            return False
+        if not change.is_commit_point:
+            self.settle(change)
+            return True
+        task = asyncio.ensure_future(self._settle_when_durable(change))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _settle_when_durable(self, change: Change) -> bool:
+        await self._make_durable([self.journal])
+        if self.journal.failure is not None:
+            _log.error("%s", self.journal.failure)
+            return False
+        self.settle(change)
+        return True
+
+    def apply(self, change: Change) -> None:
+        """Carries out a change that need not be durable before it counts.
+
+        Raises:
+            StorageError: the disk is full or failed; nothing is changed.
+        """
+        assert not change.is_commit_point
+        self.submit(change)
+        self.settle(change)
+
+    def submit(self, change: Change) -> None:
+        """Writes a change to the journal. It is to be settled once it is as durable as it must be.
+
+        Raises:
+            StorageError: the disk is full or failed; nothing is changed.
+        """
+        prepared = self._prepare(change)
+        self.journal.append(_record(change, prepared))
+        self.machine.begin(change)
+        if prepared is not None:
+            self._unsettled[prepared.transaction.serial] = prepared
+
+    def _prepare(self, change: Change) -> _Prepared | None:
+        after = change.after
+        if after is None or not after.state.is_prepared or not after.places:
+            return None
+        ends = {}
+        for place in after.places:
+            hosted = None if place == OFFSETS else self._find(*place)
+            ends[place] = 0 if hosted is None else hosted.log.end_offset
+        return _Prepared(after, ends, set(after.places))
+
+    def settle(self, change: Change) -> None:
+        """A submitted change counts from now on; a prepared transaction's markers are written."""
+        self.machine.complete(change)
+        after = change.after
+        if after is not None and after.serial in self._unsettled and after.state.is_prepared:
+            self._unmarked.add(after.serial)
+            self.mark()
+
+    def mark(self) -> None:
+        """Writes the markers that prepared transactions need; those that can't be written now stay
+        for the next time.
+        """
+        for serial in sorted(self._unmarked):
+            prepared = self._unsettled[serial]
+            for place in sorted(prepared.left):
+                try:
+                    self._mark(prepared, place)
+                except StorageError as error:
+                    _log.warning("a transaction's marker must wait: %s", error)
+                    continue
+                prepared.left.discard(place)
+                self.machine.marked(prepared.transaction.id, serial, place)
+            if not prepared.left:
+                self._unmarked.discard(serial)
+
+    def _mark(self, prepared: _Prepared, place: Place) -> None:
+        one = prepared.transaction
+        if place == OFFSETS:
+            self._offsets.finish(one.serial, commit=one.is_commit)
+            return
+        hosted = self._find(*place)
+        if hosted is None:  # the topic was deleted, and its records with it
+            return
+        if prepared.is_recovered:
+            began = hosted.log.open_transactions().get(one.producer_id)
+            if began is None or began >= prepared.ends[place]:
+                return  # the marker is there already
+        try:
+            self._append_marker(hosted, one.producer_id, one.epoch, commit=one.is_commit)
+        except AppendError as error:  # a newer epoch wrote there: it has ended the transaction
+            _log.warning("a transaction's marker was not needed: %s", error)
+
+    def _append_marker(self, hosted: Hosted, producer_id: int, epoch: int, *, commit: bool) -> None:
+        hosted.log.append_marker(
+            producer_id,
+            epoch,
+            commit=commit,
+            coordinator_epoch=COORDINATOR_EPOCH,
+            now_ms=self._clock_ms(),
+        )
+        hosted.wake()
+
+    async def run(self) -> None:
+        """Does in the background what time brings."""
+        while True:
+            for _ in range(TICKS_PER_CONFIRM):
+                await asyncio.sleep(TICK_S)
+                await self.tick()
+            await self.confirm()
+
+    async def finish(self) -> None:
+        """Returns when no change is on its way."""
+        await asyncio.gather(*self._tasks)
+
+    async def tick(self) -> None:
+        """Time has passed: aborts what takes too long, and tries again what could not be written."""
+        if self._unmarked:
+            self.mark()
+        for change in self.machine.overdue(self._clock_ms()):
+            if await self.carry_out(change):
+                _log.info("aborted the transaction of %s: its time was over", change.id)
+
+    async def expire(self) -> None:
+        """Forgets ids that nobody has used for long."""
+        for change in self.machine.expired(self._clock_ms()):
+            await self.carry_out(change)
+
+    # -- what is durable ---------------------------------------------------------------------------
+
+    async def confirm(self) -> None:
+        """Makes markers durable, and notes which transactions need nothing more."""
+        serials = [serial for serial, one in self._unsettled.items() if not one.left]
+        if serials:
+            await self._make_durable(self._places_of(serials))
+            self._note_done(serials)
+        await self._make_durable([self.journal])
+
+    def _places_of(self, serials: Iterable[int]) -> list[Durable]:
+        places = {place for serial in serials for place in self._unsettled[serial].ends}
+        found: list[Durable] = [self._offsets.journal] if OFFSETS in places else []
+        hosted = [self._find(*place) for place in places if place != OFFSETS]
+        return found + [one.log for one in hosted if one is not None]
+
+    def _note_done(self, serials: Iterable[int]) -> None:
+        """These transactions' markers are durable, but for places that failed."""
+        try:
+            for serial in serials:
+                if all(one.failure is None for one in self._places_of([serial])):
+                    self.journal.append(_body("done", serial))
+                    del self._unsettled[serial]
+        except StorageError as error:
+            _log.warning("%s", error)
+
+    def compact(self) -> None:
+        """Rewrites the journal if most of it is obsolete. No sync may be under way."""
+        live = (len(self.machine) + len(self._unsettled)) * ENTRY_BYTES
+        if self.journal.size > max(REWRITE_BYTES_MIN, 2 * live) and not self.machine.is_busy:
+            self.journal.rewrite(self._bodies())
+
+    def _bodies(self) -> Iterator[bytes]:
+        for prepared in self._unsettled.values():
+            yield _row(prepared.transaction, prepared)
+        for one in self.machine:
+            yield _row(one, self._unsettled.get(one.serial) if one.state.is_prepared else None)
+
+    def close(self) -> None:
+        """Makes everything durable. Partitions and offsets must have been closed before."""
+        if self.journal.failure is None:
+            self._note_done([serial for serial, one in self._unsettled.items() if not one.left])
+        self.journal.close()
+
+    # -- after a restart ---------------------------------------------------------------------------
+
+    def recover(self, partitions: Iterable[Hosted]) -> None:
+        """Completes what was prepared, finds again what was open, aborts what belongs to nobody."""
+        known, last_serial = self._replay()
+        self._unmarked = set(self._unsettled)
+        left = {serial: one.left for serial, one in self._unsettled.items()}
+        self.machine.restore(known.values(), left, max(last_serial, *self._offsets.staged, 0))
+        self.mark()
+        now_ms = self._clock_ms()
+        for serial, one in list(self._offsets.staged.items()):
+            who = one.producer_id, one.epoch
+            if serial in self._unmarked or self.machine.resume(
+                now_ms, *who, place=OFFSETS, groups=one.groups, serial=serial
+            ):
+                continue
+            self._offsets.finish(serial, commit=False)
+        for hosted in partitions:
+            for producer_id in hosted.log.open_transactions():
+                self._resume(hosted, producer_id, now_ms)
+
+    def _replay(self) -> tuple[dict[str, Transaction], int]:
+        known: dict[str, Transaction] = {}
+        last_serial = 0
+        for body in self.journal:
+            kind, *rest = json.loads(body)
+            match kind:
+                case "id":
+                    one, ends = _parse(rest)
+                    known[one.id] = one
+                    last_serial = max(last_serial, one.serial)
+                    if ends:
+                        left = set(ends)
+                        self._unsettled[one.serial] = _Prepared(one, ends, left, is_recovered=True)
+                case "add":
+                    one = _with_added(known[rest[0]], *rest[1:])
+                    known[one.id] = one
+                    last_serial = max(last_serial, one.serial)
+                case "done":
+                    self._unsettled.pop(rest[0], None)
+                case "forget":
+                    del known[rest[0]]
+        return known, last_serial
+
+    def _resume(self, hosted: Hosted, producer_id: int, now_ms: int) -> None:
+        """What is open in a partition is somebody's present transaction, or nobody's."""
+        place = hosted.topic.name, hosted.index
+        owner = self.machine.owner_of(producer_id)
+        if owner is not None and owner.state.is_prepared:
+            return  # its marker could not be written yet
+        if (
+            owner is not None
+            and hosted.log.has_open_transaction(producer_id, owner.epoch)
+            and self.machine.resume(now_ms, producer_id, owner.epoch, place=place)
+        ):
+            return
+        _log.warning(
+            "aborted what producer %d left open in %s-%d: no transaction knows of it",
+            producer_id,
+            *place,
+        )
+        epochs = {one.producer_id: one.epoch for one in hosted.log.producers.describe()}
+        try:
+            self._append_marker(hosted, producer_id, epochs[producer_id], commit=False)
+        except StorageError as error:
+            _log.error("%s", error)
+
+    def check(self) -> None:
+        """Asserts all invariants."""
+        self.machine.check()
+        for serial, places in self.machine.unmarked().items():
+            assert places == self._unsettled[serial].left
+        for serial, prepared in self._unsettled.items():
+            assert prepared.transaction.serial == serial
+            assert prepared.left <= prepared.ends.keys()
+            assert (serial in self._unmarked) <= bool(prepared.left)
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def _body(*record: object) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def _record(change: Change, prepared: _Prepared | None) -> bytes:
+    before, after = change.before, change.after
+    if after is None:
+        return _body("forget", change.id)
+    if after.state is not State.ONGOING or before is None:
+        return _row(after, prepared)
+    is_new = before.serial != after.serial
+    places = after.places if is_new else after.places - before.places
+    groups = after.groups if is_new else after.groups - before.groups
+    when = after.serial, after.started_ms, after.updated_ms
+    return _body("add", after.id, *when, sorted(places), sorted(groups))
+
+
+def _row(one: Transaction, prepared: _Prepared | None) -> bytes:
+    ends = None if prepared is None else [[*place, end] for place, end in prepared.ends.items()]
+    return _body(
+        "id",
+        one.id,
+        one.producer_id,
+        one.epoch,
+        one.timeout_ms,
+        one.updated_ms,
+        one.last_epoch,
+        one.previous_producer_id,
+        one.next_producer_id,
+        one.state.value,
+        one.serial,
+        one.started_ms,
+        sorted(one.places),
+        sorted(one.groups),
+        ends,
+    )
+
+
+def _parse(fields: list[Any]) -> tuple[Transaction, dict[Place, int]]:
+    *head, state, serial, started_ms, places, groups, ends = fields
+    transactional_id, producer_id, epoch, timeout_ms, updated_ms, *others = head
+    last_epoch, previous_id, next_id = others
+    one = Transaction(
+        transactional_id,
+        producer_id,
+        epoch,
+        timeout_ms,
+        updated_ms,
+        last_epoch,
+        previous_id,
+        next_id,
+        state=State(state),
+        serial=serial,
+        started_ms=started_ms,
+        places=frozenset((topic, index) for topic, index in places),
+        groups=frozenset(groups),
+    )
+    return one, {(topic, index): end for topic, index, end in ends or ()}
+
+
+def _with_added(
+    known: Transaction,
+    serial: int,
+    started_ms: int,
+    updated_ms: int,
+    places: list[tuple[str, int]],
+    groups: list[str],
+) -> Transaction:
+    is_new = known.serial != serial
+    more = frozenset((topic, index) for topic, index in places)
+    return replace(
+        known,
+        state=State.ONGOING,
+        serial=serial,
+        started_ms=started_ms,
+        updated_ms=updated_ms,
+        places=more if is_new else known.places | more,
+        groups=frozenset(groups) if is_new else known.groups.union(groups),
+    )
