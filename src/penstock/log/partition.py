@@ -151,6 +151,8 @@ class Partition:
         self._distrust()
         if max(self.start_offset, tiered_upto) > self.end_offset:
             self._start_again(max(self.start_offset, tiered_upto), now_ms)
+        elif self.active.base_offset < tiered_upto and self.active.size:
+            self._roll(now_ms)  # the name of an empty one was lost: what is in the tier stays closed
 
     def _without_dropped(self, names: list[str]) -> list[str]:
         """Removes what `drop_local` was about to remove: the tier has it."""
@@ -763,7 +765,8 @@ class Partition:
         self.remote.check()
         first = self.segments[0].base_offset
         if self.remote.segments:
-            assert first <= self.remote.end_offset <= self.active.base_offset
+            assert first <= max(self.remote.end_offset, self.start_offset)
+            assert self.remote.end_offset <= self.active.base_offset
             first = min(first, self.remote.start_offset)
         assert first <= self.start_offset <= self.last_stable_offset <= self.end_offset
         assert self.durable_offset <= self.end_offset
