@@ -45,6 +45,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--lock-wait-s", type=float, default=5.0, help="for a predecessor that is still stopping")
     add("--tier", metavar="URI", help="object storage for closed segments: s3://bucket/prefix")
     add("--tier-cache-mb", type=int, default=128, help="memory for what is read back from there")
+    add("--iceberg-catalog", metavar="URI", help="catalog of the topics' Iceberg tables")
+    add("--iceberg-warehouse", metavar="URI", help="where the catalog puts its tables' files")
+    add(
+        "--iceberg-interval-ms", type=int, default=60_000, help="how long records wait for a commit"
+    )
     add("--tier-interval-ms", type=int, default=1000, help="how often to look for what to copy")
     add(
         "--die-with-parent", type=int, metavar="PID", help="end when that process, the parent, ends"
@@ -110,6 +115,9 @@ def main(arguments: list[str] | None = None) -> int:
             tier=parsed.tier,
             tier_cache_bytes=parsed.tier_cache_mb << 20,
             tier_interval_ms=parsed.tier_interval_ms,
+            iceberg_catalog=parsed.iceberg_catalog,
+            iceberg_warehouse=parsed.iceberg_warehouse,
+            iceberg_interval_ms=parsed.iceberg_interval_ms,
             **security_of(parsed),
             metrics=parsed.metrics,
             min_free_bytes=parsed.min_free_bytes,

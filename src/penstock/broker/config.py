@@ -68,6 +68,10 @@ class BrokerConfig:
             `remote.storage.enable` are copied to; None: nowhere.
         tier_cache_bytes: memory for what is read back from there.
         tier_interval_ms: how often closed segments are looked for.
+        iceberg_catalog: the URI of the catalog (`sqlite:////srv/catalog.db`, `https://…`) with the
+            tables of topics that have `penstock.iceberg.table`.
+        iceberg_warehouse: where the catalog puts its tables' files.
+        iceberg_interval_ms: how long records wait for a commit, unless there are many.
         tls: the certificate of listeners with TLS.
         mechanisms: the SASL mechanisms that are offered.
         session_lifetime_s: after how long a connection must log in again; 0: never.
@@ -92,6 +96,9 @@ class BrokerConfig:
     tier: str | None = None
     tier_cache_bytes: int = 128 << 20
     tier_interval_ms: int = 1000
+    iceberg_catalog: str | None = None
+    iceberg_warehouse: str | None = None
+    iceberg_interval_ms: int = 60_000
     tls: TlsFiles | None = None
     mechanisms: tuple[str, ...] = (PLAIN, *MECHANISMS)
     session_lifetime_s: float = 0.0

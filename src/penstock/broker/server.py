@@ -60,6 +60,7 @@ from penstock.wire.batches import Buffer
 from penstock.wire.kafka import ErrorCode
 
 if TYPE_CHECKING:
+    from penstock.broker.iceberg import Iceberg
     from penstock.broker.tiering import Tiering
 
 __all__ = ["Broker", "serve"]
@@ -120,6 +121,7 @@ class Broker:
         )
         self.groups = Groups(lambda name: f"{name[:200]}-{uuid.uuid4()}", config.rebalance_delay_ms)
         self.tiering: Tiering | None = None
+        self.iceberg: Iceberg | None = None
         self.topics: Topics
         self.group_offsets: GroupOffsets
         self.group_settings: GroupSettings
@@ -230,6 +232,7 @@ class Broker:
         self.stats = Stats(self.topics, self.loop.time)
         self._open_tier()
         self.lag_watch = LagWatch(self.topics, self.group_offsets)
+        self._open_iceberg()
         cut = sum(one.log.cut_bytes for one in self.topics.partitions())
         if cut:
             _log.warning("recovery left out %d bytes of torn or damaged batches", cut)
@@ -274,6 +277,17 @@ class Broker:
         )
         self.topics.attach(self.tiering.tier)
         self.spawn(self.tiering.run(self.topics, config.tier_interval_ms / 1000))
+
+    def _open_iceberg(self) -> None:
+        config = self.config
+        if config.iceberg_catalog is None:
+            return
+        from penstock.broker.history import load_catalog
+        from penstock.broker.iceberg import Iceberg
+
+        catalog = load_catalog(config.iceberg_catalog, config.iceberg_warehouse)
+        self.iceberg = Iceberg(catalog, self.tiering, config.iceberg_interval_ms / 1000)
+        self.spawn(self.iceberg.run(self.topics))
 
     def note_removal(self, topic: Topic) -> None:
         """Has what a topic has in object storage removed, once the topic itself is gone."""
@@ -322,6 +336,8 @@ class Broker:
         await self.transactions.finish()
         await self.flusher.settle()
         self.flusher.close()
+        if self.iceberg is not None:
+            await self.iceberg.close()
         if self.tiering is not None:
             await self.tiering.close()
         self.guard.close()

@@ -8,10 +8,13 @@ on what isn't there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.core.schema import Schema
+from penstock.errors import PenstockError
 from penstock.log.validation import LogConfig
 
 __all__ = ["BROKER_SETTINGS", "TOPIC_SETTINGS", "Setting", "SettingError", "log_config", "validate"]
@@ -36,6 +39,7 @@ class Setting:
         minimum: least value of a number.
         maximum: greatest value of a number.
         values: what the setting may be, where it is not a number.
+        check: for free text: raises ValueError where it isn't right; empty text is always.
         field: the `LogConfig` field that it sets; None where the value is fixed.
         doc: what it means.
     """
@@ -46,17 +50,24 @@ class Setting:
     minimum: int = 0
     maximum: int = _INT64_MAX
     values: tuple[str, ...] = ()
+    check: Callable[[str], object] | None = None
     field: str | None = None
     doc: str = ""
 
     @property
     def is_fixed(self) -> bool:
         """Whether the broker knows only one behaviour."""
-        return self.field is None
+        return self.field is None and self.check is None
 
 
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
 FLAG: Final = ("true", "false")
+
+
+def _table_name(text: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+", text):
+        raise ValueError("expected NAMESPACE.TABLE of letters, digits and _")
+
 
 TOPIC_SETTINGS: Final[dict[str, Setting]] = {
     one.name: one
@@ -169,6 +180,22 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
             doc="How long a record stays uncompacted at least.",
         ),
         Setting("min.insync.replicas", INT, "1"),
+        Setting(
+            "penstock.iceberg.table",
+            STRING,
+            "",
+            check=_table_name,
+            doc="NAMESPACE.TABLE of the broker's Iceberg catalog that the topic's history is "
+            "appended to.",
+        ),
+        Setting(
+            "penstock.schema",
+            STRING,
+            "",
+            check=Schema.parse,
+            doc="Columns of the topic's JSON values, as in 'user BIGINT NOT NULL, at TIMESTAMP': "
+            "in its Iceberg table they are columns.",
+        ),
         Setting("preallocate", BOOLEAN, "false"),
         Setting(
             "remote.log.copy.disable",
@@ -290,6 +317,13 @@ def validate(name: str, value: str | None) -> str:
             raise SettingError(
                 f"expected {name} to be one of {', '.join(setting.values)}; found {value!r}"
             )
+        return value
+    if setting.check is not None:
+        try:
+            if value:
+                setting.check(value)
+        except (ValueError, PenstockError) as error:
+            raise SettingError(f"expected {name} to make sense, found {value!r}: {error}") from None
         return value
     try:
         number = float(value) if setting.kind == DOUBLE else int(value)

@@ -61,6 +61,13 @@ Examples:
     help="Copy closed segments of topics with remote.storage.enable there: s3://BUCKET/PREFIX or "
     "file:///DIR. Credentials come from the environment.",
 )
+@click.option(
+    "--iceberg-catalog",
+    metavar="URI",
+    help="Append topics with penstock.iceberg.table to tables of this catalog: "
+    "sqlite:////DIR/catalog.db or a REST catalog's URI. Needs penstock[iceberg].",
+)
+@click.option("--iceberg-warehouse", metavar="URI", help="Where the catalog puts tables' files.")
 @security_options
 @click.option(
     "--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics there (http, /metrics)."
@@ -86,6 +93,8 @@ def broker(
     *,
     no_auto_create: bool,
     allow_remote: bool,
+    iceberg_catalog: str | None,
+    iceberg_warehouse: str | None,
     **security: Any,
 ) -> None:
     """Run the log's server until Ctrl-C. It speaks Kafka's protocol: every Kafka client works.
@@ -105,6 +114,8 @@ def broker(
         default_partitions=partitions,
         auto_create_topics=not no_auto_create,
         tier=tier,
+        iceberg_catalog=iceberg_catalog,
+        iceberg_warehouse=iceberg_warehouse,
         **security_settings(security),
         metrics=metrics,
         min_free_bytes=min_free_bytes,

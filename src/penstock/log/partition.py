@@ -152,7 +152,9 @@ class Partition:
         if max(self.start_offset, tiered_upto) > self.end_offset:
             self._start_again(max(self.start_offset, tiered_upto), now_ms)
         elif self.active.base_offset < tiered_upto and self.active.size:
-            self._roll(now_ms)  # the name of an empty one was lost: what is in the tier stays closed
+            self._roll(
+                now_ms
+            )  # the name of an empty one was lost: what is in the tier stays closed
 
     def _without_dropped(self, names: list[str]) -> list[str]:
         """Removes what `drop_local` was about to remove: the tier has it."""
