@@ -68,6 +68,9 @@ def _add_security(add: Callable[..., object]) -> None:
     add("--tls-client-ca", type=Path, metavar="PEM", help="issues clients' certificates")
     add("--sasl-mechanisms", default="PLAIN,SCRAM-SHA-256,SCRAM-SHA-512", metavar="NAME[,NAME]")
     add("--session-lifetime-s", type=float, default=0.0, help="then clients log in again; 0: never")
+    add("--authorize", action="store_true", help="refuse what no access control list allows")
+    add("--super-user", action="append", default=[], metavar="User:NAME", help="may do everything")
+    add("--allow-if-no-acl", action="store_true", help="allow what no list is about")
     add("--connections-per-address", type=int, metavar="N", help="most connections of one address")
 
 
@@ -80,6 +83,9 @@ def security_of(parsed: Any) -> dict[str, Any]:
         "tls": tls,
         "mechanisms": tuple(one for one in parsed.sasl_mechanisms.split(",") if one),
         "session_lifetime_s": parsed.session_lifetime_s,
+        "authorize": parsed.authorize,
+        "super_users": tuple(parsed.super_user),
+        "allow_if_no_acl": parsed.allow_if_no_acl,
         "connections_per_address": parsed.connections_per_address,
     }
 

@@ -75,6 +75,9 @@ class BrokerConfig:
         tls: the certificate of listeners with TLS.
         mechanisms: the SASL mechanisms that are offered.
         session_lifetime_s: after how long a connection must log in again; 0: never.
+        authorize: whether to refuse what no access control list allows, even where there is none.
+        super_users: principals (`User:ann`) that may do everything.
+        allow_if_no_acl: allow what no access control list is about.
         connections_per_address: most connections of one address; None: a limit of its own for
             addresses beyond this machine.
         metrics: `HOST:PORT` to serve Prometheus metrics on; None: nowhere.
@@ -102,6 +105,9 @@ class BrokerConfig:
     tls: TlsFiles | None = None
     mechanisms: tuple[str, ...] = (PLAIN, *MECHANISMS)
     session_lifetime_s: float = 0.0
+    authorize: bool = False
+    super_users: tuple[str, ...] = ()
+    allow_if_no_acl: bool = False
     connections_per_address: int | None = None
     metrics: str | None = None
     min_free_bytes: int | None = None
@@ -109,6 +115,9 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         for listener in parse_listeners(self.listen, self.advertise):
             self._check(listener)
+        wrong = [one for one in self.super_users if not all(one.partition(":"))]
+        if wrong:
+            raise UserError(f"expected super users such as User:ann, found {wrong[0]!r}")
         unknown = [one for one in self.mechanisms if one not in {PLAIN, *MECHANISMS}]
         if unknown or not self.mechanisms:
             raise UserError(

@@ -32,7 +32,7 @@ from penstock.broker.config import (
 )
 from penstock.broker.listeners import Listener
 from penstock.broker.requests import Requests
-from penstock.broker.security.model import ANONYMOUS
+from penstock.broker.security.model import ANONYMOUS, Operation
 from penstock.broker.security.sasl import AUTHENTICATION_S_MAX, UNAUTHENTICATED_FRAME_BYTES_MAX
 from penstock.broker.security.tls import principal_of
 from penstock.errors import ProtocolError
@@ -108,6 +108,8 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.principal = ANONYMOUS
         self.session = broker.guard.session(listener)
+        self.verdicts: dict[tuple[Operation, str], bool] = {}
+        self.verdicts_generation = 0
         self.local_host = ""
         self.last_active_s = broker.loop.time()
 

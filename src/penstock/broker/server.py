@@ -45,6 +45,7 @@ from penstock.broker.members import Reply
 from penstock.broker.metrics import MetricsServer
 from penstock.broker.requests import Requests
 from penstock.broker.room import Room
+from penstock.broker.security import access
 from penstock.broker.security.guard import Guard
 from penstock.broker.security.model import Caller, Operation, ResourceType
 from penstock.broker.share.shares import Shares
@@ -508,7 +509,7 @@ class Broker:
             connection.principal,
         )
         slot = connection.slot()
-        answer = api.handle(call, codec.decode(bytes(frame[at:])))
+        answer = access.serve(call, api, codec.decode(bytes(frame[at:])))
         if inspect.isawaitable(answer):
 
             async def work(later: Awaitable[dict[str, Any]] = answer) -> None:
@@ -527,14 +528,11 @@ class Broker:
         return listener.advertise or (connection.local_host or listener.host, listener.port)
 
     def authorize(
-        self,
-        caller: Caller,  # noqa: ARG002
-        operation: Operation,  # noqa: ARG002
-        resource_type: ResourceType,  # noqa: ARG002
-        name: str,  # noqa: ARG002
+        self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
         """Whether a caller (a `Call`, or a connection) may do something with a resource."""
-        return True  # there is no authorizer yet
+        authorizer = self.guard.authorizer
+        return not authorizer.is_on or authorizer.allows(caller, operation, resource_type, name)
 
     def answer_members(self, replies: list[Reply]) -> None:
         """Sends what group members wait for, once the store knows of it."""

@@ -42,6 +42,18 @@ _OPTIONS: Final = (
         help="After how long clients must log in again; 0: never.",
     ),
     click.option(
+        "--authorize",
+        is_flag=True,
+        help="Refuse what no access control list allows; on by itself where there is one.",
+    ),
+    click.option(
+        "--super-user",
+        multiple=True,
+        metavar="User:NAME",
+        help="May do everything; may be given several times.",
+    ),
+    click.option("--allow-if-no-acl", is_flag=True, help="Allow what no list is about."),
+    click.option(
         "--connections-per-address",
         type=click.IntRange(1),
         metavar="N",
@@ -68,6 +80,9 @@ def security_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         "tls": tls,
         "mechanisms": tuple(one for one in given["sasl_mechanisms"].split(",") if one),
         "session_lifetime_s": given["session_lifetime_s"],
+        "authorize": given["authorize"],
+        "super_users": given["super_user"],
+        "allow_if_no_acl": given["allow_if_no_acl"],
         "connections_per_address": given["connections_per_address"],
     }
 

@@ -1,4 +1,6 @@
-"""Who is there: SaslHandshake, SaslAuthenticate, and SCRAM credentials of users (KIP-554)."""
+"""Who is there, and who may do what: SaslHandshake, SaslAuthenticate, SCRAM credentials of users
+(KIP-554), access control lists.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import asyncio
 from typing import Final
 
 from penstock.broker.handlers.base import Api, Call, Fields
+from penstock.broker.security.acls import Acl, AclFilter, PatternType, Permission, acl_fault
+from penstock.broker.security.model import Operation, ResourceType
 from penstock.broker.security.sasl import LogInError
 from penstock.broker.security.users import name_fault
 from penstock.errors import LimitError, SetupError, UserError
@@ -141,7 +145,133 @@ def _fault(code: ErrorCode, message: str) -> Fields:
     return {"error_code": code, "error_message": message}
 
 
+def describe_acls(call: Call, fields: Fields) -> Fields:
+    """The rules that a filter means, by resource."""
+    if not call.broker.guard.authorizer.is_on:
+        return _NO_AUTHORIZER | {"resources": []}
+    wanted = _filter(fields, "resource_type_filter")
+    if wanted is None:
+        return _fault(ErrorCode.invalid_request, _NO_FILTER) | {"resources": []}
+    by_resource: dict[tuple[int, str, int], list[Fields]] = {}
+    for acl in call.broker.guard.authorizer.acls.find(wanted):
+        where = acl.resource_type, acl.name, acl.pattern
+        by_resource.setdefault(where, []).append(
+            {
+                "principal": acl.principal,
+                "host": acl.host,
+                "operation": acl.operation,
+                "permission_type": acl.permission,
+            }
+        )
+    return {
+        "resources": [
+            {"resource_type": kind, "resource_name": name, "pattern_type": pattern, "acls": acls}
+            for (kind, name, pattern), acls in by_resource.items()
+        ]
+    }
+
+
+def create_acls(call: Call, fields: Fields) -> Fields:
+    """Adds rules, each by itself."""
+    authorizer, creations = call.broker.guard.authorizer, fields["creations"]
+    if not authorizer.is_on:
+        return {"results": [_NO_AUTHORIZER for _ in creations]}
+    results: list[Fields] = []
+    good: list[Acl] = []
+    for one in creations:
+        acl, fault = _acl(one)
+        if acl is None:
+            results.append(_fault(ErrorCode.invalid_request, fault))
+        else:
+            good.append(acl)
+            results.append({"error_code": 0})
+    try:
+        authorizer.add(good)
+    except (OSError, SetupError, LimitError) as error:
+        refused = _fault(ErrorCode.unknown_server_error, str(error))
+        results = [one if one["error_code"] else refused for one in results]
+    return {"results": results}
+
+
+def delete_acls(call: Call, fields: Fields) -> Fields:
+    """Removes the rules that filters mean."""
+    authorizer = call.broker.guard.authorizer
+    if not authorizer.is_on:
+        return {"filter_results": [_NO_AUTHORIZER for _ in fields["filters"]]}
+    filters = [_filter(one, "resource_type_filter") for one in fields["filters"]]
+    try:
+        removed = iter(authorizer.remove([one for one in filters if one is not None]))
+    except (OSError, SetupError) as error:
+        fault = _fault(ErrorCode.unknown_server_error, str(error))
+        return {"filter_results": [fault for _ in filters]}
+    return {
+        "filter_results": [
+            _fault(ErrorCode.invalid_request, _NO_FILTER)
+            if one is None
+            else {"matching_acls": [_describe(acl) for acl in next(removed)]}
+            for one in filters
+        ]
+    }
+
+
+_NO_AUTHORIZER: Final = {
+    "error_code": ErrorCode.security_disabled,
+    "error_message": "expected access control lists to be in use; start the broker with "
+    "--authorize, or enter the first one with penstock acl add",
+}
+_NO_FILTER: Final = "expected known types, operations and permissions in a filter"
+
+
+def _filter(fields: Fields, kind: str) -> AclFilter | None:
+    try:
+        wanted = AclFilter(
+            ResourceType(fields[kind]),
+            fields["resource_name_filter"],
+            PatternType(fields["pattern_type_filter"]),
+            fields["principal_filter"],
+            fields["host_filter"],
+            Operation(fields["operation"]),
+            Permission(fields["permission_type"]),
+        )
+    except ValueError:
+        return None
+    known = wanted.resource_type, wanted.pattern, wanted.operation, wanted.permission
+    return wanted if all(known) else None
+
+
+def _acl(fields: Fields) -> tuple[Acl | None, str]:
+    try:
+        acl = Acl(
+            ResourceType(fields["resource_type"]),
+            fields["resource_name"],
+            PatternType(fields["resource_pattern_type"]),
+            fields["principal"],
+            fields["host"],
+            Operation(fields["operation"]),
+            Permission(fields["permission_type"]),
+        )
+    except ValueError as error:
+        return None, str(error)
+    fault = acl_fault(acl)
+    return (acl, "") if fault is None else (None, fault)
+
+
+def _describe(acl: Acl) -> Fields:
+    return {
+        "resource_type": acl.resource_type,
+        "resource_name": acl.name,
+        "pattern_type": acl.pattern,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation,
+        "permission_type": acl.permission,
+    }
+
+
 APIS: Final = (
+    Api(29, 1, 3, describe_acls),
+    Api(30, 1, 3, create_acls),
+    Api(31, 1, 3, delete_acls),
     Api(17, 1, 1, sasl_handshake),
     Api(36, 0, 2, sasl_authenticate),
     Api(50, 0, 0, describe_scram_credentials),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.security.authorizer import Authorizer
+from penstock.broker.security.model import Operation, ResourceType
 from penstock.broker.security.sasl import Failures, SaslSession, Verifier
 from penstock.broker.security.tls import Tls
 from penstock.broker.security.users import Users
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from penstock.broker.listeners import Listener
 
 __all__ = ["Guard"]
+
+VERDICTS_MAX: Final = 4096
+"""Topics whose verdicts a connection remembers; then it forgets them all and asks again."""
 
 STRANGERS_MAX: Final = 512
 """Connections that have not said yet who they are; beyond, the oldest of them is closed: a client
@@ -36,6 +41,12 @@ class Guard:
         self.users = Users(config.data)
         self.verifier = Verifier(self.users)
         self.failures = Failures()
+        self.authorizer = Authorizer(
+            config.data,
+            config.super_users,
+            allow_if_none=config.allow_if_no_acl,
+            always=config.authorize,
+        )
         self.tls = Tls(config.tls) if config.tls is not None else None
         self._strangers: dict[Connection, None] = {}
         self._of_address: Counter[str] = Counter()
@@ -77,11 +88,28 @@ class Guard:
             mechanisms = tuple(one for one in mechanisms if one != PLAIN)  # it would be readable
         return SaslSession(self.users, self.verifier, mechanisms, self._config.session_lifetime_s)
 
+    # -- authorization -----------------------------------------------------------------------------
+
+    def may(self, connection: Connection, operation: Operation, topic: str) -> bool:
+        """Whether a connection may read or write a topic: remembered, since each request asks."""
+        authorizer, verdicts = self.authorizer, connection.verdicts
+        if not authorizer.is_on:
+            return True
+        if connection.verdicts_generation != authorizer.generation or len(verdicts) > VERDICTS_MAX:
+            verdicts.clear()
+            connection.verdicts_generation = authorizer.generation
+        verdict = verdicts.get((operation, topic))
+        if verdict is None:
+            verdict = authorizer.allows(connection, operation, ResourceType.TOPIC, topic)
+            verdicts[operation, topic] = verdict
+        return verdict
+
     # -- upkeep ------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Takes up what the command line has changed; to be called every second or so."""
         self.users.refresh()
+        self.authorizer.refresh()
 
     def reload(self) -> None:
         """Takes up everything that may have changed, certificates included."""
