@@ -174,6 +174,10 @@ def test_rules_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     first.refresh()
     assert set(first.acls) == {rule()}
     assert first.generation > generation
+    first.remove([AclFilter()])
+    assert first.is_on
+    assert Authorizer(tmp_path).is_on
+    first.add([rule()])
     monkeypatch.setattr("penstock.broker.security.authorizer.ACLS_MAX", 2)
     with pytest.raises(LimitError):
         first.add([rule("b"), rule("c")])

@@ -16,6 +16,7 @@ from penstock.broker import tier_fetch
 from penstock.broker.config import FETCH_BYTES_MAX
 from penstock.broker.connection import Connection, Slot
 from penstock.broker.produce import read_count, read_text, skip_tags, text_of
+from penstock.broker.security.model import Operation
 from penstock.broker.topics import Hosted, Topic
 from penstock.errors import ProtocolError
 from penstock.log.errors import OffsetRangeError, StorageError
@@ -155,8 +156,12 @@ def serve(
         return
     for name, parts in request.topics:
         topic = _topic(broker, name, version)
+        is_allowed = _may_read(broker, connection, topic, name, version)
         for wanted in parts:
-            _resolve(topic, wanted, version)
+            if is_allowed:
+                _resolve(topic, wanted, version)
+            else:
+                wanted.code = ErrorCode.topic_authorization_failed
     cold = tier_fetch.cold(wanted for _, parts in request.topics for wanted in parts)
     if broker.tiering is not None and cold:
         connection.block_on(_load_and_answer(broker.tiering, cold, request, slot, corr, version))
@@ -164,6 +169,16 @@ def serve(
         slot.send(_render(request, corr, version))
     else:
         connection.block_on(_wait_and_answer(request, slot, corr, version))
+
+
+def _may_read(
+    broker: Broker, connection: Connection, topic: Topic | None, name: bytes, version: int
+) -> bool:
+    if not broker.guard.authorizer.is_on or (topic is None and version >= TOPIC_IDS_FROM):
+        return True
+    flexible = version >= FLEXIBLE_FROM
+    called = text_of(name, flexible=flexible) if topic is None else topic.name
+    return broker.guard.may(connection, Operation.READ, called)
 
 
 def _topic(broker: Broker, name: bytes, version: int) -> Topic | None:

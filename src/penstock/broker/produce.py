@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.connection import Connection, Slot
+from penstock.broker.security.model import Operation, ResourceType
 from penstock.broker.topics import Hosted, Topic
 from penstock.broker.transactions import Place
 from penstock.errors import ProtocolError
@@ -222,9 +223,15 @@ def serve(
     touched: list[Hosted] = []
     for name, parts in request:
         topic = _topic(broker, name, version)
+        refusal = None
+        if broker.guard.authorizer.is_on:
+            refusal = _refusal(broker, connection, transactional_id, topic, name, version)
         for part in parts:
             if acks not in {-1, 0, 1}:
                 part.code = ErrorCode.invalid_required_acks
+                continue
+            if refusal is not None:
+                part.code = refusal
                 continue
             _append(broker, topic, part, version, transactional_id)
             if part.hosted is not None:
@@ -260,6 +267,29 @@ async def _answer_when_durable(
                 broker.requests.failed(PRODUCE, part.code)
                 part.base_offset = -1
     slot.send(render(request, corr, version))
+
+
+def _refusal(
+    broker: Broker,
+    connection: Connection,
+    transactional_id: str | None,
+    topic: Topic | None,
+    name: bytes,
+    version: int,
+) -> ErrorCode | None:
+    """What is wrong where the connection may not write to a topic; asked where authorization is on."""
+    kind = ResourceType.TRANSACTIONAL_ID
+    if transactional_id is not None and not broker.authorize(
+        connection, Operation.WRITE, kind, transactional_id
+    ):
+        return ErrorCode.transactional_id_authorization_failed
+    if topic is None and version >= TOPIC_IDS_FROM:
+        return None  # no topic has this id: the answer says so
+    flexible = version >= FLEXIBLE_FROM
+    called = text_of(name, flexible=flexible) if topic is None else topic.name
+    if broker.guard.may(connection, Operation.WRITE, called):
+        return None
+    return ErrorCode.topic_authorization_failed
 
 
 def _topic(broker: Broker, name: bytes, version: int) -> Topic | None:

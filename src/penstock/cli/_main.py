@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "groups": ("penstock.cli.groups", "groups", "Consumer groups: lag, time left, resets."),
     "users": ("penstock.cli.users", "users", "Say who may log in to a broker."),
     "queue": ("penstock.cli.queue", "queue", "Put jobs into queues, and work on them."),
+    "acl": ("penstock.cli.acl", "acl", "Say who may do what with a broker."),
     "broker": ("penstock.cli.broker", "broker", "Run the log's server alone."),
     "ui": ("penstock.cli.ui", "ui", "Serve the live page of a pipeline that runs elsewhere."),
     "doctor": ("penstock.cli.doctor", "doctor", "Check and explain a data directory."),

@@ -93,7 +93,7 @@ def serve(call: Call, api: Api, fields: Fields) -> Fields | Awaitable[Fields]:
         return answer
     if inspect.isawaitable(answer):
         return _later(asked, fields, answer)
-    return _with_operations(asked, fields, answer)  # type: ignore[arg-type]
+    return _with_operations(asked, fields, answer)
 
 
 async def _later(asked: Asked, fields: Fields, answer: Awaitable[Fields]) -> Fields:

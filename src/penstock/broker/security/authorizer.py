@@ -1,7 +1,9 @@
 """The rules of a data directory, in `security/acls.json`, and the answers that they give.
 
-Authorization is on where the broker is told so, or where there is a rule: who enters one wants it
-kept. Answers about one connection are remembered until the rules change.
+Authorization is on where the broker is told so, and from the first rule on: who enters one wants it
+kept. It stays on when the last rule is removed (nothing is allowed then, but to super users); only
+removing the file turns it off, at the next start. Answers about one connection are remembered until
+the rules change.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Authorizer:
         always: bool = False,
     ) -> None:
         self._file = SecurityFile(data, "acls.json", "acls")
-        self._always = always
+        self._is_on = always
         self.acls = AclSet(super_users, allow_if_none=allow_if_none)
         #: Grows with each change, so that remembered answers can be told from valid ones.
         self.generation = 0
@@ -61,16 +63,18 @@ class Authorizer:
     @property
     def is_on(self) -> bool:
         """Whether anything is refused at all."""
-        return self._always or len(self.acls) > 0
+        return self._is_on
 
     def _load(self) -> None:
         try:
-            self.acls.replace(_read(one) for one in self._file.load() or ())
+            found = self._file.load()
+            self.acls.replace([_read(one) for one in found or ()])
         except (KeyError, TypeError, ValueError) as error:
             raise SetupError(
                 f"expected access control lists in {str(self._file.path)!r}, found: {error!r}; "
                 "restore the file"
             ) from None
+        self._is_on |= found is not None
         self.generation += 1
 
     def refresh(self) -> None:
@@ -144,6 +148,7 @@ class Authorizer:
                 return
             self._file.store([_write(acl) for acl in sorted(changed)])
             self.acls.replace(changed)
+            self._is_on = True
             self.generation += 1
 
 

@@ -17,7 +17,7 @@ NO_GROUP: Final = DENIED[ResourceType.GROUP]
 NO_TOPIC: Final = DENIED[ResourceType.TOPIC]
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 _INDEXES: Final = Parts(asked="partition_indexes")
-_UNKNOWN: Final = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
+_UNKNOWN: Final[Fields] = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
 
 
 def refuse_parts(parts: Parts, entries: Iterable[Fields], code: ErrorCode) -> Fields:
@@ -63,7 +63,8 @@ def each_group(operation: Operation, key: str, result_key: str, *, hide: bool = 
     """
 
     def rule(asked: Asked, fields: Fields) -> Answer:
-        allowed, refused = [], []
+        allowed: list[str] = []
+        refused: list[str] = []
         for name in fields[key]:
             (allowed if asked.may_group(operation, name) else refused).append(name)
 
@@ -142,7 +143,9 @@ def offset_fetch(asked: Asked, fields: Fields) -> Answer:
             return {"topics": [_INDEXES.refuse(one, NO_GROUP) for one in fields["topics"]]}
         left, refused = _wanted(asked, fields)
         return asked.proceed(left, lambda answer: _visible(asked, fields, answer, refused))
-    allowed, denied, refusals = [], [], {}
+    allowed: list[Fields] = []
+    denied: list[Fields] = []
+    refusals: dict[str, tuple[Fields, list[Fields]]] = {}
     for group in fields["groups"]:
         if asked.may_group(Operation.DESCRIBE, group["group_id"]):
             left, refused = _wanted(asked, group)

@@ -59,7 +59,7 @@ class Asked:
             return answer
         if inspect.isawaitable(answer):
             return _later(answer, finish)
-        return finish(answer)  # type: ignore[arg-type]
+        return finish(answer)
 
 
 async def _later(answer: Awaitable[Fields], finish: Callable[[Fields], Fields]) -> Fields:
@@ -113,7 +113,8 @@ def split(
     """The entries of a request whose topic may be used, and those whose may not. An id that no topic
     has is left to the handler, which says so.
     """
-    allowed, refused = [], []
+    allowed: list[Fields] = []
+    refused: list[Fields] = []
     for entry in entries:
         name = entry.get(name_key)
         if name is None:

@@ -87,8 +87,8 @@ def metadata(asked: Asked, fields: Fields) -> Answer:
     if may_create and not asked.may_cluster(Operation.CREATE):
         known = []
         for one in allowed:
-            name = one.get("name")
-            is_new = name is not None and broker.topics.get(name) is None
+            name: str = one.get("name") or ""
+            is_new = name and broker.topics.get(name) is None
             if is_new and not asked.may_topic(Operation.CREATE, name):
                 refused.append(one)
             else:
@@ -110,7 +110,8 @@ def metadata(asked: Asked, fields: Fields) -> Answer:
 def create_topics(asked: Asked, fields: Fields) -> Answer:
     """CREATE on the cluster or on each topic; its settings are told to who may see them."""
     may_all = asked.may_cluster(Operation.CREATE)
-    allowed, refused = [], []
+    allowed: list[Any] = []
+    refused: list[Any] = []
     for one in fields["topics"]:
         is_allowed = may_all or asked.may_topic(Operation.CREATE, one["name"])
         (allowed if is_allowed else refused).append(one)
@@ -188,7 +189,8 @@ def configs(operation: Operation, key: str) -> Rule:
                 return ResourceType.CLUSTER, CLUSTER_NAME
 
     def rule(asked: Asked, fields: Fields) -> Answer:
-        allowed, refused = [], []
+        allowed: list[Any] = []
+        refused: list[Any] = []
         for one in fields["resources"]:
             is_allowed = asked.may(operation, *resource(one))
             (allowed if is_allowed else refused).append(one)

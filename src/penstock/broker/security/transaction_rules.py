@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from penstock.broker.handlers.base import Fields
 from penstock.broker.security.model import Operation, ResourceType
@@ -101,7 +101,8 @@ def commit_offsets(asked: Asked, fields: Fields) -> Answer:
 
 def describe_transactions(asked: Asked, fields: Fields) -> Answer:
     """DESCRIBE on each transactional id; of its topics, those that may be seen."""
-    allowed, refused = [], []
+    allowed: list[Any] = []
+    refused: list[Any] = []
     for name in fields["transactional_ids"]:
         is_allowed = asked.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name)
         (allowed if is_allowed else refused).append(name)
