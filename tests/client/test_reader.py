@@ -218,3 +218,36 @@ class TestRestart:
             timer.join()
         assert seen == N
         assert "read partition 0 of topic 't'" in waits
+
+
+def test_only_what_was_committed_is_read(broker, client, topic):
+    """Aborted transactions are left out, and an open one ends what there is to read."""
+    producer = ConfluentProducer(
+        {"bootstrap.servers": broker.address, "transactional.id": topic, "linger.ms": 0}
+    )
+    producer.init_transactions(30)
+    for n in range(6):
+        producer.begin_transaction()
+        for i in range(3):
+            producer.produce(topic, b"%d-%d" % (n, i), partition=0)
+        producer.flush(20)
+        if n % 2:
+            producer.abort_transaction(20)
+        else:
+            producer.commit_transaction(20)
+    wanted = [b"%d-%d" % (n, i) for n in (0, 2, 4) for i in range(3)]
+    deadline = time.monotonic() + 20
+    while (end := client.offsets(topic)[0]) < 24:  # Kafka writes markers after its answer
+        assert time.monotonic() < deadline
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    producer.flush(20)
+    assert client.offsets(topic)[0] == client.end_offsets_many([topic])[topic][0] == end
+    assert not client.wait_for_data({(topic, 0): end}, 0.2)
+    with Reader(broker.address, patience_s=20) as reader:
+        for chunk_bytes in (1, 1 << 20):
+            parts = list(reader.read(topic, 0, 0, end, chunk_bytes=chunk_bytes))
+            assert [value for one in parts for value in one.values().to_pylist()] == wanted
+        producer.commit_transaction(20)
+        parts = list(reader.read(topic, 0, end, end + 1))
+        assert [value for one in parts for value in one.values().to_pylist()] == [b"open"]

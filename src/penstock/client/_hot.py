@@ -17,6 +17,8 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 METADATA: Final = 3
 
+READ_COMMITTED: Final = 1
+
 METADATA_VERSION: Final = 4
 FETCH_VERSIONS: Final = (4, 12)
 FETCH_FLEXIBLE: Final = 12
@@ -26,15 +28,19 @@ PRODUCE_FLEXIBLE: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A partition's part of a Fetch answer; its records are `frame[start:end]`."""
+    """A partition's part of a Fetch answer; its records are `frame[start:end]`. `aborted` has the
+    producer id and the first offset of transactions that were aborted.
+    """
 
     topic: str
     partition: int
     error: int
     high_watermark: int
+    last_stable: int
     log_start: int
     start: int
     end: int
+    aborted: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +191,7 @@ def fetch_request(
     *,
     wait_ms: int,
     bytes_max: int,
-    isolation: int = 0,
+    isolation: int = READ_COMMITTED,
 ) -> bytes:
     """A Fetch request, without a session.
 
@@ -194,7 +200,7 @@ def fetch_request(
         wanted: (topic, partition, offset) of each partition.
         wait_ms: how long the broker may wait for a first byte.
         bytes_max: of each partition and of the whole; the first batch always comes whole.
-        isolation: 0 to read uncommitted, 1 to read committed records.
+        isolation: `READ_COMMITTED`, or 0 to read whatever is there.
     """
     flexible = version >= FETCH_FLEXIBLE
     out = [struct.pack(">iiiib", -1, wait_ms, 1, bytes_max, isolation)]
@@ -243,16 +249,19 @@ def read_fetch(version: int, frame: memoryview) -> tuple[int, list[Fetched]]:
 def _read_fetched(c: Cursor, version: int, topic: str) -> Fetched:
     """Reads one partition of a Fetch answer."""
     partition, error, high_watermark = c.number("i"), c.number("h"), c.number("q")
-    c.number("q")  # last stable offset
+    last_stable = c.number("q")
     log_start = c.number("q") if version >= 5 else -1
-    for _ in range(c.count()):  # aborted transactions
-        c.skip(16)
+    aborted = []
+    for _ in range(c.count()):
+        aborted.append((c.number("q"), c.number("q")))
         c.tags()
     if version >= 11:
         c.number("i")  # preferred replica
     start, end = c.span()
     c.tags()
-    return Fetched(topic, partition, error, high_watermark, log_start, start, end)
+    return Fetched(
+        topic, partition, error, high_watermark, last_stable, log_start, start, end, tuple(aborted)
+    )
 
 
 def produce_request(

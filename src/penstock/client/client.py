@@ -249,7 +249,11 @@ class Client:
         found: dict[Partition, int] = {}
         for connection, mine in self._cluster.by_leader(pairs).items():
             topics = _by_topic(mine, lambda p: {"partition_index": p, "timestamp": at})
-            fields = {"replica_id": -1, "isolation_level": 0, "topics": topics}
+            fields = {
+                "replica_id": -1,
+                "isolation_level": _hot.READ_COMMITTED,
+                "topics": topics,
+            }
             for topic in self._cluster.call(connection, LIST_OFFSETS, fields)["topics"]:
                 for part in topic["partitions"]:
                     pair = topic["name"], part["partition_index"]

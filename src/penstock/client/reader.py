@@ -1,4 +1,5 @@
-"""Reads ranges of partitions as columns.
+"""Reads ranges of partitions as columns: what was committed, and nothing of transactions that were
+aborted or are still open.
 
 While a chunk is being decoded and used, the broker is already sending the next one. Each chunk has
 a receive buffer of its own: `Records` stay valid for as long as they are held.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from penstock.client import _hot
@@ -50,7 +51,8 @@ class _Cursor:
     bytes_per_offset: float = 0.0
     flight: _Flight | None = None
     end_seen_at: float | None = None
-    high_watermark: int = field(default=-1)
+    stable_end: int = -1
+    aborted: tuple[tuple[int, int], ...] = ()
 
     @property
     def name(self) -> str:
@@ -134,13 +136,14 @@ class Reader:
                 if batches is None:
                     continue
                 batches.check_order(cursor.position)
+                kept = batches.without_aborted(cursor.aborted)
                 start, cursor.position = cursor.position, batches.next_offset
                 span = cursor.position - int(start)
                 cursor.bytes_per_offset = batches.whole_bytes / max(span, 1)
                 if cursor.position < cursor.stop:
                     self._request_ahead(cursor)
                 began = time.perf_counter()
-                records = decode(batches, verify_crc=self._verify_crc).between(start, to_offset)
+                records = decode(kept, verify_crc=self._verify_crc).between(start, to_offset)
                 self.decode_s += time.perf_counter() - began
                 if len(records):
                     yield records
@@ -195,7 +198,8 @@ class Reader:
 
     def _judge(self, cursor: _Cursor, part: _hot.Fetched, frame: memoryview) -> Batches | None:
         """What an answer means for the cursor."""
-        cursor.high_watermark = part.high_watermark
+        cursor.stable_end = part.high_watermark if part.last_stable < 0 else part.last_stable
+        cursor.aborted = part.aborted
         if part.error == OFFSET_OUT_OF_RANGE:
             self._out_of_range(cursor)
             return None
@@ -255,8 +259,8 @@ class Reader:
         if now - cursor.end_seen_at > self._cluster.patience_s:
             raise BrokerError(
                 f"expected {cursor.name} to have records up to offset {cursor.stop}; found that "
-                f"it ends at {cursor.high_watermark}, for {self._cluster.patience_s:g} s. Records "
-                "that were there are lost, or the range was never written: compare the offsets "
-                "with those of the log (penstock topics)",
+                f"it ends at {cursor.stable_end}, for {self._cluster.patience_s:g} s. Records that "
+                "were there are lost, the range was never written, or a transaction is open: "
+                "compare the offsets with those of the log (penstock topics)",
                 code=OFFSET_NOT_AVAILABLE,
             )

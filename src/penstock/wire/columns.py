@@ -44,6 +44,7 @@ TIMESTAMP_MS: Final = pa.timestamp("ms", "UTC")
 _OFFSET_MAX: Final = (1 << 63) - (
     1 << 32
 )  # the last base offset whose batch can't overflow an int64
+_PRODUCER_AT: Final = np.arange(43, 51)
 _CRC_AT: Final = 17
 _CRC_FROM: Final = 21
 _HEAD: Final = struct.Struct(">qiibI")  # offset, length, leader epoch, magic, CRC
@@ -155,6 +156,41 @@ class Batches:
         if len(wrong):
             raise _corrupt(self.data, int(self.table[wrong[0], kernels.START]), kernels.BAD_OFFSET)
 
+    def without_aborted(self, aborted: Sequence[tuple[int, int]]) -> Batches:
+        """The batches less those of aborted transactions.
+
+        A transactional batch is aborted if its producer has an aborted transaction that began at or
+        before it, and no marker of that producer lies in between.
+
+        Args:
+            aborted: producer id and first offset of each aborted transaction that overlaps these
+                batches, as a broker names them.
+        """
+        attributes = self.table[:, kernels.ATTRIBUTES]
+        rows = np.flatnonzero(attributes & kernels.TRANSACTIONAL_BIT)
+        if not aborted or not len(rows):
+            return self
+        where = self.table[rows, kernels.START][:, None] + _PRODUCER_AT
+        producers = self.data[where].view(">i8")[:, 0]
+        offsets = self.table[rows, kernels.BASE_OFFSET]
+        is_marker = (attributes[rows] & kernels.CONTROL_BIT) != 0
+        began = np.array(sorted(aborted), np.int64)
+        gone = np.zeros(len(self.table), np.bool_)
+        for producer in np.intersect1d(began[:, 0], producers):
+            mine = rows[(producers == producer) & ~is_marker]
+            at = self.table[mine, kernels.BASE_OFFSET]
+            start = _last_upto(began[began[:, 0] == producer, 1], at)
+            end = _last_upto(offsets[(producers == producer) & is_marker], at)
+            gone[mine] = start > end
+        return Batches(self.data, self.table[~gone], self.whole_bytes, self.next_offset)
+
+
+def _last_upto(sorted_offsets: Int64s, at: Int64s) -> Int64s:
+    """For each of `at` the last of the offsets that is not above it; -1 where there is none."""
+    padded = np.concatenate((np.full(1, -1, np.int64), sorted_offsets))
+    found: Int64s = padded[np.searchsorted(sorted_offsets, at, side="right")]
+    return found
+
 
 def scan(buffer: Buffer) -> Batches:
     """Finds the whole batches in a buffer; a torn one at the end is left out.
@@ -180,7 +216,8 @@ def decode(buffer: Buffer | Batches, *, verify_crc: bool = True) -> Records:
     """Finds the records of all whole batches in a buffer.
 
     A torn batch at the end is left out. Control batches (transaction markers) are passed over;
-    records of transactions are given whatever became of the transaction.
+    records of transactions are given whatever became of the transaction (see
+    `Batches.without_aborted`).
 
     Args:
         buffer: record batches, one after another, or what `scan` found in them.

@@ -39,6 +39,7 @@ RECORD_OVERHEAD_BYTES_MAX: Final = (
     5 + 1 + 10 + 5 + 5 + 5 + 5
 )  # a record without key, value and headers
 CONTROL_BIT: Final = 0x20
+TRANSACTIONAL_BIT: Final = 0x10
 LOG_APPEND_BIT: Final = 0x08
 CODEC_MASK: Final = 0x07
 
