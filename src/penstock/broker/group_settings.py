@@ -24,6 +24,13 @@ _DURATION: Final = re.compile(
 GROUP_SETTINGS: Final[dict[str, Setting]] = {
     one.name: one
     for one in (
+        Setting("consumer.assignment.interval.ms", INT, "1000"),
+        Setting("share.assignment.interval.ms", INT, "1000"),
+        Setting("streams.assignment.interval.ms", INT, "1000"),
+        Setting("streams.heartbeat.interval.ms", INT, "5000"),
+        Setting("streams.initial.rebalance.delay.ms", INT, "3000"),
+        Setting("streams.num.standby.replicas", INT, "0"),
+        Setting("streams.session.timeout.ms", INT, "45000"),
         Setting(
             "consumer.heartbeat.interval.ms",
             INT,
@@ -162,6 +169,13 @@ def validate_group(name: str, value: str | None) -> str:
     setting = GROUP_SETTINGS.get(name)
     if setting is None or value is None:
         raise SettingError(f"expected a group setting with a value, found {name!r}: {value!r}")
+    if setting.is_fixed:
+        if value.strip() != setting.default:
+            raise SettingError(
+                f"expected {name}={setting.default}, the only value that this broker carries out; "
+                f"found {value!r}"
+            )
+        return setting.default
     if setting.kind != INT:
         if setting.values and value not in setting.values:
             raise SettingError(

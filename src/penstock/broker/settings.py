@@ -1,4 +1,4 @@
-"""Topic and broker settings: names, defaults and meaning as in Kafka; one table, no code per
+"""Topic settings: names, defaults and meaning as in Kafka; one table, no code per
 setting.
 
 A topic setting that this broker carries out can be changed. One that it doesn't is reported with
@@ -17,7 +17,7 @@ from penstock.core.schema import Schema
 from penstock.errors import PenstockError
 from penstock.log.validation import LogConfig
 
-__all__ = ["BROKER_SETTINGS", "TOPIC_SETTINGS", "Setting", "SettingError", "log_config", "validate"]
+__all__ = ["TOPIC_SETTINGS", "Setting", "SettingError", "log_config", "validate"]
 
 _INT64_MAX: Final = (1 << 63) - 1
 _INT32_MAX: Final = (1 << 31) - 1
@@ -257,36 +257,6 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
             doc="Age at which a new segment is begun.",
         ),
         Setting("unclean.leader.election.enable", BOOLEAN, "false"),
-    )
-}
-
-BROKER_SETTINGS: Final[dict[str, Setting]] = {
-    one.name: one
-    for one in (
-        Setting("auto.create.topics.enable", BOOLEAN, "true"),
-        Setting("broker.id", INT, "1"),
-        Setting("compression.type", STRING, "producer"),
-        Setting("connections.max.idle.ms", LONG, "600000"),
-        Setting("default.replication.factor", INT, "1"),
-        Setting("delete.topic.enable", BOOLEAN, "true"),
-        Setting("fetch.max.bytes", INT, str(55 << 20)),
-        Setting("group.initial.rebalance.delay.ms", INT, "0"),
-        Setting("group.max.session.timeout.ms", INT, "1800000"),
-        Setting("group.max.size", INT, "1000"),
-        Setting("group.min.session.timeout.ms", INT, "6000"),
-        Setting("log.cleanup.policy", LIST, "delete"),
-        Setting("log.message.timestamp.type", STRING, "CreateTime"),
-        Setting("log.retention.bytes", LONG, "-1"),
-        Setting("log.retention.ms", LONG, "604800000"),
-        Setting("log.segment.bytes", INT, str(1 << 30)),
-        Setting("message.max.bytes", INT, "1048588"),
-        Setting("min.insync.replicas", INT, "1"),
-        Setting("num.partitions", INT, "1"),
-        Setting("offset.metadata.max.bytes", INT, "4096"),
-        Setting("offsets.retention.minutes", INT, "10080"),
-        Setting("offsets.topic.replication.factor", INT, "1"),
-        Setting("socket.request.max.bytes", INT, str(100 << 20)),
-        Setting("transaction.state.log.replication.factor", INT, "1"),
     )
 }
 
