@@ -29,7 +29,8 @@ class App(Flow):
 
     Args:
         name: of letters, digits and `_`.
-        log: `kafka://host:port`; by default an embedded broker whose log is in the directory.
+        log: `kafka://host:port`, `kafka+tls://user@host:port` (the password is in the environment,
+            PENSTOCK_PASSWORD); by default an embedded broker whose log is in the directory.
         spark: `spark://…`; by default Spark runs on this machine.
         directory: of the log and the state; by default `NAME.penstock` in the working directory.
         state: a URI for state that a Spark cluster shares (`s3://…`, `hdfs://…`).
@@ -161,6 +162,11 @@ class App(Flow):
 
 def _address(log: str) -> str:
     scheme, separator, address = log.rpartition("://")
+    if scheme in {"kafka+tls", "kafka+sasl"}:
+        from penstock.client._security import parse_target
+
+        parse_target(log)
+        return log
     if (separator and scheme != "kafka") or not address:
         raise SetupError(f"expected a log such as 'kafka://127.0.0.1:9092'; found {log!r}")
     return address

@@ -83,6 +83,11 @@ def _answers(address: str) -> bool:
 
 
 def _read(text: str) -> str:
+    if "://" in text and not text.startswith("kafka://"):
+        from penstock.client._security import parse_target
+
+        parse_target(text)
+        return text
     text = text.removeprefix("kafka://")
     for directory in (Path(text), Path(f"{text}.penstock")):
         if (directory / FILE).exists() or (":" not in text and directory.is_dir()):

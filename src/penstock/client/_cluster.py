@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from penstock.client import _hot
-from penstock.client._connection import REQUEST_TIMEOUT_S, Connection, parse_bootstrap
+from penstock.client._connection import REQUEST_TIMEOUT_S, Connection
 from penstock.client._errors import UNKNOWN_TOPIC, UNSUPPORTED_VERSION, broker_error
+from penstock.client._security import Security, parse_target
 from penstock.errors import BrokerError
 
 T = TypeVar("T")
@@ -53,11 +54,12 @@ class Cluster:
     """Connections to a cluster's brokers; not to be shared between threads.
 
     Args:
-        bootstrap: "host:port[,host:port]", any of the brokers.
+        bootstrap: "host:port[,host:port]", any of the brokers; or a URL (see `_security`).
         client_id: the name the brokers log.
         patience_s: how long to keep trying.
         on_wait: called before each pause with what is waited for and the seconds so far.
         timeout_s: how long one answer may take.
+        security: what the address does not say of TLS and of logging in.
     """
 
     def __init__(
@@ -68,8 +70,11 @@ class Cluster:
         patience_s: float = PATIENCE_S,
         on_wait: OnWait | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        security: Security | None = None,
     ) -> None:
-        self._seeds = parse_bootstrap(bootstrap)
+        target = parse_target(bootstrap, security)
+        self._seeds = target.addresses
+        self._security = target.security
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._on_wait = on_wait
@@ -135,7 +140,9 @@ class Cluster:
         """The connection to an address, opened if need be."""
         connection = self._connections.get(address)
         if connection is None or not connection.is_usable:
-            connection = Connection(*address, self._client_id, self._timeout_s)
+            if connection is not None:
+                connection.close()
+            connection = Connection(*address, self._client_id, self._timeout_s, self._security)
             self._connections[address] = connection
         return connection
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
+import time
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from penstock.errors import ProtocolError, UserError
+from penstock.client._login import log_in
+from penstock.client._security import Security
+from penstock.errors import BrokerError, ProtocolError
 
 Part: TypeAlias = bytes | bytearray | memoryview
 
@@ -18,34 +22,13 @@ Part: TypeAlias = bytes | bytearray | memoryview
 RESPONSE_BYTES_MAX: Final = (1 << 30) + (1 << 20)
 CONNECT_TIMEOUT_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 30.0  # as Kafka's own clients wait
-DEFAULT_PORT: Final = 9092
+REAUTHENTICATE_SHARE: Final = (
+    0.85  # of a session's lifetime, after which a connection is not used again
+)
 
 API_VERSIONS: Final = 18
 _SIZE: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">hhih")  # API, version, correlation, client id's length
-
-
-def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """The addresses in "host:port[,host:port]"; the port is 9092 where it is left out.
-
-    Raises:
-        UserError: it isn't of that form.
-
-    >>> parse_bootstrap("kafka://a:1,[::1]:2,b")
-    [('a', 1), ('::1', 2), ('b', 9092)]
-    """
-    addresses = []
-    for item in text.removeprefix("kafka://").split(","):
-        host, colon, port = item.strip().rpartition(":")
-        if not colon or "]" in port:
-            host, port = item.strip(), str(DEFAULT_PORT)
-        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            raise UserError(
-                f"expected broker addresses as host:port[,host:port]; found {text!r}. "
-                "Name a host and a port from 1 to 65535, for example 127.0.0.1:9092"
-            )
-        addresses.append((host.strip("[]"), int(port)))
-    return addresses
 
 
 class Connection:
@@ -55,7 +38,14 @@ class Connection:
     connection unusable: close it.
     """
 
-    def __init__(self, host: str, port: int, client_id: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        client_id: str,
+        timeout_s: float,
+        security: Security | None = None,
+    ) -> None:
         self.address = (host, port)
         self._client_id = client_id.encode()
         self._timeout_s = timeout_s
@@ -63,9 +53,45 @@ class Connection:
         self._awaited: dict[int, bool] = {}  # correlation -> is the answer still wanted, in order
         self._arrived: dict[int, memoryview] = {}
         self._versions: dict[int, tuple[int, int]] | None = None
-        self._socket = socket.create_connection(self.address, min(timeout_s, CONNECT_TIMEOUT_S))
+        self._socket: socket.socket = socket.create_connection(
+            self.address, min(timeout_s, CONNECT_TIMEOUT_S)
+        )
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(timeout_s)
+        self._expires_s = float("inf")
+        if security is not None:
+            try:
+                self._secure(security)
+            except BaseException:
+                self.close()
+                raise
+
+    def _secure(self, security: Security) -> None:
+        """Encrypts the connection and logs in, as far as that is wanted."""
+        if security.tls:
+            try:
+                self._socket = security.context().wrap_socket(
+                    self._socket, server_hostname=self.address[0]
+                )
+            except ssl.SSLCertVerificationError as error:
+                raise BrokerError(
+                    f"expected a certificate of {self.name} that is trusted; found: "
+                    f"{error.verify_message}. Name who has issued it: kafka+tls://…?ca=FILE"
+                ) from None
+            except ssl.SSLError as error:
+                if error.reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}:
+                    raise BrokerError(
+                        f"expected TLS at {self.name}; found another protocol ({error.reason}). "
+                        "Is this the address of the listener with TLS?"
+                    ) from None
+                raise
+        if security.user is not None:
+            lifetime_ms = log_in(self._ask, security, self.name)
+            if lifetime_ms > 0:
+                self._expires_s = time.monotonic() + lifetime_ms / 1000 * REAUTHENTICATE_SHARE
+
+    def _ask(self, api: int, version: int, body: bytes) -> memoryview:
+        return self.receive(self.send(api, version, [body], flexible=False))
 
     def fileno(self) -> int:
         """The socket's descriptor, for `select`."""
@@ -80,8 +106,9 @@ class Connection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the socket is open."""
-        return self._socket.fileno() >= 0
+        """Whether the socket is open, and its session does not end soon (or an answer is due)."""
+        is_current = bool(self._awaited) or time.monotonic() < self._expires_s
+        return self._socket.fileno() >= 0 and is_current
 
     def versions(self) -> dict[int, tuple[int, int]]:
         """The first and last version of each API that the broker serves (asked once)."""
@@ -133,7 +160,8 @@ class Connection:
         if not 4 <= size <= RESPONSE_BYTES_MAX:
             raise ProtocolError(
                 f"expected an answer of 4 to {RESPONSE_BYTES_MAX} bytes from {self.name}; found a "
-                f"length of {size}. Is this the address of a Kafka broker (without TLS)?"
+                f"length of {size}. Is this the address of a Kafka broker, and does it want TLS "
+                "(kafka+tls://…)?"
             )
         frame = self._read(size)
         correlation = _SIZE.unpack_from(frame)[0]
@@ -167,7 +195,11 @@ class Connection:
         views = [memoryview(part).cast("B") for part in parts if len(part)]
         self._socket.settimeout(self._timeout_s)
         while views:
-            sent = self._socket.sendmsg(views)
+            sent = (
+                self._socket.send(views[0])
+                if isinstance(self._socket, ssl.SSLSocket)
+                else self._socket.sendmsg(views)
+            )
             while views and sent >= len(views[0]):
                 sent -= len(views.pop(0))
             if sent:

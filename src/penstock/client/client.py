@@ -16,6 +16,7 @@ from penstock.client._errors import (
     UNKNOWN_TOPIC,
     broker_error,
 )
+from penstock.client._security import Security
 from penstock.errors import BrokerError
 
 Partition = tuple[str, int]
@@ -51,10 +52,11 @@ class Client:
     """A client for everything but records; not to be shared between threads.
 
     Args:
-        bootstrap: "host:port[,host:port]".
+        bootstrap: "host:port[,host:port]", or a URL that says how to reach it (`Security`).
         client_id: the name the brokers log.
         patience_s: how long to keep trying while a broker is away.
         on_wait: called before each pause with what is waited for and the seconds so far.
+        security: what the address does not say of TLS and of logging in.
     """
 
     def __init__(
@@ -64,9 +66,14 @@ class Client:
         *,
         patience_s: float = PATIENCE_S,
         on_wait: OnWait | None = None,
+        security: Security | None = None,
     ) -> None:
         self._cluster = Cluster(
-            bootstrap, client_id=client_id, patience_s=patience_s, on_wait=on_wait
+            bootstrap,
+            client_id=client_id,
+            patience_s=patience_s,
+            on_wait=on_wait,
+            security=security,
         )
 
     def __enter__(self) -> Client:

@@ -31,6 +31,7 @@ from penstock.client._errors import (
     RECORD_LIST_TOO_LARGE,
     broker_error,
 )
+from penstock.client._security import Security
 from penstock.client.client import INIT_PRODUCER_ID, producer_states
 from penstock.errors import BrokerError, FencedError, LimitError, ProtocolError, UserError
 from penstock.wire.columns import BATCH_BYTES_MAX, SEQUENCE_MODULUS, Headers, encode
@@ -49,13 +50,14 @@ class Producer:
     """Writes columns; not to be shared between threads.
 
     Args:
-        bootstrap: "host:port[,host:port]".
+        bootstrap: "host:port[,host:port]", or a URL that says how to reach it (`Security`).
         acks: "all" to wait until records are on disk (and replicated), 1 for the leader's memory.
         compression: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
         batch_bytes_max: a batch's size before compression.
         client_id: the name the brokers log.
         patience_s: how long to keep trying while a broker is away.
         on_wait: called before each pause with what is waited for and the seconds so far.
+        security: what the address does not say of TLS and of logging in.
     """
 
     def __init__(
@@ -68,11 +70,16 @@ class Producer:
         client_id: str = "penstock",
         patience_s: float = PATIENCE_S,
         on_wait: OnWait | None = None,
+        security: Security | None = None,
     ) -> None:
         if acks not in ("all", 1):
             raise UserError(f"expected acks of 'all' or 1; found {acks!r}")
         self._cluster = Cluster(
-            bootstrap, client_id=client_id, patience_s=patience_s, on_wait=on_wait
+            bootstrap,
+            client_id=client_id,
+            patience_s=patience_s,
+            on_wait=on_wait,
+            security=security,
         )
         self._acks = -1 if acks == "all" else 1
         self._compression = compression

@@ -16,6 +16,7 @@ from penstock.client import _hot
 from penstock.client._cluster import PATIENCE_S, Cluster, OnWait
 from penstock.client._connection import Connection
 from penstock.client._errors import OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE, broker_error
+from penstock.client._security import Security
 from penstock.errors import BrokerError, CorruptError, ProtocolError
 from penstock.wire.columns import Batches, Records, decode, scan
 
@@ -64,10 +65,11 @@ class Reader:
     """Reads partitions over connections that it keeps; not to be shared between threads.
 
     Args:
-        bootstrap: "host:port[,host:port]".
+        bootstrap: "host:port[,host:port]", or a URL that says how to reach it (`Security`).
         client_id: the name the brokers log.
         patience_s: how long to keep trying while a broker is away, or an offset isn't there yet.
         on_wait: called before each pause with what is waited for and the seconds so far.
+        security: what the address does not say of TLS and of logging in.
         verify_crc: whether to check each batch's checksum.
     """
 
@@ -78,10 +80,15 @@ class Reader:
         client_id: str = "penstock",
         patience_s: float = PATIENCE_S,
         on_wait: OnWait | None = None,
+        security: Security | None = None,
         verify_crc: bool = True,
     ) -> None:
         self._cluster = Cluster(
-            bootstrap, client_id=client_id, patience_s=patience_s, on_wait=on_wait
+            bootstrap,
+            client_id=client_id,
+            patience_s=patience_s,
+            on_wait=on_wait,
+            security=security,
         )
         self._verify_crc = verify_crc
         #: Seconds spent on decoding so far, for those who account for time.
