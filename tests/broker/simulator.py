@@ -147,9 +147,9 @@ class Server:
         self._skew_ms += ms
 
     @property
-    def unanswered(self) -> int:
-        """Requests that await their answer."""
-        return len(self._open)
+    def unanswered(self) -> set[int]:
+        """Tokens of requests that await their answer: the coordinator must hold just these."""
+        return set(self._open)
 
     def answer(self, token: int, fields: Fields) -> None:
         """The coordinator answers."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
+from hashlib import blake2b
 from typing import Any, Final
 
 from penstock.broker.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Part, Wish
@@ -207,8 +208,10 @@ class ConsumerGroups:
         found = {name: self._catalog.find(name) for name in sorted(names)}
         topics = {name: topic for name, topic in found.items() if topic is not None}
         group.catalog_version = self._catalog.version
-        if is_changed or topics != group.topics:
-            group.topics = topics
+        group.topics = topics
+        digest = blake2b(repr(topics).encode(), digest_size=8).hexdigest()
+        if is_changed or digest != group.topics_digest:
+            group.topics_digest = digest
             group.epoch += 1
             self._changed.add(group.id)
 
@@ -422,6 +425,7 @@ class ConsumerGroups:
             "epoch": group.epoch,
             "target": group.target_epoch,
             "assignor": group.assignor,
+            "topics": group.topics_digest,
             "members": described,
         }
 
@@ -432,7 +436,7 @@ class ConsumerGroups:
             return
         group = self._groups.setdefault(group_id, ConsumerGroup(group_id))
         group.epoch, group.target_epoch = change["epoch"], change["target"]
-        group.assignor = change["assignor"]
+        group.assignor, group.topics_digest = change["assignor"], change["topics"]
         for member_id, stored in change["members"].items():
             group.members.pop(member_id, None)
             if stored is None:

@@ -183,6 +183,8 @@ class ConsumerGroup:
         target_epoch: the epoch that the members' targets were computed for.
         owners: who has, or has yet to give up, a partition.
         topics: the subscribed topics, as of `catalog_version`.
+        topics_digest: tells whether they are the same as when the epoch last grew, also after a
+            restart.
         matches: what the members' regular expressions match, as of then.
         ends_ms: no session and no revocation ends before.
         changed: members that the store doesn't know as they are; None: the whole group.
@@ -195,6 +197,7 @@ class ConsumerGroup:
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     owners: dict[Part, str] = field(default_factory=dict)
     topics: dict[str, tuple[UUID, int]] = field(default_factory=dict)
+    topics_digest: str = ""
     matches: dict[str, frozenset[str]] = field(default_factory=dict)
     catalog_version: int | None = None
     ends_ms: int = 0

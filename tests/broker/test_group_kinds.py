@@ -1,0 +1,285 @@
+"""Groups of several kinds under one roof, over the protocol."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.broker import BrokerProcess
+from penstock.wire.kafka import ErrorCode
+
+JOIN, LEAVE, SYNC, HEARTBEAT, LIST, DESCRIBE, DELETE = 11, 13, 14, 12, 16, 15, 42
+COMMIT, FETCH, FORGET, BEAT, DESCRIBE_MODERN = 8, 9, 47, 68, 69
+FIND, VERSIONS, DESCRIBE_CONFIGS, ALTER_CONFIGS, METADATA = 10, 18, 32, 44, 3
+GROUP_RESOURCE = 32
+Raw = Any
+
+
+@pytest.fixture
+def group() -> str:
+    """A group id of the test's own."""
+    return f"group-{uuid.uuid4()}"
+
+
+def topic_id(raw: Raw, topic: str) -> uuid.UUID:
+    """A topic's id."""
+    found: uuid.UUID = raw.call(METADATA, 12, topics=[{"name": topic}])["topics"][0]["topic_id"]
+    return found
+
+
+def beat(raw: Raw, group: str, member: str, epoch: int = 0, **more: Any) -> dict[str, Any]:
+    """A heartbeat of the newer protocol."""
+    if epoch == 0:
+        more = {"rebalance_timeout": 1000, "topic_partitions": []} | more
+    answer: dict[str, Any] = raw.call(
+        BEAT, 1, group_id=group, member_id=member, member_epoch=epoch, **more
+    )
+    return answer
+
+
+def join_classic(raw: Raw, group: str) -> dict[str, Any]:
+    """One classic member, alone in its group."""
+    protocol = {"name": "range", "metadata": b"\0\0\0\0\0\1\0\1t\0\0\0\0"}
+    wanted = {
+        "group_id": group,
+        "session_timeout": 10_000,
+        "rebalance_timeout": 10_000,
+        "protocol_type": "consumer",
+        "protocols": [protocol],
+    }
+    answer: dict[str, Any] = raw.call(JOIN, 3, member_id="", **wanted)
+    if not answer["error_code"]:
+        assignment = {"member_id": answer["member_id"], "assignment": b"all"}
+        raw.call(
+            SYNC,
+            3,
+            group_id=group,
+            generation_id=answer["generation_id"],
+            member_id=answer["member_id"],
+            assignments=[assignment],
+        )
+    return answer
+
+
+def commit(raw: Raw, version: int, group: str, topic: dict[str, Any], **more: Any) -> int:
+    """Commits an offset; the error code."""
+    part = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1}
+    topics = [topic | {"partitions": [part]}]
+    answer = raw.call(COMMIT, version, group_id=group, topics=topics, **more)
+    return int(answer["topics"][0]["partitions"][0]["error_code"])
+
+
+def listed(raw: Raw, group: str, **filters: Any) -> list[tuple[str, str, str]]:
+    """How a group is listed: kind, protocol type, state."""
+    return [
+        (one["group_type"], one["protocol_type"], one["group_state"])
+        for one in raw.call(LIST, 5, **filters)["groups"]
+        if one["group_id"] == group
+    ]
+
+
+def test_features_are_advertised(raw: Raw) -> None:
+    """Clients learn that they may use the newer protocol."""
+    answer = raw.call(VERSIONS, 4, client_software_name="test", client_software_version="1")
+    found = {
+        one["name"]: (one["min_version_level"], one["max_version_level"])
+        for one in answer["finalized_features"]
+    }
+    assert found["group.version"] == (1, 1)
+    assert answer["finalized_features_epoch"] >= 0
+    assert BEAT in {one["api_key"] for one in answer["api_keys"]}
+
+
+def test_member_of_a_consumer_group(raw: Raw, topic: str, group: str) -> None:
+    """A member gets its partitions, commits and asks for offsets with its epoch, and is described."""
+    answer = beat(raw, group, "m", subscribed_topic_names=[topic])
+    assert answer["error_code"] == 0
+    assert answer["heartbeat_interval"] == 5000
+    known = topic_id(raw, topic)
+    assert answer["assignment"]["topic_partitions"] == [{"topic_id": known, "partitions": [0, 1]}]
+    who = {"member_id": "m", "generation_id_or_member_epoch": answer["member_epoch"]}
+    assert commit(raw, 9, group, {"name": topic}, **who) == 0
+    assert commit(raw, 10, group, {"topic_id": known}, **who) == 0
+    assert commit(raw, 10, group, {"topic_id": uuid.uuid4()}, **who) == ErrorCode.unknown_topic_id
+    assert commit(raw, 8, group, {"name": topic}, **who) == ErrorCode.unsupported_version
+    stale = who | {"generation_id_or_member_epoch": 7}
+    assert commit(raw, 9, group, {"name": topic}, **stale) == ErrorCode.stale_member_epoch
+    asked = {"group_id": group, "topics": [{"topic_id": known, "partition_indexes": [0]}]}
+    for epoch, code in ((1, 0), (7, ErrorCode.stale_member_epoch)):
+        wanted = asked | {"member_id": "m", "member_epoch": epoch}
+        found = raw.call(FETCH, 10, groups=[wanted])["groups"][0]
+        assert found["error_code"] == code
+        if not code:
+            assert found["topics"][0]["partitions"][0]["committed_offset"] == 5
+    described = raw.call(DESCRIBE_MODERN, 1, group_ids=[group, "none"])["groups"]
+    assert described[0]["group_state"] == "Stable"
+    assert described[0]["members"][0]["target_assignment"]["topic_partitions"][0] == {
+        "topic_id": known,
+        "topic_name": topic,
+        "partitions": [0, 1],
+    }
+    assert described[1]["error_code"] == ErrorCode.group_id_not_found
+    assert raw.call(DESCRIBE, 6, groups=[group])["groups"][0]["error_code"] == (
+        ErrorCode.group_id_not_found
+    )
+    assert raw.call(DESCRIBE, 5, groups=[group])["groups"][0]["group_state"] == "Dead"
+    assert beat(raw, group, "m", -1)["error_code"] == 0
+
+
+def test_lists(raw: Raw, topic: str, group: str) -> None:
+    """Groups are listed with kind and state, and filtered by both, whatever the case."""
+    commit(raw, 8, group, {"name": topic}, generation_id_or_member_epoch=-1)
+    assert listed(raw, group) == [("classic", "", "Empty")]
+    assert raw.call(DESCRIBE, 6, groups=[group])["groups"][0]["group_state"] == "Empty"
+    beat(raw, group, "m", subscribed_topic_names=[topic])
+    assert listed(raw, group) == [("consumer", "consumer", "Stable")]
+    assert listed(raw, group, types_filter=["Consumer"], states_filter=["stable"])
+    assert not listed(raw, group, types_filter=["classic"])
+    assert not listed(raw, group, states_filter=["Empty"])
+    beat(raw, group, "m", -1)
+    assert listed(raw, group) == [("consumer", "consumer", "Empty")]
+
+
+def test_group_changes_its_kind_when_it_is_empty(raw: Raw, topic: str, group: str) -> None:
+    """The first member decides on the protocol; while it is there, the other one is refused; the
+    offsets stay.
+    """
+    first = join_classic(raw, group)
+    refused = beat(raw, group, "m", subscribed_topic_names=[topic])
+    assert refused["error_code"] == ErrorCode.group_id_not_found
+    commit(
+        raw,
+        8,
+        group,
+        {"name": topic},
+        member_id=first["member_id"],
+        generation_id_or_member_epoch=first["generation_id"],
+    )
+    raw.call(LEAVE, 5, group_id=group, members=[{"member_id": first["member_id"]}])
+    assert beat(raw, group, "m", subscribed_topic_names=[topic])["error_code"] == 0
+    asked = {"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}
+    found = raw.call(FETCH, 8, groups=[asked])["groups"][0]["topics"][0]
+    assert found["partitions"][0]["committed_offset"] == 5
+    assert join_classic(raw, group)["error_code"] == ErrorCode.inconsistent_group_protocol
+    beat(raw, group, "m", -1)
+    assert join_classic(raw, group)["error_code"] == 0
+    assert [one[0] for one in listed(raw, group)] == ["classic"]
+
+
+def test_leaving_in_batches(raw: Raw, topic: str, group: str) -> None:
+    """An administrator takes members out, by member or instance id, in groups of both kinds."""
+    beat(raw, group, "a", subscribed_topic_names=[topic])
+    beat(raw, group, "b", subscribed_topic_names=[topic], instance_id="i")
+    wanted = [
+        {"member_id": "a"},
+        {"member_id": "", "group_instance_id": "i"},
+        {"member_id": "nobody"},
+    ]
+    left = raw.call(LEAVE, 5, group_id=group, members=wanted)["members"]
+    assert [one["error_code"] for one in left] == [0, 0, ErrorCode.unknown_member_id]
+    assert listed(raw, group) == [("consumer", "consumer", "Empty")]
+
+
+def test_deletion(raw: Raw, topic: str, group: str) -> None:
+    """Groups with members and topics that are read are kept; the rest can be forgotten."""
+    beat(raw, group, "m", subscribed_topic_names=[topic])
+    who = {"member_id": "m", "generation_id_or_member_epoch": 1}
+    commit(raw, 9, group, {"name": topic}, **who)
+
+    def forget() -> int:
+        topics = [{"name": topic, "partitions": [{"partition_index": 0}]}]
+        answer = raw.call(FORGET, 0, group_id=group, topics=topics)
+        return int(answer["topics"][0]["partitions"][0]["error_code"])
+
+    def delete() -> int:
+        return int(raw.call(DELETE, 2, groups_names=[group])["results"][0]["error_code"])
+
+    assert forget() == ErrorCode.group_subscribed_to_topic
+    assert delete() == ErrorCode.non_empty_group
+    beat(raw, group, "m", -1)
+    assert forget() == 0
+    assert delete() == 0
+    assert delete() == ErrorCode.group_id_not_found
+    assert not listed(raw, group)
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "key", "code"),
+    [
+        (3, 0, "g", 0),
+        (6, 0, "g", 0),
+        (6, 1, "txn", 0),
+        (6, 2, "g:AAAAAAAAAAAAAAAAAAAAAA:0", 0),
+        (6, 2, "g", ErrorCode.invalid_request),
+        (5, 2, "g:AAAAAAAAAAAAAAAAAAAAAA:0", ErrorCode.invalid_request),
+        (6, 9, "g", ErrorCode.invalid_request),
+    ],
+)
+def test_coordinators(raw: Raw, version: int, kind: int, key: str, code: int) -> None:
+    """This broker coordinates everything that has a coordinator."""
+    if version < 4:
+        found = raw.call(FIND, version, key=key, key_type=kind)
+    else:
+        answer = raw.call(FIND, version, key_type=kind, coordinator_keys=[key, key])
+        assert len(answer["coordinators"]) == 2
+        found = answer["coordinators"][0]
+    assert found["error_code"] == code
+    assert found["node_id"] == (-1 if code else 1)
+
+
+def test_group_settings(raw: Raw, topic: str, group: str) -> None:
+    """A group's settings are changed, described, in force at once, and checked."""
+
+    def alter(name: str, value: str | None, operation: int = 0) -> int:
+        config = {"name": name, "value": value, "config_operation": operation}
+        resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": [config]}
+        answer = raw.call(ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+        return int(answer["responses"][0]["error_code"])
+
+    assert alter("consumer.heartbeat.interval.ms", "1000") == 0
+    assert beat(raw, group, "m", subscribed_topic_names=[topic])["heartbeat_interval"] == 1000
+    wanted = {
+        "resource_type": GROUP_RESOURCE,
+        "resource_name": group,
+        "configuration_keys": None,
+    }
+    described = raw.call(DESCRIBE_CONFIGS, 4, resources=[wanted])["results"][0]["configs"]
+    found = {one["name"]: (one["value"], one["config_source"]) for one in described}
+    assert found["consumer.heartbeat.interval.ms"] == ("1000", 8)
+    assert found["consumer.session.timeout.ms"] == ("45000", 5)
+    assert alter("consumer.session.timeout.ms", "5000") == ErrorCode.invalid_config
+    assert alter("no.such", "1") == ErrorCode.invalid_config
+    assert alter("consumer.heartbeat.interval.ms", None, 1) == 0
+    assert beat(raw, group, "m", 1)["heartbeat_interval"] == 5000
+
+
+def test_groups_outlive_the_broker(
+    own_broker: BrokerProcess, connect: Callable[[str], Raw]
+) -> None:
+    """A broker that is killed comes back with its groups: the same generation, the same epoch."""
+    own_broker.start()
+    with connect(own_broker.address) as raw:
+        raw.call(
+            19, 5, topics=[{"name": "t", "num_partitions": 2, "replication_factor": 1}], timeout=9
+        )
+        classic = join_classic(raw, "old")
+        modern = beat(raw, "new", "m", subscribed_topic_names=["t"])
+    own_broker.kill()
+    own_broker.start()
+    with connect(own_broker.address) as raw:
+        alive = raw.call(
+            HEARTBEAT,
+            4,
+            group_id="old",
+            generation_id=classic["generation_id"],
+            member_id=classic["member_id"],
+        )
+        assert alive["error_code"] == 0
+        again = beat(raw, "new", "m", modern["member_epoch"], topic_partitions=[])
+        assert again["error_code"] == 0
+        assert again["member_epoch"] == modern["member_epoch"]
+        assert listed(raw, "old") == [("classic", "consumer", "Stable")]
+        assert listed(raw, "new") == [("consumer", "consumer", "Stable")]
