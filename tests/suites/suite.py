@@ -1,0 +1,124 @@
+"""What the scripts beside this file share: where fetched suites lie, a broker to run them against, and
+the table of what came out.
+
+A suite is fetched into `tests/suites/.cache/`, which git ignores; nothing of it is committed. A
+failure that is known and stays has a reason in its script; any other makes the script exit with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from penstock.broker import BrokerProcess
+
+__all__ = ["CACHE", "ROOT", "Outcome", "arguments", "junit", "report", "run", "serving"]
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(__file__).resolve().parent / ".cache"
+REASON_CHARACTERS_MAX = int(os.environ.get("PENSTOCK_REASON", "110"))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one test of a suite ended: `passed`, `failed` or `skipped`, and why."""
+
+    test: str
+    result: str
+    why: str = ""
+
+
+def arguments(description: str | None) -> argparse.Namespace:
+    """The command line that all suites have."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--address", help="run against this broker, not one of its own")
+    parser.add_argument("--only", default="", help="tests whose name has this in it")
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def serving(address: str | None, *more: str) -> Iterator[str]:
+    """The address of a broker: the one given, or one that lives as long as the block."""
+    if address:
+        yield address
+        return
+    with (
+        tempfile.TemporaryDirectory() as data,
+        BrokerProcess(Path(data) / "data", arguments=more) as broker,
+    ):
+        yield broker.address
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    timeout_s: float = 600,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """A program's output (both streams in one), whatever its exit status."""
+    try:
+        return subprocess.run(
+            [str(one) for one in command],
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            input=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired as ended:
+        output = ended.output or b""
+        text = output.decode(errors="replace") if isinstance(output, bytes) else output
+        late = f"{text}\nended after {timeout_s:g} s"
+        return subprocess.CompletedProcess(ended.cmd, 124, late)
+
+
+def junit(path: Path) -> list[Outcome]:
+    """The outcomes in a JUnit file, as pytest and others write it."""
+    found = []
+    for case in ElementTree.parse(path).iter("testcase"):
+        name = f"{(case.get('classname') or '').rpartition('.')[2]}::{case.get('name')}"
+        bad = [one for one in case if one.tag in {"failure", "error"}]
+        skipped = [one for one in case if one.tag == "skipped"]
+        if bad:
+            found.append(Outcome(name, "failed", bad[0].get("message") or ""))
+        elif skipped:
+            found.append(Outcome(name, "skipped", skipped[0].get("message") or ""))
+        else:
+            found.append(Outcome(name, "passed"))
+    return found
+
+
+def report(suite: str, outcomes: Sequence[Outcome], known: Mapping[str, str]) -> int:
+    """Prints what came out; 1 if anything failed for which there is no reason.
+
+    Args:
+        suite: its name.
+        outcomes: one per test.
+        known: why tests fail, by a pattern for their names.
+    """
+    counts = dict.fromkeys(("passed", "failed", "explained", "skipped"), 0)
+    for one in sorted(outcomes, key=lambda one: one.test):
+        reason = next((why for name, why in known.items() if re.search(name, one.test)), None)
+        result = "explained" if one.result == "failed" and reason else one.result
+        counts[result] += 1
+        if result != "passed":
+            why = " ".join((reason if result == "explained" else one.why or "").split())
+            print(f"{result:10} {one.test}  {why[:REASON_CHARACTERS_MAX]}")
+    print("\n| suite | passed | failed | explained | skipped |\n|---|---|---|---|---|")
+    print(f"| {suite} | " + " | ".join(str(count) for count in counts.values()) + " |")
+    sys.stdout.flush()
+    return 1 if counts["failed"] or not counts["passed"] else 0
