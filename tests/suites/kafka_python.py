@@ -77,7 +77,9 @@ def outcomes(address: str, only: str) -> list[Outcome]:
     command += ["-p", "no:cacheprovider", f"--junitxml={result}", "test/integration"]
     got = run([*command, "-k", only] if only else command, cwd=HOME, env=env, timeout_s=ALL_S_MAX)
     Path(CACHE / "kafka-python.log").write_text(got.stdout, encoding="utf-8")
-    return junit(result) if result.is_file() else [Outcome("the suite", "failed", got.stdout[-300:])]
+    return (
+        junit(result) if result.is_file() else [Outcome("the suite", "failed", got.stdout[-300:])]
+    )
 
 
 def main() -> int:

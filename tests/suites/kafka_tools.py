@@ -12,7 +12,6 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +64,14 @@ CASES = (
         f"{AT} --create --topic {TOPIC} --partitions 3 --config retention.ms=123456789",
         (f"Created topic {TOPIC}",),
     ),
-    Case("topics create again", TOPICS, f"{AT} --create --topic {TOPIC}", ("already exists",), (), may_fail=True),
+    Case(
+        "topics create again",
+        TOPICS,
+        f"{AT} --create --topic {TOPIC}",
+        ("already exists",),
+        (),
+        may_fail=True,
+    ),
     Case("topics list", TOPICS, f"{AT} --list", (f"(?m)^{TOPIC}$",)),
     Case(
         "topics describe",
@@ -78,7 +84,8 @@ CASES = (
     Case(
         "configs alter topic",
         CONFIGS,
-        f"{AT} --alter --entity-type topics --entity-name {TOPIC} --add-config max.message.bytes=900000",
+        f"{AT} --alter --entity-type topics --entity-name {TOPIC}"
+        " --add-config max.message.bytes=900000",
         ("Completed updating",),
     ),
     Case(
@@ -176,7 +183,7 @@ CASES = (
     Case(
         "end-to-end-latency",
         f"{TOOLS}EndToEndLatency",
-        f"{AT} --topic {TOPIC} --num-records 200 --acks all --record-size 100",
+        f"{AT} --topic {TOPIC} --num-records 200 --producer-acks all --record-size 100",
         ("Avg latency",),
     ),
     Case(
@@ -211,7 +218,9 @@ CASES = (
         f"{AT} describe-producers --topic {TOPIC} --partition 0",
         ("ProducerId",),
     ),
-    Case("log-dirs", f"{TOOLS}LogDirsCommand", f"{AT} --describe --topic-list {TOPIC}", ('"size":',)),
+    Case(
+        "log-dirs", f"{TOOLS}LogDirsCommand", f"{AT} --describe --topic-list {TOPIC}", ('"size":',)
+    ),
     Case(
         "delete-records",
         f"{TOOLS}DeleteRecordsCommand",
@@ -239,7 +248,7 @@ CASES = (
         ("No partition reassignments found",),
     ),
     Case("features", f"{TOOLS}FeatureCommand", f"{AT} describe"),
-    Case("cluster id", "kafka.tools.ClusterTool", f"cluster-id {AT}", ("Cluster ID: ",)),
+    Case("cluster id", f"{TOOLS}ClusterTool", f"cluster-id {AT}", ("Cluster ID: ",)),
     Case("topics delete", TOPICS, f"{AT} --delete --topic {TOPIC}"),
     Case("topics gone", TOPICS, f"{AT} --list", (), (f"(?m)^{TOPIC}$",)),
 )
@@ -258,13 +267,15 @@ def carry_out(case: Case, address: str, folder: Path) -> Outcome:
     options = case.options.replace("ADDRESS", address).replace("DIR", str(folder)).split()
     got = run([*java(case.tool), *options], stdin=case.stdin, timeout_s=TOOL_S_MAX)
     (folder / "last.log").write_text(got.stdout, encoding="utf-8")
-    say: Callable[[str], Outcome] = lambda why: Outcome(case.name, "failed", f"{why}: {got.stdout[-900:]}")
+    why = ""
     if got.returncode and not case.may_fail:
-        return say(f"exit {got.returncode}")
-    if missing := [one for one in case.finds if not re.search(one, got.stdout)]:
-        return say(f"expected {missing[0]!r}")
-    if present := [one for one in case.lacks if re.search(one, got.stdout)]:
-        return say(f"found {present[0]!r}")
+        why = f"exit {got.returncode}"
+    elif missing := [one for one in case.finds if not re.search(one, got.stdout)]:
+        why = f"expected {missing[0]!r}"
+    elif present := [one for one in case.lacks if re.search(one, got.stdout)]:
+        why = f"found {present[0]!r}"
+    if why:
+        return Outcome(case.name, "failed", f"{why}: {got.stdout[-900:]}")
     return Outcome(case.name, "passed")
 
 

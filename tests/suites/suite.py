@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from penstock.broker import BrokerProcess
 
@@ -89,7 +89,7 @@ def run(
 def junit(path: Path) -> list[Outcome]:
     """The outcomes in a JUnit file, as pytest and others write it."""
     found = []
-    for case in ElementTree.parse(path).iter("testcase"):
+    for case in ET.parse(path).iter("testcase"):
         name = f"{(case.get('classname') or '').rpartition('.')[2]}::{case.get('name')}"
         bad = [one for one in case if one.tag in {"failure", "error"}]
         skipped = [one for one in case if one.tag == "skipped"]

@@ -48,7 +48,10 @@ def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
     if fault is not None:
         raise _RefusedError(ErrorCode.invalid_topic_exception, fault)
     if topics.is_taken(name):
-        raise _RefusedError(ErrorCode.topic_already_exists, f"expected a new topic, found {name!r}")
+        raise _RefusedError(
+            ErrorCode.topic_already_exists,
+            f"expected a new topic, found that {name!r} already exists",
+        )
     partitions = _partition_count(call, wanted)
     try:
         settings = {one["name"]: validate(one["name"], one["value"]) for one in wanted["configs"]}
