@@ -44,7 +44,8 @@ START_S_TYPICAL = 0.4
 def crashing(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker that says on `broker.log` what it finds."""
     with (tmp_path / "broker.log").open("ab") as log:
-        broker = BrokerProcess(tmp_path / "data", stderr=log.fileno())
+        options = ["--cleaner-interval-ms", "50"]
+        broker = BrokerProcess(tmp_path / "data", stderr=log.fileno(), arguments=options)
         yield broker
         broker.kill()
 
@@ -59,7 +60,7 @@ def load(connect: Connect, address: str) -> list[Worker]:
             raw,
             "compacted",
             cleanup_policy="compact",
-            segment_bytes=str(64 << 10),
+            segment_bytes=str(4 << 10),
             min_cleanable_dirty_ratio="0.01",
         )
     workers: list[Worker] = [

@@ -50,6 +50,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add(
         "--iceberg-interval-ms", type=int, default=60_000, help="how long records wait for a commit"
     )
+    add(
+        "--cleaner-interval-ms",
+        type=int,
+        default=15_000,
+        help="how often to look for what to compact",
+    )
     add("--tier-interval-ms", type=int, default=1000, help="how often to look for what to copy")
     add(
         "--die-with-parent", type=int, metavar="PID", help="end when that process, the parent, ends"
@@ -120,6 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
             lock_wait_s=parsed.lock_wait_s,
             tier=parsed.tier,
             tier_cache_bytes=parsed.tier_cache_mb << 20,
+            cleaner_interval_ms=parsed.cleaner_interval_ms,
             tier_interval_ms=parsed.tier_interval_ms,
             iceberg_catalog=parsed.iceberg_catalog,
             iceberg_warehouse=parsed.iceberg_warehouse,
