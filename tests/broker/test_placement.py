@@ -18,7 +18,11 @@ def test_topic_partitions_come_in_pages(raw: Raw, topic: str) -> None:
         asked = {"topics": [{"name": topic}, {"name": "~nowhere"}], "response_partition_limit": 1}
         answer = raw.call(75, 0, **asked, cursor=cursor)
         found += [
-            (one["name"], one["error_code"], [part["partition_index"] for part in one["partitions"]])
+            (
+                one["name"],
+                one["error_code"],
+                [part["partition_index"] for part in one["partitions"]],
+            )
             for one in answer["topics"]
         ]
         cursor = answer["next_cursor"]
