@@ -48,7 +48,7 @@ from penstock.client.share import (
 )
 from penstock.core.partitioner import murmur2_partitions
 from penstock.core.time import duration_us
-from penstock.errors import JobLostError, UserError
+from penstock.errors import BrokerError, JobLostError, UserError
 
 __all__ = ["Job", "Queue", "QueueStats"]
 
@@ -59,6 +59,8 @@ NOT_BEFORE: Final = "penstock.not-before"
 """Header with the time (ms since 1970) before which a job is not to be worked on."""
 DEAD_LETTERS: Final = "dlq."
 """How the name of a queue's dead-letter topic begins: Kafka's default prefix (KIP-1191)."""
+INVALID_CONFIG: Final = 40
+"""Kafka's error code for a setting that the broker doesn't know."""
 POLL_S: Final = 5.0
 """Longest wait of one request; a longer wait is several."""
 ATTEMPTS_MIN, ATTEMPTS_MAX = 2, 10
@@ -411,22 +413,36 @@ class Queue:
     def _join(self) -> ShareMember:
         if self._member is None:
             self._find_topic()
-            if self.dead_letter_topic:
-                self._client.create_topic(
-                    self.dead_letter_topic,
-                    configs={
-                        "errors.deadletterqueue.group.enable": "true",
-                        "retention.ms": "-1",
-                    },
-                    exists_ok=True,
-                )
-                enable = {"errors.deadletterqueue.group.enable": "true"}
-                self._client.configure(TOPIC, self.dead_letter_topic, enable)
-            self._client.configure(GROUP, self.workers, self._group_settings)
+            self._configure()
             self._member = ShareMember(
                 self._address, group=self.workers, topic=self.name, **self._settings
             )
         return self._member
+
+    def _configure(self) -> None:
+        """Sets the group's settings; a broker that lacks ours gets those that it knows."""
+        enable = {"errors.deadletterqueue.group.enable": "true"}
+        try:
+            if self.dead_letter_topic:
+                keep = enable | {"retention.ms": "-1"}
+                self._client.create_topic(self.dead_letter_topic, configs=keep, exists_ok=True)
+                self._client.configure(TOPIC, self.dead_letter_topic, enable)
+            self._client.configure(GROUP, self.workers, self._group_settings)
+        except BrokerError as error:
+            if error.code != INVALID_CONFIG:
+                raise
+            known = {
+                name: value
+                for name, value in self._group_settings.items()
+                if name.startswith("share.")
+            }
+            self._client.configure(GROUP, self.workers, known)
+            _log.warning(
+                "queue %s has no backoff, no dead letters and no order by key: expected a broker "
+                "that can do that (Penstock's), found one that can't (%s)",
+                self.name,
+                error,
+            )
 
     def _postpone(self, delivery: Delivery) -> bool:
         """Gives a job back until its time, if that hasn't come."""

@@ -171,7 +171,7 @@ def test_records_are_shared(worker: Worker, second: Worker) -> None:
     assert worker.fetch(most=3) == [(0, 1), (1, 1), (2, 1)]
     assert second.fetch(most=3) == [(3, 1), (4, 1), (5, 1)]
     assert worker.acknowledge(0, 2, ACCEPT) == 0
-    assert second.acknowledge(0, 2, ACCEPT) == 0  # done already, nobody minds
+    assert second.acknowledge(0, 2, ACCEPT) == ErrorCode.invalid_record_state
     assert second.acknowledge(3, 6, ACCEPT) == ErrorCode.invalid_record_state
     assert worker.fetch(most=99) == [(offset, 1) for offset in range(6, 10)]
 

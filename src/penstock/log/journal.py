@@ -48,6 +48,9 @@ class Journal:
         self._file = files.open(path)
         self.size = self.cut_bytes = 0
         self._recover()
+        directory = path.rpartition("/")[0]
+        files.sync_directory(directory)  # the file may be new, and its directory, too
+        files.sync_directory(directory.rpartition("/")[0])
         self._durable = self.size
 
     def _recover(self) -> None:

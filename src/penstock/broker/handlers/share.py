@@ -5,6 +5,7 @@ offsets of share groups.
 from __future__ import annotations
 
 import asyncio
+import functools
 import uuid
 from collections.abc import Sequence
 from typing import Final
@@ -20,6 +21,7 @@ from penstock.broker.share.shares import Held
 from penstock.errors import LimitError
 from penstock.log.errors import StorageError
 from penstock.log.partition import LEADER_EPOCH
+from penstock.log.tier import NotLoadedError
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
@@ -80,7 +82,7 @@ async def share_group_heartbeat(call: Call, fields: Fields) -> Fields:
             shares.release(group_id, member_id, is_counted=False)
         if answer.assignment is not None:
             result["assignment"] = {"topic_partitions": _assigned(call, answer.assignment)}
-            _open(call, group_id, answer.assignment)
+            await shares.loaded(functools.partial(_open, call, group_id, answer.assignment))
             await call.broker.flusher.make_durable([shares.journal])
     except StorageError as error:
         return {"error_code": ErrorCode.coordinator_not_available, "error_message": str(error)}
@@ -323,7 +325,9 @@ async def _wait(
                 held.waiters.add(changed)
                 held.hosted.waiters.add(changed)
         try:
-            parts = _collect(call, session, helds, fields)
+            parts = await broker.share.loaded(
+                functools.partial(_collect, call, session, helds, fields)
+            )
             if parts or loop.time() >= deadline:
                 session.rotate()
                 return parts
@@ -384,6 +388,10 @@ def _collect(
             break
         try:
             found = portion(call.broker.share, held, wanted)
+        except NotLoadedError:
+            if not parts:
+                raise
+            continue
         except StorageError:
             held.state.release(call.broker.now_ms(), session.member, is_counted=False)
             found = Portion(ErrorCode.kafka_storage_error)

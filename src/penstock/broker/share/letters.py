@@ -76,25 +76,44 @@ def _topic(shares: Shares, name: str) -> tuple[Topic | None, str]:
 async def _write(
     shares: Shares, held: Held, topic: Topic, letters: list[Letter], *, copies: bool
 ) -> None:
-    """Appends letters and makes them durable."""
+    """Appends letters and makes them durable: after the rejections, or a power failure could take
+    those back and leave the letters, and their numbers to others.
+    """
     if held.producer_id < 0:
         held.producer_id = shares.broker.next_producer_id()
         held.state.rewrite()
         shares.save(held)
-        await shares.broker.flusher.make_durable([shares.journal])
+    await shares.broker.flusher.make_durable([shares.journal])
+    if shares.journal.failure is not None:
+        raise StorageError(shares.journal.failure)
     target = topic.partitions[held.hosted.index % len(topic.partitions)]
     there = _last_number(topic, held.producer_id, letters[0].number)
-    for letter in letters:
-        if letter.number > there:
-            _append(shares, held, target, letter, copies=copies)
-            shares.letters_written += 1
+    due = [letter for letter in letters if letter.number > there]
+    if due and not _follow(there, due):
+        held.producer_id = shares.broker.next_producer_id()
+        held.state.bury(due[0].number)
+        held.state.number_letters(due[0].number)
+        held.state.rewrite()
+        shares.save(held)
+        await _write(shares, held, topic, held.state.letters(ROUND_MAX), copies=copies)
+        return
+    for letter in due:
+        await _append(shares, held, target, letter, copies=copies)
+        shares.letters_written += 1
     target.wake()
     await shares.broker.flusher.make_durable(one.log for one in topic.partitions)
     for one in topic.partitions:
         if one.log.failure is not None:
             raise StorageError(one.log.failure)
-    if shares.journal.failure is not None:
-        raise StorageError(shares.journal.failure)
+
+
+def _follow(there: int, due: list[Letter]) -> bool:
+    """Whether the numbers follow each other, and what is there. They don't where a power failure
+    took rejections back that nobody was told of, or where the letters went elsewhere for a while;
+    a new producer may begin with any number.
+    """
+    first = due[0].number
+    return (there < 0 or first == there + 1) and due[-1].number == first + len(due) - 1
 
 
 def _last_number(topic: Topic, producer_id: int, near: int) -> int:
@@ -108,8 +127,12 @@ def _last_number(topic: Topic, producer_id: int, near: int) -> int:
     return last
 
 
-def _append(shares: Shares, held: Held, target: Hosted, letter: Letter, *, copies: bool) -> None:
-    source = _source(held.hosted, letter.offset) if copies else None
+async def _append(
+    shares: Shares, held: Held, target: Hosted, letter: Letter, *, copies: bool
+) -> None:
+    source = None
+    if copies:
+        source = await shares.loaded(lambda: _source(held.hosted, letter.offset))
     now_ms = shares.broker.clock_ms()
     try:
         target.log.append(_batch(held, letter, source, now_ms), now_ms)

@@ -71,6 +71,7 @@ class SharePartition:
         self.accepted = 0
         self.archived = 0
         self.lacks_keys = False
+        self._gone_before = 0
         self._runs: list[Run] = []
         self._sizes = dict.fromkeys(State, 0)
         self._delayed = 0
@@ -356,11 +357,11 @@ class SharePartition:
     def acknowledge(self, now_ms: int, member: str, acks: Sequence[Ack]) -> ErrorCode | None:
         """Takes what a member says of records that it has, all of it or nothing.
 
-        Records before the window are passed over: they are done.
+        Records that the log doesn't have any more (see `skip_to`) are passed over.
         """
         for ack in acks:
             fault = ack.fault(self.rules)
-            if fault is None and ack.last >= self.start_offset and not self._holds(member, ack):
+            if fault is None and ack.last >= self._gone_before and not self._holds(member, ack):
                 fault = ErrorCode.invalid_record_state
             if fault is not None:
                 return fault
@@ -372,11 +373,12 @@ class SharePartition:
         return None
 
     def _holds(self, member: str, ack: Ack) -> bool:
-        if ack.last >= self.end_offset:
+        first = max(ack.first, self._gone_before)
+        if first < self.start_offset or ack.last >= self.end_offset:
             return False
         return all(
             run.state is State.ACQUIRED and run.member == member
-            for run in self._between(max(ack.first, self.start_offset), ack.last)
+            for run in self._between(first, ack.last)
         )
 
     def _between(self, first: int, last: int) -> list[Run]:
@@ -491,12 +493,21 @@ class SharePartition:
                 last = min(run.last, run.first + before_number - run.letter - 1)
                 self._finish(run.first, last)
 
+    def number_letters(self, first: int) -> None:
+        """Numbers the letters that are due anew, from `first` on; none of them may be written."""
+        rejected = [run for run in self._runs if run.state is State.REJECTED]
+        self.next_letter = first
+        for run in sorted(rejected, key=lambda run: run.letter):
+            self._set(replace(run, letter=self.next_letter))
+            self.next_letter += run.size
+
     # -- moving ------------------------------------------------------------------------------------
 
     def skip_to(self, offset: int) -> None:
         """The log begins later now: what lies before is gone."""
         if offset <= self.start_offset:
             return
+        self._gone_before = offset
         if offset >= self.end_offset:
             self.reset(offset)
             return
@@ -504,6 +515,21 @@ class SharePartition:
             if run.state is not State.DONE:
                 self.archived += run.size
         self._finish(self.start_offset, offset - 1)
+
+    def cut_end(self, offset: int) -> None:
+        """The log ends there: what lay behind was lost, and its offsets are given out anew."""
+        if self.start_offset >= offset:
+            if self.start_offset > offset:
+                self.reset(offset)
+        elif self.end_offset > offset:
+            at = self._cut(offset)
+            for run in self._runs[at:]:
+                self._note(run, -1)
+            del self._runs[at:]
+            self.end_offset = offset
+            self._hint = min(self._hint, offset)
+            self._keys = {one: key for one, key in self._keys.items() if one < offset}
+            self._touched, self._is_whole = [], True
 
     def reset(self, offset: int) -> None:
         """Begins anew at an offset; who has records loses them."""

@@ -16,6 +16,7 @@ from penstock.broker.share.shares import Held, Shares
 from penstock.errors import CorruptError, LimitError
 from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.partition import Partition
+from penstock.log.tier import NotLoadedError
 from penstock.wire import batches
 from penstock.wire.batches import Buffer, Header
 from penstock.wire.kafka import ErrorCode
@@ -59,7 +60,12 @@ def has_more(shares: Shares, held: Held) -> bool:
 
 
 def portion(shares: Shares, held: Held, wanted: Wanted) -> Portion:
-    """Acquires some records of a partition for a member."""
+    """Acquires some records of a partition for a member.
+
+    Raises:
+        NotLoadedError: what is to be read lies in the tier, and isn't at hand.
+        StorageError: what was acquired can't be kept note of.
+    """
     state, log = held.state, held.hosted.log
     now_ms = shares.broker.now_ms()
     state.skip_to(log.start_offset)
@@ -71,6 +77,9 @@ def portion(shares: Shares, held: Held, wanted: Wanted) -> Portion:
         for _ in range(READS_MAX):
             if not has_more(shares, held) or _acquire(shares, held, wanted, found):
                 break
+    except NotLoadedError:
+        shares.save(held)
+        raise
     except OffsetRangeError:
         found.code = ErrorCode.none  # the log was cut at its end; what is lost can't be handed out
     except (StorageError, CorruptError, LimitError):

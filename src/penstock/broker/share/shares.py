@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.broker.group_registry import SHARE, Summary
 from penstock.broker.group_settings import GroupSettings
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Held", "Shares"]
 
+T = TypeVar("T")
 HELD_MAX: Final = 100_000
 """Most share partitions of all groups; each takes a KB or more."""
 _log = logging.getLogger(__name__)
@@ -102,6 +103,15 @@ class Shares:
             known.producer_id = producer_id
         for held in self:
             held.state.rules = self.policy(held.key.group).rules
+            held.state.cut_end(held.hosted.log.end_offset)
+            self.save(held)
+
+    async def loaded(self, work: Callable[[], T]) -> T:
+        """What `work` gives, once what it reads from the tier is at hand."""
+        if self.broker.tiering is None:
+            return work()
+        found, _ = await self.broker.tiering.cache.loaded(work)
+        return found
 
     # -- what there is -----------------------------------------------------------------------------
 
