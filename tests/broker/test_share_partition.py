@@ -359,3 +359,32 @@ def test_hole_in_the_journal_is_available() -> None:
         Run(0, 3, State.AVAILABLE),
         Run(4, 5, State.AVAILABLE, 1),
     ]
+
+
+def test_letters_are_numbered_anew() -> None:
+    """Where numbers are missing, the letters that are due get new ones without gaps, in order."""
+    partition = SharePartition(replace(RULES, has_letters=True), 0)
+    take(partition, "a", 4)
+    partition.acknowledge(0, "a", [Ack(3, 3, REJECT), Ack(0, 1, REJECT)])
+    change = partition.drain()
+    assert change is not None
+    runs = [one for one in change.runs if one.first != 3]  # as if a power failure had taken it
+    copy = SharePartition(replace(RULES, has_letters=True), 0)
+    copy.apply(change._replace(runs=runs))
+    assert [(one.number, one.offset) for one in copy.letters(9)] == [(1, 0), (2, 1)]
+    copy.number_letters(1)
+    copy.check()
+    assert copy.next_letter == 3
+
+
+def test_log_lost_its_end() -> None:
+    """Offsets that the log gives out anew are new to the group, too."""
+    partition = SharePartition(RULES, 0)
+    take(partition, "a", 10)
+    partition.acknowledge(0, "a", [Ack(6, 9, ACCEPT)])
+    partition.cut_end(8)
+    partition.check()
+    assert (partition.start_offset, partition.end_offset) == (0, 8)
+    partition.cut_end(0)
+    partition.check()
+    assert partition.end_offset == 0

@@ -49,10 +49,12 @@ async def write_letters(shares: Shares, held: Held) -> None:
             shares.letters_dropped += len(letters)
         else:
             try:
-                await _write(shares, held, topic, letters, copies=policy.copies_record)
+                is_written = await _write(shares, held, topic, letters, copies=policy.copies_record)
             except StorageError as error:
                 _log.warning("could not write dead letters of group %s: %s", held.key.group, error)
                 return
+            if not is_written:
+                continue
         held.state.bury(letters[-1].number + 1)
         try:
             shares.save(held)
@@ -75,9 +77,12 @@ def _topic(shares: Shares, name: str) -> tuple[Topic | None, str]:
 
 async def _write(
     shares: Shares, held: Held, topic: Topic, letters: list[Letter], *, copies: bool
-) -> None:
+) -> bool:
     """Appends letters and makes them durable: after the rejections, or a power failure could take
     those back and leave the letters, and their numbers to others.
+
+    Returns:
+        False if the letters got other numbers instead.
     """
     if held.producer_id < 0:
         held.producer_id = shares.broker.next_producer_id()
@@ -95,8 +100,7 @@ async def _write(
         held.state.number_letters(due[0].number)
         held.state.rewrite()
         shares.save(held)
-        await _write(shares, held, topic, held.state.letters(ROUND_MAX), copies=copies)
-        return
+        return False
     for letter in due:
         await _append(shares, held, target, letter, copies=copies)
         shares.letters_written += 1
@@ -105,6 +109,7 @@ async def _write(
     for one in topic.partitions:
         if one.log.failure is not None:
             raise StorageError(one.log.failure)
+    return True
 
 
 def _follow(there: int, due: list[Letter]) -> bool:

@@ -519,7 +519,7 @@ class SharePartition:
     def cut_end(self, offset: int) -> None:
         """The log ends there: what lay behind was lost, and its offsets are given out anew."""
         if self.start_offset >= offset:
-            if self.start_offset > offset:
+            if self.end_offset > offset:
                 self.reset(offset)
         elif self.end_offset > offset:
             at = self._cut(offset)
