@@ -28,6 +28,7 @@ from penstock.broker import BrokerProcess, history, iceberg
 from penstock.broker.history import Chunk, HistoryError, HistoryTable
 from penstock.broker.iceberg import Iceberg
 from penstock.broker.topics import Topics
+from penstock.client.history import History
 
 NOW = 1_700_000_000_000
 SCHEMA = Schema.parse("user BIGINT NOT NULL, key STRING, at TIMESTAMP")
@@ -270,6 +271,34 @@ def test_a_brokers_topic_is_a_table(tmp_path: Path, connect: Callable[[str], Any
     users = [n for n in good if n % 11]
     found = duckdb.execute(query, [files]).fetchone()
     assert found == (len(good), sum(users), len(good))
+
+
+def test_a_stretch_is_read_from_the_table_and_the_log(
+    catalog: Any, tmp_path: Path, connect: Callable[[str], Any]
+) -> None:
+    """Whatever the stretch and wherever the table ends, the rows are those of the log, in order."""
+    table = HistoryTable(catalog, "shop.events", SCHEMA, "id")
+    chance = random.Random(3)
+    with BrokerProcess(tmp_path / "data") as broker:
+        with connect(broker.address) as raw:
+            wanted = {"name": "t", "num_partitions": 2, "replication_factor": 1}
+            raw.call(19, 5, topics=[wanted], timeout=1000)
+            for start in range(0, 100, 10):
+                raw.produce("t", chunk(start, 10).data, partition=1)
+        table.append([chunk(0, 30, partition=1)])
+        table.append([chunk(0, 5), chunk(30, 20, partition=1)])
+        history = History(catalog.load_table("shop.events"), broker.address, "t", SCHEMA)
+        assert history.covered == {0: 5, 1: 50}
+        table.append([chunk(50, 20, partition=1)])
+        history.refresh()
+        for _ in range(8):
+            start, end = sorted((chance.randint(0, 100), chance.randint(0, 100)))
+            found = [row for part in history.read(1, start, end) for row in part.to_pylist()]
+            good = [n for n in range(start, end) if n % 7 != 3 or n % 11 == 0]
+            assert [row["offset"] for row in found] == good
+            assert [row["user"] for row in found] == [n if n % 11 else None for n in good]
+        narrow = list(history.read(1, 60, 80, ["user"]))
+        assert {tuple(part.column_names) for part in narrow} == {("user",)}
 
 
 def _wait_for(uri: str, warehouse: str, offset: int) -> Any:

@@ -1,7 +1,4 @@
-"""A topic's history as an Iceberg table: records to rows, and rows to the table, exactly once.
-
-    partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, headers LIST<STRUCT<name, value>>
-    and the columns of the topic's `penstock.schema`, or `value` BINARY where it has none
+"""A topic's history as an Iceberg table: its records' rows (`penstock.formats.rows`), each once.
 
 Contract: a commit appends the rows of offsets [covered, next) of some partitions and says in the
 same commit, in its snapshot's summary, that they are covered up to `next`. The catalog takes a
@@ -9,9 +6,11 @@ commit only if the table is still at the snapshot that it was made for. So a com
 lost, a crash, or a second writer can't append a record twice: whoever comes next reads what is
 covered first.
 
-A value that the schema doesn't fit goes to TABLE_dead_letters with its reason; that table has its
-own covered offsets, is written first, and passes over what it has. A null value is a row with a key
-and nulls. Blocking: call it in a thread. Needs pyiceberg (`pip install 'penstock[iceberg]'`).
+A data file holds rows of one partition, in order, so that a stretch of offsets is found by the
+files' bounds. A value that the schema doesn't fit goes to TABLE_dead_letters with its reason; that
+table has its own covered offsets, is written first, and passes over what it has.
+
+Blocking: call it in a thread. Needs pyiceberg (`pip install 'penstock[iceberg]'`).
 """
 
 from __future__ import annotations
@@ -19,25 +18,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.schema import Schema
 from penstock.errors import PenstockError, SetupError
-from penstock.formats.json import JsonDecoder
+from penstock.formats.rows import DEAD_COLUMNS, Rows
 from penstock.log.markers import Aborted
 from penstock.wire import batches
 from penstock.wire.batches import Buffer
-from penstock.wire.columns import Records, decode, header
+from penstock.wire.columns import decode
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
 __all__ = [
-    "OWN_COLUMNS",
     "Chunk",
     "HistoryError",
     "HistoryTable",
@@ -58,22 +56,6 @@ PROPERTIES: Final = {
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
 }
-_HEADER: Final = pa.struct([pa.field("name", pa.string()), pa.field("value", pa.binary())])
-_OWN: Final[list[Any]] = [
-    pa.field("partition", pa.int32()),
-    pa.field("offset", pa.int64()),
-    pa.field("timestamp", TIMESTAMP),
-    pa.field("key", pa.binary()),
-    pa.field("headers", pa.list_(_HEADER)),
-]
-OWN_COLUMNS: Final = pa.schema(_OWN)
-_DEAD: Final = pa.schema(
-    [
-        *_OWN[:-1],
-        pa.field("value", pa.binary()),
-        pa.field("reason", pa.string()),
-    ]
-)
 
 
 class HistoryError(PenstockError):
@@ -128,73 +110,6 @@ def without_aborted(data: Buffer, aborted: Sequence[Aborted]) -> Buffer:
     return b"".join(kept)
 
 
-def _headers(records: Records) -> pa.Array:
-    """The headers' column; only records that have some are looked at one by one."""
-    at = records.value_start + np.maximum(records.value_length, 0)
-    some = np.flatnonzero(records.buffer[at] != 0) if len(at) else at
-    found = [header(records, int(row)) for row in some]
-    counts = np.zeros(len(records), np.int64)
-    counts[some] = [len(one) for one in found]
-    flat = [{"name": name, "value": value} for one in found for name, value in one]
-    ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    offsets: Any = pa.array(ends)
-    return cast("pa.Array", pa.ListArray.from_arrays(offsets, pa.array(flat, _HEADER)))
-
-
-def _own_columns(partition: int, records: Records) -> list[pa.Array]:
-    return [
-        pa.array(np.full(len(records), partition, np.int32)),
-        pa.array(records.offset),
-        pa.array(records.timestamp_ms * 1000).view(TIMESTAMP),
-        records.keys(),
-    ]
-
-
-class _Rows:
-    """Turns chunks into rows of the table and of its dead letters."""
-
-    def __init__(self, schema: Schema | None) -> None:
-        self._decoder = None if schema is None else JsonDecoder(schema)
-        fields: list[Any] = [pa.field("value", pa.binary())]
-        if schema is not None:
-            own = set(OWN_COLUMNS.names)
-            fields = [
-                pa.field(f"value_{one.name}" if one.name in own else one.name, one.type)
-                for one in schema
-            ]
-        self.schema = pa.schema([*OWN_COLUMNS, *fields])
-
-    def make(self, chunk: Chunk) -> tuple[pa.Table, pa.Table]:
-        """Rows, and dead letters."""
-        records = decode(without_aborted(chunk.data, chunk.aborted))
-        records = records.between(chunk.start, chunk.end)
-        own = [*_own_columns(chunk.partition, records), _headers(records)]
-        if self._decoder is None:
-            rows = pa.Table.from_arrays([*own, records.values()], schema=self.schema)
-            return rows, _DEAD.empty_table()
-        decoded = self._decoder.decode(records.buffer, records.value_start, records.value_length)
-        is_bad = np.zeros(len(records), bool)
-        is_bad[decoded.bad_rows] = True
-        place = np.full(len(records), -1, np.int64)
-        place[decoded.rows] = np.arange(len(decoded.rows))
-        kept = np.flatnonzero(~is_bad | (records.value_length < 0))
-        taken = place[kept]
-        index: Any = pa.array(taken, mask=taken < 0)
-        values = [column.take(index) for column in decoded.columns.columns]
-        chosen: Any = pa.array(kept)
-        mine = [column.take(chosen) for column in own]
-        rows = pa.Table.from_arrays([*mine, *values], schema=self.schema)
-        return rows, self._dead(chunk, records, decoded.bad_rows, decoded.reasons)
-
-    @staticmethod
-    def _dead(chunk: Chunk, records: Records, bad: np.ndarray, reasons: Sequence[str]) -> pa.Table:
-        is_letter = records.value_length[bad] >= 0
-        rows: Any = pa.array(bad[is_letter])
-        why = pa.array(reasons, pa.string()).filter(pa.array(is_letter))
-        columns = [*_own_columns(chunk.partition, records), records.values()]
-        return pa.Table.from_arrays([*(one.take(rows) for one in columns), why], schema=_DEAD)
-
-
 class _Target:
     """One table, and up to where it covers each partition."""
 
@@ -215,6 +130,9 @@ class _Target:
                 f"{'that of topic ' + found if found else 'one of somebody else'}; name another "
                 "table in penstock.iceberg.table, or drop this one"
             )
+        if table.spec().is_unpartitioned():
+            with table.update_spec() as spec:
+                spec.add_identity("partition")
         if set(schema.names) - set(table.schema().column_names):
             with table.update_schema() as update:
                 update.union_by_name(schema)
@@ -275,7 +193,7 @@ class HistoryTable:
     def __init__(self, catalog: Catalog, name: str, schema: Schema | None, topic_id: str) -> None:
         self._catalog = catalog
         self._topic_id = topic_id
-        self._rows = _Rows(schema)
+        self._rows = Rows(schema)
         self._main = _Target(catalog, name, self._rows.schema, topic_id)
         self._dead: _Target | None = None
         self._has_schema = schema is not None
@@ -298,14 +216,16 @@ class HistoryTable:
             HistoryError: another writer was faster, or chunks don't follow; nothing was appended.
         """
         covered = self.covered
-        rows, dead = [self._rows.schema.empty_table()], [_DEAD.empty_table()]
+        rows, dead = [self._rows.schema.empty_table()], [DEAD_COLUMNS.empty_table()]
         for chunk in chunks:
             if chunk.start < covered.get(chunk.partition, 0):
                 raise HistoryError(
                     f"expected records of partition {chunk.partition} from offset "
                     f"{covered[chunk.partition]} on for {self.name}, found {chunk.start}"
                 )
-            some, letters = self._rows.make(chunk)
+            records = decode(without_aborted(chunk.data, chunk.aborted))
+            records = records.between(chunk.start, chunk.end)
+            some, letters = self._rows.make(chunk.partition, records)
             rows.append(some)
             dead.append(letters)
             covered[chunk.partition] = chunk.end
@@ -322,7 +242,7 @@ class HistoryTable:
             return
         if self._dead is None:
             name = self.name + DEAD_LETTERS
-            self._dead = _Target(self._catalog, name, _DEAD, self._topic_id)
+            self._dead = _Target(self._catalog, name, DEAD_COLUMNS, self._topic_id)
         new = self._dead.after_covered(letters)
         if len(new):
             before = self._dead.covered  # may be ahead: of a commit to the main table that failed
