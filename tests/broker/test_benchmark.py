@@ -22,3 +22,19 @@ def test_log_benchmark_runs() -> None:
     assert {"confluent consume", "reader to columns", "recovery without any"} <= {
         one["what"] for one in figures
     }
+
+
+def test_broker_benchmark_runs() -> None:
+    """The broker's benchmark works at its smallest size: rates, memory, start-up."""
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM.with_name("broker.py")), "--smoke", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)["figures"]
+    assert all(one["value"] > 0 for one in figures)
+    assert {"start-up", "consume", "produce acks=all", "memory under load, anonymous"} <= {
+        one["what"] for one in figures
+    }

@@ -258,3 +258,14 @@ def test_damaged_description_is_explained(own_broker: BrokerProcess, capfd: Any)
         own_broker.start()
     assert "topics/t/topic.json" in capfd.readouterr().err
     assert damaged.read_text() == "{"
+
+
+def test_a_broker_loads_neither_arrow_nor_numpy() -> None:
+    """They are 40 MB and a third of a second that it needs for few things: those load them."""
+    code = (
+        "import sys, penstock.broker.__main__\n"
+        "heavy = {'numpy', 'pyarrow', 'numba', 'pandas', 'prometheus_client'} & sys.modules.keys()\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.core.schema import Schema
 from penstock.errors import PenstockError
 from penstock.log.validation import LogConfig
 
@@ -25,6 +24,13 @@ _INT32_MAX: Final = (1 << 31) - 1
 
 class SettingError(ValueError):
     """A setting that is unknown, or a value that it can't have."""
+
+
+def _check_schema(text: str) -> None:
+    """Raises SchemaError unless a text is a schema."""
+    from penstock.core.schema import Schema  # brings Arrow: 35 MB that a broker mostly doesn't need
+
+    Schema.parse(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +198,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
             "penstock.schema",
             STRING,
             "",
-            check=Schema.parse,
+            check=_check_schema,
             doc="Columns of the topic's JSON values, as in 'user BIGINT NOT NULL, at TIMESTAMP': "
             "in its Iceberg table they are columns.",
         ),
