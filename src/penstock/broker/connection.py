@@ -39,6 +39,7 @@ from penstock.errors import ProtocolError
 from penstock.wire.batches import Buffer
 
 if TYPE_CHECKING:
+    from penstock.broker.security.metering import Meter
     from penstock.broker.server import Broker
 
 __all__ = ["Connection", "Slot"]
@@ -65,18 +66,21 @@ _log = logging.getLogger(__name__)
 class Slot:
     """A place in the order of a connection's answers."""
 
-    __slots__ = ("_connection", "_requests", "answer", "api_key", "began_s")
+    __slots__ = ("_connection", "_meter", "_requests", "answer", "api_key", "began_s")
 
     def __init__(self, connection: Connection, requests: Requests) -> None:
         self._connection = connection
         self._requests = requests
         self.api_key = requests.key
         self.began_s = perf_counter()
+        self._meter = connection.meter
         self.answer: Sequence[Buffer] | None = None
 
     def send(self, answer: Sequence[Buffer]) -> None:
         """Sends the answer (a whole frame, in parts; empty: none is due) when its turn comes."""
         assert self.answer is None
+        if self._meter is not None:
+            self._connection.settle(self._meter, answer)
         self.answer = answer
         self._requests.answered(self.api_key, self.began_s)
         self._connection.flush()
@@ -108,6 +112,11 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.principal = ANONYMOUS
         self.session = broker.guard.session(listener)
+        self.meter: Meter | None = (
+            None  # of the request that is being served, where there are quotas
+        )
+        self._muted_until_s = 0.0
+        self._mute_timer: asyncio.TimerHandle | None = None
         self.verdicts: dict[tuple[Operation, str], bool] = {}
         self.verdicts_generation = 0
         self.local_host = ""
@@ -212,8 +221,9 @@ class Connection(asyncio.BufferedProtocol):
         self._leave()
         self._slots.clear()
         self._outbox.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._mute_timer):
+            if timer is not None:
+                timer.cancel()
         if self._task is not None:
             self._task.cancel()
 
@@ -292,6 +302,7 @@ class Connection(asyncio.BufferedProtocol):
             and len(self._slots) < IN_FLIGHT_MAX
             and not self._outbox
             and not self._is_finishing
+            and self._mute_timer is None
             and self._transport is not None
         )
 
@@ -409,6 +420,31 @@ class Connection(asyncio.BufferedProtocol):
                     self._outbox.appendleft(part[room:])
             self._transport.write(piece)
         self._end_if_finished()
+
+    @property
+    def muted_s(self) -> float:
+        """For how many seconds nothing more is read."""
+        return max(self._muted_until_s - self._broker.loop.time(), 0.0)
+
+    def mute(self, seconds: float) -> None:
+        """Serves nothing more for a while: the client has taken more than its quota."""
+        if seconds <= 0 or self._transport is None:
+            return
+        until_s = self._broker.loop.time() + seconds
+        self._muted_until_s = max(self._muted_until_s, until_s)
+        if self._mute_timer is None:
+            self._mute_timer = self._broker.loop.call_at(self._muted_until_s, self._unmute)
+
+    def _unmute(self) -> None:
+        self._mute_timer = None
+        if self.muted_s > 0 and self._transport is not None:
+            self._mute_timer = self._broker.loop.call_at(self._muted_until_s, self._unmute)
+        self._pump()
+
+    def settle(self, meter: Meter, answer: Sequence[Buffer]) -> None:
+        """Counts an answer against its client's quotas."""
+        if self._transport is not None:
+            meter.settle(answer, self._broker.loop.time())
 
     def finish(self) -> None:
         """Serves nothing more, and closes the connection once all answers are sent."""

@@ -47,6 +47,7 @@ from penstock.broker.requests import Requests
 from penstock.broker.room import Room
 from penstock.broker.security import access
 from penstock.broker.security.guard import Guard
+from penstock.broker.security.metering import Meter
 from penstock.broker.security.model import Caller, Operation, ResourceType
 from penstock.broker.share.shares import Shares
 from penstock.broker.stats import Stats
@@ -452,6 +453,22 @@ class Broker:
         at = _HEAD.size + max(client_size, 0)
         if at > len(frame):
             raise ProtocolError(f"expected a client id of {client_size} bytes, found fewer")
+        quotas = self.guard.quotas
+        if not quotas.is_on:
+            self._dispatch(connection, frame, at, key, version, corr)
+            return
+        client, size = bytes(frame[_HEAD.size : at]).decode(), len(frame)
+        meter = Meter(quotas, connection, key, version, client, size, self.loop.time())
+        connection.meter = meter
+        try:
+            self._dispatch(connection, frame, at, key, version, corr)
+        finally:
+            connection.meter = None
+            meter.served(self.loop.time())
+
+    def _dispatch(
+        self, connection: Connection, frame: memoryview, at: int, key: int, version: int, corr: int
+    ) -> None:
         if key == PRODUCE and PRODUCE_VERSIONS[0] <= version <= PRODUCE_VERSIONS[1]:
             if version >= produce.FLEXIBLE_FROM:
                 at = produce.skip_tags(frame, at)

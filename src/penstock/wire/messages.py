@@ -341,6 +341,11 @@ class Codec:
         self._plain = [field for field in compiled if field.tag is None]
         self._tagged = {field.tag: field for field in compiled if field.tag is not None}
 
+    @property
+    def first(self) -> str:
+        """The name of the first field that is always there; empty where there is none."""
+        return self._plain[0].name if self._plain else ""
+
     def read(self, source: _Input) -> dict[str, Any]:
         """Reads one struct at the cursor."""
         values = {field.name: field.read(source) for field in self._plain}

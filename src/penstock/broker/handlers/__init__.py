@@ -16,6 +16,7 @@ from penstock.broker.handlers import (
     offsets,
     placement,
     producer_ids,
+    quotas,
     records,
     security,
     share,
@@ -41,6 +42,7 @@ API_TABLE: dict[int, Api] = {
         producer_ids,
         share,
         security,
+        quotas,
         transactions,
     )
     for api in module.APIS

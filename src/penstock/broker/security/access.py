@@ -24,13 +24,13 @@ Entries = dict[str, str]
 _CLUSTER: Final = ResourceType.CLUSTER
 
 
-def _empty(key: str) -> Rule:
-    """DESCRIBE on the cluster; the list of a refusal is empty."""
+def _empty(key: str, operation: Operation = Operation.DESCRIBE) -> Rule:
+    """An operation on the cluster; the list of a refusal is empty."""
 
     def refuse(_: Fields, code: ErrorCode) -> Fields:
         return {"error_code": code, "error_message": "Authorization failed.", key: []}
 
-    return whole(Operation.DESCRIBE, _CLUSTER, refuse=refuse)
+    return whole(operation, _CLUSTER, refuse=refuse)
 
 
 def _each(operation: Operation, asked: tuple[str, ...], given: str, same: Entries) -> Rule:
@@ -63,6 +63,9 @@ RULES: Final[dict[int, Rule]] = {
     31: _each(Operation.ALTER, ("filters",), "filter_results", {}),  # DeleteAcls
     35: _empty("results"),  # DescribeLogDirs
     36: free,  # SaslAuthenticate
+    43: _empty("replica_election_results", Operation.ALTER),  # ElectLeaders
+    45: _empty("responses", Operation.ALTER),  # AlterPartitionReassignments
+    46: _empty("topics"),  # ListPartitionReassignments
     48: whole(
         Operation.DESCRIBE_CONFIGS,
         _CLUSTER,

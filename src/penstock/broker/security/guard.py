@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.security.authorizer import Authorizer
 from penstock.broker.security.model import Operation, ResourceType
+from penstock.broker.security.quotas import Quotas
 from penstock.broker.security.sasl import Failures, SaslSession, Verifier
 from penstock.broker.security.tls import Tls
 from penstock.broker.security.users import Users
@@ -41,6 +42,7 @@ class Guard:
         self.users = Users(config.data)
         self.verifier = Verifier(self.users)
         self.failures = Failures()
+        self.quotas = Quotas(config.data)
         self.authorizer = Authorizer(
             config.data,
             config.super_users,
@@ -110,6 +112,7 @@ class Guard:
         """Takes up what the command line has changed; to be called every second or so."""
         self.users.refresh()
         self.authorizer.refresh()
+        self.quotas.refresh()
 
     def reload(self) -> None:
         """Takes up everything that may have changed, certificates included."""
