@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.log.errors import AppendError, OffsetRangeError, Refusal, StorageError
+from penstock.log.errors import (
+    AppendError,
+    DamagedError,
+    OffsetRangeError,
+    Refusal,
+    StorageError,
+)
 from penstock.log.files import LocalFiles, LogFiles
 from penstock.log.memory import MemoryFiles
 from penstock.log.partition import Partition
@@ -254,7 +260,27 @@ def test_damaged_side_files_are_rebuilt(at: int, bit: int, name: str) -> None:
 
 
 def test_segments_after_a_gap_are_set_aside() -> None:
-    """A segment that doesn't follow the one before is kept under another name and not served."""
+    """Where no checkpoint says that the log was whole, a segment that doesn't follow the one before
+    is kept under another name and not served, until somebody removes it.
+    """
+    files = MemoryFiles()
+    log = Partition(files, "p", SMALL, NOW)
+    for _ in range(40):
+        log.append(batch(), NOW)
+    lost = log.segments[1]
+    files.delete(lost.path)
+    again = reopen(files)
+    assert again.end_offset == lost.base_offset
+    assert again.cut_bytes > 0
+    assert again.lost_files()
+    again.remove_lost()
+    assert not again.lost_files()
+
+
+def test_lost_segment_is_a_hole() -> None:
+    """Where a checkpoint says that the log was whole, the records before and after a lost segment
+    are served, and those in it are refused.
+    """
     files = MemoryFiles()
     log = Partition(files, "p", SMALL, NOW)
     for _ in range(40):
@@ -263,10 +289,18 @@ def test_segments_after_a_gap_are_set_aside() -> None:
     lost = log.segments[1]
     files.delete(lost.path)
     files.delete(lost.index_path)
-    again = reopen(files)
-    assert again.end_offset == lost.base_offset
-    assert again.cut_bytes > 0
-    assert any(name.endswith(".lost") for name in files.list("p"))
+    for _ in range(2):
+        again = reopen(files)
+        assert (again.end_offset, again.damaged, again.lost_files()) == (log.end_offset, 1, [])
+        for offset in range(lost.base_offset, lost.next_offset):
+            with pytest.raises(DamagedError) as caught:
+                again.read(offset, 100)
+            assert caught.value.next_offset == lost.next_offset
+        for offset in (lost.base_offset - 3, lost.next_offset):
+            assert bytes(again.read(offset, 100)) == bytes(log.read(offset, 100))
+        again.append(batch(), NOW)
+        again.close()
+        log.append(batch(), NOW)
 
 
 def test_checkpoint_that_promises_too_much_is_not_believed() -> None:

@@ -31,6 +31,7 @@ from penstock.log.compaction_kernels import Bytes, Int64s
 from penstock.log.files import LogFile, LogFiles
 from penstock.log.markers import Aborted
 from penstock.log.segment import Segment
+from penstock.log.verification import add_prefix
 from penstock.wire import batches, columns, kernels
 from penstock.wire.batches import HEADER_BYTES, Header
 from penstock.wire.compression import compress, decompress
@@ -66,6 +67,7 @@ class Source:
     next_offset: int
     size: int
     path: str
+    prefix_sum: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,14 +321,16 @@ class Cleaner:
         """
         file = self._files.open(source.path)
         try:
-            at, offset = 0, source.base_offset
+            at, offset, total = 0, source.base_offset, 0
             while at < source.size:
                 chunk = _read_chunk(file, at, source.size)
-                _check(chunk, offset)
+                total = _check(chunk, offset, total)
                 yield from _unpack(chunk)
                 at += chunk.whole_bytes
                 offset = chunk.next_offset
                 self._pace(chunk.whole_bytes)
+            if total != source.prefix_sum:
+                raise CorruptError(f"expected the offsets in {source.path} as they were written")
         finally:
             file.close()
 
@@ -373,8 +377,8 @@ def _read_chunk(file: LogFile, at: int, end: int) -> columns.Batches:
     return chunk
 
 
-def _check(chunk: columns.Batches, from_offset: int) -> None:
-    """Checks order and checksums: what is copied gets a new life."""
+def _check(chunk: columns.Batches, from_offset: int, total: int) -> int:
+    """Checks order and checksums: what is copied gets a new life. The sum of prefixes so far."""
     chunk.check_order(from_offset)
     view = chunk.data.data
     for at in chunk.table[:, kernels.START].tolist():
@@ -383,6 +387,8 @@ def _check(chunk: columns.Batches, from_offset: int) -> None:
             raise CorruptError(
                 f"expected the batch at offset {header.base_offset} to match its checksum"
             )
+        total = add_prefix(total, header)
+    return total
 
 
 def _unpack(chunk: columns.Batches) -> Iterator[Piece]:

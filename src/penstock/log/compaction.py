@@ -205,8 +205,10 @@ class Compactor:
         for segment in log.segments[:-1]:
             is_young = segment.max_timestamp > now_ms - config.min_compaction_lag_ms
             is_dirty = segment.next_offset > self.dirty_from
-            if segment.next_offset > upto or (
-                is_dirty and config.min_compaction_lag_ms > 0 and is_young
+            if (
+                segment.damage
+                or segment.next_offset > upto
+                or (is_dirty and config.min_compaction_lag_ms > 0 and is_young)
             ):
                 break
             found.append(segment)
@@ -277,7 +279,10 @@ class Compactor:
             self._files,
             log.directory,
             cleaner,
-            [Source(one.base_offset, one.next_offset, one.size, one.path) for one in segments],
+            [
+                Source(one.base_offset, one.next_offset, one.size, one.path, one.prefix_sum)
+                for one in segments
+            ],
             dirty_from,
             log.config.segment_bytes,
             now_ms,

@@ -6,7 +6,7 @@ import enum
 
 from penstock.errors import PenstockError
 
-__all__ = ["AppendError", "OffsetRangeError", "Refusal", "StorageError"]
+__all__ = ["AppendError", "DamagedError", "OffsetRangeError", "Refusal", "StorageError"]
 
 
 class Refusal(enum.IntEnum):
@@ -39,6 +39,18 @@ class AppendError(PenstockError):
 
 class StorageError(PenstockError):
     """The disk failed or is full; the batch is not in the log."""
+
+
+class DamagedError(StorageError):
+    """The records that were asked for are not what was written; others can be read.
+
+    Attributes:
+        next_offset: the first offset after them.
+    """
+
+    def __init__(self, message: str, next_offset: int) -> None:
+        super().__init__(message)
+        self.next_offset = next_offset
 
 
 class OffsetRangeError(PenstockError):

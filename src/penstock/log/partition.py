@@ -32,9 +32,10 @@ from crc32c import crc32c
 from penstock.log.compaction import Compactor, finish_swaps
 from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.files import LogFile, LogFiles, is_want_of_room
+from penstock.log.index import SparseIndex
 from penstock.log.markers import Aborted, AbortedIndex, Marker, build_marker
 from penstock.log.producers import Producers
-from penstock.log.segment import LEADER_EPOCH, Segment
+from penstock.log.segment import LEADER_EPOCH, Segment, segment_name
 from penstock.log.tier import Manifest, RemoteSegment, SegmentInfo, Tier
 from penstock.log.validation import LogConfig, validate
 from penstock.wire import batches
@@ -103,6 +104,7 @@ class Partition:
         self._opened_ms = now_ms
         self.tier: Tier | None = None
         self._must_rebuild = False
+        self._faults = 0
         self._files = files
         self._closed: list[Segment] = []  # segments that begin_sync has yet to make durable
         self._names_changed = True
@@ -129,14 +131,14 @@ class Partition:
         if bases and stored_start is not None and bases[0] > max(stored_start, tiered_upto):
             self._set_aside_from(bases[0])
             bases = []
-        for base in bases or [max(self.start_offset, tiered_upto)]:
+        bases = bases or [max(self.start_offset, tiered_upto)]
+        for i, base in enumerate(bases):
             if self.segments and base != self.segments[-1].next_offset:
                 self._set_aside_from(base)
                 break
             segment = Segment(self._files, self.directory, base, now_ms)
-            self.cut_bytes += segment.recover(
-                self._replay, self._replay_from, self.compactor.gaps_upto
-            )
+            beyond = segment.recover(self._replay, self._replay_from, self.compactor.gaps_upto)
+            self._end_segment(segment, beyond, bases[i + 1 :])
             self.segments.append(segment)
         for name in names:
             if name.endswith(".index") and int(name[:-6]) not in bases:
@@ -156,6 +158,27 @@ class Partition:
                 now_ms
             )  # the name of an empty one was lost: what is in the tier stays closed
 
+    def _end_segment(self, segment: Segment, beyond: int, later: list[int]) -> None:
+        """Cuts what recovery found torn, or lets the damaged rest of a segment be.
+
+        A checkpoint is stored once all before it is durable. So if a later segment has one, this
+        one was whole, and what isn't so any more is damage, to be refused when it is read. Without
+        one it is how far the log came before the power failed.
+        """
+        is_whole = not beyond and (not later or segment.next_offset == later[0])
+        if is_whole and not segment.missing_bytes:
+            return
+        if later and segment.next_offset <= later[0] and any(map(self._is_vouched_for, later)):
+            segment.give_up(later[0])
+            return
+        self.cut_bytes += beyond
+        self._faults += bool(segment.missing_bytes)
+        segment.cut()
+
+    def _is_vouched_for(self, base: int) -> bool:
+        path = f"{self.directory}/{segment_name(base)}.index"
+        return SparseIndex.load(self._files.load(path)) is not None
+
     def _without_dropped(self, names: list[str]) -> list[str]:
         """Removes what `drop_local` was about to remove: the tier has it."""
         kept = []
@@ -171,6 +194,8 @@ class Partition:
         """What no checkpoint vouches for may be in the page cache only: it awaits a sync."""
         self.durable_offset = self.end_offset
         for segment in reversed(self.segments):
+            if segment.is_incomplete:
+                continue
             scanned = segment.size - segment.trusted_bytes
             if scanned:
                 self._since_checkpoint += scanned
@@ -243,6 +268,7 @@ class Partition:
         if data is None:
             return 0
         if data[:9] != b"%08x " % crc32c(data[9:]):
+            self._faults += 1
             return None
         return int(json.loads(data[9:])["start_offset"])
 
@@ -294,6 +320,31 @@ class Partition:
         return sorted(found, key=lambda one: one.first_offset)
 
     @property
+    def damaged(self) -> int:
+        """How many places in the log are known not to be as they were written."""
+        return self._faults + sum(len(one.damage) for one in self.segments)
+
+    def damage(self) -> list[str]:
+        """What is known to be damaged, or was set aside, in words."""
+        found = [
+            f"offsets {one.first_offset} to {one.next_offset - 1}: bytes {one.begin} to {one.end} of "
+            f"{segment.path} are damaged"
+            for segment in self.segments
+            for one in segment.damage
+        ]
+        return found + [f"{name} was set aside" for name in self.lost_files()]
+
+    def lost_files(self) -> list[str]:
+        """Segments that recovery set aside, as they don't follow on the log."""
+        names = self._files.list(self.directory)
+        return [f"{self.directory}/{name}" for name in names if name.endswith(".lost")]
+
+    def remove_lost(self) -> None:
+        """Deletes the segments that were set aside."""
+        for path in self.lost_files():
+            self._files.delete(path)
+
+    @property
     def size(self) -> int:
         """Bytes in the log's local segments."""
         return sum(segment.size for segment in self.segments)
@@ -330,7 +381,7 @@ class Partition:
             batches.stamp_append_time(batch, 0, header, now_ms)
             header = batches.parse(batch)
         else:
-            header = header._replace(base_offset=base_offset)
+            header = header._replace(base_offset=base_offset, leader_epoch=LEADER_EPOCH)
         self._write(batch, header, now_ms)
         if header.producer_id != NO_PRODUCER:
             self.producers.record(header, base_offset, now_ms)

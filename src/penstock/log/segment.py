@@ -11,10 +11,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Final, NoReturn
 
-from penstock.log.errors import StorageError
+from penstock.log.errors import DamagedError, StorageError
 from penstock.log.files import LogFile, LogFiles
 from penstock.log.index import INTERVAL_BYTES, NO_TIME, Checkpoint, SparseIndex
 from penstock.log.markers import AbortedIndex, Marker, read_marker
+from penstock.log.verification import LEADER_EPOCH, Damage, Verification, add_prefix
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, Buffer, Header
 
@@ -22,8 +23,8 @@ __all__ = ["LEADER_EPOCH", "Segment", "segment_name"]
 
 SCAN_BYTES: Final = 8 << 20
 """Bytes read at a time while a segment is scanned for recovery."""
-LEADER_EPOCH: Final = 0
-"""There is one broker, so leadership never changes."""
+VERIFY_BYTES_MAX: Final = 4 << 20
+"""Most bytes that one read checks first: what follows is left to the next read."""
 HINTS_MAX: Final = 64
 """Positions remembered of where reads ended: the next read of the same reader starts there."""
 
@@ -60,10 +61,19 @@ class Segment:
         self.file: LogFile = files.open(self.path)
         self._files = files
         self._hints: dict[int, int] = {}
+        self.prefix_sum = 0
+        self.missing_bytes = 0  # that a checkpoint vouched for
+        self._lost: list[Damage] = []  # what recovery found missing
+        self._verification: Verification | None = None
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What was found not to be as it was written."""
+        known = self._verification.damage if self._verification else []
+        return [*known, *self._lost]
 
     def recover(self, visit: Visit, visit_from: int, gaps_upto: int = 0) -> int:
-        """Finds the segment's end: trusts its checkpoint, scans and checks what follows, cuts the
-        rest.
+        """Finds the segment's end: trusts its checkpoint, scans and checks what follows.
 
         Args:
             visit: is called with each batch at or after offset `visit_from`, and with each that
@@ -72,7 +82,7 @@ class Segment:
             gaps_upto: up to this offset, compaction may have removed batches.
 
         Returns:
-            How many bytes were cut off.
+            How many bytes beyond it are not whole batches: to be cut or given up.
         """
         on_disk = self.file.size()
         loaded = SparseIndex.load(self._files.load(self.index_path))
@@ -82,24 +92,37 @@ class Segment:
             self.next_offset = checkpoint.next_offset
             self.max_timestamp = checkpoint.max_timestamp
             self.created_ms = checkpoint.created_ms
+            self.prefix_sum = checkpoint.prefix_sum
+            self._verification = Verification(
+                self.index,
+                self.size,
+                self.next_offset,
+                self.prefix_sum,
+                has_gaps=self.base_offset < gaps_upto,
+            )
+        elif loaded is not None:
+            self.missing_bytes = loaded[1].valid_bytes - on_disk
         if visit_from < self.next_offset:
-            try:
-                known = list(self.headers(self.index.at_offset(visit_from)))
-            except StorageError:  # the checkpoint vouches for bytes that are no longer so
-                self._forget()
-                known = []
-            for position, header in known:
+            for position, header in self.headers(self.index.at_offset(visit_from)):
                 if header.base_offset >= visit_from:
                     visit(self, position, header)
         self._scan(on_disk, visit, gaps_upto)
-        if self.size < on_disk:
-            self.file.truncate(self.size)
         return on_disk - self.size
 
-    def _forget(self) -> None:
-        self.index, self.size, self.next_offset = SparseIndex(), 0, self.base_offset
-        self.trusted_bytes, self.max_timestamp = 0, NO_TIME
-        self.aborted = AbortedIndex()
+    def cut(self) -> None:
+        """Removes what lies beyond the segment's end: the torn end of the log."""
+        self.file.truncate(self.size)
+
+    def give_up(self, next_offset: int) -> None:
+        """What follows up to an offset was whole once and is lost; the file is left as it is."""
+        end = max(self.file.size(), self.size)
+        self._lost.append(Damage(self.size, end, self.next_offset, next_offset))
+        self.next_offset = next_offset
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether its end is lost, so that no checkpoint can vouch for it."""
+        return bool(self._lost)
 
     def _scan(self, on_disk: int, visit: Visit, gaps_upto: int) -> None:
         """Takes in whole, checked batches after `size`, and stops at the first that is not."""
@@ -125,7 +148,8 @@ class Segment:
                 return
 
     def _take_in(self, header: Header) -> None:
-        self.index.note(header.base_offset, self.size, self.max_timestamp)
+        self.index.note(header.base_offset, self.size, self.max_timestamp, self.prefix_sum)
+        self.prefix_sum = add_prefix(self.prefix_sum, header)
         self.size += header.size
         self.next_offset = header.next_offset
         self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
@@ -182,10 +206,17 @@ class Segment:
         return read_marker(self.file.read(position, header.size), header)
 
     def headers(self, position: int) -> Iterator[tuple[int, Header]]:
-        """Position and header of each batch from a batch's `position` on."""
+        """Position and header of each batch from a batch's `position` on; damage is passed over."""
         chunk: Buffer = b""
         chunk_at = position
+        verified_upto = 0
         while position < self.size:
+            if self._verification is not None and position >= verified_upto:
+                verified_upto = self._verification.ensure(self.file, position)
+            damage = self._verification and self._verification.damage_at(position)
+            if damage:
+                position = damage.end
+                continue
             inside = position - chunk_at
             if inside + HEADER_BYTES > len(chunk):
                 chunk = self.file.read(position, min(INTERVAL_BYTES, self.size - position))
@@ -197,6 +228,24 @@ class Segment:
                 raise self._damaged(position)
             yield position, header
             position += header.size
+
+    def verify(self) -> list[Damage]:
+        """Checks what was not checked yet; what is damaged."""
+        position = 0
+        while self._verification is not None and position < self.size:
+            position = self._verification.ensure(self.file, position)
+        return self.damage
+
+    def _refuse_damage(self, offset: int) -> None:
+        for one in self.damage:
+            if one.first_offset <= offset < one.next_offset:
+                raise DamagedError(
+                    f"expected the records that were written at offsets {one.first_offset} to "
+                    f"{one.next_offset - 1} of {self.path}, found {one.end - one.begin} damaged bytes "
+                    f"at byte {one.begin}; read on from offset {one.next_offset}, and restore the "
+                    "file from a copy if there is one",
+                    one.next_offset,
+                )
 
     def _damaged(self, position: int) -> StorageError:
         return StorageError(
@@ -210,11 +259,15 @@ class Segment:
         none.
         """
         hint = self._hints.get(offset)
+        if hint is None and offset >= self.next_offset:
+            return self.size
+        start = self.index.at_offset(offset) if hint is None else hint
+        if self._verification is not None and start < self.size:
+            self._verification.ensure(self.file, start)
+        self._refuse_damage(offset)
         if hint is not None:
             return hint
-        if offset >= self.next_offset:
-            return self.size
-        for position, header in self.headers(self.index.at_offset(offset)):
+        for position, header in self.headers(start):
             if header.next_offset > offset:
                 return position
         return self.size
@@ -238,11 +291,23 @@ class Segment:
             end, end_offset = limit, limit_offset
         else:
             end, end_offset = self._cut(start, start + bytes_max, at_least_one=at_least_one)
+        end, end_offset = self._verified(start, end, end_offset)
         if end == start:
             return b""
         if end_offset >= 0:
             self._note_hint(end_offset, end)
         return self.file.read(start, end - start)
+
+    def _verified(self, start: int, end: int, end_offset: int) -> tuple[int, int]:
+        """Up to where the bytes from `start` on are as they were written, and the offset there."""
+        verification = self._verification
+        if verification is None or (verification.is_done and not verification.damage):
+            return end, end_offset
+        position = start
+        while position < end and position - start < VERIFY_BYTES_MAX:
+            position = verification.ensure(self.file, position)
+        whole = verification.first_damage(start, min(position, end))
+        return (end, end_offset) if whole == end else (whole, -1)
 
     def _note_hint(self, offset: int, position: int) -> None:
         if len(self._hints) >= HINTS_MAX:
@@ -294,7 +359,9 @@ class Segment:
         durable.
         """
         return self.index.dump(
-            Checkpoint(self.size, self.next_offset, self.max_timestamp, self.created_ms),
+            Checkpoint(
+                self.size, self.next_offset, self.max_timestamp, self.created_ms, self.prefix_sum
+            ),
             self.aborted,
         )
 
@@ -309,4 +376,8 @@ class Segment:
             assert header.base_offset >= offset
             offset, end = header.next_offset, position + header.size
             newest = max(newest, header.max_timestamp)
-        assert (offset, end, newest) == (self.next_offset, self.size, self.max_timestamp)
+        assert self.damage or (offset, end, newest) == (
+            self.next_offset,
+            self.size,
+            self.max_timestamp,
+        )

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import CorruptError
+from penstock.log.errors import DamagedError, StorageError
+from penstock.log.memory import MemoryFiles
+from penstock.log.partition import Partition
+from penstock.log.validation import LogConfig
+from penstock.wire import batches
+
+NOW = 1_700_000_000_000
+CONFIG = LogConfig(segment_bytes=60_000, retention_ms=-1)
+
+
+def fill(log: Partition, count: int, chance: random.Random) -> None:
+    """Appends batches of several producers, some of them in transactions."""
+    for _ in range(count):
+        producer = chance.choice([-1, -1, 1, 2])
+        known = {one.producer_id: one for one in log.producers.describe()}.get(producer)
+        numbers = {}
+        if producer > 0:
+            numbers = {
+                "producer_id": producer,
+                "producer_epoch": 0,
+                "base_sequence": known.last_sequence + 1 if known else 0,
+                "attributes": 0x10 if producer == 2 else 0,
+            }
+        pairs = [(b"k%d" % chance.randint(0, 300), bytes(chance.randint(0, 200)))] * chance.randint(
+            1, 4
+        )
+        log.append(batches.build(pairs, timestamps_ms=[NOW] * len(pairs), **numbers), NOW)
+        if log.open_transactions() and chance.random() < 0.1:
+            log.append_marker(2, 0, commit=False, coordinator_epoch=0, now_ms=NOW)
+
+
+def log_of(seed: int, *, compacted: bool = False) -> tuple[MemoryFiles, dict[int, bytes]]:
+    """The files of a closed log, and its batches by offset."""
+    chance = random.Random(seed)
+    files = MemoryFiles()
+    config = replace(CONFIG, cleanup_policy="compact") if compacted else CONFIG
+    log = Partition(files, "p", config, NOW)
+    fill(log, 500, chance)
+    log.sync(checkpoint=True)
+    if compacted:
+        log.compactor.run(NOW)
+    else:
+        log.delete_records(chance.randint(0, 100), NOW)
+    fill(log, 200, chance)
+    log.close()
+    written = {
+        header.base_offset: bytes(segment.file.read(at, header.size))
+        for segment in log.segments
+        for at, header in segment.headers(0)
+    }
+    return files, written
+
+
+LOGS = [log_of(1), log_of(2), log_of(3, compacted=True)]
+
+
+def served(log: Partition) -> dict[int, bytes]:
+    """Every batch that can be read, passing over what is damaged."""
+    found = {}
+    offset = log.start_offset
+    while offset < log.end_offset:
+        try:
+            data = bytes(log.read(offset, 30_000))
+        except DamagedError as damage:
+            offset = max(damage.next_offset, offset + 1)
+            continue
+        assert data
+        for at, header in batches.iterate(data):
+            found[header.base_offset] = data[at : at + header.size]
+            offset = header.next_offset
+    return found
+
+
+def test_damaged_batch_is_refused_and_others_are_served() -> None:
+    """One flipped bit costs one batch: the reader is told where to go on, and it is counted."""
+    files, written = copy.deepcopy(LOGS[0])
+    log = Partition(files, "p", CONFIG, NOW)
+    bases = [one for one in written if one >= log.start_offset]
+    victim = bases[len(bases) // 2]
+    segment = log._segment_of(victim)
+    files.damage(segment.path, segment.locate(victim) + 70, 3)
+    log = Partition(files, "p", CONFIG, NOW)
+    assert log.damaged == 0  # nothing was read yet
+    found = served(log)
+    assert found == {one: data for one, data in written.items() if one in bases and one != victim}
+    assert log.damaged == 1
+    assert f"offsets {victim} to" in log.damage()[0]
+
+
+@pytest.mark.parametrize("at", [0, 7, 8, 12, 16, 17, 23, 57])
+def test_every_field_of_a_header_is_guarded(at: int) -> None:
+    """Offset, length and epoch lie outside a batch's checksum; damage there is found, too."""
+    for files, written in copy.deepcopy(LOGS):
+        log = Partition(files, "p", CONFIG, NOW)
+        segment = log.segments[0]
+        position, _ = list(segment.headers(0))[40]
+        files.damage(segment.path, position + at, 0)
+        again = Partition(files, "p", CONFIG, NOW)
+        found = served(again)
+        assert again.damaged
+        assert found.items() <= written.items()
+        assert len(found) > len(written) * 0.6
+
+
+@settings(max_examples=150, deadline=None)
+@given(number=st.integers(0, len(LOGS) - 1), seed=st.integers(0, 1 << 32))
+def test_damage_is_noticed_and_never_served(number: int, seed: int) -> None:
+    """Whatever files are flipped or cut, the partition opens, gives out only what was written, says
+    that something is missing if it is, and takes new records.
+    """
+    chance = random.Random(seed)
+    files, written = copy.deepcopy(LOGS[number])
+    start = Partition(copy.deepcopy(files), "p", CONFIG, NOW).start_offset
+    for _ in range(chance.randint(1, 3)):
+        name = chance.choice(files.list("p"))
+        size = len(files.load(f"p/{name}") or b"")
+        if not size:
+            continue
+        if chance.random() < 0.7:
+            files.damage(f"p/{name}", chance.randrange(size), chance.randrange(8))
+        else:
+            files.open(f"p/{name}").truncate(chance.randrange(size))
+    log = Partition(files, "p", CONFIG, NOW)
+    found = served(log)
+    assert found.items() <= written.items()
+    expected = [one for one in written if one >= start]
+    if any(one not in found for one in expected):
+        assert log.damaged or log.cut_bytes or log.lost_files()
+    log.find_time(NOW)
+    log.aborted(log.start_offset, log.end_offset)
+    log.append(batches.build([(b"k", b"new")], timestamps_ms=[NOW]), NOW)
+    log.config = replace(CONFIG, cleanup_policy="compact")
+    log.sync()
+    try:
+        log.compactor.run(NOW)
+    except (CorruptError, StorageError):
+        assert log.damaged or log.compactor.uncleanable
+    log.close()
+    Partition(files, "p", CONFIG, NOW)
