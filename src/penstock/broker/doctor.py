@@ -355,7 +355,11 @@ class _PartitionExam:
         elif name.endswith(".index") and name[:-6].isdigit():
             if int(name[:-6]) not in bases:
                 self._add(Level.NOTE, name, "the index of a segment that is gone", _delete)
-        elif not _is_segment(name) and name not in {"producers", "start", "tier"}:
+        elif name.endswith((".cleaned", ".swap")):
+            self._add(
+                Level.NOTE, name, "of a compaction that was cut short; the next start ends it"
+            )
+        elif not _is_segment(name) and name not in {"cleaner", "producers", "start", "tier"}:
             self._add(Level.NOTE, name, "not of the log; nothing reads it")
 
     def _examine_start(self) -> int | None:

@@ -8,6 +8,7 @@ partitions each time.
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker import tier_fetch
 from penstock.broker.config import FETCH_BYTES_MAX
 from penstock.broker.connection import Connection, Slot
+from penstock.broker.logs import Seldom
 from penstock.broker.produce import read_count, read_text, skip_tags, text_of
 from penstock.broker.security.model import Operation
 from penstock.broker.topics import Hosted, Topic
 from penstock.errors import ProtocolError
-from penstock.log.errors import OffsetRangeError, StorageError
+from penstock.log.errors import DamagedError, OffsetRangeError, StorageError
 from penstock.log.markers import Aborted
 from penstock.log.partition import LEADER_EPOCH
 from penstock.log.tier import NotLoadedError
@@ -41,6 +43,7 @@ ABORTED_UNFILTERED_MAX: Final = 100
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _HEAD = struct.Struct(">iiib")
+_faults = Seldom(logging.getLogger(__name__))
 _ANSWER = struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")
 
@@ -340,6 +343,9 @@ def _read(wanted: Wanted, left: int, *, at_least_one: bool, is_committed: bool) 
         wanted.code = ErrorCode.offset_out_of_range
     except NotLoadedError:  # it is on its way from object storage: the client asks again
         return b""
+    except DamagedError as error:
+        _faults.say("damaged records were asked for", error)
+        wanted.code = ErrorCode.corrupt_message
     except StorageError:
         wanted.code = ErrorCode.kafka_storage_error
     return b""

@@ -42,14 +42,16 @@ class Lag(NamedTuple):
 
 def time_left_ms(log: Partition, offset: int, now_ms: int, bytes_per_s: float = 0.0) -> int | None:
     """How long until retention removes the record at an offset; None: never, or there is none."""
-    if offset >= log.end_offset or not log.segments:
+    if offset >= log.end_offset or not log.segments or not log.config.deletes:
         return None
     found = bisect_right(log.segments, offset, key=lambda one: one.base_offset)
     at = max(found - 1, 0)
-    segment, config = log.segments[at], log.config
+    config = log.config
+    # The oldest goes first, so a segment with late records holds back those after it.
+    newest = max(one.max_timestamp for one in log.segments[: at + 1])
     left: float | None = None
-    if config.retention_ms >= 0 and segment.max_timestamp >= 0:
-        left = segment.max_timestamp + config.retention_ms - now_ms
+    if config.retention_ms >= 0 and newest >= 0:
+        left = newest + config.retention_ms - now_ms
     if config.retention_bytes >= 0 and bytes_per_s > 0:
         kept_after = sum(one.size for one in log.segments[at + 1 :])
         room = config.retention_bytes - kept_after

@@ -44,7 +44,13 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 def collect(broker: Broker) -> list[Metric]:
     """Everything there is to tell, now."""
-    return [*_requests(broker), *_topics(broker), *_groups(broker), *_process(broker)]
+    return [
+        *_requests(broker),
+        *_topics(broker),
+        *_upkeep(broker),
+        *_groups(broker),
+        *_process(broker),
+    ]
 
 
 def _requests(broker: Broker) -> Iterator[Metric]:
@@ -118,6 +124,33 @@ def _topics(broker: Broker) -> Iterator[Metric]:
         "penstock_cut_bytes",
         "Torn or damaged bytes that the start left out.",
         value=sum(one.log.cut_bytes for one in broker.topics.partitions()),
+    )
+
+
+def _upkeep(broker: Broker) -> Iterator[Metric]:
+    """What compaction did, and what is damaged."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    logs = [one.log for one in broker.topics.partitions()]
+    yield GaugeMetricFamily(
+        "penstock_damaged_places",
+        "Places in logs that were found not to be as they were written; reads there are refused.",
+        value=sum(one.damaged for one in logs),
+    )
+    yield CounterMetricFamily(
+        "penstock_compactions",
+        "Passes over compacted partitions.",
+        value=sum(one.compactor.passes for one in logs),
+    )
+    yield CounterMetricFamily(
+        "penstock_compacted_bytes",
+        "Bytes that compaction has removed.",
+        value=sum(one.compactor.removed_bytes for one in logs),
+    )
+    yield GaugeMetricFamily(
+        "penstock_partitions_uncleanable",
+        "Compacted partitions that are left as they are, as a batch in them is damaged.",
+        value=sum(one.compactor.uncleanable is not None for one in logs),
     )
 
 

@@ -238,6 +238,9 @@ class Broker:
         cut = sum(one.log.cut_bytes for one in self.topics.partitions())
         if cut:
             _log.warning("recovery left out %d bytes of torn or damaged batches", cut)
+        for hosted in self.topics.partitions():
+            for what in hosted.log.damage():
+                _log.error("%s: %s", hosted.log.directory, what)
         _log.info(
             "opened %d topics, %d partitions in %.3f s",
             len(self.topics),
