@@ -60,8 +60,6 @@ TO_MEND: tuple[tuple[str, str, str], ...] = (
         "",
         "groups without members or name",
     ),
-    (r"^8 .*'ghost'|^8 .*member_epoch': 0", r"error_code$", "groups that only have offsets"),
-    (r"^11 .*'protocols': \[\]", r"error_code$", "what comes first of two faults"),
     (r"^3 .*operations': True", r"topic_authorized_operations$", "operations aren't told"),
     (r"^44 ", r"error_code$", "what comes first of two faults; operations on lists"),
     (r"^create ", r"error_code$", "what comes first of two faults"),

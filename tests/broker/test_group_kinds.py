@@ -206,6 +206,23 @@ def test_deletion(raw: Raw, topic: str, group: str) -> None:
     assert not listed(raw, group)
 
 
+def test_faults_are_named_as_in_kafka(raw: Raw, topic: str, group: str) -> None:
+    """Groups without a name, without members, or with an unreadable subscription."""
+    assert raw.call(SYNC, 5, group_id="")["error_code"] == ErrorCode.invalid_group_id
+    assert raw.call(HEARTBEAT, 4, group_id="")["error_code"] == ErrorCode.invalid_group_id
+    left = raw.call(LEAVE, 5, group_id="", members=[{"member_id": "m"}])
+    assert (left["error_code"], left["members"]) == (ErrorCode.invalid_group_id, [])
+    assert raw.call(FORGET, 0, group_id="")["error_code"] == ErrorCode.invalid_group_id
+    ghost = {"member_id": "ghost", "generation_id_or_member_epoch": 3}
+    assert commit(raw, 8, group, {"name": topic}, **ghost) == ErrorCode.illegal_generation
+    assert commit(raw, 9, group, {"name": topic}, **ghost) == ErrorCode.group_id_not_found
+    commit(raw, 8, group, {"name": topic}, generation_id_or_member_epoch=-1)
+    assert commit(raw, 8, group, {"name": topic}, **ghost) == ErrorCode.unknown_member_id
+    joining = {"group_id": "none", "session_timeout": 10_000, "protocol_type": "consumer"}
+    answer = raw.call(JOIN, 3, member_id="unknown", protocols=[], **joining)
+    assert answer["error_code"] == ErrorCode.inconsistent_group_protocol
+
+
 @pytest.mark.parametrize(
     ("version", "kind", "key", "code"),
     [

@@ -7,6 +7,7 @@ register themselves in `others`.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ from penstock.broker.assignors import Part
 from penstock.broker.consumer_groups import ConsumerGroups
 from penstock.broker.group_offsets import GroupOffsets
 from penstock.broker.groups import Groups
-from penstock.broker.members import Group, GroupState
+from penstock.broker.members import GroupState
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["CLASSIC", "CONSUMER", "SHARE", "GroupKind", "GroupRegistry", "Summary"]
@@ -23,6 +24,7 @@ CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 MEMBER_EPOCH_FROM: Final = 9
 """Version of OffsetCommit from which on members of the newer protocol use it, and from which on
 clients know GROUP_ID_NOT_FOUND."""
+_COUNTED = struct.Struct(">hi")
 
 
 class Summary(NamedTuple):
@@ -136,17 +138,22 @@ class GroupRegistry:
             if is_empty and not self._offsets.of(classic.id):
                 self._classic.delete(classic.id)
 
-    def subscribed(self, group_id: str) -> set[str]:
-        """Topics that members of a group read, as far as can be told."""
+    def subscribed(self, group_id: str) -> set[str] | None:
+        """Topics that members of a group read; None: they don't say, it may be any."""
         modern = self._consumer.get(group_id)
         if modern is not None:
             return {
                 name for member in modern.members.values() for name in modern.subscribed(member)
             }
         group = self._classic.get(group_id)
-        if group is None or group.protocol_type != "consumer":
-            return set()
-        return {name for member in group.members.values() for name in _named(group, member.id)}
+        names: set[str] = set()
+        if group is not None and group.protocol_type == "consumer":
+            for member in group.members.values():
+                named = _named(member.metadata(group.protocol))
+                if named is None:
+                    return None
+                names |= named
+        return names
 
     def commit_fault(
         self,
@@ -183,6 +190,8 @@ class GroupRegistry:
                 return self._consumer.commit_fault(group_id, epoch, member_id, parts)
             case None if epoch >= 0 and version >= MEMBER_EPOCH_FROM:
                 return ErrorCode.group_id_not_found
+            case "classic" if self._classic.get(group_id) is None and epoch >= 0:
+                return ErrorCode.unknown_member_id  # it has offsets, but never had a member
             case None | "classic":
                 return self._classic.commit_fault(now_ms, group_id, epoch, member_id, instance_id)
             case _:
@@ -195,13 +204,17 @@ class GroupRegistry:
         return self._consumer.commit_fault(group_id, epoch, member_id or "")
 
 
-def _named(group: Group, member_id: str) -> Iterator[str]:
-    """Topics in a classic member's metadata: version, count, names."""
-    data = group.members[member_id].metadata(group.protocol)
-    at = 6
-    for _ in range(int.from_bytes(data[2:6], "big", signed=True)):
+def _named(data: bytes) -> set[str] | None:
+    """Topics in a classic member's metadata (version, count, names); None: it is cut short."""
+    names: set[str] = set()
+    if len(data) < _COUNTED.size:
+        return None
+    _, count = _COUNTED.unpack_from(data)
+    at = _COUNTED.size
+    for _ in range(count):
         end = at + 2 + int.from_bytes(data[at : at + 2], "big")
-        if end > len(data) or end < at + 2 or at + 2 > len(data):
-            return
-        yield data[at + 2 : end].decode(errors="replace")
+        if at + 2 > len(data) or end > len(data):
+            return None
+        names.add(data[at + 2 : end].decode(errors="replace"))
         at = end
+    return names

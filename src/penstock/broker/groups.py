@@ -79,6 +79,8 @@ class Groups:
             return ErrorCode.invalid_group_id
         if not SESSION_MS_MIN <= join.session_timeout_ms <= SESSION_MS_MAX:
             return ErrorCode.invalid_session_timeout
+        if not join.protocol_type or not join.protocols:
+            return ErrorCode.inconsistent_group_protocol
         group = self._groups.get(join.group_id)
         if group is None:
             if join.member_id:
@@ -86,8 +88,6 @@ class Groups:
             if len(self._groups) >= GROUPS_MAX:
                 return ErrorCode.coordinator_not_available
             group = self._groups[join.group_id] = Group(join.group_id)
-        if not join.protocol_type or not join.protocols:
-            return ErrorCode.inconsistent_group_protocol
         if group.members and (
             group.protocol_type != join.protocol_type
             or not group.supports(join.protocols, but=join.member_id)
@@ -277,6 +277,8 @@ class Groups:
         return self._drain()
 
     def _sync(self, now_ms: int, token: Token, sync: Sync) -> ErrorCode | None:
+        if not sync.group_id:
+            return ErrorCode.invalid_group_id
         group = self._groups.get(sync.group_id)
         code = self._member_fault(group, sync.member_id, sync.instance_id, sync.generation)
         if code or group is None:
@@ -340,6 +342,8 @@ class Groups:
         self, now_ms: int, group_id: str, generation: int, member_id: str, instance_id: str | None
     ) -> ErrorCode:
         """A member is alive; it learns whether it must join again."""
+        if not group_id:
+            return ErrorCode.invalid_group_id
         group = self._groups.get(group_id)
         code = self._member_fault(group, member_id, instance_id, generation)
         if code or group is None:

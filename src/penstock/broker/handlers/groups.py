@@ -107,6 +107,8 @@ def heartbeat(call: Call, fields: Fields) -> Fields:
 
 def leave_group(call: Call, fields: Fields) -> Fields:
     """Takes members out of their group."""
+    if not fields["group_id"]:
+        return {"error_code": ErrorCode.invalid_group_id, "members": []}
     wanted = fields.get("members")
     if wanted is None:
         wanted = [{"member_id": fields["member_id"]}]

@@ -127,6 +127,8 @@ def _fetch(call: Call, group_id: str, wanted: list[Fields] | None, request: Fiel
 async def offset_delete(call: Call, fields: Fields) -> Fields:
     """Forgets offsets of topics that the group doesn't read at present."""
     broker, group_id = call.broker, fields["group_id"]
+    if not group_id:
+        return {"error_code": ErrorCode.invalid_group_id}
     kind = broker.registry.kind(group_id)
     if kind not in {CLASSIC, CONSUMER}:
         return {"error_code": ErrorCode.group_id_not_found}
@@ -144,7 +146,7 @@ async def offset_delete(call: Call, fields: Fields) -> Fields:
             code: int = 0
             if topic is None or topic.partition(index) is None:
                 code = ErrorCode.unknown_topic_or_partition
-            elif name in read:
+            elif read is None or name in read:
                 code = ErrorCode.group_subscribed_to_topic
             else:
                 broker.group_offsets.forget(group_id, [(name, index)])
