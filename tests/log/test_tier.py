@@ -42,7 +42,7 @@ def copy_one(log: Partition, files: MemoryFiles, tier: MemoryTier) -> None:
             tier.files.open(f"tier/{one.base_offset:020d}.log").write(0, data)
             listed = RemoteSegment(
                 one.base_offset, one.next_offset, one.size, one.max_timestamp,
-                f"{one.base_offset}", crc32c(data), 0, 0,
+                f"{one.base_offset}", crc32c(data), 0, 0, one.aborted,
             )  # fmt: skip
             log.remote = log.remote.added(listed)
             files.store(log.manifest_path, log.remote.dump())
@@ -123,6 +123,38 @@ def test_retention_counts_what_lies_in_the_tier() -> None:
     assert log.start_offset == second.next_offset
     log.remote = log.remote.trimmed(log.start_offset)
     log.check()
+
+
+def test_aborted_transactions_are_known_wherever_they_lie() -> None:
+    """What was aborted in segments that lie in the tier only is told as before, after a crash too."""
+    files, tier = MemoryFiles(), MemoryTier()
+    log = Partition(files, "p", CONFIG, NOW)
+    log.tier = tier
+    chance = random.Random(4)
+    for n in range(60):
+        producer = n % 3
+        if log.has_open_transaction(producer, 0) and chance.random() < 0.5:
+            ends = {"commit": chance.random() < 0.5, "coordinator_epoch": 0, "now_ms": NOW}
+            log.append_marker(producer, 0, **ends)
+        one = batches.build(
+            [(b"k", bytes(60))], timestamps_ms=[NOW], producer_id=producer, producer_epoch=0,
+            base_sequence=n // 3, attributes=0x10,
+        )  # fmt: skip
+        log.append(one, NOW)
+    for producer in log.open_transactions():
+        log.append_marker(producer, 0, commit=False, coordinator_epoch=0, now_ms=NOW)
+    log.sync()
+    expected = log.aborted(0, log.end_offset)
+    assert len(expected) > 5
+    while log.remote.end_offset < log.active.base_offset:
+        copy_one(log, files, tier)
+        drop(log, files, log.remote.end_offset)
+        assert log.aborted(0, log.end_offset) == expected
+    log = Partition(files, "p", CONFIG, NOW)
+    log.tier = tier
+    log.check()
+    assert log.aborted(0, log.end_offset) == expected
+    assert log.local_start_offset > 40
 
 
 def test_without_its_tier_a_partition_says_what_to_do() -> None:

@@ -44,13 +44,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 def collect(broker: Broker) -> list[Metric]:
     """Everything there is to tell, now."""
-    return [
-        *_requests(broker),
-        *_topics(broker),
-        *_upkeep(broker),
-        *_groups(broker),
-        *_process(broker),
-    ]
+    parts = (_requests, _topics, _upkeep, _tier, _groups, _process)
+    return [metric for part in parts for metric in part(broker)]
 
 
 def _requests(broker: Broker) -> Iterator[Metric]:
@@ -152,6 +147,44 @@ def _upkeep(broker: Broker) -> Iterator[Metric]:
         "Compacted partitions that are left as they are, as a batch in them is damaged.",
         value=sum(one.compactor.uncleanable is not None for one in logs),
     )
+
+
+def _tier(broker: Broker) -> Iterator[Metric]:
+    """Object storage and Iceberg tables, where there are any."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    tiering, iceberg = broker.tiering, broker.iceberg
+    if tiering is not None:
+        cache = tiering.cache
+        for name, text, value in (
+            ("penstock_tier_copied_segments", "Segments copied.", tiering.copied_segments),
+            ("penstock_tier_copied_bytes", "Bytes copied.", tiering.copied_bytes),
+            ("penstock_tier_deleted_segments", "Segments deleted.", tiering.deleted_segments),
+            ("penstock_tier_failures", "Rounds that failed.", tiering.failures),
+            ("penstock_tier_read_bytes", "Bytes read back.", cache.bytes_read),
+            ("penstock_tier_read_failures", "Reads that failed.", cache.failures),
+            ("penstock_tier_cache_hits", "Reads that were at hand.", cache.hits),
+            ("penstock_tier_cache_misses", "Reads that had to wait.", cache.misses),
+        ):
+            yield CounterMetricFamily(name, text, value=value)
+        yield GaugeMetricFamily(
+            "penstock_tier_uncopied_bytes",
+            "Bytes of closed segments that wait to be copied.",
+            value=tiering.uncopied_bytes(broker.topics),
+        )
+        yield GaugeMetricFamily(
+            "penstock_tier_cache_bytes",
+            "Memory of what was read back, answers under way included.",
+            value=cache.alive_bytes,
+        )
+    if iceberg is not None:
+        for name, text, value in (
+            ("penstock_iceberg_rows", "Rows appended.", iceberg.rows),
+            ("penstock_iceberg_dead_letters", "Values that didn't fit.", iceberg.dead_letters),
+            ("penstock_iceberg_commits", "Commits.", iceberg.commits),
+            ("penstock_iceberg_failures", "Commits that failed.", iceberg.failures),
+        ):
+            yield CounterMetricFamily(name, text, value=value)
 
 
 def _groups(broker: Broker) -> Iterator[Metric]:

@@ -44,10 +44,16 @@ PIECE_BYTES: Final = 64 << 10
 BACKOFF_S_MIN: Final = 0.5
 BACKOFF_S_MAX: Final = 60.0
 """Pause after a failure, doubled each time: a store that is away is asked once a minute."""
+STALE_ROUNDS_MAX: Final = 20
+"""Rounds that a closed segment's index may take to be written; after that it is a failure."""
 REMOVALS: Final = "tier/removals"
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+
+
+class _StaleError(StorageError):
+    """A segment's index file isn't what the segment is."""
 
 
 class _StoppedError(OSError):
@@ -62,6 +68,7 @@ class _State:
     failures: int = 0
     retry_at_s: float = 0.0
     manifest_name: str = ""
+    stale_rounds: int = 0
 
 
 def note_removal(files: LogFiles, cluster_id: str, topic: Topic) -> None:
@@ -186,7 +193,14 @@ class Tiering:
         await self._trim(hosted, log.start_offset)
         if log.config.remote_storage and not log.config.remote_copy_disable:
             for info in self._uncopied(hosted):
-                await self._copy(hosted, info)
+                try:
+                    await self._copy(hosted, info)
+                except _StaleError:  # just closed: its index is written by the sync under way
+                    state.stale_rounds += 1
+                    if state.stale_rounds > STALE_ROUNDS_MAX:
+                        raise
+                    break
+                state.stale_rounds = 0
         await self._drop_local(hosted)
 
     def _uncopied(self, hosted: Hosted) -> Iterator[SegmentInfo]:
@@ -227,7 +241,7 @@ class Tiering:
             or loaded is None
             or (loaded[1].valid_bytes, loaded[1].next_offset) != (info.size, info.next_offset)
         ):
-            raise StorageError(
+            raise _StaleError(
                 f"expected the index of {info.path} to vouch for {info.size} bytes, found another; "
                 "`penstock doctor` says what is wrong with it"
             )
