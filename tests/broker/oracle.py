@@ -46,6 +46,8 @@ SET_LIKE = {
     "aborted_transactions",
 }
 READY_S_MAX = 20.0
+MARKER_MS_MAX = 500_000
+"""Scripts write records of times longer ago than this."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,8 @@ class Side:
                 "ongoing_txn_producer_id",
             }:
                 return self.shown[value]
+            case int() if name == "timestamp" and value > time.time() * 1000 - MARKER_MS_MAX:
+                return "<now>"  # a marker's: the broker wrote it
             case int() if name in {"log_append_time", "max_timestamp"} and value > 0:
                 return value if value < CLOCK_MS_MIN or name == "max_timestamp" else "<now>"
         return value
