@@ -135,7 +135,7 @@ class Server:
         self._skew_ms = 0
         self._tokens = itertools.count(1)
         self._open: dict[int, tuple[Link, int, Answered]] = {}
-        self._links: set[Link] = set()
+        self._links: dict[Link, None] = {}  # in order, so that a seed repeats
 
     def now_ms(self) -> int:
         """The coordinator's clock."""
@@ -177,7 +177,7 @@ class Server:
 
     def join(self, link: Link) -> None:
         """A client's link, to be broken by a restart."""
-        self._links.add(link)
+        self._links[link] = None
 
 
 class Link:

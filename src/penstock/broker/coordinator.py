@@ -156,7 +156,7 @@ class Coordinator:
         if after is None or not after.state.is_prepared or not after.places:
             return None
         ends = {}
-        for place in after.places:
+        for place in sorted(after.places):
             hosted = None if place == OFFSETS else self._find(*place)
             ends[place] = 0 if hosted is None else hosted.log.end_offset
         return _Prepared(after, ends, set(after.places))
@@ -316,14 +316,14 @@ class Coordinator:
                     if ends:
                         left = set(ends)
                         self._unsettled[one.serial] = _Prepared(one, ends, left, is_recovered=True)
-                case "add":
+                case "add" if rest[0] in known:  # not so only where a damaged record was left out
                     one = _with_added(known[rest[0]], *rest[1:])
                     known[one.id] = one
                     last_serial = max(last_serial, one.serial)
                 case "done":
                     self._unsettled.pop(rest[0], None)
                 case "forget":
-                    del known[rest[0]]
+                    known.pop(rest[0], None)
         return known, last_serial
 
     def _resume(self, hosted: Hosted, producer_id: int, now_ms: int) -> None:

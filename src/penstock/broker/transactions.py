@@ -411,7 +411,7 @@ class Transactions:
 
     def overdue(self, now_ms: int) -> list[Change]:
         """Aborts of the transactions whose time is over."""
-        late = [self._known[one] for one in self._ongoing if one not in self._pending]
+        late = [self._known[one] for one in sorted(self._ongoing) if one not in self._pending]
         return [
             self._fence(now_ms, one) for one in late if now_ms - one.started_ms > one.timeout_ms
         ]

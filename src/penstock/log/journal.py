@@ -46,6 +46,9 @@ class Journal:
         self._files = files
         self._path = path
         self._file = files.open(path)
+        if self._file.size() == 0:  # new: its name must be as durable as what it will hold
+            for directory in _parents(path):
+                files.sync_directory(directory)
         self.size = self.cut_bytes = 0
         self._recover()
         directory = path.rpartition("/")[0]
@@ -191,3 +194,10 @@ def _is_whole(data: bytes) -> bool:
     for _, after in records_in(data):
         end = after
     return end == len(data)
+
+
+def _parents(path: str) -> Iterator[str]:
+    """The directories on the way to a file, the nearest first; the last is the root, "" here."""
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
