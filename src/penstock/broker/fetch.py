@@ -1,8 +1,8 @@
 """Fetch, by hand: batches go from mapped files to the socket without being copied or decoded.
 
 `parse` and `render` know the request's and the answer's bytes in versions 4 to 18; `serve` knows
-what to do. Fetch sessions (KIP-227) are answered with session 0: the client then sends all its
-partitions each time.
+what to do. In a fetch session (see `penstock.broker.fetch_sessions`) a request brings only what has
+changed, and an answer leaves out the partitions of which there is nothing to say.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker import tier_fetch
 from penstock.broker.config import FETCH_BYTES_MAX
 from penstock.broker.connection import Connection, Slot
+from penstock.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, Key, Session
 from penstock.broker.logs import Seldom
 from penstock.broker.produce import read_count, read_text, skip_tags, text_of
 from penstock.broker.security.model import Operation
@@ -27,7 +28,7 @@ from penstock.log.partition import LEADER_EPOCH
 from penstock.log.tier import NotLoadedError
 from penstock.wire.batches import Buffer, iterate
 from penstock.wire.kafka import ErrorCode
-from penstock.wire.messages import write_unsigned_varint
+from penstock.wire.messages import ELEMENTS_MAX, write_unsigned_varint
 
 if TYPE_CHECKING:
     from penstock.broker.server import Broker
@@ -42,6 +43,7 @@ ABORTED_UNFILTERED_MAX: Final = 100
 """Aborted transactions that an answer may name though they begin after its records."""
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
+_SESSION = struct.Struct(">ii")
 _HEAD = struct.Struct(">iiib")
 _faults = Seldom(logging.getLogger(__name__))
 _ANSWER = struct.Struct(">ihqq")
@@ -50,7 +52,7 @@ _ABORTED = struct.Struct(">qq")
 
 @dataclass(slots=True)
 class Wanted:
-    """One partition of a request."""
+    """One partition of a request, or of a session: then with the offsets that the client knows."""
 
     index: int
     offset: int
@@ -58,6 +60,8 @@ class Wanted:
     leader_epoch: int
     hosted: Hosted | None = None
     code: int = 0
+    told_end: int = -1
+    told_start: int = -1
 
 
 @dataclass(slots=True)
@@ -69,7 +73,15 @@ class Request:
     max_bytes: int
     is_committed: bool = False
     session_id: int = 0
+    session_epoch: int = FINAL_EPOCH
+    session: Session[Wanted] | None = None
     topics: list[tuple[bytes, list[Wanted]]] = field(default_factory=list)
+    forgotten: list[Key] = field(default_factory=list)
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether only changes are asked for."""
+        return self.session_epoch > INITIAL_EPOCH
 
 
 def parse(frame: memoryview, at: int, version: int) -> Request:
@@ -81,18 +93,16 @@ def parse(frame: memoryview, at: int, version: int) -> Request:
     at += _HEAD.size
     request = Request(max_wait_ms, min_bytes, max_bytes, isolation == READ_COMMITTED)
     if version >= 7:
-        request.session_id = _INT32.unpack_from(frame, at)[0]
-        at += 8
+        request.session_id, request.session_epoch = _SESSION.unpack_from(frame, at)
+        at += _SESSION.size
     count, at = read_count(frame, at, flexible=flexible)
+    total = 0
     for _ in range(count):
-        if version >= TOPIC_IDS_FROM:
-            name: bytes | None = bytes(frame[at : at + 16])
-            at += 16
-        else:
-            name, at = read_text(frame, at, flexible=flexible)
-        if name is None:
-            raise ProtocolError("expected a topic's name, found null")
+        name, at = _parse_name(frame, at, version)
         partitions, at = read_count(frame, at, flexible=flexible)
+        total += partitions
+        if total > ELEMENTS_MAX:
+            raise ProtocolError(f"expected at most {ELEMENTS_MAX} partitions, found more")
         wanted = []
         for _ in range(partitions):
             one, at = _parse_wanted(frame, at, version)
@@ -100,23 +110,34 @@ def parse(frame: memoryview, at: int, version: int) -> Request:
         request.topics.append((name, wanted))
         if flexible:
             at = skip_tags(frame, at)
-    _skip_rest(frame, at, version)
+    request.forgotten = _parse_rest(frame, at, version)
     return request
 
 
-def _skip_rest(frame: memoryview, at: int, version: int) -> None:
-    """Topics to forget from a session, and the client's rack: read only to see that they are
-    there.
-    """
+def _parse_name(frame: memoryview, at: int, version: int) -> tuple[bytes, int]:
+    if version >= TOPIC_IDS_FROM:
+        if at + 16 > len(frame):
+            raise ProtocolError("expected a topic's id, found that the request ends")
+        return bytes(frame[at : at + 16]), at + 16
+    name, at = read_text(frame, at, flexible=version >= FLEXIBLE_FROM)
+    if name is None:
+        raise ProtocolError("expected a topic's name, found null")
+    return name, at
+
+
+def _parse_rest(frame: memoryview, at: int, version: int) -> list[Key]:
+    """The partitions to forget from a session; the client's rack is passed over."""
     flexible = version >= FLEXIBLE_FROM
+    forgotten: list[Key] = []
     if version >= 7:
         count, at = read_count(frame, at, flexible=flexible)
         for _ in range(count):
-            if version >= TOPIC_IDS_FROM:
-                at += 16
-            else:
-                _, at = read_text(frame, at, flexible=flexible)
+            name, at = _parse_name(frame, at, version)
             partitions, at = read_count(frame, at, flexible=flexible)
+            if len(forgotten) + partitions > ELEMENTS_MAX:
+                raise ProtocolError(f"expected at most {ELEMENTS_MAX} partitions, found more")
+            indexes = struct.unpack_from(f">{partitions}i", frame, at)
+            forgotten += [(name, index) for index in indexes]
             at += 4 * partitions
             if flexible:
                 at = skip_tags(frame, at)
@@ -126,6 +147,7 @@ def _skip_rest(frame: memoryview, at: int, version: int) -> None:
         at = skip_tags(frame, at)
     if at > len(frame):
         raise ProtocolError(f"expected a request of {at} bytes, found {len(frame)}")
+    return forgotten
 
 
 def _parse_wanted(frame: memoryview, at: int, version: int) -> tuple[Wanted, int]:
@@ -154,17 +176,19 @@ def serve(
     """Answers at once if there is enough (or an error), else waits for more."""
     request = parse(frame, at, version)
     slot = connection.slot()
-    if request.session_id != 0:
-        slot.send(_render_no_session(corr, version))
+    fault = _find_session(broker, request, version)
+    if fault is not None:
+        slot.send(_render_fault(fault, corr, version))
         return
     for name, parts in request.topics:
         topic = _topic(broker, name, version)
         is_allowed = _may_read(broker, connection, topic, name, version)
         for wanted in parts:
+            wanted.code = 0
             if is_allowed:
                 _resolve(topic, wanted, version)
             else:
-                wanted.code = ErrorCode.topic_authorization_failed
+                wanted.hosted, wanted.code = None, ErrorCode.topic_authorization_failed
     cold = tier_fetch.cold(wanted for _, parts in request.topics for wanted in parts)
     if broker.tiering is not None and cold:
         connection.block_on(_load_and_answer(broker.tiering, cold, request, slot, corr, version))
@@ -172,6 +196,36 @@ def serve(
         slot.send(_render(request, corr, version))
     else:
         connection.block_on(_wait_and_answer(request, slot, corr, version))
+
+
+def _find_session(broker: Broker, request: Request, version: int) -> ErrorCode | None:
+    """Begins, goes on with or ends a session, and puts what it knows into the request."""
+    sessions, now_s = broker.fetch_sessions, broker.loop.time()
+    if not request.is_incremental:
+        if request.session_id:
+            sessions.end(request.session_id)
+        if request.session_epoch == INITIAL_EPOCH:
+            request.session = sessions.begin(now_s, _form(version), _keyed(request))
+        return None
+    number, epoch, changed = request.session_id, request.session_epoch, _keyed(request)
+    known = sessions.get(number)
+    if known is not None:
+        for key in changed.keys() & known.parts.keys():
+            before = known.parts[key]
+            changed[key].told_end, changed[key].told_start = before.told_end, before.told_start
+    found = sessions.go_on(now_s, number, epoch, _form(version), changed, request.forgotten)
+    if isinstance(found, ErrorCode):
+        return found
+    request.session, request.topics = found, found.topics()
+    return None
+
+
+def _form(version: int) -> int:
+    return (version >= FLEXIBLE_FROM) + (version >= TOPIC_IDS_FROM)
+
+
+def _keyed(request: Request) -> dict[Key, Wanted]:
+    return {(name, one.index): one for name, parts in request.topics for one in parts}
 
 
 def _may_read(
@@ -267,17 +321,15 @@ def _wake(changed: asyncio.Future[None]) -> None:
         changed.set_result(None)
 
 
-def _render_no_session(corr: int, version: int) -> list[Buffer]:
-    """Sessions are never given out, so one that is named can't be found; the client starts
-    afresh.
-    """
+def _render_fault(code: ErrorCode, corr: int, version: int) -> list[Buffer]:
+    """An answer that says why a session can't be gone on with; the client starts afresh."""
     flexible = version >= FLEXIBLE_FROM
     out = bytearray(4)
     out += _INT32.pack(corr)
     if flexible:
         out.append(0)
     out += _INT32.pack(0)
-    out += struct.pack(">hi", ErrorCode.fetch_session_id_not_found, 0)
+    out += struct.pack(">hi", code, 0)
     out += b"\x01\0" if flexible else b"\0\0\0\0"
     _INT32.pack_into(out, 0, len(out) - 4)
     return [out]
@@ -286,8 +338,7 @@ def _render_no_session(corr: int, version: int) -> list[Buffer]:
 def _render(request: Request, corr: int, version: int) -> list[Buffer]:
     """The answer's frame: our bytes and the log's views in turn."""
     flexible = version >= FLEXIBLE_FROM
-    left = min(max(request.max_bytes, 0), FETCH_BYTES_MAX)
-    is_first = True
+    topics = _read_all(request)
     parts: list[Buffer] = []
     total = 0
     out = bytearray(4)
@@ -296,18 +347,17 @@ def _render(request: Request, corr: int, version: int) -> list[Buffer]:
         out.append(0)
     out += b"\0\0\0\0"  # throttle time
     if version >= 7:
-        out += b"\0\0\0\0\0\0"  # error, session
-    _write_count(out, len(request.topics), flexible=flexible)
-    for name, wanted_parts in request.topics:
+        session = request.session
+        out += b"\0\0"
+        out += _INT32.pack(session.id if session is not None and session.parts else 0)
+    _write_count(out, len(topics), flexible=flexible)
+    for name, found in topics:
         out += name
-        _write_count(out, len(wanted_parts), flexible=flexible)
-        for wanted in wanted_parts:
-            data = _read(wanted, left, at_least_one=is_first, is_committed=request.is_committed)
+        _write_count(out, len(found), flexible=flexible)
+        for wanted, data in found:
             aborted = _aborted(wanted, data, is_committed=request.is_committed)
             _write_partition(out, wanted, len(data), aborted, version)
             if data:
-                is_first = False
-                left -= len(data)
                 total += len(data)
                 parts += (out, data)
                 out = bytearray()
@@ -323,6 +373,46 @@ def _render(request: Request, corr: int, version: int) -> list[Buffer]:
     own = sum(len(part) for part in parts if isinstance(part, bytearray))
     _INT32.pack_into(head, 0, own + total - 4)
     return parts
+
+
+def _read_all(request: Request) -> list[tuple[bytes, list[tuple[Wanted, Buffer]]]]:
+    """The partitions that the answer is to name, by topic, with their next bytes."""
+    left = min(max(request.max_bytes, 0), FETCH_BYTES_MAX)
+    session, is_incremental = request.session, request.is_incremental
+    is_first = True
+    topics = []
+    served: list[Key] = []
+    for name, parts in request.topics:
+        found = []
+        for wanted in parts:
+            data = _read(wanted, left, at_least_one=is_first, is_committed=request.is_committed)
+            if data:
+                is_first = False
+                left -= len(data)
+            if session is None:
+                found.append((wanted, data))
+                continue
+            if _is_news(wanted, data) or not is_incremental:
+                found.append((wanted, data))
+            if data:
+                served.append((name, wanted.index))
+        if found or not is_incremental:
+            topics.append((name, found))
+    if session is not None and len(session.parts) > 1:
+        session.served(served)
+    return topics
+
+
+def _is_news(wanted: Wanted, data: Buffer) -> bool:
+    """Whether the client of a session must hear of a partition; it then knows."""
+    if wanted.code or wanted.hosted is None:
+        wanted.told_end = -1  # whatever it is afterwards, it is news
+        return True
+    log = wanted.hosted.log
+    now = log.end_offset, log.start_offset
+    is_news = bool(data) or now != (wanted.told_end, wanted.told_start)
+    wanted.told_end, wanted.told_start = now
+    return is_news
 
 
 def _read(wanted: Wanted, left: int, *, at_least_one: bool, is_committed: bool) -> Buffer:

@@ -12,6 +12,7 @@ import inspect
 import logging
 import os
 import resource
+import secrets
 import signal
 import struct
 import time
@@ -31,6 +32,7 @@ from penstock.broker.connection import Connection
 from penstock.broker.consumer_groups import ConsumerGroups
 from penstock.broker.consumer_members import Timing
 from penstock.broker.coordinator import Coordinator
+from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.flusher import Flusher
 from penstock.broker.group_offsets import GroupOffsets
 from penstock.broker.group_registry import SHARE, GroupRegistry
@@ -112,6 +114,9 @@ class Broker:
         self._next_producer_id = self._producer_ids_end = 0
         self._files = LocalFiles(config.data)
         self.flusher = Flusher()
+        self.fetch_sessions: FetchSessions[fetch.Wanted] = FetchSessions(
+            lambda: secrets.randbelow((1 << 31) - 1) + 1
+        )
         self.requests = Requests()
         self.faults = Seldom(_log)
         self.room = Room(config.data, config.min_free_bytes)
