@@ -107,13 +107,6 @@ def test_idempotent_producer(address: str, topic: str, group: str) -> None:
     client.close()
 
 
-def test_transactions_are_refused_clearly(address: str) -> None:
-    """A transactional producer learns at once that there are no transactions here."""
-    client = Producer({"bootstrap.servers": address, "transactional.id": "t"})
-    with pytest.raises(KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
-        client.init_transactions(10)
-
-
 def test_seek_by_offset_and_time(address: str, topic: str, group: str) -> None:
     """A consumer begins at any offset, or at the first record of a time, to the record."""
     client = Producer({"bootstrap.servers": address, "linger.ms": 50})

@@ -221,10 +221,15 @@ def serve(
     acks, transactional_id, request = parse(frame, at, version)
     slot = connection.slot()
     touched: list[Hosted] = []
+    anonymous = None
+    if transactional_id is None and any(
+        _is_transactional(p.records) for _, ps in request for p in ps
+    ):
+        anonymous = ErrorCode.transactional_id_authorization_failed
     for name, parts in request:
         topic = _topic(broker, name, version)
-        refusal = None
-        if broker.guard.authorizer.is_on:
+        refusal = anonymous
+        if refusal is None and broker.guard.authorizer.is_on:
             refusal = _refusal(broker, connection, transactional_id, topic, name, version)
         for part in parts:
             if acks not in {-1, 0, 1}:
@@ -298,19 +303,25 @@ def _topic(broker: Broker, name: bytes, version: int) -> Topic | None:
     return broker.topics.get(text_of(name, flexible=version >= FLEXIBLE_FROM))
 
 
+def _is_transactional(records: memoryview | None) -> bool:
+    return (
+        records is not None
+        and len(records) >= HEADER_BYTES
+        and records[ATTRIBUTES_AT] & _TRANSACTIONAL_BIT != 0
+    )
+
+
 def _is_zstd(records: memoryview) -> bool:
     return len(records) > ATTRIBUTES_AT and records[ATTRIBUTES_AT] & 7 == ZSTD
 
 
 def _transaction_fault(
-    broker: Broker, records: memoryview, place: Place, version: int, transactional_id: str | None
+    broker: Broker, records: memoryview, place: Place, version: int, transactional_id: str
 ) -> ErrorCode | None:
     """Why a transactional batch is not part of its producer's transaction; None if it is.
 
     Newer producers make the partition part of it with their first batch (KIP-890).
     """
-    if transactional_id is None:
-        return ErrorCode.transactional_id_authorization_failed
     who = transactional_id, *_PRODUCER.unpack_from(records, _PRODUCER_AT)
     machine = broker.transactions.machine
     if version >= JOINS_FROM:
@@ -351,7 +362,7 @@ def _append(
     try:
         if broker.room.is_full:
             raise StorageError(broker.room.message)
-        if len(records) >= HEADER_BYTES and records[ATTRIBUTES_AT] & _TRANSACTIONAL_BIT:
+        if transactional_id is not None and _is_transactional(records):
             place = hosted.topic.name, hosted.index
             fault = _transaction_fault(broker, records, place, version, transactional_id)
             if fault is not None:
