@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -512,3 +514,66 @@ def test_a_clean_stop_needs_no_recovery(tmp_path: Path, connect: Callable[[str],
         speaker.raw = raw
         assert speaker.describe() == ("Ongoing", 1)
         assert speaker.end(commit=True) == 0
+
+
+# -- Kafka's own tools -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kafka_tool() -> Callable[..., str]:
+    """Runs one of Apache Kafka's command-line tools; a skip where they can't be had."""
+    benchmarks = str(Path(__file__).parents[2] / "benchmarks")
+    if benchmarks not in sys.path:
+        sys.path.append(benchmarks)
+    cache = pytest.importorskip("peers.cache", reason="benchmarks/peers/cache.py is not there")
+    if reason := cache.problem("kafka"):
+        pytest.skip(reason)
+
+    def run(tool: str, *arguments: str) -> str:
+        main = f"org.apache.kafka.tools.{tool}"
+        command = [str(cache.java()), "-Xmx256m", "-cp", cache.classpath("kafka"), main, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_java_client_uses_the_second_version(
+    address: str, speaker: Speaker, topic: str, kafka_tool: Callable[..., str]
+) -> None:
+    """The Java client takes an epoch per transaction, reads what was committed in a session, and
+    ends what hangs.
+    """
+    place = ("--bootstrap-server", address)
+    kafka_tool(
+        "ProducerPerformance", *place, "--topic", topic, "--num-records", "3000",
+        "--record-size", "10", "--throughput", "1500", "--transactional-id", topic,
+        "--transaction-duration-ms", "100",
+    )  # fmt: skip
+    (found,) = speaker.raw.call(65, 0, transactional_ids=[topic])["transaction_states"]
+    assert found["transaction_state"] == "CompleteCommit"
+    assert found["producer_epoch"] > 5
+    assert speaker.produce(0) == 0
+    read = ("--topic", topic, "--from-beginning", "--isolation-level", "read_committed")
+    listed = kafka_tool("TransactionsCommand", *place, "list")
+    assert any(row.split()[0] == speaker.tid and "Ongoing" in row for row in listed.splitlines())
+    hanging = kafka_tool(
+        "TransactionsCommand", *place, "describe-producers", "--topic", topic, "--partition", "0"
+    )
+    (start,) = (
+        row.split()[-1]
+        for row in hanging.splitlines()
+        if row.startswith(f"{speaker.producer_id}\t")
+    )
+    kafka_tool(
+        "TransactionsCommand", *place, "abort", "--topic", topic, "--partition", "0",
+        "--start-offset", start,
+    )  # fmt: skip
+    values = kafka_tool(
+        "consumer.ConsoleConsumer", *place, *read, "--max-messages", "3000", "--timeout-ms", "20000"
+    )
+    assert len(values.splitlines()) == 3000
+    assert "0" not in values.splitlines()
