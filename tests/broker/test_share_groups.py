@@ -361,3 +361,44 @@ def test_dead_letters(worker: Worker) -> None:
     assert headers["__dlq.errors.topic"] == worker.topic.encode()
     assert headers["__dlq.errors.group"] == worker.group.encode()
     assert dict(found[1].headers)["__dlq.errors.delivery.count"] == b"2"
+
+
+def transact(raw: Any, topic: str, value: bytes, *, commit: bool) -> None:
+    """A transaction with one record."""
+    name = f"t-{next(_names)}"
+    own = raw.call(22, 4, transactional_id=name, transaction_timeout=60_000, producer_id=-1,
+                   producer_epoch=-1)  # fmt: skip
+    assert own["error_code"] == 0, own
+    who = {"producer_id": own["producer_id"], "producer_epoch": own["producer_epoch"]}
+    added = raw.call(
+        24, 3, v3_and_below_transactional_id=name, v3_and_below_producer_id=who["producer_id"],
+        v3_and_below_producer_epoch=who["producer_epoch"],
+        v3_and_below_topics=[{"name": topic, "partitions": [0]}],
+    )  # fmt: skip
+    code = added["results_by_topic_v3_and_below"][0]["results_by_partition"][0]
+    assert code["partition_error_code"] == 0, added
+    batch = batches.build([(None, value)], base_sequence=0, attributes=0x10, **who)
+    part = {"index": 0, "records": bytes(batch)}
+    data = [{"name": topic, "partition_data": [part]}]
+    sent = raw.call(0, 9, transactional_id=name, acks=-1, timeout=1000, topic_data=data)
+    assert sent["responses"][0]["partition_responses"][0]["error_code"] == 0, sent
+    if commit is not None:
+        ended = raw.call(26, 3, transactional_id=name, committed=commit, **who)
+        assert ended["error_code"] == 0, ended
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_isolation(worker: Worker, level: str) -> None:
+    """Groups that ask for committed records get no others; markers are for nobody."""
+    raw = worker.raw
+    configure(raw, GROUP, worker.group, share_isolation_level=level)
+    transact(raw, worker.topic, b"aborted", commit=False)
+    transact(raw, worker.topic, b"committed", commit=True)
+    raw.produce(worker.topic, batches.build([(None, b"plain")]))
+    found = [offset for offset, _ in worker.fetch(most=99, wait=500)]
+    assert found[:10] == list(range(10))
+    while more := worker.fetch(most=99, wait=100):
+        found += [offset for offset, _ in more]
+    # 10: aborted, 11: its marker, 12: committed, 13: its marker, 14: plain
+    assert found[10:] == ([12, 14] if level == "read_committed" else [10, 12, 14])
+    assert worker.acknowledge(0, 9, ACCEPT) == 0
