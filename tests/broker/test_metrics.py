@@ -77,15 +77,18 @@ def test_metrics_tell_what_happened(tmp_path, connect):
                 member_id="",
                 topics=[{"name": "t", "partitions": [part | {"committed_leader_epoch": -1}]}],
             )
+            raw.call(76, 1, group_id="s", member_id="m", subscribed_topic_names=["t"])
+            raw.produce("t", batches.build([(None, b"v")], timestamps_ms=[now_ms]))
             found = scrape(url)
-        assert found["penstock_requests_total produce"] == 4
-        assert found["penstock_request_seconds_count produce"] == 4
-        assert found["penstock_request_seconds_bucket produce +Inf"] == 4
+        assert found["penstock_share_records s unseen t"] == 1
+        assert found["penstock_requests_total produce"] == 5
+        assert found["penstock_request_seconds_count produce"] == 5
+        assert found["penstock_request_seconds_bucket produce +Inf"] == 5
         assert sum(v for k, v in found.items() if "request_errors_total produce" in k) == 1
-        assert found["penstock_log_end_offset 0 t"] == 3
+        assert found["penstock_log_end_offset 0 t"] == 4
         assert found["penstock_log_end_offset 1 t"] == 0
         assert found["penstock_log_bytes 0 t"] > 100
-        assert found["penstock_group_lag_records g 0 t"] == 2
+        assert found["penstock_group_lag_records g 0 t"] == 3
         assert 6 * 86400 < found["penstock_group_time_left_seconds g 0 t"] < 8 * 86400
         assert found["penstock_connections"] == 1
         assert found["penstock_received_bytes_total"] > 0

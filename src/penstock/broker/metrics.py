@@ -44,7 +44,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 def collect(broker: Broker) -> list[Metric]:
     """Everything there is to tell, now."""
-    parts = (_requests, _topics, _upkeep, _tier, _groups, _process)
+    parts = (_requests, _topics, _upkeep, _tier, _groups, _shares, _process)
     return [metric for part in parts for metric in part(broker)]
 
 
@@ -222,6 +222,38 @@ def _groups(broker: Broker) -> Iterator[Metric]:
     for state, count in states.items():
         members.add_metric([state], count)
     yield members
+
+
+def _shares(broker: Broker) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    records: Any = GaugeMetricFamily(
+        "penstock_share_records",
+        "Records of share groups that are not settled, by what they wait for.",
+        labels=["group", "topic", "state"],
+    )
+    found: dict[tuple[str, str], list[int]] = {}
+    for held in broker.share:
+        counts = found.setdefault((held.key.group, held.hosted.topic.name), [0] * 5)
+        unseen = max(held.hosted.log.end_offset - held.state.end_offset, 0)
+        for i, count in enumerate((unseen, *held.state.counts)):
+            counts[i] += count
+    states = ("unseen", "available", "delayed", "acquired", "rejected")
+    for number, (names, counts) in enumerate(found.items()):
+        if number == LAG_SERIES_MAX // len(states):
+            break
+        for state, count in zip(states, counts, strict=True):
+            records.add_metric([*names, state], count)
+    yield records
+    for name, text, value in (
+        ("penstock_dead_letters", "Dead letters of share groups.", broker.share.letters_written),
+        (
+            "penstock_dead_letters_dropped",
+            "Records that should have become dead letters, but the topic doesn't take them.",
+            broker.share.letters_dropped,
+        ),
+    ):
+        yield CounterMetricFamily(name, text, value=value)
 
 
 def _process(broker: Broker) -> Iterator[Metric]:
