@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -200,6 +201,50 @@ def check_offsets(admin: AdminClient, name: str, count: int) -> None:
     ]
     described = admin.describe_consumer_groups([name])[name].result()
     assert described.state.name == "EMPTY"
+
+
+def test_members_stay_over_a_restart(own_broker: BrokerProcess) -> None:
+    """A broker that is killed costs its groups a reconnection: nobody loses a partition, and no
+    record is read twice.
+    """
+    own_broker.start()
+    admin = AdminClient({"bootstrap.servers": own_broker.address, "log_level": 0})
+    admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result()
+    groups = {
+        name: [Member(("confluent", name), own_broker.address, name, "t") for _ in range(2)]
+        for name in ("uniform", "range")
+    }
+    members = [one for group in groups.values() for one in group]
+    try:
+        for group in groups.values():
+            until("two members", partial(shared, group, PARTITIONS), lambda: members[0].events)
+        feed = Feed(own_broker.address, "t")
+        until("some records", lambda: all(one.read for one in members), lambda: feed.count)
+        feed.stop()
+        for name, group in groups.items():
+            until(
+                f"all records in {name}",
+                lambda group=group: sum(len(one.read) for one in group) == feed.count,  # type: ignore[misc]
+                lambda: feed.count,
+            )
+        before = [list(one.events) for one in members]
+        own_broker.kill()
+        own_broker.start()
+        again = Feed(own_broker.address, "t")
+        time.sleep(5)
+        again.stop()
+        for name, group in groups.items():
+            until(
+                f"all records in {name} after the restart",
+                lambda group=group: (  # type: ignore[misc]
+                    sum(len(one.read) for one in group) == feed.count + again.count
+                ),
+                lambda: [len(one.read) for one in members],
+            )
+        assert [one.events for one in members] == before
+    finally:
+        for member in members:
+            member.end(kill=True)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ A full disk doesn't stop groups: what could not be written is made up for by a r
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
@@ -72,7 +73,8 @@ class GroupStore:
         for one in kept.values():
             one.restored()
         self._size_then = self.journal.size
-        self.compact()
+        with contextlib.suppress(OSError):  # a full disk: it is done later
+            self.compact()
 
     def save(self) -> None:
         """Writes what has changed."""
