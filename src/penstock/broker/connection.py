@@ -56,6 +56,9 @@ HANDSHAKE_S_MAX: Final = 10.0
 """How long a TLS handshake may take."""
 FAREWELL_S_MAX: Final = 5.0
 """How long the last answer of a connection that is being closed may take to be sent."""
+TOGETHER_BYTES_MAX: Final = 4 << 10
+"""Largest answer that waits for those of the requests that arrived with its own, at most
+`IN_FLIGHT_MAX` of them: one system call then sends all."""
 HEADER_BYTES_MIN: Final = 8
 """Least bytes of a request: API key, version, correlation id."""
 
@@ -312,12 +315,15 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._is_pumping = True
         try:
-            while self._may_serve:
-                frame = self._next_frame()
-                if frame is None:
+            while True:
+                while self._may_serve:
+                    frame = self._next_frame()
+                    if frame is None:
+                        break
+                    self.last_active_s = self._broker.loop.time()
+                    self._broker.handle(self, frame)
+                if not self._send_ready():
                     break
-                self.last_active_s = self._broker.loop.time()
-                self._broker.handle(self, frame)
         except ProtocolError as error:
             _log.warning("closed %s: %s", self.peer, error)
             self.close()
@@ -393,12 +399,21 @@ class Connection(asyncio.BufferedProtocol):
         self._pump()
 
     def flush(self) -> None:
-        """Sends the answers whose turn it is."""
+        """Sends the answers whose turn it is; small ones of requests that came together at once."""
+        if self._is_pumping and self._slots:
+            newest = self._slots[-1].answer
+            if newest is not None and len(newest) == 1 and len(newest[0]) <= TOGETHER_BYTES_MAX:
+                return
+        self._send_ready()
+        self._pump()
+
+    def _send_ready(self) -> bool:
+        """Sends the answers whose turn it is; whether there were any."""
         parts: list[Buffer] = []
         while self._slots and self._slots[0].answer is not None:
             parts += self._slots.popleft().answer or ()
         if self._transport is None:
-            return
+            return False
         if parts and not self._transport.is_closing():
             self._broker.requests.bytes_out += sum(map(len, parts))
             if self._is_secured:
@@ -407,7 +422,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.writelines(parts)
         self._end_if_finished()
-        self._pump()
+        return bool(parts)
 
     def _drain(self) -> None:
         """Hands pieces over to be encrypted while the reader takes them."""
