@@ -2,14 +2,12 @@
 
 Invariant: bytes [0, size) of the file are whole batches with rising offsets, each from
 `base_offset` on and below `next_offset`, each with a right checksum; what lies beyond `size` is a
-torn write that recovery cuts off. Readers are only ever given bytes below `size`, and of those that
-a checkpoint vouches for only what is still as it was written (see `_sound_upto`).
+torn write that recovery cuts off. Readers are only ever given bytes below `size`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator
 from typing import Final, NoReturn
 
@@ -29,8 +27,6 @@ VERIFY_BYTES_MAX: Final = 4 << 20
 """Most bytes that one read checks first: what follows is left to the next read."""
 HINTS_MAX: Final = 64
 """Positions remembered of where reads ended: the next read of the same reader starts there."""
-
-_log = logging.getLogger(__name__)
 
 Visit = Callable[["Segment", int, Header], None]
 """Is told of a batch in the segment: its position and header."""
@@ -56,9 +52,6 @@ class Segment:
         self.next_offset = base_offset
         self.size = 0
         self.trusted_bytes = 0  # of the checkpoint that it was opened with
-        self._gaps_upto = 0
-        self._checked = (0, 0)  # positions below `trusted_bytes` whose batches were looked at
-        self._damage: set[int] = set()
         self.max_timestamp = NO_TIME
         self.created_ms = created_ms
         self.index = SparseIndex()
@@ -92,7 +85,6 @@ class Segment:
             How many bytes beyond it are not whole batches: to be cut or given up.
         """
         on_disk = self.file.size()
-        self._gaps_upto = gaps_upto
         loaded = SparseIndex.load(self._files.load(self.index_path))
         if loaded is not None and loaded[1].valid_bytes <= on_disk:
             self.index, checkpoint, self.aborted = loaded
@@ -302,62 +294,9 @@ class Segment:
         end, end_offset = self._verified(start, end, end_offset)
         if end == start:
             return b""
-        data = self.file.read(start, end - start)
-        sound = self._sound_upto(start, data)
-        if sound < end:
-            return data[: sound - start]
         if end_offset >= 0:
             self._note_hint(end_offset, end)
-        return data
-
-    def _sound_upto(self, start: int, data: Buffer) -> int:
-        """The end of the batches in `data` that are as they were written; `start + len(data)` if all.
-
-        Bytes that were appended or scanned since the segment was opened were checked then. Those
-        below `trusted_bytes` may have changed since the checkpoint: each is checked once, when it
-        is first read. The checksum doesn't cover offsets, so they must follow one another.
-
-        Raises:
-            StorageError: the first batch isn't.
-        """
-        end = start + len(data)
-        low, high = self._checked
-        if start >= self.trusted_bytes or low <= start <= min(end, self.trusted_bytes) <= high:
-            return end
-        at = previous = start
-        expected = self.base_offset
-        for inside, header in batches.iterate(data):
-            follows = header.base_offset == expected or at == start
-            if not follows and self._gaps_upto >= header.next_offset:
-                follows = header.base_offset > expected
-            if not follows:
-                at = previous  # which of the two is wrong can't be told
-                break
-            is_whole = batches.checksum_matches(data, inside, header)
-            if header.leader_epoch != LEADER_EPOCH or not is_whole:
-                break
-            previous, at, expected = at, start + inside + header.size, header.next_offset
-        if at == end and not self._fits(at, expected):
-            at = previous
-        if at < end:
-            self._tell_damage(at)
-            if at == start:
-                raise self._damaged(start)
-        self._checked = (low, max(high, at)) if low <= start <= high else (start, at)
-        return at
-
-    def _fits(self, position: int, offset: int) -> bool:
-        """Whether a batch that ends at `position`, before `offset`, fits what follows."""
-        if position >= self.size:
-            following = self.next_offset
-        else:
-            following = batches.parse(self.file.read(position, HEADER_BYTES)).base_offset
-        return offset == following or offset <= min(following, self._gaps_upto)
-
-    def _tell_damage(self, position: int) -> None:
-        if position not in self._damage:
-            self._damage.add(position)
-            _log.error("%s", self._damaged(position))
+        return self.file.read(start, end - start)
 
     def _verified(self, start: int, end: int, end_offset: int) -> tuple[int, int]:
         """Up to where the bytes from `start` on are as they were written, and the offset there."""
@@ -410,8 +349,6 @@ class Segment:
             if header.max_timestamp < timestamp_ms or header.next_offset <= from_offset:
                 continue
             batch = self.file.read(position, header.size)
-            if self._sound_upto(position, batch) < position + header.size:
-                raise self._damaged(position)
             for offset, time_ms in batches.record_times(batch, 0, header):
                 if time_ms >= timestamp_ms and offset >= from_offset:
                     return offset, time_ms
