@@ -196,7 +196,6 @@ def test_whatever_fails_each_record_is_there_once(
     async def scenario() -> None:
         topics = Topics(MemoryFiles(), lambda: NOW)
         topic = topics.create("t", 2, {"segment.bytes": "4000", "retention.ms": "-1"})
-        follower = Iceberg(catalog, None, 0.0)
         ends = [0, 0]
 
         def produce(count: int) -> None:
@@ -214,12 +213,20 @@ def test_whatever_fails_each_record_is_there_once(
             topic.settings | {"penstock.iceberg.table": "a.b", "penstock.schema": SCHEMA.text},
         )
         LostAnswers(catalog, chance, monkeypatch)
+        away = iter([True, False, True, False])
+
+        def load() -> Any:
+            if next(away, False):
+                raise OSError("expected a catalog, found none")
+            return catalog
+
+        follower = Iceberg(load, None, 0.0)
         for _ in range(8):
             produce(chance.randint(0, 10))
             await follower.work(topics)
             if chance.random() < 0.3:
                 await follower.close()
-                follower = Iceberg(catalog, None, 0.0)
+                follower = Iceberg(load, None, 0.0)
         monkeypatch.undo()
         for _ in range(3):
             await follower.work(topics)

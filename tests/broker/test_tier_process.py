@@ -306,3 +306,42 @@ def test_kills_while_tiering_lose_and_double_nothing(
 
         wait_until(lambda: len(set(bases())) == len(bases()))
         assert len(list(store.rglob("manifest-*"))) == 1
+
+
+def test_a_clients_transactions_are_the_same_from_the_tier(tiered: BrokerProcess) -> None:
+    """An ordinary consumer, with sessions and either isolation level, sees no difference."""
+    kafka = pytest.importorskip("confluent_kafka")
+    admin = pytest.importorskip("confluent_kafka.admin")
+    address = {"bootstrap.servers": tiered.address}
+    settings = SMALL | {"segment.bytes": "50000"}
+    topic = admin.NewTopic("t", 3, 1, config=settings)
+    client = admin.AdminClient(address)
+    client.create_topics([topic])["t"].result()
+    producer = kafka.Producer(address | {"transactional.id": "x"})
+    producer.init_transactions()
+    everything, committed = set(range(3000)), set[int]()
+    for first in range(0, 3000, 250):
+        producer.begin_transaction()
+        for n in range(first, first + 250):
+            producer.produce("t", value=b"%06d" % n + bytes(300), partition=n % 3)
+        producer.flush()
+        if first % 1000 == 250:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+            committed.update(range(first, first + 250))
+    local = tiered.data / "topics" / "t"
+    wait_until(lambda: sum(one.stat().st_size for one in local.rglob("*.log")) < 400_000)
+    for level, expected in (("read_committed", committed), ("read_uncommitted", everything)):
+        group = {"group.id": level, "isolation.level": level, "auto.offset.reset": "earliest"}
+        consumer = kafka.Consumer(address | group)
+        consumer.subscribe(["t"])
+        found: list[int] = []
+        deadline = time.monotonic() + 30
+        while len(found) < len(expected) and time.monotonic() < deadline:
+            messages = consumer.consume(1000, 0.5)
+            assert not any(one.error() for one in messages)
+            found += [int(one.value()[:6]) for one in messages]
+        consumer.close()
+        assert len(found) == len(expected)
+        assert set(found) == expected

@@ -16,7 +16,7 @@ Blocking: call it in a thread. Needs pyiceberg (`pip install 'penstock[iceberg]'
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,7 +39,7 @@ __all__ = [
     "Chunk",
     "HistoryError",
     "HistoryTable",
-    "load_catalog",
+    "catalog_loader",
     "without_aborted",
 ]
 
@@ -73,25 +73,22 @@ class Chunk:
     aborted: Sequence[Aborted] = ()
 
 
-def load_catalog(uri: str, warehouse: str | None) -> Catalog:
-    """The catalog at a URI; further properties and credentials come from pyiceberg's environment
-    variables (`PYICEBERG_CATALOG__PENSTOCK__…`).
+def catalog_loader(uri: str, warehouse: str | None) -> Callable[[], Catalog]:
+    """What opens the catalog at a URI; further properties and credentials come from pyiceberg's
+    environment variables (`PYICEBERG_CATALOG__PENSTOCK__…`). It blocks, and may fail for a while.
 
     Raises:
-        SetupError: pyiceberg is missing, or the catalog can't be opened.
+        SetupError: pyiceberg is missing.
     """
     try:
-        from pyiceberg.catalog import load_catalog as load
+        from pyiceberg.catalog import load_catalog
     except ImportError:
         raise SetupError(
             "expected pyiceberg for --iceberg-catalog, found none; "
             "run: pip install 'penstock[iceberg]'"
         ) from None
     properties = {"uri": uri} | ({"warehouse": warehouse} if warehouse else {})
-    try:
-        return load("penstock", **properties)
-    except Exception as error:
-        raise SetupError(f"expected an Iceberg catalog, found: {error}") from error
+    return lambda: load_catalog("penstock", **properties)
 
 
 def without_aborted(data: Buffer, aborted: Sequence[Aborted]) -> Buffer:

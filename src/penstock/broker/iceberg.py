@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.history import Chunk, HistoryTable, schema_of
 from penstock.broker.tiering import BACKOFF_S_MAX, BACKOFF_S_MIN, Tiering
 from penstock.broker.topics import Hosted, Topic, Topics
+from penstock.core.schema import Schema
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -51,10 +53,13 @@ class Iceberg:
         rows: appended since the start; likewise the other counters.
     """
 
-    def __init__(self, catalog: Catalog, tiering: Tiering | None, interval_s: float) -> None:
+    def __init__(
+        self, load_catalog: Callable[[], Catalog], tiering: Tiering | None, interval_s: float
+    ) -> None:
         self.rows = self.dead_letters = self.commits = self.failures = 0
         self.last_failure = ""
-        self._catalog = catalog
+        self._load_catalog = load_catalog
+        self._catalog: Catalog | None = None
         self._tiering = tiering
         self._interval_s = interval_s
         self._following: dict[uuid.UUID, _Following] = {}
@@ -121,7 +126,7 @@ class Iceberg:
         if state.table is None:
             name, schema = state.settings[0], schema_of(topic.settings)
             state.table = await loop.run_in_executor(
-                self._pool, HistoryTable, self._catalog, name, schema, str(topic.id)
+                self._pool, self._open, name, schema, str(topic.id)
             )
             state.covered = state.table.covered
         chunks: list[Chunk] = []
@@ -142,6 +147,12 @@ class Iceberg:
         self.dead_letters += letters
         self.commits += bool(rows or letters)
         return size >= COMMIT_BYTES
+
+    def _open(self, name: str, schema: Schema | None, topic_id: str) -> HistoryTable:
+        """In the thread: opens a table, and the catalog first, which may have been away."""
+        if self._catalog is None:
+            self._catalog = self._load_catalog()
+        return HistoryTable(self._catalog, name, schema, topic_id)
 
     async def _read(self, hosted: Hosted, state: _Following, held: list[object]) -> Chunk | None:
         """The next stretch of a partition; None at the end of what is stable."""

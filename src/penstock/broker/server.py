@@ -292,11 +292,11 @@ class Broker:
         config = self.config
         if config.iceberg_catalog is None:
             return
-        from penstock.broker.history import load_catalog
+        from penstock.broker.history import catalog_loader
         from penstock.broker.iceberg import Iceberg
 
-        catalog = load_catalog(config.iceberg_catalog, config.iceberg_warehouse)
-        self.iceberg = Iceberg(catalog, self.tiering, config.iceberg_interval_ms / 1000)
+        load = catalog_loader(config.iceberg_catalog, config.iceberg_warehouse)
+        self.iceberg = Iceberg(load, self.tiering, config.iceberg_interval_ms / 1000)
         self.spawn(self.iceberg.run(self.topics))
 
     def note_removal(self, topic: Topic) -> None:
