@@ -249,6 +249,17 @@ def test_offsets_in_a_transaction(speaker: Speaker, tid: str) -> None:
     assert speaker.commit_offset(tid, 1, epoch=7) == ErrorCode.invalid_producer_epoch
 
 
+def test_a_deleted_group_gets_no_offsets(speaker: Speaker, tid: str) -> None:
+    """A group that is deleted stays so, even if a transaction was about to commit offsets of it."""
+    assert speaker.commit_offset(tid, 1) == 0
+    assert speaker.end(commit=True) == 0
+    assert speaker.commit_offset(tid, 5) == 0
+    deleted = speaker.raw.call(42, 2, groups_names=[tid])
+    assert deleted["results"][0]["error_code"] == 0
+    assert speaker.end(commit=True) == 0
+    assert speaker.fetched(tid) == (0, -1)
+
+
 def test_an_administrator_ends_what_hangs(speaker: Speaker) -> None:
     """WriteTxnMarkers aborts in one partition, whatever the coordinator knows."""
     assert speaker.produce(0) == 0
@@ -563,11 +574,8 @@ def test_java_client_uses_the_second_version(
     hanging = kafka_tool(
         "TransactionsCommand", *place, "describe-producers", "--topic", topic, "--partition", "0"
     )
-    (start,) = (
-        row.split()[-1]
-        for row in hanging.splitlines()
-        if row.startswith(f"{speaker.producer_id}\t")
-    )
+    rows = [row.split() for row in hanging.splitlines()]
+    (start,) = (row[-1] for row in rows if row[:1] == [str(speaker.producer_id)])
     kafka_tool(
         "TransactionsCommand", *place, "abort", "--topic", topic, "--partition", "0",
         "--start-offset", start,

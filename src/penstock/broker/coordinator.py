@@ -1,6 +1,6 @@
 """Carries transactions out: a journal, markers in partitions, offsets of groups.
 
-    DATA/transactions.journal       one JSON record per change:
+    DATA/transactions/state.journal one JSON record per change:
     ["id", ...]                     a transactional id's whole state; a prepared one with the end of
                                     each of its partitions at that moment
     ["add", ...]                    partitions and groups that joined a transaction
@@ -86,12 +86,13 @@ class Coordinator:
         make_durable: Callable[[Iterable[Durable]], Awaitable[None]],
         clock_ms: Callable[[], int],
     ) -> None:
-        self.journal = Journal(files, "transactions.journal")
+        self.journal = Journal(files, "transactions/state.journal")
         self.machine = Transactions(new_producer_id)
         self._find = find
         self._offsets = offsets
         self._make_durable = make_durable
         self._clock_ms = clock_ms
+        self.commits = self.aborts = 0
         self._unsettled: dict[int, _Prepared] = {}
         self._unmarked: set[int] = set()
         self._tasks: set[asyncio.Task[bool]] = set()
@@ -165,7 +166,11 @@ class Coordinator:
         """A submitted change counts from now on; a prepared transaction's markers are written."""
         self.machine.complete(change)
         after = change.after
-        if after is not None and after.serial in self._unsettled and after.state.is_prepared:
+        if after is None or not after.state.is_prepared:
+            return
+        self.commits += after.is_commit
+        self.aborts += not after.is_commit
+        if after.serial in self._unsettled:
             self._unmarked.add(after.serial)
             self.mark()
 

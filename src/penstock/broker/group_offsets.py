@@ -200,11 +200,18 @@ class GroupOffsets:
 
     def forget_topic(self, topic: str) -> None:
         """Removes a deleted topic's offsets from all groups."""
-        for group in {*self._groups, *self._staged_of}:
-            keys = set(self.of(group))
-            for serial in self._staged_of.get(group, ()):
-                keys.update(self.staged[serial].groups[group])
-            self.forget(group, [key for key in keys if key[0] == topic])
+        for group in sorted({*self._groups, *self._staged_of}):
+            self.forget(group, [key for key in self._keys(group) if key[0] == topic])
+
+    def forget_group(self, group: str) -> None:
+        """Removes all of a group's offsets, staged ones too."""
+        self.forget(group, self._keys(group))
+
+    def _keys(self, group: str) -> list[Key]:
+        keys = set(self.of(group))
+        for serial in self._staged_of.get(group, ()):
+            keys.update(self.staged[serial].groups[group])
+        return sorted(keys)
 
     def expire(self, active: Collection[str], now_ms: int) -> None:
         """Removes offsets that are too old, of groups that have no members."""

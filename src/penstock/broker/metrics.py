@@ -44,7 +44,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 def collect(broker: Broker) -> list[Metric]:
     """Everything there is to tell, now."""
-    parts = (_requests, _topics, _upkeep, _tier, _groups, _shares, _process)
+    parts = (_requests, _topics, _transactions, _upkeep, _tier, _groups, _shares, _process)
     return [metric for part in parts for metric in part(broker)]
 
 
@@ -120,6 +120,24 @@ def _topics(broker: Broker) -> Iterator[Metric]:
         "Torn or damaged bytes that the start left out.",
         value=sum(one.log.cut_bytes for one in broker.topics.partitions()),
     )
+
+
+def _transactions(broker: Broker) -> Iterator[Metric]:
+    """Transactions, and the sessions of those who read."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    known, sessions = broker.transactions, broker.fetch_sessions
+    for name, text, value in (
+        ("penstock_transactional_ids", "Transactional ids.", len(known.machine)),
+        ("penstock_transactions_open", "Transactions that are open.", known.machine.ongoing),
+        ("penstock_fetch_sessions", "Readers that are remembered.", len(sessions)),
+    ):
+        yield GaugeMetricFamily(name, text, value=value)
+    for name, text, value in (
+        ("penstock_transactions_committed", "Transactions committed.", known.commits),
+        ("penstock_transactions_aborted", "Transactions aborted.", known.aborts),
+    ):
+        yield CounterMetricFamily(name, text, value=value)
 
 
 def _upkeep(broker: Broker) -> Iterator[Metric]:

@@ -198,6 +198,11 @@ class Transactions:
         """Whether a change is in the journal that doesn't count yet."""
         return bool(self._pending)
 
+    @property
+    def ongoing(self) -> int:
+        """How many transactions are open."""
+        return len(self._ongoing)
+
     def owner_of(self, producer_id: int) -> Transaction | None:
         """The transactional id that a producer id belongs to."""
         return self._known.get(self._owners.get(producer_id, ""))

@@ -80,7 +80,7 @@ async def delete_groups(call: Call, fields: Fields) -> Fields:
         offsets = call.broker.group_offsets
         code = call.broker.registry.delete(group_id)
         if code is ErrorCode.none:
-            offsets.forget(group_id, list(offsets.of(group_id)))
+            offsets.forget_group(group_id)
         results.append({"group_id": group_id, "error_code": code})
     call.broker.group_store.save()
     journals = [call.broker.group_offsets.journal, call.broker.group_store.journal]
