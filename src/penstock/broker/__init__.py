@@ -12,6 +12,7 @@ The data directory:
     topics/NAME/topic.json   a topic's id, partition count and settings
     topics/NAME/N/           partition N (see `penstock.log.partition`)
     groups/offsets.journal   committed offsets (see `penstock.broker.group_offsets`)
+    security/                users, access control lists, quotas (see `penstock.broker.security`)
     trash/                   deleted topics on their way out
 
 Guarantees: `acks=all` is answered after an fdatasync that many requests share; `acks=1` once the

@@ -59,6 +59,9 @@ FAREWELL_S_MAX: Final = 5.0
 TOGETHER_BYTES_MAX: Final = 4 << 10
 """Largest answer that waits for those of the requests that arrived with its own, at most
 `IN_FLIGHT_MAX` of them: one system call then sends all."""
+SLICE_S: Final = 0.005
+"""How long the requests of one connection are served at a stretch; then it is others' turn. Thousands
+of requests may lie in one receive buffer."""
 HEADER_BYTES_MIN: Final = 8
 """Least bytes of a request: API key, version, correlation id."""
 
@@ -107,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_writable = True
         self._is_reading = True
         self._is_pumping = False
+        self._is_waiting = False
         self._is_finishing = False
         self._is_secured = False
         self._transport: asyncio.Transport | None = None
@@ -310,10 +314,11 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _pump(self) -> None:
-        """Serves whole frames while it may."""
-        if self._is_pumping:
+        """Serves whole frames while it may, and while it is its turn."""
+        if self._is_pumping or self._is_waiting:
             return
         self._is_pumping = True
+        until_s = perf_counter() + SLICE_S
         try:
             while True:
                 while self._may_serve:
@@ -322,7 +327,11 @@ class Connection(asyncio.BufferedProtocol):
                         break
                     self.last_active_s = self._broker.loop.time()
                     self._broker.handle(self, frame)
-                if not self._send_ready():
+                    if perf_counter() >= until_s:
+                        self._is_waiting = True
+                        self._broker.loop.call_soon(self._take_turn)
+                        break
+                if not self._send_ready() or self._is_waiting:
                     break
         except ProtocolError as error:
             _log.warning("closed %s: %s", self.peer, error)
@@ -333,6 +342,10 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._is_pumping = False
         self._regulate()
+
+    def _take_turn(self) -> None:
+        self._is_waiting = False
+        self._pump()
 
     def _next_frame(self) -> memoryview | None:
         held = self._end - self._start
@@ -356,7 +369,8 @@ class Connection(asyncio.BufferedProtocol):
         """Reads on only when what it reads can be served."""
         if self._transport is None:
             return
-        wanted = self._may_serve or self._end - self._start < BUFFER_BYTES_BUSY // 2
+        may_go_on = self._may_serve and not self._is_waiting
+        wanted = may_go_on or self._end - self._start < BUFFER_BYTES_BUSY // 2
         if wanted != self._is_reading:
             self._is_reading = wanted
             if wanted:
