@@ -474,3 +474,23 @@ def test_segments_roll_by_age(files: LogFiles) -> None:
     assert len(log.segments) == 1
     log.append(batch(), NOW + 1001)
     assert len(log.segments) == 2
+
+
+def test_closing_an_idle_partition_writes_nothing() -> None:
+    """What the last checkpoint says is not said again; what was appended since is."""
+    files = MemoryFiles()
+    log = Partition(files, "t/0", LogConfig(), 0)
+    log.close()
+    assert files.list("t/0") == ["00000000000000000000.log"]
+    log = Partition(files, "t/0", LogConfig(), 0)
+    log.append(batches.build([(None, b"v")]), 0)
+    log.close()
+    index = files.load("t/0/00000000000000000000.index")
+    assert index is not None
+    files.delete("t/0/producers")
+    log = Partition(files, "t/0", LogConfig(), 0)
+    log.close()  # the producers were not there, so it is not as a checkpoint leaves it
+    assert files.load("t/0/producers") is not None
+    files.room_bytes = 0
+    Partition(files, "t/0", LogConfig(), 0).close()
+    assert files.load("t/0/00000000000000000000.index") == index
