@@ -23,7 +23,6 @@ and LogSegment.
 from __future__ import annotations
 
 import json
-import logging
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final
@@ -50,9 +49,6 @@ RELATIVE_OFFSETS_MAX: Final = (1 << 31) - 1
 """Most offsets in a segment, as in Kafka."""
 SAME_AS_WHOLE: Final = -2
 """Kafka's value of a local retention that is the whole log's."""
-
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +146,6 @@ class Partition:
         if self._must_rebuild or not (
             self.segments[0].base_offset <= self._replay_from <= self.end_offset
         ):
-            if self._replay_from > max(self.end_offset, tiered_upto):
-                _log.warning(
-                    "%s: expected records up to offset %d, found them up to %d: files are missing or "
-                    "were cut; what they held is lost",
-                    self.directory,
-                    self._replay_from,
-                    self.end_offset,
-                )
             self._rebuild()
         self._snapshot_offset = self._replay_from
         first = self.remote.start_offset if self.remote.segments else self.segments[0].base_offset
