@@ -231,7 +231,7 @@ CASES = (
         "acls add",
         f"{TOOLS}AclCommand",
         f"{AT} --add --allow-principal User:ann --operation Read --topic {TOPIC}",
-        ("User:ann|Security features are disabled|SECURITY_DISABLED|No Authorizer",),
+        ("User:ann|SecurityDisabledException",),
         (),
         may_fail=True,
     ),
