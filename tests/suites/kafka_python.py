@@ -15,8 +15,8 @@ from pathlib import Path
 from suite import CACHE, Outcome, arguments, junit, report, run, serving
 
 VERSION = "3.0.12"
-KAFKA_VERSION = "4.2.0"
-"""The newest version that the suite knows."""
+KAFKA_VERSION = "4.3.0"
+"""What the broker's versions of requests say that it is."""
 HOME = CACHE / f"kafka_python-{VERSION}"
 VENV = CACHE / "kafka-python-venv"
 NEEDED = ("pytest<10", "pytest-timeout", "pytest-mock", "py", "lz4", "zstandard", "python-snappy")
