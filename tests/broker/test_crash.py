@@ -36,6 +36,9 @@ KILLS = int(os.environ.get("PENSTOCK_KILLS", "8"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "20261121"))
 WORK_S = 0.05, 0.5
 """How long clients may work between two kills."""
+LONG_LIFE_SHARE = 0.1
+LONG_S = 3.0, 8.0
+"""A life in which the cleaner, too, gets to work: it loads its kernels first."""
 KILL_WHILE_STARTING_SHARE = 0.2
 START_S_TYPICAL = 0.4
 
@@ -100,7 +103,7 @@ def kill_quietly(broker: BrokerProcess) -> None:
         os.kill(broker.pid, signal.SIGKILL)
 
 
-@pytest.mark.timeout(60 + 5 * KILLS)
+@pytest.mark.timeout(120 + 6 * KILLS)
 def test_kills_under_load(crashing: BrokerProcess, connect: Connect) -> None:
     """However often the broker is killed, all that it has acknowledged stands, once, whole."""
     print(f"PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS}")
@@ -111,7 +114,8 @@ def test_kills_under_load(crashing: BrokerProcess, connect: Connect) -> None:
         worker.start()
     kills = 0
     while kills < KILLS:
-        time.sleep(chance.uniform(*WORK_S))
+        lives_long = chance.random() < LONG_LIFE_SHARE
+        time.sleep(chance.uniform(*LONG_S) if lives_long else chance.uniform(*WORK_S))
         assert [one.failure for one in workers if one.failure] == []
         kills += crash(crashing, chance)
     time.sleep(WORK_S[1])
