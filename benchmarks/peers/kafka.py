@@ -181,7 +181,13 @@ class KafkaProcess:
 
     def _format(self) -> None:
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        command = ["format", "--standalone", f"--cluster-id={cluster_id}", "-c", str(self._properties)]
+        command = [
+            "format",
+            "--standalone",
+            f"--cluster-id={cluster_id}",
+            "-c",
+            str(self._properties),
+        ]
         with self._log.open("ab") as log:
             ended = subprocess.run(
                 self._java("kafka.tools.StorageTool", *command),
