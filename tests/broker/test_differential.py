@@ -62,6 +62,7 @@ TO_MEND: tuple[tuple[str, str, str], ...] = (
         "",
         "groups without members or name",
     ),
+    (r"^8 .*member_epoch': 0, 'member_id': ''", r"error_code$", "groups that only have offsets"),
     (r"^list groups", r"groups$", "groups that only have offsets in a transaction"),
     (r"^3 .*operations': True", r"topic_authorized_operations$", "operations aren't told"),
     (r"^44 ", r"error_code$", "what comes first of two faults; operations on lists"),
