@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import sys
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-
 TRANSACTIONS = 6
 RECORDS = 3
 
 
 def main(address: str, topic: str) -> None:
     """Writes and reads in turn."""
+    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
     producer = KafkaProducer(bootstrap_servers=address, transactional_id=topic, linger_ms=0)
     producer.init_transactions()
     reader = KafkaConsumer(
