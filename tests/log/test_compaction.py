@@ -370,3 +370,16 @@ def test_power_loss_at_any_instant_of_a_pass(seed: int) -> None:
         machine.check()
         left += 1
     assert left > 8
+
+
+def test_batches_without_records_are_not_all_that_a_reader_gets() -> None:
+    """What stays of a segment only for its offsets' sake is passed over: clients can't use it."""
+    log = opened(MemoryFiles())
+    for n in range(60):
+        put(log, (b"key", b"%100d" % n), producer_id=n % 4, producer_epoch=0, base_sequence=n // 4)
+    log.sync()
+    assert log.compactor.run(NOW)
+    assert any(one.record_count == 0 for one in headers(log))
+    for offset in range(log.end_offset):
+        first = batches.iterate(log.read(offset, 1))
+        assert any(header.record_count for _, header in first), offset

@@ -39,7 +39,7 @@ from penstock.log.segment import LEADER_EPOCH, Segment, segment_name
 from penstock.log.tier import Manifest, RemoteSegment, SegmentInfo, Tier
 from penstock.log.validation import LogConfig, validate
 from penstock.wire import batches
-from penstock.wire.batches import NO_PRODUCER, Buffer, Header
+from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
 
 __all__ = ["LEADER_EPOCH", "Appended", "Partition", "SyncTask"]
 
@@ -613,13 +613,15 @@ class Partition:
             NotLoadedError: the bytes lie in the tier, and aren't at hand.
         """
         self.check_offset(offset)
+        end = self.end_offset if upto is None else upto
         try:
-            return self._segment_of(offset).read(
-                offset,
-                bytes_max,
-                at_least_one=at_least_one,
-                upto=self.end_offset if upto is None else upto,
-            )
+            while True:
+                segment = self._segment_of(offset)
+                data = segment.read(offset, bytes_max, at_least_one=at_least_one, upto=end)
+                following = _after_hollow(data)
+                if following is None or following >= end or segment is self.active:
+                    return data
+                offset = following
         except OSError as error:
             raise StorageError(f"expected to read {self.directory}, found: {error}") from error
 
@@ -834,3 +836,16 @@ class Partition:
         assert first <= self.start_offset <= self.last_stable_offset <= self.end_offset
         assert self.durable_offset <= self.end_offset
         self.producers.check_invariants(self.end_offset)
+
+
+def _after_hollow(data: Buffer) -> int | None:
+    """Where to read on, if there are batches but no records in `data`: what compaction left behind
+    for its offsets' sake. Clients would take it for a record that doesn't fit into their answer.
+    """
+    following = None
+    if len(data) >= HEADER_BYTES and batches.parse(data).record_count == 0:
+        for _, header in batches.iterate(data):
+            if header.record_count:
+                return None
+            following = header.next_offset
+    return following
