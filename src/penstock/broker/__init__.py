@@ -12,6 +12,9 @@ The data directory:
     topics/NAME/topic.json   a topic's id, partition count and settings
     topics/NAME/N/           partition N (see `penstock.log.partition`)
     groups/offsets.journal   committed offsets (see `penstock.broker.group_offsets`)
+    groups/members.journal   groups and their members (see `penstock.broker.group_store`)
+    transactions/            state.journal: transactional ids (see `penstock.broker.coordinator`)
+    share/                   state.journal: what share groups have settled (see `penstock.broker.share`)
     security/                users, access control lists, quotas (see `penstock.broker.security`)
     trash/                   deleted topics on their way out
 
