@@ -333,15 +333,19 @@ class Connection(asyncio.BufferedProtocol):
                         break
                 if not self._send_ready() or self._is_waiting:
                     break
-        except ProtocolError as error:
-            _log.warning("closed %s: %s", self.peer, error)
-            self.close()
-        except Exception:  # noqa: BLE001 - one request must not end the others
-            _log.exception("closed %s: a request failed unexpectedly", self.peer)
-            self.close()
+        except Exception as error:  # noqa: BLE001 - one request must not end the others
+            self._fail(error)
         finally:
             self._is_pumping = False
         self._regulate()
+
+    def _fail(self, error: Exception) -> None:
+        """Ends the connection of a request that can't be answered."""
+        if isinstance(error, ProtocolError):
+            _log.warning("closed %s: %s", self.peer, error)
+        else:
+            _log.error("closed %s: a request failed unexpectedly", self.peer, exc_info=error)
+        self.close()
 
     def _take_turn(self) -> None:
         self._is_waiting = False
@@ -402,12 +406,8 @@ class Connection(asyncio.BufferedProtocol):
             await work
         except asyncio.CancelledError:
             raise
-        except ProtocolError as error:
-            _log.warning("closed %s: %s", self.peer, error)
-            self.close()
-        except Exception:  # noqa: BLE001 - one request must not end the others
-            _log.exception("closed %s: a request failed unexpectedly", self.peer)
-            self.close()
+        except Exception as error:  # noqa: BLE001 - one request must not end the others
+            self._fail(error)
         finally:
             self._task = None
         self._pump()

@@ -27,6 +27,9 @@ from penstock.wire.kernels import (
     LOG_APPEND_BIT,
     MAX_TIME,
     copy_bytes,
+    put_varint,
+    varint,
+    varint_bytes,
 )
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -54,46 +57,6 @@ _TABLE = types.int64[:, ::1]
 _INT = types.int64
 _WORD = types.uint64
 _PAIR: Any = types.UniTuple
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _varint(b: Bytes, p: Int, end: Int) -> tuple[Int, Int]:
-    """A zigzag varint within [p, end): its value and the position after it, or (0, -1)."""
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    while True:
-        if p >= end or shift > np.uint64(63):
-            return np.int64(0), np.int64(-1)
-        byte = np.uint64(b[p])
-        p += 1
-        value |= (byte & np.uint64(127)) << shift
-        if byte < np.uint64(128):
-            break
-        shift += np.uint64(7)
-    return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), p
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _put_varint(o: Bytes, p: Int, value: Int) -> Int:
-    """Writes a zigzag varint; the position after it."""
-    u = np.uint64((value << 1) ^ (value >> 63))
-    while u >= np.uint64(128):
-        o[p] = np.uint8((u & np.uint64(127)) | np.uint64(128))
-        p += 1
-        u >>= np.uint64(7)
-    o[p] = np.uint8(u)
-    return p + 1
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _varint_bytes(value: Int) -> Int:
-    """The size of a zigzag varint."""
-    u = np.uint64((value << 1) ^ (value >> 63))
-    n = np.int64(1)
-    while u >= np.uint64(128):
-        u >>= np.uint64(7)
-        n += 1
-    return n
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -169,24 +132,24 @@ def _record(b: Bytes, q: Int, end: Int) -> tuple[Int, Int, Int, Int, Int, Int, I
     """
     z = np.int64(0)
     bad = (np.int64(-1), z, z, z, z, z, z, z, z)
-    length, q = _varint(b, q, end)
+    length, q = varint(b, q, end)
     if q < 0 or length < 6 or length > end - q:
         return bad
     e = q + length
     attributes = q
-    time_delta, q = _varint(b, q + 1, e)
+    time_delta, q = varint(b, q + 1, e)
     if q < 0:
         return bad
     rest = q
-    offset_delta, q = _varint(b, q, e)
+    offset_delta, q = varint(b, q, e)
     if q < 0:
         return bad
-    key_length, q = _varint(b, q, e)
+    key_length, q = varint(b, q, e)
     if q < 0 or key_length < -1 or key_length > e - q:
         return bad
     key = q
     q += max(key_length, 0)
-    value_length, q = _varint(b, q, e)
+    value_length, q = varint(b, q, e)
     if q < 0 or value_length < -1 or value_length > e - q:
         return bad
     return e, attributes, time_delta, rest, offset_delta, key, key_length, value_length, q
@@ -332,9 +295,9 @@ def rewrite(b: Bytes, records: Int64s, shift: Int, out: Bytes) -> Int:
             continue
         delta = records[i, TIME_DELTA] + shift
         rest = records[i, END] - records[i, REST]
-        p = _put_varint(out, p, 1 + _varint_bytes(delta) + rest)
+        p = put_varint(out, p, 1 + varint_bytes(delta) + rest)
         out[p] = b[records[i, ATTRIBUTES]]
-        p = _put_varint(out, p + 1, delta)
+        p = put_varint(out, p + 1, delta)
         copy_bytes(out, p, b, records[i, REST], rest)
         p += rest
     return p

@@ -203,27 +203,13 @@ def record_times(buffer: Buffer, at: int, header: Header) -> Iterator[tuple[int,
         CorruptError: the records are not what the header says.
         LimitError: they would take more than `DECOMPRESSED_BYTES_MAX`.
     """
-    payload: Buffer = memoryview(buffer)[at + HEADER_BYTES : at + header.size]
-    if header.codec != "none":
-        payload = _decompress(header, memoryview(payload))
-    position = 0
-    try:
-        for _ in range(header.record_count):
-            length, body = _varint(payload, position)
-            time_delta, after_time = _varint(payload, body + 1)
-            offset_delta, _ = _varint(payload, after_time)
-            if length <= 0 or body + length > len(payload):
-                raise CorruptError(f"expected a record of 1 or more bytes, found length {length}")
-            position = body + length
-            timestamp = header.base_timestamp + time_delta
-            if header.is_append_time:
-                timestamp = header.max_timestamp
-            yield header.base_offset + offset_delta, timestamp
-    except IndexError:
-        raise CorruptError(
-            f"expected {header.record_count} records in the batch at offset {header.base_offset}, "
-            "found that its bytes end early"
-        ) from None
+    for body in _bodies(buffer, at, header):
+        time_delta, after_time = _varint(body, 1)
+        offset_delta, _ = _varint(body, after_time)
+        timestamp = header.base_timestamp + time_delta
+        if header.is_append_time:
+            timestamp = header.max_timestamp
+        yield header.base_offset + offset_delta, timestamp
 
 
 def all_have_keys(buffer: Buffer, at: int, header: Header) -> bool:
@@ -233,25 +219,14 @@ def all_have_keys(buffer: Buffer, at: int, header: Header) -> bool:
         CorruptError: the records are not what the header says.
         LimitError: they would take more than `DECOMPRESSED_BYTES_MAX`.
     """
-    payload: Buffer = memoryview(buffer)[at + HEADER_BYTES : at + header.size]
-    if header.codec != "none":
-        payload = _decompress(header, memoryview(payload))
-    position = 0
-    try:
-        for _ in range(header.record_count):
-            length, body = _varint(payload, position)
-            _, field = _varint(payload, body + 1)
-            _, field = _varint(payload, field)
-            key_length, field = _varint(payload, field)
-            position = body + length
-            if not field + max(key_length, 0) < position <= len(payload):
-                raise CorruptError(f"expected a record within its batch, found length {length}")
-            if key_length < 0:
-                return False
-    except IndexError:
-        raise CorruptError(
-            f"expected {header.record_count} records in a batch, found that its bytes end early"
-        ) from None
+    for body in _bodies(buffer, at, header):
+        _, field = _varint(body, 1)
+        _, field = _varint(body, field)
+        key_length, field = _varint(body, field)
+        if not field + max(key_length, 0) < len(body):
+            raise CorruptError(f"expected a key within its record, found length {key_length}")
+        if key_length < 0:
+            return False
     return True
 
 
@@ -262,22 +237,29 @@ def records(buffer: Buffer, at: int, header: Header) -> Iterator[Record]:
         CorruptError: they are not what the header says.
         LimitError: they would take more than `DECOMPRESSED_BYTES_MAX`.
     """
+    for body in _bodies(buffer, at, header):
+        try:
+            yield _record(body, header)
+        except UnicodeDecodeError:
+            raise CorruptError(
+                f"expected UTF-8 in the headers of the batch at offset {header.base_offset}, found other "
+                "bytes"
+            ) from None
+
+
+def _bodies(buffer: Buffer, at: int, header: Header) -> Iterator[memoryview]:
+    """The bytes of each record of a batch, without their length."""
     payload: Buffer = memoryview(buffer)[at + HEADER_BYTES : at + header.size]
     if header.codec != "none":
         payload = _decompress(header, memoryview(payload))
+    payload = memoryview(payload)
     position = 0
-    try:
-        for _ in range(header.record_count):
-            length, body = _varint(payload, position)
-            position = body + length
-            if length <= 0 or position > len(payload):
-                raise CorruptError(f"expected a record of 1 or more bytes, found length {length}")
-            yield _record(memoryview(payload)[body:position], header)
-    except (IndexError, UnicodeDecodeError):
-        raise CorruptError(
-            f"expected {header.record_count} records in the batch at offset {header.base_offset}, "
-            "found that its bytes end early"
-        ) from None
+    for _ in range(header.record_count):
+        length, body = _varint(payload, position)
+        position = body + length
+        if length <= 0 or position > len(payload):
+            raise CorruptError(f"expected a record of 1 or more bytes, found length {length}")
+        yield payload[body:position]
 
 
 def _record(body: memoryview, header: Header) -> Record:
@@ -310,6 +292,8 @@ def _varint(buffer: Buffer, at: int) -> tuple[int, int]:
     """The zigzag varint at `at`, and the position after it."""
     result = shift = 0
     while True:
+        if at >= len(buffer):
+            raise CorruptError("expected a varint, found that the bytes end early")
         byte = buffer[at]
         at += 1
         result |= (byte & 0x7F) << shift

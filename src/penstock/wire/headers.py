@@ -15,7 +15,7 @@ from penstock.wire import kernels
 from penstock.wire.columns import Records, gather_column
 
 _READ, _READ64, _READ32 = kernels._READ, kernels._READ64, kernels._READ32  # noqa: SLF001
-_varint = kernels._varint  # noqa: SLF001 - one reader of varints for all kernels
+varint = kernels.varint
 
 __all__ = ["header_values", "raw_headers"]
 
@@ -38,11 +38,11 @@ def _walk(  # type: ignore[no-untyped-def]
         begin = value_start[i] + max(value_length[i], 0)
         start[i] = begin
         length[i] = -1
-        count, p = _varint(b, begin, end)
+        count, p = varint(b, begin, end)
         if p < 0 or count < 0:
             return i
         for _ in range(count):
-            size, p = _varint(b, p, end)
+            size, p = varint(b, p, end)
             if p < 0 or size < 0 or size > end - p:
                 return i
             same = size == len(name) and size > 0
@@ -52,7 +52,7 @@ def _walk(  # type: ignore[no-untyped-def]
                         same = False
                         break
             p += size
-            size, p = _varint(b, p, end)
+            size, p = varint(b, p, end)
             if p < 0 or size > end - p:
                 return i
             if same:

@@ -112,7 +112,7 @@ def _be64(b: Bytes, p: Int) -> Int:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _varint(b: Bytes, p: Int, end: Int) -> tuple[Int, Int]:
+def varint(b: Bytes, p: Int, end: Int) -> tuple[Int, Int]:
     """A zigzag varint within [p, end): its value and the position after it, or (0, -1)."""
     if p >= end:
         return np.int64(0), np.int64(-1)
@@ -180,11 +180,11 @@ def scan(b: Bytes, table: Int64s) -> None:
 def _skip_headers(b: Bytes, q: Int, end: Int, count: Int) -> Int:
     """The position after `count` record headers within [q, end), or -1."""
     for _ in range(count):
-        length, q = _varint(b, q, end)
+        length, q = varint(b, q, end)
         if q < 0 or length < 0 or length > end - q:
             return np.int64(-1)
         q += length
-        length, q = _varint(b, q, end)
+        length, q = varint(b, q, end)
         if q < 0 or length < -1 or length > end - q:
             return np.int64(-1)
         if length > 0:
@@ -233,38 +233,38 @@ def decode_records(
         if count > room - i:
             return i, batch, BAD_COUNT
         for _ in range(count):
-            length, q = _varint(b, q, end)
+            length, q = varint(b, q, end)
             if q < 0:
                 return i, batch, BAD_COUNT
             if length < RECORD_BYTES_MIN - 1 or length > end - q:
                 return i, batch, BAD_RECORD
             e = q + length
-            delta, q = _varint(b, q + 1, e)
+            delta, q = varint(b, q + 1, e)
             if q < 0:
                 return i, batch, BAD_RECORD
             time_ms[i] = max_time if append_time else base_time + delta
-            delta, q = _varint(b, q, e)
+            delta, q = varint(b, q, e)
             if q < 0:
                 return i, batch, BAD_RECORD
             if delta <= previous or delta > last_delta:
                 return i, batch, BAD_OFFSET
             previous = delta
             offset[i] = base_offset + delta
-            length, q = _varint(b, q, e)
+            length, q = varint(b, q, e)
             if q < 0 or length < -1 or length > e - q:
                 return i, batch, BAD_RECORD
             key_start[i] = q
             key_length[i] = length
             if length > 0:
                 q += length
-            length, q = _varint(b, q, e)
+            length, q = varint(b, q, e)
             if q < 0 or length < -1 or length > e - q:
                 return i, batch, BAD_RECORD
             value_start[i] = q
             value_length[i] = length
             if length > 0:
                 q += length
-            length, q = _varint(b, q, e)
+            length, q = varint(b, q, e)
             if q < 0 or length < 0:
                 return i, batch, BAD_RECORD
             if length > 0:
@@ -322,7 +322,7 @@ def gather(b: Bytes, start: Int64s, length: Int32s, out: Bytes) -> Int:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _put_varint(o: Bytes, p: Int, value: Int) -> Int:
+def put_varint(o: Bytes, p: Int, value: Int) -> Int:
     """Writes a zigzag varint; the position after it."""
     u = np.uint64((value << 1) ^ (value >> 63))
     while u >= np.uint64(128):
@@ -334,7 +334,7 @@ def _put_varint(o: Bytes, p: Int, value: Int) -> Int:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _varint_bytes(value: Int) -> Int:
+def varint_bytes(value: Int) -> Int:
     """The size of a zigzag varint."""
     u = np.uint64((value << 1) ^ (value >> 63))
     n = np.int64(1)
@@ -402,19 +402,19 @@ def encode_records(
         headers = np.int64(1)
         if header_bit != ABSENT:
             headers = np.int64(header_at[i + 1]) - np.int64(header_at[i])
-        length = 1 + _varint_bytes(since) + _varint_bytes(delta) + headers
-        length += _varint_bytes(key) + max(key, 0) + _varint_bytes(value) + max(value, 0)
-        if i > first and _varint_bytes(length) + length > stop - p:
+        length = 1 + varint_bytes(since) + varint_bytes(delta) + headers
+        length += varint_bytes(key) + max(key, 0) + varint_bytes(value) + max(value, 0)
+        if i > first and varint_bytes(length) + length > stop - p:
             break
-        p = _put_varint(o, p, length)
+        p = put_varint(o, p, length)
         o[p] = 0
-        p = _put_varint(o, p + 1, since)
-        p = _put_varint(o, p, delta)
-        p = _put_varint(o, p, key)
+        p = put_varint(o, p + 1, since)
+        p = put_varint(o, p, delta)
+        p = put_varint(o, p, key)
         if key > 0:
             copy_bytes(o, p, key_data, key_at[i], key)
             p += key
-        p = _put_varint(o, p, value)
+        p = put_varint(o, p, value)
         if value > 0:
             copy_bytes(o, p, value_data, value_at[i], value)
             p += value
