@@ -34,6 +34,7 @@ from penstock.errors import SetupError
 from penstock.log.index import SparseIndex
 from penstock.log.journal import records_in
 from penstock.log.producers import Producers
+from penstock.log.verification import add_prefix
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES
 
@@ -388,7 +389,13 @@ class _PartitionExam:
         self._summary.bytes += size
         loaded = self._load_index(name, size)
         vouched = 0 if loaded is None else loaded[1].valid_bytes
-        end, next_offset, fault = self._scan(file, base)
+        end, next_offset, fault, prefix_sum = self._scan(file, base, vouched)
+        if loaded is not None and end >= vouched and prefix_sum != loaded[1].prefix_sum:
+            text = (
+                f"expected the offsets and lengths that were written up to byte {vouched}, found others: "
+                "restore the file from a copy"
+            )
+            self._add(Level.DAMAGE, f"{name}.log", text)
         if loaded is not None:
             if end >= vouched:
                 next_offset = max(next_offset, loaded[1].next_offset)
@@ -428,15 +435,17 @@ class _PartitionExam:
             self._add(Level.DAMAGE, f"{name}.log", text)
         return loaded[0], loaded[1]
 
-    def _scan(self, file: Path, base: int) -> tuple[int, int, str]:
-        """Where whole batches end, the next offset, and why they end there."""
+    def _scan(self, file: Path, base: int, vouched: int) -> tuple[int, int, str, int]:
+        """Where whole batches end, the next offset, why they end there, and the sum of the first bytes
+        of those that a checkpoint vouches for.
+        """
         size = file.stat().st_size
         if not size:
-            return 0, base, ""
+            return 0, base, "", 0
         with file.open("rb") as opened:
             mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
         view = memoryview(mapped)
-        at, next_offset, fault = 0, base, ""
+        at, next_offset, fault, prefix_sum = 0, base, "", 0
         try:
             while at < size:
                 fault = _batch_fault(view, at, size, next_offset)
@@ -446,11 +455,13 @@ class _PartitionExam:
                 self._summary.batches += 1
                 self._summary.records += 0 if header.is_control else header.record_count
                 next_offset = header.next_offset
+                if at < vouched:
+                    prefix_sum = add_prefix(prefix_sum, header)
                 at += header.size
         finally:
             view.release()
             mapped.close()
-        return at, next_offset, fault
+        return at, next_offset, fault, prefix_sum
 
     def _examine_producers(self) -> None:
         file = self._directory / "producers"
