@@ -276,7 +276,8 @@ def test_a_brokers_topic_is_a_table(tmp_path: Path, connect: Callable[[str], Any
     files = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
     query = 'SELECT count(*), sum("user"), count(DISTINCT "offset") FROM read_parquet($1)'
     users = [n for n in good if n % 11]
-    found = duckdb.execute(query, [files]).fetchone()
+    with duckdb.connect() as connection:
+        found = connection.execute(query, [files]).fetchone()
     assert found == (len(good), sum(users), len(good))
 
 

@@ -318,15 +318,16 @@ def test_equals_duckdb_on_a_larger_stream(monkeypatch):
             ]
         )
     view = pa.concat_tables([run.op.read(state) for state in run.states])
-    expected = duckdb.sql("""
-        WITH t AS (SELECT *, epoch_us("at") AS us FROM "table"),
-        w AS (SELECT *, us - (us % 20000000 + 20000000) % 20000000 - h * 20000000 AS w
-              FROM t, (SELECT unnest([0, 1, 2]) AS h))
-        SELECT make_timestamptz(w) AS window_start, make_timestamptz(w + 60000000) AS window_end, k, j,
-               count(*) AS n, count(x) AS nx, sum(x)::BIGINT AS sx, fsum(v) AS sv, avg(x) AS ax,
-               favg(v) AS av, min(v) AS lo, max(x) AS hi, min(s) AS least, max(s) AS most,
-               count(k) AS nk
-        FROM w GROUP BY ALL ORDER BY 1, k, j""").to_arrow_table()
+    with duckdb.connect() as connection:
+        expected = connection.sql("""
+            WITH t AS (SELECT *, epoch_us("at") AS us FROM "table"),
+            w AS (SELECT *, us - (us % 20000000 + 20000000) % 20000000 - h * 20000000 AS w
+                  FROM t, (SELECT unnest([0, 1, 2]) AS h))
+            SELECT make_timestamptz(w) AS window_start, make_timestamptz(w + 60000000) AS window_end, k, j,
+                   count(*) AS n, count(x) AS nx, sum(x)::BIGINT AS sx, fsum(v) AS sv, avg(x) AS ax,
+                   favg(v) AS av, min(v) AS lo, max(x) AS hi, min(s) AS least, max(s) AS most,
+                   count(k) AS nk
+            FROM w GROUP BY ALL ORDER BY 1, k, j""").to_arrow_table()
     got = view.sort_by([("window_start", "ascending"), ("k", "ascending"), ("j", "ascending")])
     assert got.num_rows == expected.num_rows > 10_000
     for name in got.column_names:
