@@ -163,9 +163,10 @@ def make_batch() -> Callable[..., bytearray]:
 
 @pytest.fixture
 def topic(raw: Raw) -> str:
-    """A new topic with two partitions."""
+    """A new topic with two partitions, which keeps records however old their timestamps are."""
     name = f"topic-{next(_names)}"
-    wanted = {"name": name, "num_partitions": 2, "replication_factor": 1}
+    configs = [{"name": "retention.ms", "value": "-1"}]
+    wanted = {"name": name, "num_partitions": 2, "replication_factor": 1, "configs": configs}
     answer = raw.call(19, 5, topics=[wanted], timeout=1000)
     assert answer["topics"][0]["error_code"] == 0
     return name

@@ -35,7 +35,7 @@ def main(address: str, topic: str, group: str, compression: str) -> int:
         consumer_timeout_ms=8000,
     )
     got = [message.value for message in itertools.islice(reader, 100)]
-    assert sorted(got, key=int) == [b"%d" % n for n in range(100)]
+    assert sorted(got, key=int) == [b"%d" % n for n in range(100)], f"{len(got)} of 100"
     reader.commit()
     place = TopicPartition(topic, 0)
     assert reader.committed(place) == 50
