@@ -59,20 +59,22 @@ set_up() {
     [ -f .venv/set-up ] && [ "$(wanted_state)" = "$(cat .venv/set-up)" ] && return
     if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
         python=$(find_python)
-        say "[1/4] making .venv with $("$python" --version)"
+        say "[1/5] making .venv with $("$python" --version)"
         make_environment
     fi
     python=${python:-.venv/bin/python}
-    say "[2/4] installing $(grep -c '^[a-z].*==' requirements.lock) packages of requirements.lock (some 700 MB, once)"
+    say "[2/5] installing $(grep -c '^[a-z].*==' requirements.lock) packages of requirements.lock (some 700 MB, once)"
     local quiet=--quiet
     [ -t 2 ] && quiet=--progress-bar=on
     pip install "$quiet" --require-hashes --no-deps -r requirements.lock >&2 || fail \
         "expected pip to install requirements.lock; it failed (see above). Check the network and run" \
         "this again: what was fetched is kept"
-    say "[3/4] linking the project into .venv"
+    say "[3/5] linking the project into .venv"
     .venv/bin/python scripts/link.py
-    say "[4/4] compiling kernels (once)"
+    say "[4/5] compiling kernels (once)"
     .venv/bin/python -c 'import penstock.cli, penstock.client, penstock.testing' || fail "expected penstock to import; it failed (see above)"
+    say "[5/5] archiving Spark's classes, so that it starts sooner (once)"
+    .venv/bin/python -m penstock.cli prepare || say "going on without that"
     wanted_state >.venv/set-up
 }
 

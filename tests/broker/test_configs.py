@@ -55,7 +55,7 @@ def test_a_topics_settings_say_where_their_values_come_from(raw, topic):
         {"name": "max.message.bytes", "value": "5000", "source": 1},
         {"name": "message.max.bytes", "value": "1048588", "source": 5},
     ]
-    assert found["retention.ms"]["config_source"] == 5
+    assert found["delete.retention.ms"]["config_source"] == 5
     assert all(one["documentation"] for one in found.values())
     assert set(by_name(describe(raw, TOPIC, topic, ["retention.ms"]))) == {"retention.ms"}
 

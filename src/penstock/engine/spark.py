@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from penstock.engine import archive
 from penstock.engine.driver import Driver, Progress
 from penstock.engine.java import java_home
 from penstock.engine.plan import Plan
@@ -71,7 +72,9 @@ _TYPES: Final[dict[str, pa.DataType]] = {
 _ARROW: Final = pa.schema(_TYPES)
 
 
-def start_session(name: str, master: str | None, folder: Path, *, cores: int) -> SparkSession:
+def start_session(
+    name: str, master: str | None, folder: Path, *, cores: int, jvm_options: str | None = None
+) -> SparkSession:
     """Starts Spark, or finds the session that the program has.
 
     Args:
@@ -79,11 +82,15 @@ def start_session(name: str, master: str | None, folder: Path, *, cores: int) ->
         master: `spark://…`; None runs Spark in a process of this machine.
         folder: for Spark's log and the Java launcher.
         cores: to use on this machine, where `master` is None.
+        jvm_options: beside Penstock's own; None uses the archive of classes, where there is one.
     """
     from pyspark.sql import SparkSession
 
     folder.mkdir(parents=True, exist_ok=True)
-    os.environ["JAVA_HOME"] = str(java_home(folder))
+    java = java_home(folder)
+    if jvm_options is None:
+        jvm_options = archive.use_options(java)
+    os.environ["JAVA_HOME"] = str(java)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Each task has one core; libraries that start a thread per core would fight over it.
@@ -104,7 +111,8 @@ def start_session(name: str, master: str | None, folder: Path, *, cores: int) ->
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
         "spark.sql.streaming.minBatchesToRetain": 2,
         "spark.sql.streaming.numRecentProgressUpdates": 4,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log4j(folder)} {JVM_OPTIONS}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log4j(folder)} "
+        f"{JVM_OPTIONS} {jvm_options}",
         **{f"spark.executorEnv.{k}": v for k, v in threads.items()},
     }
     builder = SparkSession.builder.appName(name).master(master or f"local[{cores},4]")
