@@ -150,7 +150,7 @@ class Pipeline:
 
 def _is_worker(process: psutil.Process) -> bool:
     try:
-        return "pyspark.daemon" in " ".join(process.cmdline())
+        return process.cmdline()[1:3] == ["-m", "penstock.engine.workers"]
     except psutil.Error:
         return False
 

@@ -31,7 +31,7 @@ _COMMANDS: Final = {
     "broker": ("penstock.cli.broker", "broker", "Run the log's server alone."),
     "ui": ("penstock.cli.ui", "ui", "Serve the live page of a pipeline that runs elsewhere."),
     "doctor": ("penstock.cli.doctor", "doctor", "Check and explain a data directory."),
-    "prepare": ("penstock.cli.prepare", "prepare", "Archive what Spark loads, so that it starts sooner."),
+    "prepare": ("penstock.cli.prepare", "prepare", "Archive Spark's classes: quicker starts."),
     "version": ("penstock.cli.version", "version", "Print versions."),
 }
 

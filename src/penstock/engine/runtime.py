@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Final
 
 from penstock.engine.driver import Driver, Limits, Progress
 from penstock.engine.log import KafkaLog, Log
+from penstock.engine.parcels import Parcels
 from penstock.engine.physical import compile_graph
 from penstock.engine.spark import SparkHost, start_session
 from penstock.engine.store import Store
@@ -89,8 +91,17 @@ def run_pipeline(
     folder = settings.directory / "spark"
     session = start_session(graph.name, settings.spark, folder, cores=settings.cores)
     on_session()
+    exchange = folder / "exchange"
+    shutil.rmtree(exchange, ignore_errors=True)  # of an owner that was killed
+    is_local = str(session.conf.get("spark.master", "")).startswith(
+        "local"
+    )  # a user's own may not be
     host = SparkHost(
-        session, job, lanes=driver.lanes, checkpoint=folder / f"checkpoint-{driver.epoch}"
+        session,
+        job,
+        lanes=driver.lanes,
+        checkpoint=folder / f"checkpoint-{driver.epoch}",
+        parcels=Parcels(exchange / str(driver.epoch) if is_local else None),
     )
     try:
         host.run(driver, on_progress, until, on_idle)

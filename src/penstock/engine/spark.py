@@ -20,9 +20,8 @@ import shutil
 import sys
 import threading
 import time
-import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +30,7 @@ import pyarrow as pa
 from penstock.engine import archive
 from penstock.engine.driver import Driver, Progress
 from penstock.engine.java import java_home
+from penstock.engine.parcels import ROWS, Parcels
 from penstock.engine.plan import Plan
 from penstock.engine.tasks import Job, Message, run_shard_stage, run_source_stage
 from penstock.errors import FencedError, PenstockError
@@ -44,9 +44,6 @@ __all__ = ["SparkHost", "start_session"]
 
 _log = logging.getLogger(__name__)
 
-# A message goes in pieces: what the JVM handles in one piece, it copies while the piece grows.
-MESSAGES: Final = "shard int, tag string, message string, piece int, blob binary"
-PIECE_BYTES: Final = 1 << 20
 POLL_S: Final[Any] = 0.1  # of `until` (Spark takes fractions, its annotations do not)
 WAIT_S: Final = 0.5  # of an idle tick: how long a stop or an idle partition may go unnoticed
 TICK_S: Final = 2.0  # batches go on in one tick for so long: a tick costs Spark 90 ms beside them
@@ -60,16 +57,6 @@ CHECKPOINT_MANAGER: Final = (
     # Writes each log entry with one rename; half the time of the default (docs/decisions)
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-
-
-_TYPES: Final[dict[str, pa.DataType]] = {
-    "shard": pa.int32(),
-    "tag": pa.string(),
-    "message": pa.string(),
-    "piece": pa.int32(),
-    "blob": pa.binary(),
-}
-_ARROW: Final = pa.schema(_TYPES)
 
 
 def start_session(
@@ -102,6 +89,7 @@ def start_session(
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.python.worker.reuse": True,
+        "spark.python.daemon.module": "penstock.engine.workers",
         "spark.sql.session.timeZone": "UTC",
         # Adaptive plans run an exchange before foreachBatch is called: before there is a plan.
         "spark.sql.adaptive.enabled": False,
@@ -128,8 +116,10 @@ def start_session(
 class SparkHost:
     """Executes a driver's batches on a Spark session, until it is told to stop."""
 
-    def __init__(self, session: SparkSession, job: Job, *, lanes: int, checkpoint: Path) -> None:
-        self.session, self.job, self.lanes = session, job, lanes
+    def __init__(
+        self, session: SparkSession, job: Job, *, lanes: int, checkpoint: Path, parcels: Parcels
+    ) -> None:
+        self.session, self.job, self.lanes, self.parcels = session, job, lanes, parcels
         self._checkpoint = checkpoint
         self._stop = threading.Event()
         self._idle = threading.Event()
@@ -201,24 +191,24 @@ class SparkHost:
         """The stages as one streaming DataFrame."""
         from pyspark.sql import functions as sf
 
-        job, lanes = self.job, self.lanes
+        job, lanes, parcels = self.job, self.lanes, self.parcels
         _carry_functions(job)
 
         def source_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for value in batch.column("value").to_numpy().tolist():
-                    yield from _batches(run_source_stage(job, value % lanes))
+                    yield from parcels.pack(run_source_stage(job, value % lanes))
 
         frame = (
             self.session.readStream.format("rate-micro-batch")
             .option("rowsPerBatch", lanes)
             .option("numPartitions", lanes)
             .load()
-            .mapInArrow(source_stage, MESSAGES)
+            .mapInArrow(source_stage, ROWS)
         )
         for stage in range(1, job.physical.stages):
             frame = frame.repartitionById(job.physical.shards, sf.col("shard")).mapInArrow(
-                _shard_stage(job, stage), MESSAGES
+                _shard_stage(job, stage, parcels), ROWS
             )
         return frame
 
@@ -230,7 +220,10 @@ class SparkHost:
         on_idle: Callable[[], None],
     ) -> None:
         def execute(plan: Plan) -> list[Message]:  # noqa: ARG001 - tasks read it from the store
-            return _joined(frame.collect())
+            try:
+                return self.parcels.unpack(frame.collect())
+            finally:
+                self.parcels.clear()
 
         until = time.monotonic() + TICK_S
         while not self._stop.is_set():
@@ -281,7 +274,7 @@ def _carry_functions(job: Job) -> None:
 
 
 def _shard_stage(
-    job: Job, stage: int
+    job: Job, stage: int, parcels: Parcels
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pieces = (
@@ -290,36 +283,12 @@ def _shard_stage(
             for piece in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         )
         shards: dict[int, list[Message]] = defaultdict(list)
-        for message in _joined(pieces):
+        for message in parcels.unpack(pieces):
             shards[message[0]].append(message)
         for shard, messages in sorted(shards.items()):
-            yield from _batches(run_shard_stage(job, stage, shard, messages))
+            yield from parcels.pack(run_shard_stage(job, stage, shard, messages))
 
     return run
-
-
-def _batches(messages: Iterator[Message]) -> Iterator[pa.RecordBatch]:
-    for shard, tag, blob in messages:
-        message = uuid.uuid4().hex
-        for piece, start in enumerate(range(0, max(len(blob), 1), PIECE_BYTES)):
-            row = (shard, tag, message, piece, blob[start : start + PIECE_BYTES])
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([value], type_) for value, type_ in zip(row, _ARROW.types, strict=True)],
-                schema=_ARROW,
-            )
-
-
-def _joined(pieces: Iterable[Any]) -> list[Message]:
-    """The messages of rows of `MESSAGES`, whichever order they came in."""
-    found: dict[str, dict[int, bytes]] = defaultdict(dict)
-    heads: dict[str, tuple[int, str]] = {}
-    for shard, tag, message, piece, blob in pieces:
-        heads[message] = (shard, tag)
-        found[message][piece] = blob
-    return [
-        (*heads[message], b"".join(blob for _, blob in sorted(found[message].items())))
-        for message in heads
-    ]
 
 
 def _short(error: BaseException) -> str:
