@@ -9,23 +9,45 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from penstock.broker import BrokerProcess
 
-__all__ = ["CACHE", "ROOT", "Outcome", "arguments", "junit", "report", "run", "serving"]
+__all__ = [
+    "CACHE",
+    "ROOT",
+    "Outcome",
+    "Scenario",
+    "arguments",
+    "carry_out",
+    "create_topic",
+    "expect",
+    "junit",
+    "report",
+    "run",
+    "serving",
+    "wait",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(__file__).resolve().parent / ".cache"
 REASON_CHARACTERS_MAX = int(os.environ.get("PENSTOCK_REASON", "110"))
+WAIT_S_MAX = 30.0
+POLL_S = 0.1
+_topics = itertools.count()
+
+Scenario = Callable[[str], None]
+"""Something of a client's that is tried against the broker of an address; raises where it fails."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +106,46 @@ def run(
         text = output.decode(errors="replace") if isinstance(output, bytes) else output
         late = f"{text}\nended after {timeout_s:g} s"
         return subprocess.CompletedProcess(ended.cmd, 124, late)
+
+
+def carry_out(scenario: Scenario, address: str) -> Outcome:
+    """Runs a scenario, named by its function, and tells at once how it went."""
+    name = scenario.__name__.replace("_", " ")
+    started = time.monotonic()
+    try:
+        scenario(address)
+        outcome = Outcome(name, "passed")
+    except Exception as error:
+        outcome = Outcome(name, "failed", f"{type(error).__name__}: {error}")
+    seconds = time.monotonic() - started
+    print(f"{outcome.result:8} {name} ({seconds:.1f} s)", file=sys.stderr, flush=True)
+    return outcome
+
+
+def expect(what: str, found: object, expected: object) -> None:
+    """Raises where two values differ."""
+    if found != expected:
+        raise AssertionError(f"expected {what} {expected!r}, found {found!r}")
+
+
+def wait(true: Callable[[], object], what: str, timeout_s: float = WAIT_S_MAX) -> None:
+    """Until `true()` is; raises where it takes longer than `timeout_s`."""
+    end = time.monotonic() + timeout_s
+    while not true():
+        if time.monotonic() > end:
+            raise AssertionError(f"expected {what} within {timeout_s:g} s, found none")
+        time.sleep(POLL_S)
+
+
+def create_topic(address: str, what: str, partitions: int, **settings: str) -> str:
+    """A new topic; its name begins with `what` and was not used before."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    name = f"{what}-{os.getpid()}-{next(_topics)}"
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 3})
+    (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values()
+    made.result(WAIT_S_MAX)
+    return name
 
 
 def junit(path: Path) -> list[Outcome]:

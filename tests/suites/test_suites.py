@@ -1,0 +1,43 @@
+"""A few scenarios of each script beside this file, so that the scripts can't rot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import kcat
+import pytest
+import suite
+
+from penstock.broker import BrokerProcess
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker for all scenarios."""
+    with BrokerProcess(tmp_path_factory.mktemp("suites") / "data") as broker:
+        yield broker.address
+
+
+@pytest.mark.skipif(kcat.problem() is not None, reason=str(kcat.problem()))
+@pytest.mark.parametrize(
+    "scenario",
+    [kcat.nulls, kcat.compression, kcat.transactions, kcat.times, kcat.group_of_two],
+    ids=lambda scenario: scenario.__name__,
+)
+def test_kcat(scenario: suite.Scenario, address: str) -> None:
+    """The program kcat writes and reads what it should, alone and in a group."""
+    scenario(address)
+
+
+def test_failure_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """A scenario that fails is in the table, with its reason where one is known, and counts if not."""
+
+    def odd_one(address: str) -> None:
+        suite.expect("answer", address, "yes")
+
+    found = [suite.carry_out(odd_one, "no")]
+    assert suite.report("suite", found, {}) == 1
+    assert "expected answer 'yes', found 'no'" in capsys.readouterr().out
+    passed = suite.Outcome("another", "passed")
+    assert suite.report("suite", [*found, passed], {"odd": "it is odd"}) == 0
+    assert "| suite | 1 | 0 | 1 | 0 |" in capsys.readouterr().out
