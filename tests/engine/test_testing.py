@@ -211,6 +211,18 @@ def test_a_batch_that_was_begun_belongs_to_its_program() -> None:
     assert [record.value for record in run.topic("out")] == [b'{"w":1}']
 
 
+def test_a_batch_that_was_begun_says_how_far_it_is_behind() -> None:
+    """Its plan is of an earlier process; what has come since is lag."""
+    run = ps.testing.run(counted())
+    run.send("clicks", user="ann", at="12:00:00")
+    assert run._driver._new_plan(0) is not None
+    run.send("clicks", user="ann", at="12:00:01")
+    run.restart()
+    progress = run.step()
+    assert progress is not None
+    assert (progress.rows, progress.sources["clicks"]["lag"]) == (1, 1)
+
+
 def test_records_that_retention_took_are_counted() -> None:
     """Where the log no longer has what was to be read, the rest is read and the gap is counted."""
     run = ps.testing.run(counted())

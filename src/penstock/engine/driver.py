@@ -146,12 +146,11 @@ class Driver:
                 "output already); found one that has changed. Run the program of before until it "
                 "commits a batch, or this one with --rebuild"
             )
+        self._look_for_ends()
         return plan
 
     def _new_plan(self, timeout_s: float) -> Plan | None:
-        self._planning_since = time.perf_counter()
-        topics = [source.topic for source in self.physical.graph.sources]
-        self._ends = self.log.end_offsets(topics)
+        self._look_for_ends()
         self._check_topics()
         now_us = self._wall_us()
         splits = self._splits()
@@ -173,6 +172,10 @@ class Driver:
             writers=self._writers(),
         )
         return Plan.from_json(self.store.write_plan(plan.version, plan.to_json()))
+
+    def _look_for_ends(self) -> None:
+        self._planning_since = time.perf_counter()
+        self._ends = self.log.end_offsets([source.topic for source in self.physical.graph.sources])
 
     def _check_topics(self) -> None:
         """Raises `FlowError` where a topic is not what it was: it has grown, or was made anew."""

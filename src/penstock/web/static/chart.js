@@ -32,8 +32,9 @@ export function ticks(low, high, count) {
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
   172800, 604800, 2592000, 7776000, 31536000].map((s) => s * 1000);
 
-function timeTicks(low, high, count) {
-  const raw = (high - low || 1) / count;
+// Steps of a clock; none is shorter than `least`, the least that a label tells apart.
+function timeTicks(low, high, count, least) {
+  const raw = Math.max((high - low || 1) / count, least);
   const step = TIME_STEPS.find((s) => s >= raw) || raw;
   const shift = new Date(low).getTimezoneOffset() * 60e3;
   const out = [];
@@ -84,11 +85,12 @@ export function draw(box, data, openAfter) {
     svg("line", { class: "grid", x1: left, x2: right, y1: y(v), y2: y(v) }, root);
     svg("text", { class: "axis", x: left - 6, y: y(v) + 4, "text-anchor": "end" }, root).textContent = labels[i];
   });
-  const marks = span ? timeTicks(first, last, Math.max(2, Math.floor((right - left) / 90))) : [first];
+  const seconds = every < 60e3 && span < 3600e3;
+  const marks = span ? timeTicks(first, last, Math.max(2, Math.floor((right - left) / 90)), seconds ? 1e3 : 60e3) : [first];
   for (const t of marks) {
     const anchor = x(t) > right - 20 ? "end" : x(t) < left + 20 ? "start" : "middle";
     svg("text", { class: "axis", x: x(t), y: height - 5, "text-anchor": anchor }, root).textContent =
-      clock(t, span, every < 60e3 && span < 3600e3);
+      clock(t, span, seconds);
   }
   lines.forEach((points, i) => {
     const stroke = { fill: "none", stroke: color(i), "stroke-width": 1.8, "stroke-linejoin": "round", "stroke-linecap": "round" };
