@@ -9,6 +9,7 @@ asks, and the placeholder in the id's place when it answers. What has no meaning
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 import uuid
 from collections.abc import Callable
@@ -44,8 +45,12 @@ SET_LIKE = {
     "coordinators",
     "transaction_states",
     "aborted_transactions",
+    "topic_partitions",
+    "subscribed_topic_names",
 }
 READY_S_MAX = 20.0
+NOT_LEADER = 6
+RETRIES_MAX = 20
 MARKER_MS_MAX = 500_000
 """Scripts write records of times longer ago than this."""
 
@@ -111,8 +116,13 @@ class Side:
             return None
 
     def call(self, key: int, version: int, fields: dict[str, Any], line: str = "main") -> Answer:
-        """The answer in its common form."""
-        return self.common(self.ask(line, key, version, fields), key)
+        """The answer in its common form. A new partition of Kafka's may not know its leader yet."""
+        for _ in range(RETRIES_MAX):
+            answer = self.common(self.ask(line, key, version, fields), key)
+            if not re.search(rf"error_code': {NOT_LEADER}\b", str(answer)):
+                break
+            time.sleep(0.1)
+        return answer
 
     def frame(self, key: int, version: int, body: bytes, *, flexible: bool) -> Answer:
         """What comes back for a body that no codec wrote."""
@@ -144,7 +154,8 @@ class Side:
                 }
             case list() | tuple():
                 items = [self.common(one, key, name) for one in value]
-                return sorted(items, key=repr) if name in SET_LIKE else items
+                is_numbers = name == "partitions" and all(isinstance(one, int) for one in items)
+                return sorted(items, key=repr) if name in SET_LIKE or is_numbers else items
             case uuid.UUID():
                 return self.shown.get(value, str(value) if not value.int else "<id>")
             case bytes() if name == "records":

@@ -52,6 +52,7 @@ class Script:
         self.txns: dict[str, Txn] = {}
         self.sequences: dict[str, dict[tuple[str, int], int]] = {}
         self.names = itertools.count()
+        self.nobody = f"nobody-{self.seed}"
         self.base_ms = int(time.time() * 1000) - 1_000_000
         self.clock = 0
 
@@ -407,7 +408,7 @@ class Script:
     def a_group(self) -> str:
         """A group's name."""
         known = [f"g{self.seed}-{n}" for n in range(3)]
-        return self.chance.choice([*known, *known, "nobody", ""])
+        return self.chance.choice([*known, *known, self.nobody, ""])
 
     def commit(self) -> Step:
         """A commit from outside of the group, or with a generation that it doesn't have."""
@@ -529,7 +530,7 @@ class Script:
 
             def step(side: Side) -> Answer:
                 answer = side.call(16, version, fields)
-                ours = [g for g in answer["groups"] if g["group_id"].startswith(f"g{self.seed}-")]
+                ours = [g for g in answer["groups"] if f"{self.seed}-" in g["group_id"][:40]]
                 return {**answer, "groups": ours}
 
             return f"list groups v{version}", step
@@ -570,6 +571,8 @@ class Script:
                 ("segment.ms", "100000"),
                 ("segment.bytes", "2000000"),
                 ("cleanup.policy", "nothing"),
+                ("cleanup.policy", "compact"),
+                ("cleanup.policy", "delete"),
                 ("no.such.setting", "1"),
                 ("", ""),
             ]

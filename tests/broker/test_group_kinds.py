@@ -218,6 +218,9 @@ def test_faults_are_named_as_in_kafka(raw: Raw, topic: str, group: str) -> None:
     assert commit(raw, 9, group, {"name": topic}, **ghost) == ErrorCode.group_id_not_found
     commit(raw, 8, group, {"name": topic}, generation_id_or_member_epoch=-1)
     assert commit(raw, 8, group, {"name": topic}, **ghost) == ErrorCode.unknown_member_id
+    forgotten = [{"name": topic, "partitions": [{"partition_index": 0}]}]
+    assert raw.call(FORGET, 0, group_id=group, topics=forgotten)["error_code"] == 0
+    assert listed(raw, group)  # a group outlives its offsets for a while
     joining = {"group_id": "none", "session_timeout": 10_000, "protocol_type": "consumer"}
     answer = raw.call(JOIN, 3, member_id="unknown", protocols=[], **joining)
     assert answer["error_code"] == ErrorCode.inconsistent_group_protocol

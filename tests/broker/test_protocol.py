@@ -221,6 +221,29 @@ def test_fetch_sessions_are_not_kept(raw: Raw) -> None:
     assert raw.call(1, 11, max_bytes=1, session_id=0, session_epoch=0)["session_id"] == 0
 
 
+@pytest.mark.parametrize(
+    ("count", "factor", "value", "code"),
+    [
+        (0, 0, "-2", ErrorCode.invalid_config),
+        (0, 0, "-1", ErrorCode.invalid_replication_factor),
+        (0, 3, "-1", ErrorCode.invalid_partitions),
+        (1, 3, "-1", ErrorCode.invalid_replication_factor),
+    ],
+)
+def test_first_fault_of_a_new_topic_is_told(
+    raw: Raw, count: int, factor: int, value: str, code: ErrorCode
+) -> None:
+    """Of several faults it is the one that Kafka looks for first."""
+    wanted = {
+        "name": "faulty",
+        "num_partitions": count,
+        "replication_factor": factor,
+        "configs": [{"name": "retention.ms", "value": value}],
+    }
+    answer = raw.call(19, 5, topics=[wanted], timeout=1000)
+    assert answer["topics"][0]["error_code"] == code
+
+
 def test_append_time_topic(raw: Raw, make_batch: Callable[..., bytearray]) -> None:
     """A topic may take the broker's time; the producer is told which."""
     config = {"name": "message.timestamp.type", "value": "LogAppendTime"}

@@ -34,7 +34,6 @@ def test_every_field_of_the_log_can_be_set() -> None:
         ("retention.ms", None),
         ("segment.bytes", "1"),
         ("cleanup.policy", "squeeze"),
-        ("cleanup.policy", ""),
         ("min.cleanable.dirty.ratio", "1.5"),
         ("min.insync.replicas", "2"),
         ("message.timestamp.type", "Never"),

@@ -147,6 +147,27 @@ def test_offsets_are_kept_and_forgotten(files: MemoryFiles) -> None:
     assert not GroupOffsets(files).of("g")
 
 
+def test_groups_outlive_their_offsets(files: MemoryFiles) -> None:
+    """A group is there from its first commit on, a transaction's too, until it is dropped."""
+    offsets = GroupOffsets(files)
+    offsets.commit("g", {("t", 0): Committed(5, 0, "", NOW)}, NOW)
+    offsets.forget("g", [("t", 0)])
+    offsets.stage(1, (7, 0), "h", {("t", 0): Committed(6, 0, "", NOW)}, NOW)
+    assert set(offsets.groups()) == {"g", "h"}
+    for group in ("g", "h"):
+        offsets.drop(group)
+    assert set(offsets.groups()) == {"h"}
+    assert set(GroupOffsets(files).groups()) == {"h"}
+    offsets.finish(1, commit=False)
+    assert set(offsets.groups()) == {"h"}
+    offsets.drop("h")
+    assert not offsets.groups()
+    offsets.commit("i", {("t", 0): Committed(5, 0, "", NOW)}, NOW)
+    offsets.forget_group("i")
+    assert not offsets.groups()
+    assert not GroupOffsets(files).groups()
+
+
 def test_offset_journal_is_rewritten(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal that is mostly obsolete is replaced by what still counts."""
     monkeypatch.setattr("penstock.broker.group_offsets.REWRITE_BYTES_MIN", 1000)

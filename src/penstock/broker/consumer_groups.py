@@ -219,8 +219,7 @@ class ConsumerGroups:
 
     def _assign(self, group: ConsumerGroup) -> None:
         """Computes all targets."""
-        votes = Counter(one.assignor for one in group.members.values() if one.assignor)
-        group.assignor = votes.most_common(1)[0][0] if votes else DEFAULT_ASSIGNOR
+        group.assignor = self.preferred_assignor(group)
         wishes = {
             member.id: Wish(
                 frozenset(
@@ -241,6 +240,12 @@ class ConsumerGroups:
                 self._note(group, member)
         group.target_epoch = group.epoch
         self._changed.add(group.id)
+
+    @staticmethod
+    def preferred_assignor(group: ConsumerGroup) -> str:
+        """The assignor that most members ask for; the default where none does."""
+        votes = Counter(one.assignor for one in group.members.values() if one.assignor)
+        return votes.most_common(1)[0][0] if votes else DEFAULT_ASSIGNOR
 
     def _reconcile(
         self,

@@ -6,6 +6,9 @@ DATA/groups/offsets.journal     one JSON record per commit,
     [null, serial, producer id, epoch, group, time, [[topic, partition, offset, ...], ...]], or how it
     ended, [null, serial, committed?]
 
+A group is there from its first commit on, also when that is a transaction's, until it is dropped: as
+in Kafka it outlives its last offset for a while. That isn't kept over a restart.
+
 Offsets of a transaction are *staged* until its outcome is known. They are there for nobody but
 those who ask whether an offset is stable. An ordinary commit that comes after them supersedes them,
 as it would have if the transaction had ended before it.
@@ -69,6 +72,8 @@ class GroupOffsets:
         self.journal = Journal(files, "groups/offsets.journal")
         for body in self.journal:
             self._apply(body)
+        for group in [one for one, table in self._groups.items() if not table]:
+            self.drop(group)
         self.compact()
 
     def _apply(self, body: bytes) -> None:
@@ -84,8 +89,6 @@ class GroupOffsets:
             else:
                 offset, epoch, metadata = one
                 table[topic, partition] = Committed(offset, epoch, metadata, commit_ms)
-        if not table:
-            del self._groups[group]
         for serial in self._staged_of.get(group, ()):
             staged = self.staged[serial].groups[group]
             for topic, partition, *_ in entries:
@@ -103,6 +106,7 @@ class GroupOffsets:
             return
         producer_id, producer_epoch, group, commit_ms, entries = rest
         staged = self.staged.setdefault(serial, Staged(producer_id, producer_epoch))
+        self._groups.setdefault(group, {})
         self._staged_of.setdefault(group, set()).add(serial)
         table = staged.groups.setdefault(group, {})
         for topic, partition, offset, epoch, metadata in entries:
@@ -189,8 +193,13 @@ class GroupOffsets:
         return self._groups.get(group, {})
 
     def groups(self) -> Collection[str]:
-        """Groups with committed offsets."""
+        """Groups that have committed offsets, or did a while ago."""
         return self._groups.keys()
+
+    def drop(self, group: str) -> None:
+        """Forgets that a group was there, unless it has offsets, or a transaction has for it."""
+        if not self._groups.get(group) and group not in self._staged_of:
+            self._groups.pop(group, None)
 
     def forget(self, group: str, keys: Collection[Key]) -> None:
         """Removes some of a group's offsets."""
@@ -204,8 +213,10 @@ class GroupOffsets:
             self.forget(group, [key for key in self._keys(group) if key[0] == topic])
 
     def forget_group(self, group: str) -> None:
-        """Removes all of a group's offsets, staged ones too."""
+        """Removes all of a group's offsets, staged ones too, and the group."""
         self.forget(group, self._keys(group))
+        if not self._groups.get(group):
+            self._groups.pop(group, None)
 
     def _keys(self, group: str) -> list[Key]:
         keys = set(self.of(group))

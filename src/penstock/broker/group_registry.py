@@ -68,7 +68,7 @@ class GroupRegistry:
         for name, other in self.others.items():
             if other.has(group_id):
                 return name
-        if self._classic.get(group_id) is not None or self._offsets.of(group_id):
+        if self._classic.get(group_id) is not None or group_id in self._offsets.groups():
             return CLASSIC
         return None
 
@@ -137,6 +137,8 @@ class GroupRegistry:
             is_empty = classic.state is GroupState.EMPTY and not classic.promised
             if is_empty and not self._offsets.of(classic.id):
                 self._classic.delete(classic.id)
+        for group_id in list(self._offsets.groups()):
+            self._offsets.drop(group_id)
 
     def subscribed(self, group_id: str) -> set[str] | None:
         """Topics that members of a group read; None: they don't say, it may be any."""

@@ -82,10 +82,10 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
             "cleanup.policy",
             LIST,
             "delete",
-            values=("delete", "compact", "compact,delete"),
+            values=("delete", "compact", "compact,delete", ""),
             field="cleanup_policy",
             doc="Whether old segments are deleted, compacted (the last record of each key is kept), or "
-            "both.",
+            "both; empty: nothing is ever removed.",
         ),
         Setting(
             "compression.type", STRING, "producer", doc="Batches keep the producer's compression."

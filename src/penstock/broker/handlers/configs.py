@@ -89,8 +89,9 @@ def _settings(
         synonyms = []
         if one.name in given:
             synonyms.append({"name": one.name, "value": given[one.name], "source": source})
-        fallback = synonym_of(kind, one.name) or one.name
-        synonyms.append({"name": fallback, "value": one.default, "source": SOURCE_DEFAULT})
+        fallback = synonym_of(kind, one.name)
+        if fallback is not None:
+            synonyms.append({"name": fallback, "value": one.default, "source": SOURCE_DEFAULT})
         found.append(
             {
                 "name": one.name,
@@ -181,11 +182,11 @@ def _changed(
     changed = dict(settings)
     for one in configs:
         name, value, operation = one["name"], one["value"], one["config_operation"]
+        if operation == DELETE:
+            changed.pop(name, None)  # of a setting that there isn't, too
+            continue
         if name not in table:
             check(name, value)  # says that there is none
-        if operation == DELETE:
-            changed.pop(name, None)
-            continue
         if value is None:
             raise _InvalidError(f"expected a value for {name}, found null")
         if operation in {APPEND, SUBTRACT}:
@@ -241,15 +242,17 @@ def _alter_topic(
     *,
     dry_run: bool,
 ) -> Fields:
+    """Takes one topic's changes. They are looked at before the topic is looked for, as in Kafka."""
     topics = call.broker.topics
     topic = topics.get(wanted["resource_name"])
+    present = topic.settings if topic is not None else {}
+    settings = change(present, wanted["configs"])
     if topic is None:
         return _error(
             ErrorCode.unknown_topic_or_partition,
             f"expected a topic, found {wanted['resource_name']!r}",
         )
-    settings = change(topic.settings, wanted["configs"])
-    check_tier_settings(settings, topic.settings, has_tier=call.broker.tiering is not None)
+    check_tier_settings(settings, present, has_tier=call.broker.tiering is not None)
     if not dry_run:
         topics.configure(topic, settings)
     return {}

@@ -73,7 +73,7 @@ def _describe(call: Call, group_id: str) -> Fields:
         "group_state": group.state.value,
         "group_epoch": group.epoch,
         "assignment_epoch": group.target_epoch,
-        "assignor_name": group.assignor,
+        "assignor_name": call.broker.consumer_groups.preferred_assignor(group),
         "members": [_describe_member(call, one) for one in group.members.values()],
     }
 
@@ -87,7 +87,7 @@ def _describe_member(call: Call, member: ConsumerMember) -> Fields:
         "client_id": member.client_id,
         "client_host": member.client_host,
         "subscribed_topic_names": sorted(member.names),
-        "subscribed_topic_regex": member.regex or None,
+        "subscribed_topic_regex": member.regex,
         "assignment": {"topic_partitions": _named(call, member.assigned)},
         "target_assignment": {"topic_partitions": _named(call, member.target)},
         "member_type": CONSUMER_MEMBER,

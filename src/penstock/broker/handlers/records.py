@@ -112,7 +112,8 @@ def delete_records(call: Call, fields: Fields) -> Fields:
             place = hosted(call, topic["name"], index)
             if place is None:
                 part["error_code"] = ErrorCode.unknown_topic_or_partition
-            elif not place.log.config.deletes:  # its records go when newer ones have their keys
+            elif place.log.config.compacts and not place.log.config.deletes:
+                # its records go when newer ones have their keys
                 part["error_code"] = ErrorCode.policy_violation
             else:
                 try:

@@ -52,12 +52,12 @@ def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
             ErrorCode.topic_already_exists,
             f"expected a new topic, found that {name!r} already exists",
         )
-    partitions = _partition_count(call, wanted)
     try:
         settings = {one["name"]: validate(one["name"], one["value"]) for one in wanted["configs"]}
         check_tier_settings(settings, {}, has_tier=call.broker.tiering is not None)
     except SettingError as error:
         raise _RefusedError(ErrorCode.invalid_config, str(error)) from None
+    partitions = _partition_count(call, wanted)
     result: Fields = {"num_partitions": partitions, "replication_factor": 1}
     result["configs"] = [
         {
@@ -84,7 +84,7 @@ def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
 
 
 def _partition_count(call: Call, wanted: Fields) -> int:
-    count = wanted["num_partitions"]
+    count, factor = wanted["num_partitions"], wanted["replication_factor"]
     if wanted["assignments"]:
         indexes = sorted(one["partition_index"] for one in wanted["assignments"])
         if indexes != list(range(len(indexes))) or count not in {-1, len(indexes)}:
@@ -92,20 +92,20 @@ def _partition_count(call: Call, wanted: Fields) -> int:
                 ErrorCode.invalid_replica_assignment,
                 f"expected partitions numbered from 0 on, found {indexes[:10]}",
             )
-        count = len(indexes)
-    elif wanted["replication_factor"] not in {-1, 1}:
-        raise _RefusedError(
-            ErrorCode.invalid_replication_factor,
-            "expected a replication factor of 1 (there is one broker), found "
-            f"{wanted['replication_factor']}",
-        )
-    if count == -1:
-        count = call.broker.config.default_partitions
-    if count < 1:
+        return len(indexes)
+    wrong_factor = _RefusedError(
+        ErrorCode.invalid_replication_factor,
+        f"expected a replication factor of 1 (there is one broker), found {factor}",
+    )
+    if factor < -1 or factor == 0:
+        raise wrong_factor
+    if count < -1 or count == 0:
         raise _RefusedError(
             ErrorCode.invalid_partitions, f"expected 1 partition or more, found {count}"
         )
-    return int(count)
+    if factor > 1:
+        raise wrong_factor
+    return int(count) if count > 0 else call.broker.config.default_partitions
 
 
 async def delete_topics(call: Call, fields: Fields) -> Fields:
