@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -40,27 +41,37 @@ def beat(raw: Raw, group: str, member: str, epoch: int = 0, **more: Any) -> dict
     return answer
 
 
-def join_classic(raw: Raw, group: str) -> dict[str, Any]:
-    """One classic member, alone in its group."""
-    protocol = {"name": "range", "metadata": b"\0\0\0\0\0\1\0\1t\0\0\0\0"}
+def one_part(topic: str, number: int) -> bytes:
+    """An array of one topic with one partition."""
+    return struct.pack(">ih", 1, len(topic)) + topic.encode() + struct.pack(">ii", 1, number)
+
+
+def join_classic(raw: Raw, group: str, topic: str = "t", member: str = "") -> dict[str, Any]:
+    """One classic member; it leads where it is alone, and has partition 0. It gave up what it had."""
+    metadata = struct.pack(">hih", 0, 1, len(topic)) + topic.encode() + struct.pack(">i", -1)
     wanted = {
         "group_id": group,
         "session_timeout": 10_000,
         "rebalance_timeout": 10_000,
         "protocol_type": "consumer",
-        "protocols": [protocol],
+        "protocols": [{"name": "range", "metadata": metadata}],
     }
-    answer: dict[str, Any] = raw.call(JOIN, 3, member_id="", **wanted)
+    answer: dict[str, Any] = raw.call(JOIN, 3, member_id=member, **wanted)
     if not answer["error_code"]:
-        assignment = {"member_id": answer["member_id"], "assignment": b"all"}
-        raw.call(
+        given = b"\0\0" + one_part(topic, 0) + b"\xff\xff\xff\xff"
+        assignments = [
+            {"member_id": one["member_id"], "assignment": given} for one in answer["members"]
+        ]
+        synced = raw.call(
             SYNC,
             3,
             group_id=group,
             generation_id=answer["generation_id"],
             member_id=answer["member_id"],
-            assignments=[assignment],
+            assignments=assignments,
         )
+        assert synced["error_code"] == 0
+        answer["assignment"] = synced["assignment"]
     return answer
 
 
@@ -144,12 +155,8 @@ def test_lists(raw: Raw, topic: str, group: str) -> None:
 
 
 def test_group_changes_its_kind_when_it_is_empty(raw: Raw, topic: str, group: str) -> None:
-    """The first member decides on the protocol; while it is there, the other one is refused; the
-    offsets stay.
-    """
+    """A group without members is of whatever kind the next member is; the offsets stay."""
     first = join_classic(raw, group)
-    refused = beat(raw, group, "m", subscribed_topic_names=[topic])
-    assert refused["error_code"] == ErrorCode.group_id_not_found
     commit(
         raw,
         8,
@@ -163,10 +170,63 @@ def test_group_changes_its_kind_when_it_is_empty(raw: Raw, topic: str, group: st
     asked = {"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}
     found = raw.call(FETCH, 8, groups=[asked])["groups"][0]["topics"][0]
     assert found["partitions"][0]["committed_offset"] == 5
-    assert join_classic(raw, group)["error_code"] == ErrorCode.inconsistent_group_protocol
     beat(raw, group, "m", -1)
     assert join_classic(raw, group)["error_code"] == 0
     assert [one[0] for one in listed(raw, group)] == ["classic"]
+
+
+def heartbeat(raw: Raw, group: str, member: str, generation: int) -> int:
+    """A heartbeat of the classic protocol."""
+    wanted = {"group_id": group, "member_id": member, "generation_id": generation}
+    return int(raw.call(HEARTBEAT, 4, **wanted)["error_code"])
+
+
+def test_members_of_both_protocols(raw: Raw, topic: str, group: str) -> None:
+    """A member of the newer protocol makes a classic group one of its own kind; the classic member
+    stays, is told its partitions, and commits; with the newer one gone the group is classic again.
+    """
+    first = join_classic(raw, group, topic)
+    old, generation = first["member_id"], first["generation_id"]
+    mine = beat(raw, group, "m", subscribed_topic_names=[topic])["assignment"]["topic_partitions"]
+    assert [one["partitions"] for one in mine] == [[1]]
+    assert listed(raw, group) == [("consumer", "consumer", "Reconciling")]
+    assert heartbeat(raw, group, old, generation) == ErrorCode.rebalance_in_progress
+    again = join_classic(raw, group, topic, old)
+    assert again["error_code"] == 0
+    assert again["generation_id"] > generation
+    assert again["assignment"] == b"\0\0" + one_part(topic, 0) + b"\xff\xff\xff\xff"
+    who = {"member_id": old, "generation_id_or_member_epoch": again["generation_id"]}
+    assert commit(raw, 8, group, {"name": topic}, **who) == 0
+    stale = who | {"generation_id_or_member_epoch": generation}
+    assert commit(raw, 8, group, {"name": topic}, **stale) == ErrorCode.illegal_generation
+    members = raw.call(DESCRIBE_MODERN, 1, group_ids=[group])["groups"][0]["members"]
+    assert {one["member_id"]: one["member_type"] for one in members} == {old: 0, "m": 1}
+    beat(raw, group, "m", -1)
+    assert [one[0] for one in listed(raw, group)] == ["classic"]
+    generation = again["generation_id"]
+    assert heartbeat(raw, group, old, generation) == ErrorCode.rebalance_in_progress
+    assert join_classic(raw, group, topic, old)["generation_id"] > generation
+    assert listed(raw, group) == [("classic", "consumer", "Stable")]
+
+
+def test_only_consumers_are_mixed(raw: Raw, topic: str, group: str) -> None:
+    """Groups of another type, or whose members say what no consumer says, stay what they are."""
+    for kind, metadata in (("connect", b""), ("consumer", b"\0\0\0\0\0\7")):
+        protocol = {"name": "p", "metadata": metadata}
+        wanted = {"session_timeout": 10_000, "rebalance_timeout": 10_000, "member_id": ""}
+        wanted |= {"protocol_type": kind, "protocols": [protocol], "group_id": group + kind}
+        joined = raw.call(JOIN, 3, **wanted)
+        refused = beat(raw, group + kind, "m", subscribed_topic_names=[topic])
+        assert refused["error_code"] == ErrorCode.group_id_not_found
+        assert "consumers" in refused["error_message"]
+        assert [one[0] for one in listed(raw, group + kind)] == ["classic"]
+        left = [{"member_id": joined["member_id"]}]
+        raw.call(LEAVE, 5, group_id=group + kind, members=left)
+    beat(raw, group, "m", subscribed_topic_names=[topic])
+    for kind, metadata in (("connect", b"?"), ("consumer", b"?")):
+        protocol = {"name": "p", "metadata": metadata}
+        wanted |= {"protocol_type": kind, "protocols": [protocol], "group_id": group}
+        assert raw.call(JOIN, 3, **wanted)["error_code"] == ErrorCode.inconsistent_group_protocol
 
 
 def test_leaving_in_batches(raw: Raw, topic: str, group: str) -> None:

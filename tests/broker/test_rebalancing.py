@@ -134,12 +134,7 @@ def run_group(broker: BrokerProcess, variant: tuple[str, str], suffix: str = "")
     name = "-".join(variant) + suffix
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
     admin.create_topics([NewTopic(name, PARTITIONS)])[name].result()
-    quick = [
-        ConfigEntry(f"consumer.{key}", value, incremental_operation=AlterConfigOpType.SET)
-        for key, value in (("session.timeout.ms", "6000"), ("heartbeat.interval.ms", "500"))
-    ]
-    resource = ConfigResource(ResourceType.GROUP, name, incremental_configs=quick)
-    admin.incremental_alter_configs([resource])[resource].result()
+    make_quick(admin, name)
     feed = Feed(broker.address, name)
     everyone: list[Member] = []
 
@@ -184,6 +179,84 @@ def run_group(broker: BrokerProcess, variant: tuple[str, str], suffix: str = "")
             member.end(kill=True)
     check_offsets(admin, name, feed.count)
     # Only what a killed member hadn't committed, or couldn't commit, was read again.
+    refusals = [event for one in everyone for event in one.events if event.startswith("refused")]
+    counts = Counter(n for one in everyone for n in one.read)
+    repeated = sum(1 for times in counts.values() if times > 1)
+    assert repeated <= BATCH * (1 + len(refusals)), f"{name}: {repeated} again, {refusals}"
+
+
+def test_members_of_both_protocols(broker: BrokerProcess) -> None:
+    """Consumers are changed from one protocol to the other one after the other, and back, while
+    they read: nobody reads what another one has, and no record is lost.
+    """
+    name = "mixed"
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    admin.create_topics([NewTopic(name, PARTITIONS)])[name].result()
+    make_quick(admin, name)
+    feed = Feed(broker.address, name)
+    everyone: list[Member] = []
+
+    def start(*variant: str) -> Member:
+        member = Member((variant[0], variant[1]), broker.address, name, name)
+        everyone.append(member)
+        return member
+
+    def settle(*members: Member) -> None:
+        until(
+            f"{len(members)} members to share {PARTITIONS} partitions",
+            lambda: shared(list(members), PARTITIONS),
+            lambda: [one.events for one in members],
+        )
+
+    try:
+        first, second = start("confluent", "range"), start("kafka-python", "range")
+        settle(first, second)
+        modern = start("confluent", "uniform")  # the group is upgraded
+        settle(first, second, modern)
+        first.end()
+        settle(second, modern)
+        other = start("confluent", "uniform")
+        settle(second, modern, other)
+        second.end()
+        settle(modern, other)
+        third = start("confluent", "range")
+        settle(modern, other, third)
+        modern.end(kill=True)
+        settle(other, third)
+        other.end()  # the group is downgraded
+        settle(third)
+        fourth = start("kafka-python", "range")
+        settle(third, fourth)
+        feed.stop()
+        until(
+            f"all {feed.count} records to be read",
+            lambda: len({n for one in everyone for n in one.read}) >= feed.count,
+            lambda: [one.events for one in everyone],
+        )
+        third.end()
+        fourth.end()
+    finally:
+        feed.stop()
+        for member in everyone:
+            member.end(kill=True)
+    check_reading(admin, name, feed, everyone)
+
+
+def make_quick(admin: AdminClient, group: str) -> None:
+    """Short sessions of the newer protocol."""
+    quick = [
+        ConfigEntry(f"consumer.{key}", value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in (("session.timeout.ms", "6000"), ("heartbeat.interval.ms", "500"))
+    ]
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=quick)
+    admin.incremental_alter_configs([resource])[resource].result()
+
+
+def check_reading(admin: AdminClient, name: str, feed: Feed, everyone: list[Member]) -> None:
+    """Everything is committed. Only what a killed member hadn't committed, or couldn't commit, was
+    read again.
+    """
+    check_offsets(admin, name, feed.count)
     refusals = [event for one in everyone for event in one.events if event.startswith("refused")]
     counts = Counter(n for one in everyone for n in one.read)
     repeated = sum(1 for times in counts.values() if times > 1)

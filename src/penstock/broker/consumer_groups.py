@@ -39,7 +39,7 @@ from penstock.broker.consumer_members import (
 from penstock.errors import UserError
 from penstock.wire.kafka import ErrorCode
 
-__all__ = ["ConsumerGroups"]
+__all__ = ["JOIN", "ConsumerGroups"]
 
 JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2
 CLIENT_MAKES_ID_FROM: Final = 1
@@ -83,6 +83,8 @@ class ConsumerGroups:
         self._timing = timing
         self._groups: dict[str, ConsumerGroup] = {}
         self._changed: set[str] = set()
+        self.left: set[str] = set()
+        """Groups that a member of this protocol left: see `penstock.broker.mixed_groups`."""
 
     def __iter__(self) -> Iterator[ConsumerGroup]:
         return iter(list(self._groups.values()))
@@ -90,6 +92,27 @@ class ConsumerGroups:
     def get(self, group_id: str) -> ConsumerGroup | None:
         """A group that has or had members."""
         return self._groups.get(group_id)
+
+    def adopt(self, group: ConsumerGroup) -> None:
+        """Takes over a group that was a classic one."""
+        assert group.id not in self._groups
+        self._groups[group.id] = group
+        group.ends_ms = min((one.ends_ms for one in group.members.values()), default=0)
+        for member in group.members.values():
+            self._note(group, member)
+
+    def release(self, group_id: str) -> ConsumerGroup:
+        """Gives a group away: it is to be a classic one."""
+        self._changed.add(group_id)
+        return self._groups.pop(group_id)
+
+    def fault(self, beat: Beat) -> dict[str, Any] | None:
+        """The answer to a heartbeat that makes no sense whatever the state; None: it may."""
+        try:
+            _validate(beat)
+        except _RefusedError as refused:
+            return _refusal(refused)
+        return None
 
     # -- heartbeats --------------------------------------------------------------------------------
 
@@ -101,7 +124,7 @@ class ConsumerGroups:
                 return self._leave(beat)
             return self._beat(now_ms, beat)
         except _RefusedError as refused:
-            return {"error_code": refused.code, "error_message": str(refused), "member_epoch": 0}
+            return _refusal(refused)
 
     def _beat(self, now_ms: int, beat: Beat) -> dict[str, Any]:
         timing = self._timing(beat.group_id)
@@ -116,8 +139,10 @@ class ConsumerGroups:
         if group.epoch > group.target_epoch:
             self._assign(group)
         self._reconcile(now_ms, group, member, beat.owned)
-        member.session_ends_ms = now_ms + timing.session_ms
-        group.ends_ms = min(group.ends_ms or member.session_ends_ms, member.session_ends_ms)
+        session_ms = timing.session_ms if beat.classic is None else beat.classic.session_ms
+        member.session_ends_ms = now_ms + session_ms
+        member.due_ms = None if beat.classic is None else now_ms + member.rebalance_ms
+        group.ends_ms = min(group.ends_ms or member.ends_ms, member.ends_ms)
         fields: dict[str, Any] = {
             "error_code": 0,
             "member_id": member.id,
@@ -152,7 +177,8 @@ class ConsumerGroups:
             member = self._static_member_for(group, beat, beat.instance_id)
         else:
             member = group.members.get(beat.member_id)
-        if member is None:
+        is_other_protocol = member is not None and member.classic is not None and not beat.classic
+        if member is None or (is_other_protocol and beat.epoch != JOIN):
             if beat.epoch != JOIN:
                 raise _no_member(group.id, beat.member_id)
             member = ConsumerMember(beat.member_id or self._new_member_id())
@@ -169,7 +195,11 @@ class ConsumerGroups:
         if beat.epoch != JOIN:
             _check_instance(old, beat)
             return old
-        if old.epoch != LEAVE_FOR_A_WHILE:
+        if beat.classic is not None and beat.member_id:
+            _check_instance(old, beat)
+            return old
+        is_any_classic = beat.classic is not None or old.classic is not None
+        if old.epoch != LEAVE_FOR_A_WHILE and not is_any_classic:
             raise _RefusedError(
                 ErrorCode.unreleased_instance_id,
                 f"expected instance id {instance_id!r} to be free, found that member {old.id!r} "
@@ -177,6 +207,7 @@ class ConsumerGroups:
             )
         del group.members[old.id]
         group.changed.add(old.id)
+        self.left.add(group.id)
         member_id = beat.member_id or self._new_member_id()
         old.id, old.epoch, old.previous_epoch = member_id, 0, 0
         for part in (*old.assigned, *old.revoking):
@@ -341,6 +372,7 @@ class ConsumerGroups:
 
     def _remove(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         del group.members[member.id]
+        self.left.add(group.id)
         self._release(group, member, member.assigned)
         self._release(group, member, member.revoking)
         self._note(group, member)
@@ -353,9 +385,9 @@ class ConsumerGroups:
             if not group.members or now_ms < group.ends_ms:
                 continue
             for member in list(group.members.values()):
-                if now_ms >= _ends_ms(member):
+                if now_ms >= member.ends_ms:
                     self._remove(group, member)
-            group.ends_ms = min((_ends_ms(one) for one in group.members.values()), default=0)
+            group.ends_ms = min((one.ends_ms for one in group.members.values()), default=0)
 
     def delete(self, group_id: str) -> ErrorCode:
         """Forgets a group without members."""
@@ -390,6 +422,8 @@ class ConsumerGroups:
             return ErrorCode.unknown_member_id
         if epoch == member.epoch:
             return None
+        if member.classic is not None:
+            return ErrorCode.illegal_generation
         if epoch > member.epoch or parts is None:
             return ErrorCode.stale_member_epoch
         for part in parts:
@@ -447,7 +481,9 @@ class ConsumerGroups:
             if stored is None:
                 continue
             member = ConsumerMember.from_json(member_id, stored)
-            member.session_ends_ms = now_ms + self._timing(group_id).session_ms
+            timing, classic = self._timing(group_id), member.classic
+            session_ms = timing.session_ms if classic is None else classic.session_ms
+            member.session_ends_ms = now_ms + session_ms
             if member.revoking:
                 member.revoke_by_ms = now_ms + member.rebalance_ms
             group.members[member_id] = member
@@ -460,7 +496,7 @@ class ConsumerGroups:
                 for member in group.members.values()
                 for part in (*member.assigned, *member.revoking)
             }
-            group.ends_ms = min((_ends_ms(one) for one in group.members.values()), default=0)
+            group.ends_ms = min((one.ends_ms for one in group.members.values()), default=0)
         self.check()
 
     def check(self) -> None:
@@ -480,24 +516,24 @@ class ConsumerGroups:
                 _check_member(group, member)
 
 
+def _refusal(refused: _RefusedError) -> dict[str, Any]:
+    return {"error_code": refused.code, "error_message": str(refused), "member_epoch": 0}
+
+
 def _check_member(group: ConsumerGroup, member: ConsumerMember) -> None:
     is_unrevoked = member.state is ConsumerMemberState.UNREVOKED
     assert bool(member.revoking) == is_unrevoked == (member.revoke_by_ms is not None)
     assert member.epoch <= group.target_epoch
-    assert group.ends_ms <= _ends_ms(member)
+    assert group.ends_ms <= member.ends_ms
     if member.state is ConsumerMemberState.STABLE and member.epoch == group.target_epoch:
         assert member.assigned.keys() == member.target
-
-
-def _ends_ms(member: ConsumerMember) -> int:
-    if member.revoke_by_ms is None:
-        return member.session_ends_ms
-    return min(member.session_ends_ms, member.revoke_by_ms)
 
 
 def _update(member: ConsumerMember, beat: Beat) -> bool:
     """Takes over what a heartbeat says; whether that asks for another assignment."""
     member.client_id, member.client_host = beat.client_id, beat.client_host
+    if beat.epoch == JOIN:
+        member.classic = beat.classic
     if beat.instance_id is not None:
         member.instance_id = beat.instance_id
     if beat.rack_id is not None:
@@ -562,7 +598,10 @@ def _validate(beat: Beat) -> None:
         (beat.rack_id == "", "a rack id that is not empty"),
         (beat.epoch < LEAVE_FOR_A_WHILE, f"a member epoch of {LEAVE_FOR_A_WHILE} or more"),
         (joins and beat.rebalance_ms == -1, "a rebalance timeout with the first request"),
-        (joins and (beat.owned is None or bool(beat.owned)), "no partitions from one who joins"),
+        (
+            joins and (beat.owned is None or (bool(beat.owned) and beat.classic is None)),
+            "no partitions from one who joins",
+        ),
         (joins and beat.names is None and beat.regex is None, "topic names or an expression"),
         (beat.epoch == LEAVE_FOR_A_WHILE and beat.instance_id is None, "an instance id"),
         (len(beat.names or ()) > NAMES_MAX, f"at most {NAMES_MAX} topic names"),

@@ -5,6 +5,7 @@ See `penstock.broker.consumer_groups`.
 from __future__ import annotations
 
 import enum
+from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from penstock.broker.assignors import Part
 __all__ = [
     "Beat",
     "Catalog",
+    "Classic",
     "ConsumerGroup",
     "ConsumerGroupState",
     "ConsumerMember",
@@ -69,6 +71,24 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Classic:
+    """What is known besides of a member that speaks the classic protocol.
+
+    Attributes:
+        session_ms: how long it may be silent.
+        protocols: the assignors that it knows, each with what it said to it.
+    """
+
+    session_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Its assignors, the one that it likes best first."""
+        return [name for name, _ in self.protocols]
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """A ConsumerGroupHeartbeat request. What is None has not changed since the last one.
 
@@ -76,6 +96,7 @@ class Beat:
         epoch: the member's; 0 joins, -1 leaves, -2 leaves for a while (static members).
         rebalance_ms: how long the member may take to give up partitions; -1: no change.
         owned: partitions that the member holds.
+        classic: the request was a JoinGroup of the classic protocol.
     """
 
     group_id: str
@@ -91,6 +112,7 @@ class Beat:
     client_id: str = ""
     client_host: str = ""
     version: int = 1
+    classic: Classic | None = None
 
     @property
     def is_full(self) -> bool:
@@ -109,6 +131,8 @@ class ConsumerMember:
         assigned: what it may use, with the epoch since when.
         revoking: what it was told to give up, and hasn't.
         revoke_by_ms: when it must have; None: there is nothing to give up.
+        classic: it speaks the classic protocol; None: that of KIP-848.
+        due_ms: when a classic member's JoinGroup or SyncGroup is due; None: none is.
     """
 
     id: str
@@ -128,6 +152,14 @@ class ConsumerMember:
     target: frozenset[Part] = frozenset()
     session_ends_ms: int = 0
     revoke_by_ms: int | None = None
+    classic: Classic | None = None
+    due_ms: int | None = None
+
+    @property
+    def ends_ms(self) -> int:
+        """When the member is fenced, unless it is heard of before."""
+        by_ms = (self.session_ends_ms, self.revoke_by_ms, self.due_ms)
+        return min(one for one in by_ms if one is not None)
 
     def move_to(self, epoch: int, state: ConsumerMemberState) -> None:
         """Takes the member to an epoch."""
@@ -135,7 +167,12 @@ class ConsumerMember:
 
     def to_json(self) -> dict[str, Any]:
         """What a restart needs."""
+        classic = None
+        if self.classic is not None:
+            protocols = [[name, b64encode(data).decode()] for name, data in self.classic.protocols]
+            classic = {"session": self.classic.session_ms, "protocols": protocols}
         return {
+            "classic": classic,
             "instance": self.instance_id,
             "rack": self.rack_id,
             "client": self.client_id,
@@ -155,6 +192,10 @@ class ConsumerMember:
     @classmethod
     def from_json(cls, member_id: str, stored: dict[str, Any]) -> ConsumerMember:
         """The member that `to_json` described."""
+        classic = None
+        if stored.get("classic") is not None:
+            protocols = ((name, b64decode(data)) for name, data in stored["classic"]["protocols"])
+            classic = Classic(stored["classic"]["session"], tuple(protocols))
         return cls(
             member_id,
             stored["instance"],
@@ -171,6 +212,7 @@ class ConsumerMember:
             {(UUID(hex=topic), number): at for topic, number, at in stored["assigned"]},
             {(UUID(hex=topic), number): at for topic, number, at in stored["revoking"]},
             frozenset((UUID(hex=topic), number) for topic, number in stored["target"]),
+            classic=classic,
         )
 
 

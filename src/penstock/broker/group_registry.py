@@ -74,7 +74,8 @@ class GroupRegistry:
 
     def claim(self, group_id: str, kind: str) -> bool:
         """Makes a group id that kind's, if it is free, its own already, or a group without members
-        of a kind that can be converted.
+        of a kind that can be converted. Consumers of either protocol may join those of the other:
+        see `penstock.broker.mixed_groups`.
         """
         match self.kind(group_id):
             case None:
@@ -86,9 +87,10 @@ class GroupRegistry:
                 if group is None or (not group.members and not group.promised):
                     self._classic.delete(group_id)
                     return True
-                return False
+                return kind == CONSUMER
             case "consumer" if kind == CLASSIC:
-                return self._consumer.delete(group_id) is ErrorCode.none
+                self._consumer.delete(group_id)
+                return True
             case _:
                 return False
 
@@ -186,8 +188,9 @@ class GroupRegistry:
         match self.kind(group_id):
             case "consumer":
                 group = self._consumer.get(group_id)
-                has_member = group is not None and member_id in group.members
-                if has_member and version < MEMBER_EPOCH_FROM and not is_transactional:
+                member = None if group is None else group.members.get(member_id)
+                is_modern = member is not None and member.classic is None
+                if is_modern and version < MEMBER_EPOCH_FROM and not is_transactional:
                     return ErrorCode.unsupported_version
                 return self._consumer.commit_fault(group_id, epoch, member_id, parts)
             case None if epoch >= 0 and version >= MEMBER_EPOCH_FROM:

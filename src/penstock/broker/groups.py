@@ -50,6 +50,7 @@ class Groups:
         self._groups: dict[str, Group] = {}
         self._replies: list[Reply] = []
         self._changed: set[str] = set()
+        self._adopted: set[str] = set()
 
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._groups.values()))
@@ -57,6 +58,23 @@ class Groups:
     def get(self, group_id: str) -> Group | None:
         """A group that has or had members."""
         return self._groups.get(group_id)
+
+    def adopt(self, group: Group, now_ms: int) -> None:
+        """Takes over a group that was of another kind; its members are to join again."""
+        assert group.id not in self._groups
+        assert group.state is GroupState.PREPARING
+        group.deadline_ms = now_ms + group.rebalance_timeout_ms()
+        self._groups[group.id] = group
+        group.to_json()
+        self._changed.add(group.id)
+        self._adopted.add(group.id)
+
+    def release(self, group_id: str) -> list[Reply]:
+        """Gives a group away to another kind; its members are told to join again."""
+        for member in self._groups.pop(group_id).members.values():
+            self._answer_stale(member)
+        self._changed.add(group_id)
+        return self._drain()
 
     def _drain(self) -> list[Reply]:
         replies, self._replies = self._replies, []
@@ -446,6 +464,9 @@ class Groups:
                 yield group_id, None
             elif group.state in {GroupState.STABLE, GroupState.EMPTY}:
                 yield group_id, group.to_json()
+            elif group_id in self._adopted:
+                yield group_id, group.kept
+        self._adopted.clear()
 
     def snapshot(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """All groups, as far as they are kept."""

@@ -116,6 +116,7 @@ class Group:
             "type": self.protocol_type,
             "protocol": self.protocol,
             "leader": self.leader,
+            "preparing": self.state is GroupState.PREPARING,
             "members": {member.id: member.to_json() for member in self.members.values()},
         }
         return self.kept
@@ -127,6 +128,7 @@ class Group:
         group = cls(group_id, state, stored["generation"], is_seen=True, kept=stored)
         group.protocol_type, group.protocol = stored["type"], stored["protocol"]
         group.leader = stored["leader"]
+        is_preparing = stored.get("preparing", False)  # it was another kind of group just before
         for member_id, one in stored["members"].items():
             join = Join(
                 group_id,
@@ -141,6 +143,9 @@ class Group:
             )
             assignment = b64decode(one["assignment"])
             group.members[member_id] = Member(member_id, join, now_ms + one["session"], assignment)
+        if is_preparing and group.members:
+            group.state = GroupState.PREPARING
+            group.deadline_ms = now_ms + group.rebalance_timeout_ms()
         return group
 
     def by_instance(self, instance_id: str | None) -> Member | None:

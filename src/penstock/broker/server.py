@@ -45,6 +45,7 @@ from penstock.broker.listeners import Listener
 from penstock.broker.logs import Seldom
 from penstock.broker.members import Reply
 from penstock.broker.metrics import MetricsServer
+from penstock.broker.mixed_groups import MixedGroups
 from penstock.broker.requests import Requests
 from penstock.broker.room import Room
 from penstock.broker.security import access
@@ -126,7 +127,7 @@ class Broker:
             self.clock_ms,
             config.cleaner_interval_ms / 1000,
         )
-        self.groups = Groups(lambda name: f"{name[:200]}-{uuid.uuid4()}", config.rebalance_delay_ms)
+        self.groups = Groups(_new_member_id, config.rebalance_delay_ms)
         self.tiering: Tiering | None = None
         self.iceberg: Iceberg | None = None
         self.topics: Topics
@@ -134,6 +135,7 @@ class Broker:
         self.group_settings: GroupSettings
         self.share: Shares
         self.consumer_groups: ConsumerGroups
+        self.mixed_groups: MixedGroups
         self.group_store: GroupStore
         self.registry: GroupRegistry
         self.transactions: Coordinator
@@ -267,9 +269,17 @@ class Broker:
         )
         kept: dict[str, Kept] = {"classic": self.groups, "consumer": self.consumer_groups}
         self.group_store = GroupStore(self._files, kept, self.now_ms())
+        self.mixed_groups = MixedGroups(
+            self.groups, self.consumer_groups, self.topics, self._topic_name, _new_member_id
+        )
+        self.mixed_groups.restored(self.now_ms())
         self.registry = GroupRegistry(self.groups, self.consumer_groups, self.group_offsets)
         self.share = Shares(self, self._files, settings)
         self.registry.others[SHARE] = self.share
+
+    def _topic_name(self, topic_id: uuid.UUID) -> str | None:
+        topic = self.topics.by_id(topic_id.bytes)
+        return None if topic is None else topic.name
 
     def _open_tier(self) -> None:
         config = self.config
@@ -378,8 +388,7 @@ class Broker:
             await asyncio.sleep(TICK_MS / 1000)
             self._look_at_room()
             now_ms = self.now_ms()
-            replies = self.groups.tick(now_ms)
-            self.consumer_groups.tick(now_ms)
+            replies = self.mixed_groups.tick(now_ms)
             self.group_store.save()
             self.share.tick()
             self.answer_members(replies)
@@ -574,6 +583,10 @@ class Broker:
             self._producer_ids_end = end
         self._next_producer_id += 1
         return self._next_producer_id - 1
+
+
+def _new_member_id(name: str) -> str:
+    return f"{name[:200]}-{uuid.uuid4()}"
 
 
 def _frame(key: int, version: int, corr: int, fields: dict[str, Any]) -> list[Buffer]:

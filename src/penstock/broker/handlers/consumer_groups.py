@@ -14,8 +14,8 @@ from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
 
-CONSUMER_MEMBER: Final = 1
-"""Kafka's mark of a member that speaks this protocol in a description."""
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+"""Kafka's marks of members in a description, by the protocol that they speak."""
 
 
 def consumer_group_heartbeat(call: Call, fields: Fields) -> Fields:
@@ -42,8 +42,8 @@ def consumer_group_heartbeat(call: Call, fields: Fields) -> Fields:
         client_host=call.client_host,
         version=call.version,
     )
-    answer = broker.consumer_groups.heartbeat(broker.now_ms(), beat)
-    broker.group_store.save()
+    answer, replies = broker.mixed_groups.beat(broker.now_ms(), beat)
+    broker.answer_members(replies)
     return answer
 
 
@@ -90,7 +90,7 @@ def _describe_member(call: Call, member: ConsumerMember) -> Fields:
         "subscribed_topic_regex": member.regex,
         "assignment": {"topic_partitions": _named(call, member.assigned)},
         "target_assignment": {"topic_partitions": _named(call, member.target)},
-        "member_type": CONSUMER_MEMBER,
+        "member_type": CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     }
 
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 from typing import Final
 
-from penstock.broker.group_registry import CLASSIC, CONSUMER
+from penstock.broker.group_registry import CLASSIC
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import NODE_ID
 from penstock.broker.members import Join, Sync
@@ -73,7 +73,7 @@ async def join_group(call: Call, fields: Fields) -> Fields:
         protocols=tuple((one["name"], one["metadata"]) for one in fields["protocols"]),
         requires_member_id=call.version >= MEMBER_ID_REQUIRED_FROM,
     )
-    call.broker.answer_members(call.broker.groups.join(call.broker.now_ms(), token, join))
+    call.broker.answer_members(call.broker.mixed_groups.join(call.broker.now_ms(), token, join))
     return await token
 
 
@@ -89,13 +89,13 @@ async def sync_group(call: Call, fields: Fields) -> Fields:
         protocol_type=fields.get("protocol_type"),
         protocol_name=fields.get("protocol_name"),
     )
-    call.broker.answer_members(call.broker.groups.sync(call.broker.now_ms(), token, sync))
+    call.broker.answer_members(call.broker.mixed_groups.sync(call.broker.now_ms(), token, sync))
     return await token
 
 
 def heartbeat(call: Call, fields: Fields) -> Fields:
     """Keeps a member alive."""
-    code = call.broker.groups.heartbeat(
+    code = call.broker.mixed_groups.heartbeat(
         call.broker.now_ms(),
         fields["group_id"],
         fields["generation_id"],
@@ -129,11 +129,7 @@ def leave_group(call: Call, fields: Fields) -> Fields:
 
 def _leave(call: Call, group_id: str, member_id: str, instance_id: str | None) -> ErrorCode:
     broker = call.broker
-    if broker.registry.kind(group_id) == CONSUMER:
-        code = broker.consumer_groups.remove(group_id, member_id, instance_id)
-        broker.group_store.save()
-        return code
-    code, replies = broker.groups.leave(broker.now_ms(), group_id, member_id, instance_id)
+    code, replies = broker.mixed_groups.leave(broker.now_ms(), group_id, member_id, instance_id)
     broker.answer_members(replies)
     return code
 
