@@ -26,8 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 EVENTS, USERS = 60_000, 20_000
 PATIENCE_S = 90.0
 
-PROGRAM = (
-    """
+PROGRAM = """
 import sys
 import penstock as ps
 
@@ -41,10 +40,8 @@ events = app.stream(
 windows = events.window(ps.tumbling("1 minute")).group_by("user")
 app.view("per_user", windows.agg(n=ps.count(), total=ps.sum("v")))
 rows = []
-app.run(on_progress=lambda batch: rows.append(batch.rows), until=lambda: sum(rows) >= %d)
+app.run(on_progress=lambda batch: rows.append(batch.rows), until=lambda: sum(rows) >= int(wanted))
 """
-    % EVENTS
-)
 
 
 def _free_port() -> int:
