@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -51,8 +51,7 @@ SAME_AS_WHOLE: Final = -2
 """Kafka's value of a local retention that is the whole log's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """Where a batch stands."""
 
     base_offset: int
@@ -379,9 +378,7 @@ class Partition:
         batches.patch(batch, 0, base_offset, LEADER_EPOCH)
         if self.config.append_time:
             batches.stamp_append_time(batch, 0, header, now_ms)
-            header = batches.parse(batch)
-        else:
-            header = header._replace(base_offset=base_offset, leader_epoch=LEADER_EPOCH)
+        header = batches.parse(batch)
         self._write(batch, header, now_ms)
         if header.producer_id != NO_PRODUCER:
             self.producers.record(header, base_offset, now_ms)
@@ -429,8 +426,8 @@ class Partition:
         if self._must_roll(header, now_ms):
             self._roll(now_ms)
         self.active.append(batch, header)
-        self.appended_bytes += header.size
-        self._since_checkpoint += header.size
+        self.appended_bytes += len(batch)
+        self._since_checkpoint += len(batch)
 
     def _must_roll(self, header: Header, now_ms: int) -> bool:
         active = self.active

@@ -131,9 +131,6 @@ class Producers:
 
     @staticmethod
     def _check_sequence(header: Header, known: _Producer) -> Stored | None:
-        for stored in known.batches:
-            if stored[:2] == (header.base_sequence, header.last_sequence):
-                return stored
         last = known.last_sequence
         if last < 0:  # only a marker is known of this epoch
             if header.base_sequence != 0:
@@ -142,6 +139,9 @@ class Producers:
         expected = (last + 1) % _SEQUENCES
         if header.base_sequence == expected:
             return None
+        for stored in known.batches:
+            if stored[:2] == (header.base_sequence, header.last_sequence):
+                return stored
         if (last - header.last_sequence) % _SEQUENCES < _SEQUENCES // 2:
             raise AppendError(
                 Refusal.DUPLICATE_SEQUENCE_NUMBER,
@@ -155,16 +155,12 @@ class Producers:
         known = self._touch(header.producer_id, header.producer_epoch, now_ms)
         if header.is_transactional:
             self._open.setdefault(header.producer_id, base_offset)
-        if header.base_sequence < 0:
+        first, delta = header.base_sequence, header.last_offset_delta
+        if first < 0:
             return
+        last = (first + delta) % _SEQUENCES
         known.batches.append(
-            Stored(
-                header.base_sequence,
-                header.last_sequence,
-                base_offset,
-                base_offset + header.last_offset_delta + 1,
-                header.max_timestamp,
-            )
+            Stored(first, last, base_offset, base_offset + delta + 1, header.max_timestamp)
         )
 
     def _touch(self, producer_id: int, epoch: int, now_ms: int) -> _Producer:

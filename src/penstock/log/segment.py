@@ -17,7 +17,7 @@ from penstock.log.index import INTERVAL_BYTES, NO_TIME, Checkpoint, SparseIndex
 from penstock.log.markers import AbortedIndex, Marker, read_marker
 from penstock.log.verification import LEADER_EPOCH, Damage, Verification, add_prefix
 from penstock.wire import batches
-from penstock.wire.batches import HEADER_BYTES, Buffer, Header
+from penstock.wire.batches import HEADER_BYTES, PREFIX_BYTES, Buffer, Header
 
 __all__ = ["LEADER_EPOCH", "Segment", "segment_name"]
 
@@ -150,9 +150,10 @@ class Segment:
     def _take_in(self, header: Header) -> None:
         self.index.note(header.base_offset, self.size, self.max_timestamp, self.prefix_sum)
         self.prefix_sum = add_prefix(self.prefix_sum, header)
-        self.size += header.size
-        self.next_offset = header.next_offset
-        self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
+        self.size += header.length + PREFIX_BYTES
+        self.next_offset = header.base_offset + header.last_offset_delta + 1
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
 
     def append(self, batch: Buffer, header: Header) -> None:
         """Writes a batch whose offsets are patched already; `header` has the patched offset.

@@ -72,35 +72,44 @@ def validate(batch: Buffer, config: LogConfig, now_ms: int) -> Header:
     if size < HEADER_BYTES:
         raise AppendError(Refusal.INVALID_RECORD, f"expected a record batch, found {size} bytes")
     header = batches.parse(batch)
-    if header.length < _LENGTH_MIN_EVER or not 0 <= header.magic <= batches.MAGIC:
-        raise AppendError(Refusal.CORRUPT_MESSAGE, header.fault() or "")
-    if header.size > size:
-        raise AppendError(
-            Refusal.INVALID_RECORD,
-            f"expected a batch of {header.size} bytes as its header says, found {size}",
-        )
-    if header.magic != batches.MAGIC:
-        raise AppendError(Refusal.INVALID_RECORD, header.fault() or "")
-    if header.length < HEADER_BYTES - batches.PREFIX_BYTES:
-        raise AppendError(Refusal.CORRUPT_MESSAGE, header.fault() or "")
-    if header.size != size:
-        raise AppendError(
-            Refusal.INVALID_RECORD,
-            f"expected one batch per partition in a request, found {size - header.size} bytes "
-            "after the first",
-        )
-    if size > config.max_message_bytes:
-        raise AppendError(
-            Refusal.MESSAGE_TOO_LARGE,
-            f"expected a batch of at most {config.max_message_bytes} bytes "
-            f"(max.message.bytes), found {size}",
-        )
+    if (
+        header.magic != batches.MAGIC
+        or header.length != size - batches.PREFIX_BYTES
+        or size > config.max_message_bytes
+    ):
+        raise _misfit(header, size, config)
     if not batches.checksum_matches(batch, 0, header):
         raise AppendError(Refusal.CORRUPT_MESSAGE, "expected the batch's checksum to match")
     _validate_content(header, config, now_ms)
     if config.compacts:
         _validate_keys(batch, header)
     return header
+
+
+def _misfit(header: Header, size: int, config: LogConfig) -> AppendError:
+    """Why bytes whose header doesn't fit them, or that are too many, are no batch for a log."""
+    if header.length < _LENGTH_MIN_EVER or not 0 <= header.magic <= batches.MAGIC:
+        return AppendError(Refusal.CORRUPT_MESSAGE, header.fault() or "")
+    if header.size > size:
+        return AppendError(
+            Refusal.INVALID_RECORD,
+            f"expected a batch of {header.size} bytes as its header says, found {size}",
+        )
+    if header.magic != batches.MAGIC:
+        return AppendError(Refusal.INVALID_RECORD, header.fault() or "")
+    if header.length < HEADER_BYTES - batches.PREFIX_BYTES:
+        return AppendError(Refusal.CORRUPT_MESSAGE, header.fault() or "")
+    if header.size != size:
+        return AppendError(
+            Refusal.INVALID_RECORD,
+            f"expected one batch per partition in a request, found {size - header.size} bytes "
+            "after the first",
+        )
+    return AppendError(
+        Refusal.MESSAGE_TOO_LARGE,
+        f"expected a batch of at most {config.max_message_bytes} bytes "
+        f"(max.message.bytes), found {size}",
+    )
 
 
 def _validate_keys(batch: Buffer, header: Header) -> None:

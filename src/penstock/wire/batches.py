@@ -62,6 +62,8 @@ DECOMPRESSED_BYTES_MAX: Final = 256 << 20
 refused."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_OFFSET = struct.Struct(">q")
+_EPOCH = struct.Struct(">i")
 _CRC_AT: Final = 17
 _CHECKED_FROM: Final = 21
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -157,8 +159,8 @@ def parse(buffer: Buffer, at: int = 0) -> Header:
 
 def checksum_matches(buffer: Buffer, at: int, header: Header) -> bool:
     """Whether the whole batch at `at` has the checksum that its header states."""
-    with memoryview(buffer)[at + _CHECKED_FROM : at + header.size] as checked:
-        return crc32c(checked) == header.crc
+    with memoryview(buffer)[at + _CHECKED_FROM : at + PREFIX_BYTES + header.length] as checked:
+        return bool(crc32c(checked) == header.crc)
 
 
 class Record(NamedTuple):
@@ -184,8 +186,8 @@ def iterate(buffer: Buffer) -> Iterator[tuple[int, Header]]:
 
 def patch(buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int) -> None:
     """Writes the broker's two fields in place; the checksum doesn't cover them."""
-    struct.pack_into(">q", buffer, at, base_offset)
-    struct.pack_into(">i", buffer, at + 12, leader_epoch)
+    _OFFSET.pack_into(buffer, at, base_offset)
+    _EPOCH.pack_into(buffer, at + PREFIX_BYTES, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, at: int, header: Header, now_ms: int) -> None:
