@@ -28,7 +28,8 @@ from penstock.broker import BrokerProcess, history, iceberg
 from penstock.broker.history import Chunk, HistoryError, HistoryTable
 from penstock.broker.iceberg import Iceberg
 from penstock.broker.topics import Topics
-from penstock.client.history import History
+from penstock.client import Client
+from penstock.client.history import History, open_history
 
 NOW = 1_700_000_000_000
 SCHEMA = Schema.parse("user BIGINT NOT NULL, key STRING, at TIMESTAMP")
@@ -307,6 +308,33 @@ def test_a_stretch_is_read_from_the_table_and_the_log(
             assert [row["user"] for row in found] == [n if n % 11 else None for n in good]
         narrow = list(history.read(1, 60, 80, ["user"]))
         assert {tuple(part.column_names) for part in narrow} == {("user",)}
+
+
+def test_what_was_aborted_is_in_neither_part(tmp_path: Path) -> None:
+    """Whatever the table covers, the rows beyond it are committed ones: `History` reads so."""
+    kafka = pytest.importorskip("confluent_kafka")
+    (tmp_path / "warehouse").mkdir()
+    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", (tmp_path / "warehouse").as_uri()
+    arguments = ["--iceberg-catalog", uri, "--iceberg-warehouse", warehouse]
+    arguments += ["--iceberg-interval-ms", "100"]
+    with BrokerProcess(tmp_path / "data", arguments=arguments) as broker:
+        with Client(broker.address) as client:
+            client.create_topic("t", 1, {"penstock.iceberg.table": "shop.events"})
+        producer = kafka.Producer({"bootstrap.servers": broker.address, "transactional.id": "x"})
+        producer.init_transactions()
+        for first in range(0, 60, 10):
+            producer.begin_transaction()
+            for n in range(first, first + 10):
+                producer.produce("t", value=b"%d" % n)
+            producer.flush()
+            producer.abort_transaction() if first % 20 else producer.commit_transaction()
+        _wait_for(uri, warehouse, 66)  # a marker for each transaction
+        whole = open_history(broker.address, "t", uri, warehouse)
+        committed = [b"%d" % n for n in range(60) if n // 10 % 2 == 0]
+        for covered in (66, 40, 22, 15, 11, 4, 0):
+            whole.covered = {0: covered}
+            rows = pa.concat_tables(whole.read(0, 0, 66))
+            assert rows.column("value").to_pylist() == committed
 
 
 def _wait_for(uri: str, warehouse: str, offset: int) -> Any:

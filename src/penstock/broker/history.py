@@ -16,15 +16,16 @@ Blocking: call it in a thread. Needs pyiceberg (`pip install 'penstock[iceberg]'
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.client.history import ANCESTORS_MAX, COVERED, TOPIC_ID
 from penstock.core.schema import Schema
-from penstock.errors import PenstockError, SetupError
+from penstock.errors import PenstockError
 from penstock.formats.rows import DEAD_COLUMNS, Rows
 from penstock.log.markers import Aborted
 from penstock.wire import batches
@@ -39,15 +40,10 @@ __all__ = [
     "Chunk",
     "HistoryError",
     "HistoryTable",
-    "catalog_loader",
     "without_aborted",
 ]
 
-COVERED: Final = "penstock.offsets"
-TOPIC_ID: Final = "penstock.topic-id"
 DEAD_LETTERS: Final = "_dead_letters"
-ANCESTORS_MAX: Final = 10_000
-"""Snapshots that are looked through for the newest one of ours, beyond those of others."""
 PROPERTIES: Final = {
     "commit.retry.num-retries": "0",  # a retry would append what another writer has appended
     "write.parquet.compression-codec": "zstd",
@@ -71,24 +67,6 @@ class Chunk:
     end: int
     data: Buffer
     aborted: Sequence[Aborted] = ()
-
-
-def catalog_loader(uri: str, warehouse: str | None) -> Callable[[], Catalog]:
-    """What opens the catalog at a URI; further properties and credentials come from pyiceberg's
-    environment variables (`PYICEBERG_CATALOG__PENSTOCK__…`). It blocks, and may fail for a while.
-
-    Raises:
-        SetupError: pyiceberg is missing.
-    """
-    try:
-        from pyiceberg.catalog import load_catalog
-    except ImportError:
-        raise SetupError(
-            "expected pyiceberg for --iceberg-catalog, found none; "
-            "run: pip install 'penstock[iceberg]'"
-        ) from None
-    properties = {"uri": uri} | ({"warehouse": warehouse} if warehouse else {})
-    return lambda: load_catalog("penstock", **properties)
 
 
 def without_aborted(data: Buffer, aborted: Sequence[Aborted]) -> Buffer:

@@ -302,8 +302,8 @@ class Broker:
         config = self.config
         if config.iceberg_catalog is None:
             return
-        from penstock.broker.history import catalog_loader
         from penstock.broker.iceberg import Iceberg
+        from penstock.client.history import catalog_loader
 
         load = catalog_loader(config.iceberg_catalog, config.iceberg_warehouse)
         self.iceberg = Iceberg(load, self.tiering, config.iceberg_interval_ms / 1000)

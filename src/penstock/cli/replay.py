@@ -18,6 +18,7 @@ from penstock.errors import UserError
 if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.client.copying import Copy
+    from penstock.client.history import History
 
 STEP_OFFSETS_SLOW = 500
 """Source offsets of a step with --rate: small, so that the rate is even."""
@@ -29,10 +30,15 @@ Examples:
   penstock replay clicks --from "2 hours ago" --to-topic clicks-again
   penstock replay clicks --from 2026-11-21T09:00:00Z --to 2026-11-21T10:00:00Z --to-topic c --create
   penstock replay clicks --from 1000 --to-topic test --key alice --key bob --rate 500
+  penstock replay clicks --to-topic c --iceberg-catalog sqlite:////srv/catalog.db
   penstock replay --resume 3f2a                  goes on where it was interrupted
 
 Keys, values, headers and timestamps are kept; a key's records stay in order. Each record is sent
 once, also where a replay is interrupted or killed and then resumed.
+
+With --iceberg-catalog, what the topic's table covers is read from there, also where the log no
+longer has it, and the rest from the log. It takes a table that keeps values as bytes (a topic
+without penstock.schema): of decoded values the bytes can't be made again, and the replay says so.
 """
 )
 @click.argument("topic", required=False)
@@ -57,6 +63,10 @@ once, also where a replay is interrupted or killed and then resumed.
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="Only records with this key.")
 @click.option("--rate", type=click.IntRange(1), help="At most so many records a second.")
 @click.option("--resume", metavar="NAME", help="Go on with a replay that was interrupted.")
+@click.option(
+    "--iceberg-catalog", metavar="URI", help="Read old records from the topic's Iceberg table."
+)
+@click.option("--iceberg-warehouse", metavar="URI", help="Of that catalog, where it needs it.")
 @broker_option
 def replay(
     topic: str | None,
@@ -66,6 +76,8 @@ def replay(
     keys: tuple[str, ...],
     rate: int | None,
     resume: str | None,
+    iceberg_catalog: str | None,
+    iceberg_warehouse: str | None,
     broker: str | None,
     *,
     create: bool,
@@ -79,13 +91,18 @@ def replay(
     with Copy(address, name, **client_settings()) as copy:
         if resume:
             copy.resume()
-        else:
-            if topic is None or to_topic is None:
-                raise UserError(
-                    "expected what to replay and where to: penstock replay TOPIC --to-topic OTHER"
-                )
+            topic, to_topic = copy.job.source, copy.job.target
+        if topic is None or to_topic is None:
+            raise UserError(
+                "expected what to replay and where to: penstock replay TOPIC --to-topic OTHER"
+            )
+        history = None
+        if iceberg_catalog is not None:
+            history = _open(address, topic, iceberg_catalog, iceberg_warehouse)
+            copy.read_from(history)
+        if not resume:
             with Client(address, **client_settings()) as client:
-                spans = _spans(client, topic, start, stop)
+                spans = _spans(client, topic, start, stop, history)
                 if create:
                     count = len(client.partitions(topic))
                     client.create_topic(to_topic, count, exists_ok=True)
@@ -93,6 +110,12 @@ def replay(
         note(f"if it is interrupted, go on with: penstock replay --resume {name}")
         _run(copy, rate)
     note(f"replayed {copy.copied:,} records from {copy.job.source} to {copy.job.target}")
+
+
+def _open(address: str, topic: str, catalog: str, warehouse: str | None) -> History:
+    from penstock.client.history import open_history
+
+    return open_history(address, topic, catalog, warehouse, **client_settings())
 
 
 def _run(copy: Copy, rate: int | None) -> None:
@@ -109,11 +132,15 @@ def _run(copy: Copy, rate: int | None) -> None:
         copy.run(on_step, STEP_OFFSETS if rate is None else STEP_OFFSETS_SLOW)
 
 
-def _spans(client: Client, topic: str, start: str, stop: str) -> dict[int, tuple[int, int]]:
+def _spans(
+    client: Client, topic: str, start: str, stop: str, history: History | None = None
+) -> dict[int, tuple[int, int]]:
     """From where to where in each partition; those with nothing in between are left out."""
     starts, ends = client.offsets(topic, "earliest"), client.offsets(topic, "latest")
+    if history is not None:  # it may have what the log no longer has
+        starts = {p: 0 if history.covered.get(p, 0) else lo for p, lo in starts.items()}
     froms, tos = (
-        _offsets(client, topic, text, option, starts, ends)
+        _offsets(client, topic, text, option, starts, ends, history)
         for text, option in ((start, "--from"), (stop, "--to"))
     )
     spans = {p: (max(froms[p], starts[p]), min(tos[p], ends[p])) for p in ends}
@@ -130,6 +157,7 @@ def _offsets(
     option: str,
     starts: dict[int, int],
     ends: dict[int, int],
+    history: History | None,
 ) -> dict[int, int]:
     if text == "beginning":
         return starts
@@ -137,4 +165,10 @@ def _offsets(
         return ends
     if text.isdigit():
         return dict.fromkeys(ends, int(text))
-    return client.offsets(topic, moment_ms(text, time.time_ns() // 1_000_000, option))
+    moment = moment_ms(text, time.time_ns() // 1_000_000, option)
+    found = client.offsets(topic, moment)
+    if history is not None:
+        for partition, log_start in client.offsets(topic, "earliest").items():
+            older = history.offset_at(partition, moment, log_start)
+            found[partition] = found[partition] if older is None else older
+    return found

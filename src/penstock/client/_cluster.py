@@ -29,6 +29,7 @@ PAUSE_MAX_S: Final = 1.0
 # The newest version of each cold API whose fields this client knows.
 _NEWEST: Final = {
     2: 7,  # ListOffsets
+    3: 12,  # Metadata, where topics' ids are wanted
     8: 8,  # OffsetCommit, by topic name
     9: 7,  # OffsetFetch, one group
     10: 3,  # FindCoordinator, one group

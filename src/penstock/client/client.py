@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import time
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -21,7 +22,7 @@ from penstock.errors import BrokerError
 
 Partition = tuple[str, int]
 
-LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 2, 8, 9, 10
+LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 2, 3, 8, 9, 10
 LIST_GROUPS, CREATE_TOPICS, DELETE_TOPICS = 16, 19, 20
 INIT_PRODUCER_ID, DESCRIBE_PRODUCERS = 22, 61
 
@@ -110,6 +111,28 @@ class Client:
         return self._cluster.attempt(
             f"describe topic {topic!r}", lambda: sorted(self._cluster.describe(topic).leaders)
         )
+
+    def topic_id(self, topic: str) -> uuid.UUID:
+        """A topic's id: a topic that is made anew under an old name has another one.
+
+        Raises:
+            BrokerError: there is no such topic.
+        """
+        what = f"know topic {topic!r}"
+        fields = {
+            "topics": [{"topic_id": uuid.UUID(int=0), "name": topic}],
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": False,
+        }
+
+        def ask() -> uuid.UUID:
+            (found,) = self._cluster.call(self._cluster.any(), METADATA, fields)["topics"]
+            if found["error_code"]:
+                raise broker_error(found["error_code"], what)
+            topic_id: uuid.UUID | None = found["topic_id"]
+            return topic_id or uuid.UUID(int=0)
+
+        return self._cluster.attempt(what, ask)
 
     def create_topic(
         self,

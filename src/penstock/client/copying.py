@@ -6,6 +6,9 @@ Each source partition is sent as a producer of its own (KIP-98), and after each 
 and that producer's sequence numbers are committed, in one commit, as an offset of the group
 `replay.NAME`. Who is killed between sending and committing repeats the step with the same sequence
 numbers, and the target's leaders keep one of each batch.
+
+Old records may be read from the topic's Iceberg table (`OldRecords`), which gives the same ones. A
+job that was begun with it goes on with it, for the log may have lost by then what the table has.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +29,10 @@ from penstock.core.partitioner import murmur2_partitions
 from penstock.errors import CorruptError, LimitError, UserError
 from penstock.wire.columns import Records
 from penstock.wire.headers import raw_headers
+
+if TYPE_CHECKING:
+    from penstock.client.history import History
+    from penstock.client.old_records import OldRecords
 
 __all__ = ["GROUP_PREFIX", "Copy", "CopyJob"]
 
@@ -82,6 +89,8 @@ class Copy:
     """
 
     def __init__(self, bootstrap: str, name: str, **settings: Any) -> None:
+        self._table: str | None = None
+        self._old: OldRecords | None = None
         self.group = GROUP_PREFIX + name
         self.copied = 0
         self.read = 0
@@ -113,6 +122,23 @@ class Copy:
     def left(self) -> int:
         """Source offsets that are still to be read."""
         return sum(place.stop - place.position for place in self._places.values())
+
+    def read_from(self, history: History) -> None:
+        """Reads what a table covers from there; to be said before a job is run.
+
+        Raises:
+            UserError: the table has decoded values only, or the job was begun without it.
+        """
+        from penstock.client.old_records import OldRecords
+
+        if self._places and self._table != history.name:
+            raise UserError(
+                f"expected replay {self.group!r} to go on as it was begun, "
+                f"{f'from table {self._table}' if self._table else 'from the log alone'}; found "
+                f"table {history.name}"
+            )
+        self._old = OldRecords(history, self._reader)
+        self._table = history.name
 
     def start(self, job: CopyJob) -> None:
         """Writes a new job down.
@@ -153,6 +179,7 @@ class Copy:
                 place = _Place(position, told["stop"], (producer_id, epoch), sequences)
                 self._places[partition] = place
                 spans[partition] = position, place.stop
+            self._table = told.get("table")
             keys = None if told["keys"] is None else tuple(told["keys"])
             (source,) = {topic for topic, _ in entries}
             self._take(CopyJob(source, told["target"], spans, keys), told["partitions"])
@@ -176,20 +203,37 @@ class Copy:
         Args:
             on_step: called after each step: it may wait, to keep to a rate.
             step_offsets: source offsets of a step; the same in each run of a job.
+
+        Raises:
+            UserError: the job was begun with a table, and none was given (`read_from`).
         """
+        if self._table and self._old is None:
+            raise UserError(
+                f"expected the catalog of table {self._table}, which replay {self.group!r} was "
+                "begun with, found none; say --iceberg-catalog again"
+            )
         while self.left:
             for partition, place in self._places.items():
                 if place.position < place.stop:
                     self._step(partition, place, step_offsets)
                     on_step()
+                while self._is_old(partition, place):  # a file of the table is opened once
+                    self._step(partition, place, step_offsets)
+                    on_step()
         self._admin.delete_group(self.group)
         return self.copied
+
+    def _is_old(self, partition: int, place: _Place) -> bool:
+        old = self._old
+        is_left = place.position < place.stop
+        return is_left and old is not None and old.covers(partition, place.position)
 
     def _step(self, partition: int, place: _Place, step_offsets: int) -> None:
         end = min(place.position + step_offsets, place.stop)
         taken: list[Records] = []
         size = 0
-        for records in self._reader.read(
+        reader = self._old or self._reader
+        for records in reader.read(
             self._job.source, partition, place.position, end, missing="skip"
         ):
             sizes = np.maximum(records.key_length, 0) + np.maximum(records.value_length, 0)
@@ -244,6 +288,8 @@ class Copy:
                 "producer": place.producer,
                 "sequences": place.sequences,
             }
+            if self._table:
+                told["table"] = self._table
             metadata = json.dumps(told, separators=(",", ":"))
             if len(metadata) > METADATA_CHARACTERS_MAX:
                 raise LimitError(

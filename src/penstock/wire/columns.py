@@ -488,10 +488,10 @@ def _encode_headers(headers: Sequence[Headers] | pa.Array[Any] | None) -> pa.Arr
     """Each record's headers as they stand in a record."""
     if headers is None or isinstance(headers, pa.Array):
         return headers
-    return pa.array([_header_bytes(pairs) for pairs in headers], pa.binary())
+    return pa.array([header_bytes(pairs) for pairs in headers], pa.binary())
 
 
-def _header_bytes(pairs: Headers) -> bytes:
+def header_bytes(pairs: Headers) -> bytes:
     """One record's headers: their count, then name and value of each with its length."""
     parts = [_varint(len(pairs))]
     for name, value in pairs:

@@ -6,18 +6,21 @@ once.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numba import njit, types
 
 from penstock.errors import CorruptError
 from penstock.wire import kernels
-from penstock.wire.columns import Records, gather_column
+from penstock.wire.columns import Records, gather_column, header_bytes
 
 _READ, _READ64, _READ32 = kernels._READ, kernels._READ64, kernels._READ32  # noqa: SLF001
 varint = kernels.varint
 
-__all__ = ["header_values", "raw_headers"]
+__all__ = ["header_values", "raw_headers", "records_of"]
 
 
 @njit(
@@ -79,6 +82,58 @@ def raw_headers(records: Records) -> pa.BinaryArray | None:
     """Each record's headers as they stand in it (what `encode` takes); None if there are none."""
     found = _column(records, b"")
     return None if found.equals(pa.array([b"\0"] * len(found), pa.binary())) else found
+
+
+def records_of(
+    offsets: np.ndarray,
+    timestamps_ms: np.ndarray,
+    keys: Any,
+    values: Any,
+    headers: Any,
+) -> Records:
+    """Records of columns, laid out as `decode` leaves them.
+
+    Args:
+        offsets: int64, increasing.
+        timestamps_ms: int64.
+        keys: binary.
+        values: binary.
+        headers: list<struct<name: string, value: binary>>.
+
+    >>> headers = pa.array([[("h", b"x")]], pa.list_(pa.struct({"n": pa.string(), "v": pa.binary()})))
+    >>> one = np.zeros(1, np.int64)
+    >>> made = records_of(one, one, pa.array([b"k"]), pa.array([b"v"]), headers)
+    >>> made.keys().to_pylist(), made.values().to_pylist(), header_values(made, "h").to_pylist()
+    ([b'k'], [b'v'], [b'x'])
+    """
+    raw: Any = pa.array([b"\0"] * len(offsets), pa.binary())
+    has_some = headers.value_lengths().fill_null(0).to_numpy() > 0
+    if has_some.any():
+        pairs = headers.filter(pa.array(has_some)).to_pylist()
+        some = [header_bytes([tuple(one.values()) for one in each]) for each in pairs]
+        raw = pc.replace_with_mask(raw, pa.array(has_some), pa.array(some, pa.binary()))
+    tails = pc.binary_join_element_wise(pc.fill_null(values, b""), raw, b"")
+    key_start, key_bytes = _laid_out(pc.fill_null(keys, b""))
+    value_start, tail_bytes = _laid_out(tails)
+    return Records(
+        np.concatenate([key_bytes, tail_bytes]),
+        offsets,
+        timestamps_ms,
+        key_start,
+        pc.fill_null(pc.binary_length(keys), -1).to_numpy(zero_copy_only=False),
+        value_start + len(key_bytes),
+        pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False),
+        int(offsets[-1]) + 1 if len(offsets) else 0,
+    )
+
+
+def _laid_out(column: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Where each of a binary column's values begins, and the bytes."""
+    _, ends, data = column.buffers()
+    begins = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
+    first, last = int(begins[0]), int(begins[-1])
+    held = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)[first:last]
+    return begins[:-1].astype(np.int64) - first, held
 
 
 def _column(records: Records, name: bytes) -> pa.BinaryArray:
