@@ -214,6 +214,17 @@ def test_unfit_members_are_refused(more: dict[str, Any], code: ErrorCode) -> Non
     assert host.state is GroupState.STABLE
 
 
+def test_shortest_session_is_a_setting() -> None:
+    """A member may ask for a session as short as the coordinator was told, and none shorter."""
+    groups = Groups(lambda name: name, session_ms_min=1_000)
+    for session_ms, fits in ((999, False), (1_000, True)):
+        join = Join(
+            "g", "", None, "c", "h", session_ms, 60_000, "consumer", (("range", b""),), True
+        )
+        (reply,) = groups.join(0, session_ms, join)
+        assert (reply.fields["error_code"] == ErrorCode.invalid_session_timeout) is not fits
+
+
 def test_protocol_is_chosen_by_vote() -> None:
     """Of the protocols that all know, the one that most like best is chosen."""
     host = Host()

@@ -20,6 +20,8 @@ KAFKA_VERSION = "4.3.0"
 HOME = CACHE / f"kafka_python-{VERSION}"
 VENV = CACHE / "kafka-python-venv"
 NEEDED = ("pytest<10", "pytest-timeout", "pytest-mock", "py", "lz4", "zstandard", "python-snappy")
+BROKER = ("--partitions", "4", "--session-ms-min", "1000")
+"""How kafka-python's own broker is set (`servers/resources/default/kafka.properties`)."""
 TEST_S_MAX = 60
 ALL_S_MAX = 1500
 
@@ -91,7 +93,7 @@ def main() -> int:
     """Fetches, runs, tells."""
     asked = arguments(__doc__)
     fetch()
-    with serving(asked.address, "--partitions", "4") as address:
+    with serving(asked.address, *BROKER) as address:
         found = outcomes(address, asked.only)
     return report(f"kafka-python {VERSION}, integration", found, KNOWN)
 

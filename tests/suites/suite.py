@@ -118,7 +118,8 @@ def carry_out(scenario: Scenario, address: str) -> Outcome:
     except Exception as error:
         outcome = Outcome(name, "failed", f"{type(error).__name__}: {error}")
     seconds = time.monotonic() - started
-    print(f"{outcome.result:8} {name} ({seconds:.1f} s)", file=sys.stderr, flush=True)
+    why = outcome.why[:REASON_CHARACTERS_MAX]
+    print(f"{outcome.result:8} {name} ({seconds:.1f} s) {why}", file=sys.stderr, flush=True)
     return outcome
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import kcat
 import pytest
 import suite
 
 from penstock.broker import BrokerProcess
+
+sys.path.append(str(suite.ROOT / "benchmarks"))
+from peers import cache
+
+HERE = Path(__file__).resolve().parent
+PEER_S_MAX = 280
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +35,21 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_kcat(scenario: suite.Scenario, address: str) -> None:
     """The program kcat writes and reads what it should, alone and in a group."""
     scenario(address)
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("peer", "scenario"), [("flink", "sink_to_the_end"), ("spark", "batch_read_committed")]
+)
+def test_peer(peer: str, scenario: str) -> None:
+    """A scenario of Flink's and of Spark's, each in a process of its own as it has a JVM."""
+    if reason := cache.problem(peer):
+        pytest.skip(reason)
+    command = [sys.executable, HERE / f"{peer}.py", "--only", scenario]
+    got = suite.run(command, timeout_s=PEER_S_MAX)
+    assert got.returncode == 0, got.stdout[-3000:]
+    assert "| 1 | 0 | 0 | 0 |" in got.stdout
 
 
 def test_failure_is_told(capsys: pytest.CaptureFixture[str]) -> None:

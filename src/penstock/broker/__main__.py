@@ -16,6 +16,7 @@ from typing import Any, Final
 import uvloop
 
 from penstock.broker.config import BrokerConfig
+from penstock.broker.groups import SESSION_MS_MIN
 from penstock.broker.logs import FORMATS, configure_logs
 from penstock.broker.security.tls import TlsFiles
 from penstock.broker.server import Broker, serve
@@ -42,6 +43,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--partitions", type=int, default=1, help="of topics that are made on first use")
     add("--no-auto-create", action="store_true", help="don't make topics on first use")
     add("--rebalance-delay-ms", type=int, default=0, help="how long a new group waits for members")
+    add("--session-ms-min", type=int, default=SESSION_MS_MIN, help="shortest session of a member")
     add("--lock-wait-s", type=float, default=5.0, help="for a predecessor that is still stopping")
     add("--tier", metavar="URI", help="object storage for closed segments: s3://bucket/prefix")
     add("--tier-cache-mb", type=int, default=128, help="memory for what is read back from there")
@@ -123,6 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
             default_partitions=parsed.partitions,
             auto_create_topics=not parsed.no_auto_create,
             rebalance_delay_ms=parsed.rebalance_delay_ms,
+            session_ms_min=parsed.session_ms_min,
             lock_wait_s=parsed.lock_wait_s,
             tier=parsed.tier,
             tier_cache_bytes=parsed.tier_cache_mb << 20,

@@ -96,6 +96,7 @@ def broker_values(broker: Broker) -> dict[str, str]:
         "broker.id": "1",
         "group.initial.rebalance.delay.ms": str(config.rebalance_delay_ms),
         "group.max.size": "1000",
+        "group.min.session.timeout.ms": str(config.session_ms_min),
         "listeners": listeners,
         "log.dir": str(config.data),
         "log.dirs": str(config.data),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.broker.groups import SESSION_MS_MAX, SESSION_MS_MIN
 from penstock.broker.listeners import Listener, SecurityProtocol, parse_listeners, split_address
 from penstock.broker.security.tls import TlsFiles
 from penstock.errors import SetupError, UserError
@@ -59,6 +60,8 @@ class BrokerConfig:
             default.
         rebalance_delay_ms: how long a new consumer group waits for more members before its first
             generation.
+        session_ms_min: shortest session timeout that a group's member may ask for (Kafka's
+            group.min.session.timeout.ms).
         flush_interval_ms: records that nobody waits for (acks=1) are made durable this often.
         retention_interval_ms: how often old segments are looked for.
         cleaner_interval_ms: how often something to compact is looked for (Kafka's
@@ -92,6 +95,7 @@ class BrokerConfig:
     default_partitions: int = 1
     auto_create_topics: bool = True
     rebalance_delay_ms: int = 0
+    session_ms_min: int = SESSION_MS_MIN
     flush_interval_ms: int = 1000
     retention_interval_ms: int = 30_000
     cleaner_interval_ms: int = 15_000
@@ -128,6 +132,11 @@ class BrokerConfig:
             raise UserError(
                 f"expected 1 to {PARTITIONS_PER_TOPIC_MAX} default partitions, found "
                 f"{self.default_partitions}"
+            )
+        if not 1 <= self.session_ms_min <= SESSION_MS_MAX:
+            raise UserError(
+                f"expected a shortest session timeout of 1 to {SESSION_MS_MAX} ms, found "
+                f"{self.session_ms_min}"
             )
 
     def listeners(self) -> list[Listener]:

@@ -27,7 +27,7 @@ from penstock.wire.kafka import ErrorCode
 __all__ = ["Groups"]
 
 SESSION_MS_MIN: Final = 6_000
-"""Shortest session timeout, Kafka's group.min.session.timeout.ms."""
+"""Shortest session timeout unless another is set, as of Kafka's group.min.session.timeout.ms."""
 SESSION_MS_MAX: Final = 1_800_000
 """Longest session timeout, Kafka's group.max.session.timeout.ms."""
 MEMBERS_MAX: Final = 1_000
@@ -42,11 +42,18 @@ class Groups:
     Args:
         new_member_id: makes a unique id from a client id.
         delay_ms: how long a new group waits for more members.
+        session_ms_min: shortest session timeout of a member.
     """
 
-    def __init__(self, new_member_id: Callable[[str], str], delay_ms: int = 0) -> None:
+    def __init__(
+        self,
+        new_member_id: Callable[[str], str],
+        delay_ms: int = 0,
+        session_ms_min: int = SESSION_MS_MIN,
+    ) -> None:
         self._new_member_id = new_member_id
         self._delay_ms = delay_ms
+        self.session_ms_min = session_ms_min
         self._groups: dict[str, Group] = {}
         self._replies: list[Reply] = []
         self._changed: set[str] = set()
@@ -95,7 +102,7 @@ class Groups:
     def _join(self, now_ms: int, token: Token, join: Join) -> ErrorCode | None:
         if not join.group_id:
             return ErrorCode.invalid_group_id
-        if not SESSION_MS_MIN <= join.session_timeout_ms <= SESSION_MS_MAX:
+        if not self.session_ms_min <= join.session_timeout_ms <= SESSION_MS_MAX:
             return ErrorCode.invalid_session_timeout
         if not join.protocol_type or not join.protocols:
             return ErrorCode.inconsistent_group_protocol

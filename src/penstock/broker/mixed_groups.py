@@ -45,7 +45,7 @@ from penstock.broker.consumer_protocol import (
     read_assignment,
     read_subscription,
 )
-from penstock.broker.groups import SESSION_MS_MAX, SESSION_MS_MIN, Groups
+from penstock.broker.groups import SESSION_MS_MAX, Groups
 from penstock.broker.members import Group, GroupState, Join, Member, Reply, Sync, Token
 from penstock.wire.kafka import ErrorCode
 
@@ -193,7 +193,7 @@ class MixedGroups:
         return [Reply(token, fields)]
 
     def _join(self, now_ms: int, group: ConsumerGroup, join: Join) -> dict[str, Any]:
-        if not SESSION_MS_MIN <= join.session_timeout_ms <= SESSION_MS_MAX:
+        if not self._classic.session_ms_min <= join.session_timeout_ms <= SESSION_MS_MAX:
             raise _RefusedError(ErrorCode.invalid_session_timeout)
         names = {name for name, _ in join.protocols}
         for one in group.members.values():

@@ -127,7 +127,7 @@ class Broker:
             self.clock_ms,
             config.cleaner_interval_ms / 1000,
         )
-        self.groups = Groups(_new_member_id, config.rebalance_delay_ms)
+        self.groups = Groups(_new_member_id, config.rebalance_delay_ms, config.session_ms_min)
         self.tiering: Tiering | None = None
         self.iceberg: Iceberg | None = None
         self.topics: Topics
