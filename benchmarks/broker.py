@@ -9,11 +9,14 @@ Both brokers run on the same cores in the same run, one after the other, each wi
 - memory at rest, and the most under the load that follows: resident, and of it anonymous (not the page
   cache's), sampled;
 - produce with acks=1 and acks=all, and consume, at 100 B and 1 KB: ProducerPerformance,
-  ConsumerPerformance;
+  ConsumerPerformance, the latter the median of a few runs, as one lasts but seconds; joining the group
+  is not counted;
+- the broker's own processor time in each of these, per MB or per request: where the load tool takes
+  more of the machine than the broker, or others use it, the rates say little of the broker;
 - tiny requests: a record of 100 B in each request, five in flight;
 - end to end: from producing a record to having it: EndToEndLatency, p50 and p99.
 
-With several rounds each figure is the median. Without Java the produce and consume rates are
+With several runs or rounds each figure is the median. Without Java the produce and consume rates are
 confluent-kafka's, and Kafka is left out. The aim: 1.5 times Kafka's throughput, half its latency, a
 tenth of its memory and of its start-up time.
 """
@@ -21,6 +24,7 @@ tenth of its memory and of its start-up time.
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -34,38 +38,37 @@ from typing import Protocol, Self
 
 import psutil
 
-from log import (
+from load_tools import (
+    UNBATCHED,
+    Figure,
     confluent_consume,
     confluent_produce,
     create,
-    java,
     java_consume,
     java_latency,
     java_produce,
     say,
+    table,
 )
 from peers import cache
 from peers.kafka import KafkaProcess, wait_until_ready
 from sides import end_cleanly, limit_cores
 
 SAMPLE_S = 0.1
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # how finely the system counts processor time
 REST_S = 2.0  # after start-up, before memory at rest is read
 PARTITIONS_PER_TOPIC = 100
 
 # What is better, and the ratio that is aimed at.
-AIMS = {"records/s": 1.5, "requests/s": 1.5, "ms": 2.0, "MiB": 10.0, "s": 10.0}
-MORE_IS_BETTER = {"records/s", "requests/s"}
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One measurement."""
-
-    what: str
-    record_bytes: int
-    broker: str
-    value: float
-    unit: str
+AIMS = {
+    "records/s": 1.5,
+    "requests/s": 1.5,
+    "ms/MB": 1.5,
+    "us/request": 1.5,
+    "ms": 2.0,
+    "MiB": 10.0,
+    "s": 10.0,
+}
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,11 @@ class Plan:
     tiny_requests: int = 100_000
     latency_records: int = 5_000
     partitions: int = 1_000
+    consumer_runs: int = 3
     sizes: tuple[int, ...] = (100, 1000)
 
 
-SMOKE = Plan(1 << 20, 0, 0, 20, (100,))
+SMOKE = Plan(1 << 20, 0, 0, 20, 1, (100,))
 
 
 class Process(Protocol):
@@ -124,6 +128,30 @@ class Memory:
         self._thread.join()
 
 
+class Effort:
+    """The processor time (`s`) that a process takes while a `with` block lasts; a tick at least."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self.s = 0.0
+
+    def _taken_s(self) -> float:
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+    def __enter__(self) -> Self:
+        self.s = -self._taken_s()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.s = max(self.s + self._taken_s(), TICK_S)
+
+
 @contextlib.contextmanager
 def started(which: str, data: Path) -> Iterator[tuple[Process, float]]:
     """A broker, and the seconds until it answered."""
@@ -157,56 +185,57 @@ def measure(which: str, plan: Plan, libs: Path | None, work: Path) -> Iterator[F
         yield Figure("memory at rest, anonymous", 0, which, anonymous, "MiB")
         yield Figure("memory at rest, resident", 0, which, resident, "MiB")
         with Memory(process.pid) as memory:
-            yield from load(which, plan, libs, process.address)
+            yield from load(which, plan, libs, process)
         yield Figure("memory under load, anonymous", 0, which, memory.anonymous, "MiB")
         yield Figure("memory under load, resident", 0, which, memory.resident, "MiB")
     yield from many_partitions(which, plan, work)
 
 
-def load(which: str, plan: Plan, libs: Path | None, address: str) -> Iterator[Figure]:
-    """Rates and latencies."""
+def load(which: str, plan: Plan, libs: Path | None, process: Process) -> Iterator[Figure]:
+    """Rates, what they took of the processors, and latencies."""
+    address = process.address
     for size in plan.sizes:
         count = max(plan.bytes_per_run // (size + 20), 100)
+        megabytes = count * size / 1e6
         for acks in ("1", "all"):
-            topic = f"rates-{size}-{acks}"
+            topic, what = f"rates-{size}-{acks}", f"produce acks={acks}"
             create(address, topic)
             say(f"{which}: {size} B, acks={acks}")
-            if libs is None:
-                rate = confluent_produce(address, topic, count, size, acks)
-            else:
-                rate = java_produce(libs, address, topic, count, size, acks)
-            yield Figure(f"produce acks={acks}", size, which, rate, "records/s")
-        if libs is None:
-            rate = confluent_consume(address, topic, count)
-        else:
-            rate = java_consume(libs, address, topic, count)
-        yield Figure("consume", size, which, rate, "records/s")
-    if libs is None:
-        return
-    if plan.tiny_requests:
+            with Effort(process.pid) as effort:
+                if libs is None:
+                    rate = confluent_produce(address, topic, count, size, acks)
+                else:
+                    rate = java_produce(libs, address, topic, count, size, acks)
+            yield Figure(what, size, which, rate, "records/s")
+            yield Figure(f"{what}, CPU", size, which, 1e3 * effort.s / megabytes, "ms/MB")
+        for _ in range(plan.consumer_runs):
+            with Effort(process.pid) as effort:
+                if libs is None:
+                    rate = confluent_consume(address, topic, count)
+                else:
+                    rate = java_consume(libs, address, topic, count)
+            yield Figure("consume", size, which, rate, "records/s")
+            yield Figure("consume, CPU", size, which, 1e3 * effort.s / megabytes, "ms/MB")
+    if libs is not None:
+        yield from small_load(which, plan, libs, process)
+
+
+def small_load(which: str, plan: Plan, libs: Path, process: Process) -> Iterator[Figure]:
+    """A record at a time."""
+    address, count = process.address, plan.tiny_requests
+    if count:
         say(f"{which}: tiny requests")
         create(address, "tiny")
-        rate = tiny_requests(libs, address, "tiny", plan.tiny_requests)
-        yield Figure("tiny produce requests", 100, which, rate, "requests/s")
+        with Effort(process.pid) as effort:
+            rate = java_produce(libs, address, "tiny", count, 100, "1", UNBATCHED)
+        yield Figure("tiny requests", 100, which, rate, "requests/s")
+        yield Figure("tiny requests, CPU", 100, which, 1e6 * effort.s / count, "us/request")
     if plan.latency_records:
         say(f"{which}: latency")
         create(address, "latency")
         median, tail = java_latency(libs, address, "latency", plan.latency_records)
         yield Figure("end to end, p50", 100, which, median, "ms")
         yield Figure("end to end, p99", 100, which, tail, "ms")
-
-
-def tiny_requests(libs: Path, address: str, topic: str, count: int) -> float:
-    """Requests/s of one record each."""
-    out = java(
-        libs,
-        "ProducerPerformance",
-        *("--topic", topic, "--num-records", str(count), "--record-size", "100"),
-        *("--throughput", "-1", "--producer-props", f"bootstrap.servers={address}"),
-        *("acks=1", "linger.ms=0", "batch.size=0", "max.in.flight.requests.per.connection=5"),
-    )
-    last = [line for line in out.splitlines() if "records/sec" in line][-1]
-    return float(last.split(" records/sec")[0].split()[-1])
 
 
 def many_partitions(which: str, plan: Plan, work: Path) -> Iterator[Figure]:
@@ -234,25 +263,6 @@ def medians(figures: list[Figure]) -> list[Figure]:
         Figure(what, size, broker, statistics.median(values), unit)
         for (what, size, broker, unit), values in kinds.items()
     ]
-
-
-def table(figures: list[Figure]) -> str:
-    """The figures side by side, with how much better ours are, and the aim."""
-    rows: dict[tuple[str, int, str], dict[str, float]] = {}
-    for one in figures:
-        rows.setdefault((one.what, one.record_bytes, one.unit), {})[one.broker] = one.value
-    lines = [f"{'':32}{'bytes':>6}{'penstock':>13}{'kafka':>13}{'ratio':>8}{'aim':>6}  unit"]
-    for (what, size, unit), values in rows.items():
-        ours, theirs = values.get("penstock"), values.get("kafka")
-        ratio = ""
-        if ours and theirs:
-            ratio = f"{ours / theirs if unit in MORE_IS_BETTER else theirs / ours:.2f}"
-        cells = "".join(
-            f"{'-' if value is None else format(value, ',.0f' if value > 100 else ',.3f'):>13}"
-            for value in (ours, theirs)
-        )
-        lines.append(f"{what:32}{size or '':>6}{cells}{ratio:>8}{AIMS[unit]:>6}  {unit}")
-    return "\n".join(lines)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -291,7 +301,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         print(json.dumps({"cores": cores, "figures": [asdict(one) for one in figures]}))
     else:
-        print(table(figures))
+        print(table(figures, AIMS))
     return 0
 
 

@@ -1,6 +1,7 @@
 """The broker that a benchmark's topics are in: Penstock's own, Kafka, or one that runs already."""
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ def _penstock(data_dir: Path) -> Iterator[str]:
     data_dir.mkdir(parents=True, exist_ok=True)
     log = data_dir.with_suffix(".log")
     command = [sys.executable, "-m", "penstock.broker", "--listen", address]
+    command += ["--die-with-parent", str(os.getpid())]  # even where SIGKILL ends this one
     with log.open("wb") as console:
         process = subprocess.Popen(
             [*command, "--data", str(data_dir)], stdout=console, stderr=subprocess.STDOUT

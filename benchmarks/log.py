@@ -11,7 +11,6 @@ every byte is checked.
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +19,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from brokers import broker
+from load_tools import (
+    Figure,
+    confluent_consume,
+    confluent_produce,
+    create,
+    java_consume,
+    java_latency,
+    java_produce,
+    say,
+    table,
+)
 from peers import cache
 from sides import end_cleanly, limit_cores
 
@@ -27,19 +37,6 @@ BROKERS = ("penstock", "kafka")
 CLIENTS = ("confluent", "java", "reader")
 SIZES = (100, 1000)
 SMOKE_SIZES = (100,)
-JAVA_TIMEOUT_S = 600.0
-READ_TIMEOUT_S = 300.0
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One measurement."""
-
-    what: str
-    record_bytes: int
-    broker: str
-    value: float
-    unit: str
 
 
 @dataclass(frozen=True)
@@ -54,111 +51,6 @@ class Plan:
 
 FULL = Plan(bytes_per_run=300 << 20, latency_records=5000, recovery_bytes=1 << 30)
 SMOKE = Plan(bytes_per_run=1 << 20, latency_records=0, recovery_bytes=2 << 20, sizes=SMOKE_SIZES)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-# -- confluent-kafka -------------------------------------------------------------------------------
-
-
-def create(address: str, topic: str, settings: dict[str, str] | None = None) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    admin.create_topics([NewTopic(topic, 1, 1, config=settings or {})])[topic].result(30)
-
-
-def confluent_produce(address: str, topic: str, count: int, size: int, acks: str) -> float:
-    """Records/s from the first `produce` to the last acknowledgement."""
-    from confluent_kafka import Producer
-
-    options = {"acks": acks, "linger.ms": 5, "queue.buffering.max.messages": 500_000}
-    producer = Producer({"bootstrap.servers": address, "log_level": 0, **options})
-    producer.list_topics(topic, timeout=10)
-    value = bytes(size)
-    began = time.perf_counter()
-    for _ in range(count):
-        while True:
-            try:
-                producer.produce(topic, value)
-                break
-            except BufferError:
-                producer.poll(0.01)
-    if producer.flush(READ_TIMEOUT_S):
-        raise RuntimeError("confluent-kafka: some records were not acknowledged")
-    return count / (time.perf_counter() - began)
-
-
-def confluent_consume(address: str, topic: str, count: int) -> float:
-    """Records/s from the assignment to the last record."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    options = {
-        "group.id": "benchmark",
-        "enable.auto.commit": False,
-        "log_level": 0,
-        "fetch.queue.backoff.ms": 1,  # else a broker that fills its queue makes it pause for 1 s
-    }
-    consumer = Consumer({"bootstrap.servers": address, **options})
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        began = time.perf_counter()
-        left, deadline = count, began + READ_TIMEOUT_S
-        while left > 0:
-            left -= len(consumer.consume(min(left, 10_000), 1.0))
-            if time.perf_counter() > deadline:
-                raise RuntimeError(f"confluent-kafka: {left} of {count} records did not come")
-        return count / (time.perf_counter() - began)
-    finally:
-        consumer.close()
-
-
-# -- Kafka's own load tools ------------------------------------------------------------------------
-
-
-def java(libs: Path, tool: str, *arguments: str) -> str:
-    launcher = cache.java()
-    assert launcher is not None  # `java_problem` looked
-    command = [str(launcher), "-Xmx512m", "-cp", f"{libs}/*", f"org.apache.kafka.tools.{tool}"]
-    ended = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=JAVA_TIMEOUT_S
-    )
-    if ended.returncode:
-        raise RuntimeError(f"{tool} failed: {(ended.stdout + ended.stderr)[-1500:]}")
-    return ended.stdout
-
-
-def java_produce(libs: Path, address: str, topic: str, count: int, size: int, acks: str) -> float:
-    out = java(
-        libs,
-        "ProducerPerformance",
-        *("--topic", topic, "--num-records", str(count), "--record-size", str(size)),
-        *("--throughput", "-1", "--producer-props", f"bootstrap.servers={address}"),
-        *(f"acks={acks}", "linger.ms=5", "batch.size=65536"),
-    )
-    last = [line for line in out.splitlines() if "records/sec" in line][-1]
-    return float(last.split(" records/sec")[0].split()[-1])
-
-
-def java_consume(libs: Path, address: str, topic: str, count: int) -> float:
-    out = java(
-        libs,
-        "ConsumerPerformance",
-        *("--bootstrap-server", address, "--topic", topic, "--messages", str(count)),
-    )
-    lines = [line.split(",") for line in out.splitlines() if line.count(",") >= 5]
-    row = dict(zip((name.strip() for name in lines[0]), lines[-1], strict=True))
-    return float(row["fetch.nMsg.sec"])
-
-
-def java_latency(libs: Path, address: str, topic: str, count: int) -> tuple[float, float]:
-    """Median and 99th percentile of the time from producing a record to having it (ms)."""
-    out = java(libs, "EndToEndLatency", address, topic, str(count), "1", "100")
-    line = next(line for line in out.splitlines() if line.startswith("Percentiles"))
-    values = [float(part.split("=")[1].strip(" ,")) for part in line.split(":")[1].split(",")]
-    return values[0], values[1]
 
 
 # -- our own reader --------------------------------------------------------------------------------
@@ -267,25 +159,6 @@ def through(
             yield figure("reader to columns", lambda: reader_consume(address, topic, count))
         case _:
             return
-
-
-def table(figures: list[Figure]) -> str:
-    """The figures side by side, with the ratio to Kafka (above 1: better)."""
-    rows: dict[tuple[str, int, str], dict[str, float]] = {}
-    for one in figures:
-        rows.setdefault((one.what, one.record_bytes, one.unit), {})[one.broker] = one.value
-    lines = [f"{'':34}{'bytes':>7}{'penstock':>14}{'kafka':>14}{'ratio':>8}  unit"]
-    for (what, size, unit), values in rows.items():
-        ours, theirs = values.get("penstock"), values.get("kafka")
-        ratio = ""
-        if ours and theirs:
-            ratio = f"{ours / theirs if unit == 'records/s' else theirs / ours:.2f}"
-        cells = "".join(
-            f"{'-' if value is None else format(value, ',.0f' if value > 100 else ',.3f'):>14}"
-            for value in (ours, theirs)
-        )
-        lines.append(f"{what:34}{size or '':>7}{cells}{ratio:>8}  {unit}")
-    return "\n".join(lines)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
