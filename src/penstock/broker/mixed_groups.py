@@ -205,6 +205,10 @@ class MixedGroups:
             said = read_subscription(join.protocols[0][1])
         except MalformedError:
             raise _RefusedError(ErrorCode.inconsistent_group_protocol) from None
+        is_static = join.instance_id is not None and group.by_instance(join.instance_id) is not None
+        is_fenced = bool(join.member_id) and join.member_id not in group.members and not is_static
+        if is_fenced and said.owned:  # others may have them by now: it must give them up first
+            raise _RefusedError(ErrorCode.unknown_member_id)
         member_id = join.member_id
         if not member_id and join.instance_id is None:
             member_id = self._new_member_id(join.client_id)

@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "replay": ("penstock.cli.replay", "replay", "Send a stretch of a topic again, elsewhere."),
     "groups": ("penstock.cli.groups", "groups", "Consumer groups: lag, time left, resets."),
     "users": ("penstock.cli.users", "users", "Say who may log in to a broker."),
+    "quotas": ("penstock.cli.quotas", "quotas", "Say how much users and clients may take."),
     "queue": ("penstock.cli.queue", "queue", "Put jobs into queues, and work on them."),
     "acl": ("penstock.cli.acl", "acl", "Say who may do what with a broker."),
     "broker": ("penstock.cli.broker", "broker", "Run the log's server alone."),

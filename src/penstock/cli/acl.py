@@ -1,15 +1,20 @@
-"""`penstock acl`: who may do what with a broker, kept in its data directory."""
+"""`penstock acl`: who may do what with a broker, in its data directory or by its address."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from penstock.cli._security import place_options, remote_of
 from penstock.cli._tables import note
 from penstock.errors import UserError
+
+if TYPE_CHECKING:
+    from penstock.client.access import Rule
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,14 +23,6 @@ _RESOURCES: Final = {
     "group": "GROUP",
     "transactional_id": "TRANSACTIONAL_ID",
 }
-_data = click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("penstock-log"),
-    show_default=True,
-    metavar="DIR",
-    help="The broker's data directory; the broker may run.",
-)
 
 
 def _rule_options(command: F) -> F:
@@ -59,24 +56,26 @@ Examples:
   penstock acl add User:app --group app --operation read
   penstock acl list
   penstock acl remove User:ann --topic orders
+  penstock acl list --broker kafka+tls://admin@broker.example:9094
 """
 )
 def acl() -> None:
     """Say who may do what: access control lists, as Kafka's.
 
     From the first rule on, what no rule allows is refused; start the broker with --super-user
-    User:NAME for whoever is to do everything. A running broker takes changes up within seconds.
-    Kafka's own tool (kafka-acls) works as well.
+    User:NAME for whoever is to do everything. With --data it changes the directory of a broker on
+    this machine, which takes changes up within seconds; with --broker it asks a broker or a cluster
+    that has authorization turned on.
     """
 
 
 @acl.command()
 @click.argument("principal")
 @_rule_options
-@_data
-def add(principal: str, data: Path, **given: Any) -> None:
+@place_options
+def add(principal: str, data: Path, broker: str | None, **given: Any) -> None:
     """Add rules for a principal such as User:ann, User:CN=app,O=Acme or User:*."""
-    from penstock.broker.security.acls import Acl, PatternType, Permission
+    from penstock.broker.security.acls import Acl, PatternType, Permission, acl_fault
     from penstock.broker.security.authorizer import Authorizer
     from penstock.broker.security.model import ResourceType
 
@@ -99,9 +98,18 @@ def add(principal: str, data: Path, **given: Any) -> None:
         )
         for operation in operations
     ]
-    authorizer = Authorizer(data)
-    was_on = authorizer.is_on
-    authorizer.add(rules)
+    was_on, remote = True, remote_of(broker)
+    if remote is None:
+        authorizer = Authorizer(data)
+        was_on = authorizer.is_on
+        authorizer.add(rules)
+    else:
+        from penstock.client.access import Rule
+
+        if fault := next(filter(None, map(acl_fault, rules)), None):
+            raise UserError(fault)
+        with remote as admin:
+            admin.add_rules(Rule(*astuple(one)) for one in rules)
     note(f"added {len(rules)} rule{'s' if len(rules) > 1 else ''}")
     if not was_on:
         note("from now on, what no rule allows is refused")
@@ -111,8 +119,10 @@ def add(principal: str, data: Path, **given: Any) -> None:
 @click.argument("principal", required=False)
 @_rule_options
 @click.option("--all", "everything", is_flag=True, help="All rules, where nothing else is said.")
-@_data
-def remove(principal: str | None, data: Path, *, everything: bool, **given: Any) -> None:
+@place_options
+def remove(
+    principal: str | None, data: Path, broker: str | None, *, everything: bool, **given: Any
+) -> None:
     """Remove the rules that fit what is said."""
     from penstock.broker.security.authorizer import Authorizer
 
@@ -120,21 +130,33 @@ def remove(principal: str | None, data: Path, *, everything: bool, **given: Any)
     is_any = principal is None and _resource(given)[0] is None and not given["operations"]
     if is_any and not everything:
         raise UserError("expected which rules to remove, found nothing; --all removes all")
-    removed = {one for found in Authorizer(data).remove(filters) for one in found}
+    remote = remote_of(broker)
+    removed: set[Any]
+    if remote is None:
+        removed = {one for found in Authorizer(data).remove(filters) for one in found}
+    else:
+        with remote as admin:
+            removed = admin.remove_rules(_remote_filters(filters))
     note(f"removed {len(removed)} rule{'' if len(removed) == 1 else 's'}")
 
 
 @acl.command("list")
 @click.argument("principal", required=False)
 @_rule_options
-@_data
-def list_(principal: str | None, data: Path, **given: Any) -> None:
+@place_options
+def list_(principal: str | None, data: Path, broker: str | None, **given: Any) -> None:
     """List rules: principal, host, what it may do, and with what."""
     from penstock.broker.security.acls import PatternType
     from penstock.broker.security.authorizer import Authorizer
 
-    known = Authorizer(data).acls
-    found = {one for wanted in _filters(principal, given) for one in known.find(wanted)}
+    filters, remote = _filters(principal, given), remote_of(broker)
+    if remote is None:
+        known = Authorizer(data).acls
+        found = {one for wanted in filters for one in known.find(wanted)}
+    else:
+        with remote as admin:
+            rules = (one for wanted in _remote_filters(filters) for one in admin.rules(wanted))
+            found = {_local(one) for one in rules}
     for one in sorted(found):
         name = f"{one.name}…" if one.pattern is PatternType.PREFIXED else one.name
         what = f"{one.permission.name.lower()} {one.operation.name.lower()}"
@@ -159,6 +181,27 @@ def _filters(principal: str | None, given: dict[str, Any]) -> list[Any]:
         )
         for operation in operations
     ]
+
+
+def _remote_filters(filters: list[Any]) -> list[Any]:
+    from penstock.client.access import RuleFilter
+
+    return [RuleFilter(*astuple(one)) for one in filters]
+
+
+def _local(rule: Rule) -> Any:
+    from penstock.broker.security.acls import Acl, PatternType, Permission
+    from penstock.broker.security.model import Operation, ResourceType
+
+    return Acl(
+        ResourceType(rule.resource_type),
+        rule.name,
+        PatternType(rule.pattern),
+        rule.principal,
+        rule.host,
+        Operation(rule.operation),
+        Permission(rule.permission),
+    )
 
 
 def _resource(given: dict[str, Any]) -> tuple[str | None, str | None]:

@@ -38,9 +38,16 @@ _NEWEST: Final = {
     19: 7,  # CreateTopics
     20: 5,  # DeleteTopics, by topic name
     22: 4,  # InitProducerId
+    29: 3,  # DescribeAcls
+    30: 3,  # CreateAcls
+    31: 3,  # DeleteAcls
     32: 4,  # DescribeConfigs
     42: 2,  # DeleteGroups
     44: 1,  # IncrementalAlterConfigs
+    48: 1,  # DescribeClientQuotas
+    49: 1,  # AlterClientQuotas
+    50: 0,  # DescribeUserScramCredentials
+    51: 0,  # AlterUserScramCredentials
     76: 1,  # ShareGroupHeartbeat
     77: 1,  # ShareGroupDescribe
     78: 2,  # ShareFetch

@@ -31,6 +31,7 @@ __all__ = [
     "ServerExchange",
     "plain_message",
     "read_plain",
+    "salt_password",
 ]
 
 PLAIN: Final = "PLAIN"
@@ -85,7 +86,7 @@ class Credential:
         cls, mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS
     ) -> Credential:
         """Derives the keys; takes milliseconds."""
-        salted = _salted(mechanism, password, salt, iterations)
+        salted = salt_password(mechanism, password, salt, iterations)
         return cls.from_salted(mechanism, salted, salt, iterations)
 
     @classmethod
@@ -97,7 +98,7 @@ class Credential:
 
     def fits(self, password: str) -> bool:
         """Whether this is the password; takes milliseconds, whatever the answer."""
-        salted = _salted(self.mechanism, password, self.salt, self.iterations)
+        salted = salt_password(self.mechanism, password, self.salt, self.iterations)
         client_key = _mac(self.mechanism, salted, b"Client Key")
         return hmac.compare_digest(_hash(self.mechanism, client_key), self.stored_key)
 
@@ -205,7 +206,7 @@ class ClientExchange:
             raise ScramError(
                 f"expected {ITERATIONS_MIN} to {PEER_ITERATIONS_MAX} iterations, found {iterations}"
             )
-        salted = _salted(self._mechanism, self._password, _decode(found[2]), iterations)
+        salted = salt_password(self._mechanism, self._password, _decode(found[2]), iterations)
         client_key = _mac(self._mechanism, salted, b"Client Key")
         without_proof = f"c=biws,r={found[1]}"  # biws: "n,," in base 64
         transcript = f"{self._bare},{text},{without_proof}".encode()
@@ -246,7 +247,8 @@ def read_plain(message: bytes) -> tuple[str, str]:
     return parts[1], parts[2]
 
 
-def _salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+def salt_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """RFC 5802's SaltedPassword, which Kafka's administration clients send; takes milliseconds."""
     return hashlib.pbkdf2_hmac(MECHANISMS[mechanism], password.encode(), salt, iterations)
 
 

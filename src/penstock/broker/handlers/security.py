@@ -115,6 +115,7 @@ def alter_scram_credentials(call: Call, fields: Fields) -> Fields:
         )
     except (OSError, SetupError, LimitError, UserError) as error:
         faults |= dict.fromkeys(names, _fault(ErrorCode.unknown_server_error, str(error)))
+    call.broker.guard.expel(but=call.connection)
     return {"results": [{"user": name} | faults.get(name, {}) for name in names]}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,9 @@ CONNECTIONS_PER_ADDRESS_MAX: Final = 2048
 """Connections of one address beyond this machine: no single one can take all."""
 
 
+_log = logging.getLogger(__name__)
+
+
 class Guard:
     """Users, certificates, and counts of connections.
 
@@ -52,6 +56,7 @@ class Guard:
         self.tls = Tls(config.tls) if config.tls is not None else None
         self._strangers: dict[Connection, None] = {}
         self._of_address: Counter[str] = Counter()
+        self._of_user: dict[str, set[Connection]] = {}
 
     # -- connections -------------------------------------------------------------------------------
 
@@ -73,13 +78,31 @@ class Guard:
     def trust(self, connection: Connection) -> None:
         """A connection has said who it is."""
         self._strangers.pop(connection, None)
+        if connection.session is not None:
+            user = connection.principal.removeprefix("User:")
+            self._of_user.setdefault(user, set()).add(connection)
 
     def leave(self, connection: Connection) -> None:
         """A connection that had entered is gone."""
         self._strangers.pop(connection, None)
+        user = connection.principal.removeprefix("User:")
+        if connection in self._of_user.get(user, ()):
+            self._of_user[user].discard(connection)
+            if not self._of_user[user]:
+                del self._of_user[user]
         self._of_address[connection.client_host] -= 1
         if self._of_address[connection.client_host] <= 0:
             del self._of_address[connection.client_host]
+
+    def expel(self, but: Connection | None = None) -> None:
+        """Closes connections of users that are no more; one of them may still get its answer."""
+        for user in [one for one in self._of_user if one not in self.users]:
+            for connection in list(self._of_user[user]):
+                _log.info("closed %s: its user was removed", connection.peer)
+                if connection is but:
+                    connection.finish()
+                else:
+                    connection.close()
 
     def session(self, listener: Listener) -> SaslSession | None:
         """The log-in of a new connection, where its listener asks for one."""
@@ -111,6 +134,7 @@ class Guard:
     def refresh(self) -> None:
         """Takes up what the command line has changed; to be called every second or so."""
         self.users.refresh()
+        self.expel()
         self.authorizer.refresh()
         self.quotas.refresh()
 

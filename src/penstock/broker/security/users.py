@@ -68,6 +68,9 @@ class Users:
     def __len__(self) -> int:
         return len(self._users)
 
+    def __contains__(self, user: str) -> bool:
+        return user in self._users
+
     def describe(self) -> dict[str, dict[str, int]]:
         """Each user's mechanisms and their iterations."""
         return {
