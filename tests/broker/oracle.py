@@ -48,6 +48,9 @@ SET_LIKE = {
     "topic_partitions",
     "subscribed_topic_names",
 }
+EPOCH_KEYS = {68, 69}
+EPOCHS = {"member_epoch", "group_epoch", "assignment_epoch"}
+"""Of consumer groups: Kafka's begin with epoch 1, ours with 0."""
 READY_S_MAX = 20.0
 NOT_LEADER = 6
 RETRIES_MAX = 20
@@ -72,6 +75,7 @@ class Side:
         self.real: dict[str, Any] = {}
         self.shown: dict[Any, str] = {}
         self.lines: dict[str, Any] = {}
+        self.first_epoch = 0
         keys = self.line("main").call(18, 0)["api_keys"]
         self.versions = {one["api_key"]: (one["min_version"], one["max_version"]) for one in keys}
 
@@ -167,6 +171,8 @@ class Side:
                 "ongoing_txn_producer_id",
             }:
                 return self.shown[value]
+            case int() if name in EPOCHS and key in EPOCH_KEYS and value > 0:
+                return value - self.first_epoch
             case int() if name == "timestamp" and value > time.time() * 1000 - MARKER_MS_MAX:
                 return "<now>"  # a marker's: the broker wrote it
             case int() if name in {"log_append_time", "max_timestamp"} and value > 0:
@@ -186,9 +192,16 @@ class Side:
             fields["bytes"] = data[at + batches.HEADER_BYTES : at + header.size].hex()
         return fields
 
-    def until(self, key: int, version: int, fields: dict[str, Any], done: Any) -> Answer:
-        """Asks until the answer (as it came) is what is waited for, or for `READY_S_MAX`."""
-        deadline = time.monotonic() + READY_S_MAX
+    def until(
+        self,
+        key: int,
+        version: int,
+        fields: dict[str, Any],
+        done: Any,
+        s_max: float = READY_S_MAX,
+    ) -> Answer:
+        """Asks until the answer (as it came) is what is waited for, or for so many seconds."""
+        deadline = time.monotonic() + s_max
         while True:
             answer = self.ask("main", key, version, fields)
             with contextlib.suppress(IndexError, KeyError, TypeError):

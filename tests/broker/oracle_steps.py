@@ -8,6 +8,7 @@ they agree.
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import re
 import time
@@ -16,12 +17,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oracle import Answer, Ref, Side
+from oracle_compaction import CompactionSteps
+from oracle_consumer import ConsumerSteps
+from oracle_share import ShareSteps
 
 from penstock.wire import batches
 
 Step = tuple[str, Callable[[Side], Answer]]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+ONLY = re.compile(os.environ.get("PENSTOCK_ONLY", r"^Script\."))
+"""Which kinds of steps are drawn: `.` for all, or a class, or single methods."""
 ASSIGNMENT = bytes(8)
 SUBSCRIPTION = b"\0\0" + b"\0\0\0\1" + b"\0\4none" + b"\xff\xff\xff\xff"
 """A consumer's metadata: version 0, one topic, no user data."""
@@ -55,6 +61,9 @@ class Script:
         self.nobody = f"nobody-{self.seed}"
         self.base_ms = int(time.time() * 1000) - 1_000_000
         self.clock = 0
+        self.compaction = CompactionSteps(self)
+        self.consumers = ConsumerSteps(self)
+        self.shares = ShareSteps(self)
 
     # -- drawing -----------------------------------------------------------------------------------
 
@@ -63,6 +72,13 @@ class Script:
         yield self.create_topic(fair=True)
         yield self.create_topic(fair=True)
         yield self.init_producer()
+        kinds = [(weight, one) for weight, one in self.kinds() if ONLY.search(one.__qualname__)]
+        for _ in range(count):
+            (kind,) = self.chance.choices([one for _, one in kinds], [w for w, _ in kinds])
+            yield kind()
+
+    def kinds(self) -> list[tuple[int, Callable[[], Step]]]:
+        """All kinds of steps, with weights."""
         kinds: list[tuple[int, Callable[[], Step]]] = [
             (3, self.create_topic),
             (1, self.delete_topic),
@@ -88,7 +104,12 @@ class Script:
             (4, self.metadata),
             (3, self.garbage),
             (1, self.init_producer),
+            (1, self.compaction.draw),
         ]
+        if 68 in self.versions:
+            kinds.append((16, self.consumers.draw))
+        if 78 in self.versions:
+            kinds.append((12, self.shares.draw))
         if 24 in self.versions:
             kinds += [
                 (3, self.init_txn),
@@ -97,9 +118,7 @@ class Script:
                 (2, self.txn_misuse),
                 (3, self.describe_txn),
             ]
-        for _ in range(count):
-            (kind,) = self.chance.choices([one for _, one in kinds], [w for w, _ in kinds])
-            yield kind()
+        return kinds
 
     def version(self, key: int) -> int:
         """A version that both sides serve."""
@@ -753,6 +772,7 @@ def ready(side: Side) -> None:
         side.until(10, 3, fields, lambda found: found["error_code"] == 0)
     asked = {"group_id": "g", "topics": None}
     side.until(9, 7, asked, lambda found: found["error_code"] == 0)
+    side.ask("main", 42, 0, {"groups_names": [""]})  # of an earlier session
     if 24 in side.versions:
         fields = {"transactional_id": "ready", "transaction_timeout": 60_000}
         side.until(22, 4, fields, lambda found: found["error_code"] == 0)

@@ -353,6 +353,25 @@ def test_commits() -> None:
     assert fault("g", -1, "", a.owned) is None
 
 
+def test_leaving_is_one_epoch() -> None:
+    """Also when the one who leaves was the only one to read a topic."""
+    host = Host(t=2, u=2)
+    a, b = Member(host, "a", assignor="range"), Member(host, "b", names=("u",))
+    a.beat()
+    b.beat()
+    host.settle(a, b)
+    group = host.groups.get("g")
+    assert group is not None
+    before = group.epoch
+    assert host.groups.preferred_assignor(group) == "range"
+    host.beat("b", -1)
+    assert group.epoch == before + 1
+    host.settle(a)
+    assert (a.epoch, a.numbers) == (before + 1, [0, 1])
+    host.beat("a", -1)
+    assert host.groups.preferred_assignor(group) == "uniform"
+
+
 def test_restart() -> None:
     """After a restart everyone goes on with its epoch and partitions, also in the middle of a
     rebalance.

@@ -221,6 +221,24 @@ def test_fetch_sessions_are_not_kept(raw: Raw) -> None:
     assert raw.call(1, 11, max_bytes=1, session_id=0, session_epoch=0)["session_id"] == 0
 
 
+def test_format_is_looked_at_before_compression(raw: Raw, topic: str) -> None:
+    """An old format is the fault that is told, whatever its attributes would mean."""
+    batch = batches.build([(None, b"x")], timestamps_ms=[1000], codec="zstd")
+    for magic, code in ((2, ErrorCode.unsupported_compression_type), (1, ErrorCode.invalid_record)):
+        batch[16] = magic
+        part = {"index": 0, "records": bytes(batch)}
+        data = [{"name": topic, "partition_data": [part]}]
+        answer = raw.call(0, 3, acks=1, timeout=1000, topic_data=data)
+        assert answer["responses"][0]["partition_responses"][0]["error_code"] == code
+
+
+def test_operations_of_topics_are_told(raw: Raw, topic: str) -> None:
+    """Of those that aren't there, too."""
+    fields = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": True}
+    found = raw.call(3, 9, topics=[{"name": topic}, {"name": "missing"}], **fields)["topics"]
+    assert [one["topic_authorized_operations"] for one in found] == [3576, 3576]
+
+
 @pytest.mark.parametrize(
     ("count", "factor", "value", "code"),
     [

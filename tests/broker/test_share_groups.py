@@ -286,7 +286,30 @@ def test_offsets_are_described_moved_and_forgotten(worker: Worker) -> None:
     assert (found["start_offset"], found["lag"]) == (8, 2)
     answer = raw.call(92, 0, group_id=group, topics=[{"topic_name": topic}])
     assert answer["responses"][0]["error_code"] == 0
-    assert raw.call(90, 1, groups=[wanted])["groups"][0]["error_code"] != 0
+    found = raw.call(90, 1, groups=[wanted])["groups"][0]["topics"][0]["partitions"][0]
+    assert (found["start_offset"], found["lag"], found["error_code"]) == (-1, -1, 0)
+    everything = {"group_id": group, "topics": None}
+    answer = raw.call(90, 1, groups=[everything])["groups"][0]
+    assert answer["error_code"] == ErrorCode.group_id_not_found
+
+
+@pytest.mark.parametrize("epoch", [-1, 2])
+def test_unknown_groups_and_members_are_told_apart(worker: Worker, epoch: int) -> None:
+    """As in Kafka; an error says nothing else."""
+    worker.beat()
+    beat = {"member_id": "ghost", "member_epoch": epoch}
+    for group, code in (
+        (worker.group, ErrorCode.unknown_member_id),
+        ("no-group", ErrorCode.group_id_not_found),
+    ):
+        answer = worker.raw.call(HEARTBEAT, 1, group_id=group, **beat)
+        assert answer["error_code"] == code
+        assert (answer["member_id"], answer["heartbeat_interval"]) == (None, 0)
+    described = worker.raw.call(DESCRIBE, 1, group_ids=["no-group"])["groups"][0]
+    assert described["error_code"] == ErrorCode.group_id_not_found
+    assert described["group_state"] == ""
+    left = worker.beat(-1)
+    assert (left["error_code"], left["heartbeat_interval"]) == (0, 0)
 
 
 def test_group_settings(raw: Any, group: str) -> None:

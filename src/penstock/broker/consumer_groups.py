@@ -376,8 +376,7 @@ class ConsumerGroups:
         self._release(group, member, member.assigned)
         self._release(group, member, member.revoking)
         self._note(group, member)
-        group.catalog_version = None  # what is subscribed to has to be looked at again
-        group.epoch += 1
+        self._refresh(group, group.matches, is_changed=True)
 
     def tick(self, now_ms: int) -> None:
         """Time has passed: fences members that are silent, or don't give up what they must."""

@@ -35,6 +35,8 @@ NEWEST: Final = 13
 ZSTD_FROM: Final = 7
 """Clients of older versions may not know zstd (KIP-110)."""
 ZSTD: Final = 4
+MAGIC: Final = 2
+MAGIC_AT: Final = 16
 ATTRIBUTES_AT: Final = 22
 """Where a batch has its attributes' lower byte."""
 JOINS_FROM: Final = 12
@@ -365,7 +367,9 @@ def _has_transactional(request: Request) -> bool:
 
 
 def _is_zstd(records: memoryview) -> bool:
-    return len(records) > ATTRIBUTES_AT and records[ATTRIBUTES_AT] & 7 == ZSTD
+    if len(records) <= ATTRIBUTES_AT or records[MAGIC_AT] != MAGIC:
+        return False
+    return records[ATTRIBUTES_AT] & 7 == ZSTD
 
 
 def _transaction_fault(

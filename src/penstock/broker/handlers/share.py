@@ -55,7 +55,10 @@ async def share_group_heartbeat(call: Call, fields: Fields) -> Fields:
     """A member joins, lives or leaves; it learns its partitions."""
     shares = call.broker.share
     group_id, member_id = fields["group_id"], fields["member_id"]
-    fault = _group_fault(call, group_id, joins=fields["member_epoch"] == 0)
+    joins = fields["member_epoch"] == 0
+    fault = _group_fault(call, group_id, joins=joins)
+    if fault is None and group_id and member_id and not joins:
+        fault = _no_group(call, group_id)
     if fault is not None:
         return fault
     policy = shares.policy(group_id)
@@ -70,15 +73,16 @@ async def share_group_heartbeat(call: Call, fields: Fields) -> Fields:
         call.client_host,
     )
     answer = shares.groups.heartbeat(call.broker.now_ms(), policy.session_ms, beat)
+    if answer.code is not ErrorCode.none:
+        return {"error_code": answer.code, "error_message": answer.message}
     result: Fields = {
-        "error_code": answer.code,
-        "error_message": answer.message,
+        "error_code": ErrorCode.none,
         "member_id": member_id,
         "member_epoch": answer.epoch,
-        "heartbeat_interval": policy.heartbeat_ms,
+        "heartbeat_interval": policy.heartbeat_ms if answer.epoch >= 0 else 0,
     }
     try:
-        if answer.code is ErrorCode.none and answer.epoch < 0:
+        if answer.epoch < 0:
             shares.release(group_id, member_id, is_counted=False)
         if answer.assignment is not None:
             result["assignment"] = {"topic_partitions": _assigned(call, answer.assignment)}
@@ -89,6 +93,16 @@ async def share_group_heartbeat(call: Call, fields: Fields) -> Fields:
     except LimitError as error:
         return {"error_code": ErrorCode.group_max_size_reached, "error_message": str(error)}
     return result
+
+
+def _no_group(call: Call, group_id: str) -> Fields | None:
+    """An error where there is no group of that name."""
+    if call.broker.registry.kind(group_id) is not None:
+        return None
+    return {
+        "error_code": ErrorCode.group_id_not_found,
+        "error_message": f"expected a share group, found none named {group_id!r}",
+    }
 
 
 def _open(call: Call, group_id: str, assignment: Assignment) -> None:
@@ -125,7 +139,7 @@ def _describe(call: Call, group_id: str) -> Fields:
         if shares.has(group_id):
             return result | {"group_state": "Empty", "assignor_name": "simple"}
         return result | {
-            "group_state": "Dead",
+            "group_state": "",
             "error_code": ErrorCode.group_id_not_found,
             "error_message": f"expected a share group, found none named {group_id!r}",
         }
@@ -232,7 +246,7 @@ async def share_acknowledge(call: Call, fields: Fields) -> Fields:
         "acquisition_lock_timeout": call.broker.share.policy(session.group).rules.lock_ms,
         "responses": _by_topic(
             {
-                place: {"partition_index": place[1], "error_code": code, "current_leader": _LEADER}
+                place: {"partition_index": place[1], "error_code": code}
                 for place, code in codes.items()
             },
         ),
@@ -411,7 +425,7 @@ def describe_share_group_offsets(call: Call, fields: Fields) -> Fields:
 def _describe_offsets(call: Call, wanted: Fields) -> Fields:
     shares, group_id = call.broker.share, wanted["group_id"]
     result: Fields = {"group_id": group_id, "topics": []}
-    if not shares.has(group_id):
+    if wanted["topics"] is None and not shares.has(group_id):
         return result | {
             "error_code": ErrorCode.group_id_not_found,
             "error_message": f"expected a share group, found none named {group_id!r}",

@@ -128,7 +128,7 @@ def _with_operations(asked: Asked, fields: Fields, answer: Fields) -> Fields:
         if fields.get(flag):
             answer[key] = [
                 one
-                if one.get("error_code")
+                if not one[name] or (kind is ResourceType.GROUP and one.get("error_code"))
                 else one | {target: _operations(asked, kind, one[name])}
                 for one in answer[key]
             ]
