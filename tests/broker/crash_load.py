@@ -232,6 +232,39 @@ class Plain(Worker):
         return f"{len(self.acknowledged)} batches with acks={self.acks}"
 
 
+class Tiered(Plain):
+    """Likewise, in a topic of which the local disk keeps next to nothing; reads old offsets too."""
+
+    def __init__(self, connect: Connect, address: str, seed: int) -> None:
+        super().__init__(connect, address, seed, acks=-1)
+        self.topic = "tiered"
+        self.reread = 0
+
+    def step(self, raw: Any) -> None:
+        """One batch; now and then what was acknowledged long ago."""
+        super().step(raw)
+        if self.acknowledged and self.chance.random() < 0.1:
+            offset = self.chance.choice(list(self.acknowledged))
+            part = raw.fetch(self.topic, offset, max_wait=0, max_bytes=1)
+            assert part["error_code"] == 0, (part["error_code"], offset)
+            data = part["records"] or b""  # none, where bringing them took too long
+            for at, header in batches.iterate(data):
+                assert batches.checksum_matches(data, at, header)
+                assert header.base_offset == offset
+                self.reread += 1
+
+    def verify(self) -> str:
+        """Nothing acknowledged is missing or elsewhere, and most of it lies in the store."""
+        told = super().verify()
+        with self.connect(self.address) as raw:
+            part = {"partition_index": 0, "timestamp": -4, "current_leader_epoch": -1}
+            wanted = [{"name": self.topic, "partitions": [part]}]
+            answer = raw.call(2, 9, replica_id=-1, isolation_level=0, topics=wanted)
+        local = answer["topics"][0]["partitions"][0]["offset"]
+        assert local > max(self.acknowledged) // 2, local
+        return f"{told}, tiered up to {local}, {self.reread} read again"
+
+
 class Follower(Worker):
     """Reads what the others write: what was read once is read again, the same."""
 

@@ -23,6 +23,7 @@ from crash_load import (
     Idempotent,
     Keyed,
     Plain,
+    Tiered,
     Transactional,
     Worker,
     create,
@@ -47,7 +48,8 @@ START_S_TYPICAL = 0.4
 def crashing(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker that says on `broker.log` what it finds."""
     with (tmp_path / "broker.log").open("ab") as log:
-        options = ["--cleaner-interval-ms", "50"]
+        options = ["--cleaner-interval-ms", "50", "--tier-interval-ms", "20"]
+        options += ["--tier", (tmp_path / "store").as_uri()]
         broker = BrokerProcess(tmp_path / "data", stderr=log.fileno(), arguments=options)
         yield broker
         broker.kill()
@@ -59,6 +61,8 @@ def load(connect: Connect, address: str) -> list[Worker]:
         for topic in ("idempotent", "plain.-1", "plain.1"):
             assert create(raw, topic, segment_bytes=str(1 << 20)) == 0
         assert create(raw, "transactional", 2, segment_bytes=str(1 << 20)) == 0
+        tiered = {"remote_storage_enable": "true", "local_retention_bytes": "0"}
+        assert create(raw, "tiered", segment_bytes=str(4 << 10), retention_ms="-1", **tiered) == 0
         compacts = create(
             raw,
             "compacted",
@@ -72,6 +76,7 @@ def load(connect: Connect, address: str) -> list[Worker]:
         Plain(connect, address, 3, acks=-1),
         Plain(connect, address, 4, acks=1),
         Follower(connect, address, 5),
+        Tiered(connect, address, 10),
         Committer(connect, address, 6),
     ]
     if ADD_PARTITIONS in API_TABLE:

@@ -212,3 +212,11 @@ def test_the_command_explains_and_its_exit_code_tells(data):
     told = json.loads(out)
     assert (code, told["is_sound"]) == (1, False)
     assert told["findings"][0]["level"] == "damage"
+
+
+def test_a_damaged_list_of_remote_segments_is_told(data):
+    """Without it nobody knows what of the log lies in object storage."""
+    (data / "topics" / "t" / "0" / "tier").write_bytes(b"12345678 {}")
+    report = examine(data)
+    assert not report.is_sound
+    assert any("newest manifest in the object storage" in one.text for one in report.findings)

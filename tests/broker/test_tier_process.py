@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -160,6 +162,53 @@ def test_a_changed_object_is_never_served(
         assert read_all(raw, "t", 0, 40) == list(range(40))
 
 
+@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "missing"])
+def test_a_lost_manifest_is_told_and_restored_from_the_store(
+    damage: str, tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
+) -> None:
+    """Until the store gives its copy back, what is local is served and taken, old offsets get a
+    retriable error, and nothing is deleted anywhere.
+    """
+    with connect(tiered.address) as raw:
+        create(raw, "t", **SMALL)
+        fill(raw, "t", 40)
+        wait_until(lambda: offset_for(raw, "t", -4)[0] > 20)
+        local = offset_for(raw, "t", -4)[0]
+    tiered.kill()
+    before = segments_in(store)
+    store.rename(store.with_name("away"))
+    path = tiered.data / "topics" / "t" / "0" / "tier"
+    data = path.read_bytes()
+    match damage:
+        case "truncated":
+            path.write_bytes(data[: len(data) // 2])
+        case "empty":
+            path.write_bytes(b"")
+        case "flipped":
+            path.write_bytes(data[:-9] + bytes([data[-9] ^ 4]) + data[-8:])
+        case _:
+            path.unlink()
+    store.mkdir()
+    tiered.start()
+    with connect(tiered.address) as raw:
+        assert read_all(raw, "t", local, 40) == list(range(local, 40))
+        assert raw.fetch("t", 0)["error_code"] == STORAGE_ERROR
+        assert raw.fetch("t", local - 1)["error_code"] == STORAGE_ERROR
+        assert offset_for(raw, "t", -2)[0] == 0
+        fill(raw, "t", 30, first=40)
+        assert read_all(raw, "t", local, 70) == list(range(local, 70))
+        store.rmdir()
+        store.with_name("away").rename(store)
+        wait_until(lambda: raw.fetch("t", 0)["error_code"] == 0, 20)
+        assert read_all(raw, "t", 0, 70) == list(range(70))
+        assert before == segments_in(store)[: len(before)]
+        wait_until(lambda: offset_for(raw, "t", -4)[0] > 50, 20)
+    tiered.kill()
+    tiered.start()
+    with connect(tiered.address) as raw:
+        assert read_all(raw, "t", 0, 70) == list(range(70))
+
+
 def test_deleting_removes_what_is_in_the_store(
     tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
 ) -> None:
@@ -277,6 +326,63 @@ def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: Callable[[
     kept = (tmp_path / "data" / "cluster.json").read_text()
     assert "secret" not in kept
     assert json.loads(kept)["id"]
+
+
+def test_s3_goes_away_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: Callable[[str], Any]
+) -> None:
+    """Segments wait and stay local, old offsets get a retriable error soon, the failures are logged
+    and in the metrics; once the store is back everything is copied, and nothing is lost.
+    """
+    moto = pytest.importorskip("moto.server")
+    boto3 = pytest.importorskip("boto3")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1")
+    client.create_bucket(Bucket="history")
+    metrics = f"127.0.0.1:{_free_port()}"
+    arguments = ["--tier", "s3://history/p", "--tier-interval-ms", "50", "--metrics", metrics]
+
+    def metric(name: str) -> float:
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(float(one.split()[1]) for one in lines if one.startswith(f"{name} "))
+
+    with (tmp_path / "broker.log").open("ab") as log:
+        process = BrokerProcess(tmp_path / "data", arguments=arguments, stderr=log.fileno())
+        try:
+            with process as broker, connect(broker.address) as raw:
+                create(raw, "t", **SMALL)
+                fill(raw, "t", 30)
+                wait_until(lambda: offset_for(raw, "t", -4)[0] > 20, 30)
+                server.stop()
+                fill(raw, "t", 30, first=30)
+                local = offset_for(raw, "t", -4)[0]
+                wait_until(lambda: raw.fetch("t", 0)["error_code"] == STORAGE_ERROR, 15)
+                server._server.server_close()  # it was silent, now it refuses connections
+                wait_until(lambda: metric("penstock_tier_failures_total") > 0, 60)
+                wait_until(lambda: raw.fetch("t", 0)["error_code"] == STORAGE_ERROR, 15)
+                assert metric("penstock_tier_uncopied_bytes") > 0
+                assert offset_for(raw, "t", -4)[0] == local
+                assert read_all(raw, "t", local, 60) == list(range(local, 60))
+                server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+                server.start()
+                wait_until(lambda: offset_for(raw, "t", -4)[0] > 45, 90)
+                assert read_all(raw, "t", 0, 60, 30) == list(range(60))
+                wait_until(lambda: metric("penstock_tier_uncopied_bytes") == 0, 30)
+        finally:
+            server.stop()
+    assert "tiering failed, next attempt" in (tmp_path / "broker.log").read_text()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
 
 
 def test_kills_while_tiering_lose_and_double_nothing(

@@ -287,6 +287,30 @@ def test_a_short_read_is_an_error_and_not_data() -> None:
     asyncio.run(scenario())
 
 
+def test_a_damaged_segment_is_not_copied() -> None:
+    """What the local disk changed stays there, and is told; once it is right again it is copied."""
+
+    async def scenario() -> None:
+        world = World(4)
+        for n in range(30):
+            world.append(n)
+        log = world.hosted.log
+        info = log.closed_segments()[1]
+        file = world.files.open(info.path)
+        byte = bytes(file.read(info.size // 2, 1))
+        file.write(info.size // 2, bytes([byte[0] ^ 1]))
+        await world.work(0.0)
+        assert log.remote.end_offset == info.base_offset
+        assert log.segments[0].base_offset <= info.base_offset
+        assert f"{info.path} as it was written" in world.tiering.last_failure
+        file.write(info.size // 2, byte)
+        await world.settle()
+        assert log.remote.end_offset > info.base_offset
+        await world.tiering.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_removal_that_was_noted_for_a_topic_that_lives_on_is_dropped() -> None:
     """A crash between the note and the deletion leaves the topic and its objects."""
 

@@ -31,9 +31,11 @@ from crc32c import crc32c
 from penstock.broker.settings import log_config
 from penstock.broker.topics import name_fault
 from penstock.errors import SetupError
+from penstock.log.errors import StorageError
 from penstock.log.index import SparseIndex
 from penstock.log.journal import records_in
 from penstock.log.producers import Producers
+from penstock.log.tier import Manifest
 from penstock.log.verification import add_prefix
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES
@@ -336,6 +338,11 @@ class _PartitionExam:
         if start is not None and bases and bases[0] > start and "tier" not in names:
             text = f"expected records from offset {start} on, found none before {bases[0]}"
             self._add(Level.DAMAGE, f"{bases[0]:020d}.log", text)
+        try:
+            file = self._directory / "tier"
+            Manifest.restore(file.read_bytes() if file.exists() else None)
+        except StorageError as error:
+            self._add(Level.DAMAGE, "tier", f"{error}; a broker with the same --tier does so")
         for base in bases:
             name = f"{base:020d}"
             is_last = base == bases[-1]

@@ -191,6 +191,11 @@ def _tier(broker: Broker) -> Iterator[Metric]:
             value=tiering.uncopied_bytes(broker.topics),
         )
         yield GaugeMetricFamily(
+            "penstock_tier_lost_manifests",
+            "Partitions of which it isn't known what the store holds.",
+            value=sum(bool(one.log.tier_fault) for one in broker.topics.partitions()),
+        )
+        yield GaugeMetricFamily(
             "penstock_tier_cache_bytes",
             "Memory of what was read back, answers under way included.",
             value=cache.alive_bytes,

@@ -248,6 +248,8 @@ class Broker:
         for hosted in self.topics.partitions():
             for what in hosted.log.damage():
                 _log.error("%s: %s", hosted.log.directory, what)
+            if hosted.log.tier_fault:
+                _log.error("%s", hosted.log.tier_fault)
         _log.info(
             "opened %d topics, %d partitions in %.3f s",
             len(self.topics),

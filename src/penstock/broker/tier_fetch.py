@@ -2,8 +2,8 @@
 
 A fetch of old offsets waits in its own connection until their bytes are at hand, at most
 `WAIT_MS_MIN` or its own patience. What takes longer goes on meanwhile; the client gets an empty
-answer and finds it when it asks again. A store that is away gives KAFKA_STORAGE_ERROR, which
-clients retry.
+answer and finds it when it asks again. A store that is away, or silent for seconds, gives
+KAFKA_STORAGE_ERROR, which clients retry.
 """
 
 from __future__ import annotations
@@ -68,7 +68,11 @@ async def _load_one(tiering: Tiering, wanted: Wanted, bytes_max: int, wait_s: fl
         return await asyncio.wait_for(
             tiering.cache.loaded(lambda: log.read(wanted.offset, limit)), wait_s
         )
-    except (TimeoutError, OffsetRangeError):
+    except OffsetRangeError:
+        return None
+    except TimeoutError:
+        if tiering.cache.is_failing:
+            wanted.code = ErrorCode.kafka_storage_error
         return None
     except StorageError:
         wanted.code = ErrorCode.kafka_storage_error

@@ -48,6 +48,8 @@ ROUNDS_MAX: Final = 64
 """How often one question may find that another chunk is missing."""
 FAILED_PAUSE_S: Final = 0.5
 """After a failure the store is left alone for this long; questions wait, so clients don't spin."""
+SILENT_S_MAX: Final = 3.0
+"""How long the store may take before readers are told that it fails: they ask again anyway."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -139,6 +141,8 @@ class Cache:
         self._loading: dict[tuple[str, int], asyncio.Future[list[_Block]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed_at_s = float("-inf")
+        self._is_failing = False
+        self._silent_since_s: float | None = None  # when something was asked for and nothing came
 
     # -- what is at hand ---------------------------------------------------------------------------
 
@@ -202,6 +206,14 @@ class Cache:
                 return found, held
         raise StorageError("expected an answer from the tier, found that it needs ever more of it")
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the store failed when it was last asked, or has not answered for long."""
+        since_s = self._silent_since_s
+        if since_s is None:
+            return self._is_failing
+        return self._is_failing or asyncio.get_running_loop().time() - since_s > SILENT_S_MAX
+
     async def _load(self, remote: RemoteSegment, chunks: Sequence[int]) -> list[object]:
         pause_s = self._failed_at_s + FAILED_PAUSE_S - asyncio.get_running_loop().time()
         if pause_s > 0:
@@ -253,6 +265,8 @@ class Cache:
         keys = [(remote.name, one) for one in run]
         if keys[0] in self._loading:
             return self._loading[keys[0]]
+        if not self._loading:
+            self._silent_since_s = loop.time()
         for key in keys:
             self._loading[key] = done
         task = loop.create_task(self._fetch(remote, run, done))
@@ -281,9 +295,11 @@ class Cache:
                 )
                 blocks = self._keep(remote, run, data, size)
             self.bytes_read += len(data)
+            self._is_failing, self._silent_since_s = False, loop.time()
             done.set_result(blocks)
         except OSError as error:
             self._failed_at_s = loop.time()
+            self._is_failing = True
             self._fail(done, f"expected to read the tier, found: {error}")
         except StorageError as error:  # this object's fault, not the store's
             self._fail(done, str(error))
@@ -293,6 +309,8 @@ class Cache:
         finally:
             for one in run:
                 self._loading.pop((remote.name, one), None)
+            if not self._loading:
+                self._silent_since_s = None
 
     def _fail(self, done: asyncio.Future[list[_Block]], message: str) -> None:
         self.failures += 1

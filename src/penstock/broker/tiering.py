@@ -7,7 +7,8 @@
 Order is everything: objects, then the manifest on the local disk (which is the truth), then the
 copy of the manifest, then what is no longer needed. Each attempt to copy has a name of its own, so
 a late write of an earlier one harms nobody. What the manifest doesn't list is an orphan; orphans
-are looked for when a partition is first worked on, and after each failure.
+are looked for when a partition is first worked on, and after each failure. Where the local manifest
+is lost, nothing is an orphan: it is restored from its copy before anything else is done.
 
 A deleted topic's objects are removed from a note in `tier/removals/`, which is written before the
 topic goes and outlives a store that is away. See `penstock.log.tier` for the invariant.
@@ -16,6 +17,8 @@ topic goes and outlives a store that is away. See `penstock.log.tier` for the in
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import json
 import logging
 import secrets
@@ -32,8 +35,9 @@ from penstock.broker.tier_reader import Cache, RemoteTier
 from penstock.broker.topics import Hosted, Topic, Topics
 from penstock.log.errors import StorageError
 from penstock.log.files import LogFile, LogFiles
-from penstock.log.index import SparseIndex
+from penstock.log.index import Checkpoint, SparseIndex
 from penstock.log.tier import CHUNK_BYTES, Chunks, Manifest, RemoteSegment, SegmentInfo
+from penstock.log.verification import Verification
 
 __all__ = ["Tiering", "note_removal"]
 
@@ -153,7 +157,7 @@ class Tiering:
 
     def _is_due(self, hosted: Hosted, now_s: float) -> bool:
         log = hosted.log
-        is_tiered = log.config.remote_storage or bool(log.remote.segments)
+        is_tiered = log.config.remote_storage or bool(log.remote.segments or log.tier_fault)
         return is_tiered and self._state(hosted).retry_at_s <= now_s
 
     async def _guarded(self, work: Any, state: _State) -> bool:
@@ -183,6 +187,8 @@ class Tiering:
     async def _work_on(self, hosted: Hosted) -> None:
         """Everything that is due for a partition, in an order that is safe at any instant."""
         log, state = hosted.log, self._state(hosted)
+        if log.tier_fault:
+            await self._restore_manifest(hosted)
         if not state.is_swept:
             await self._sweep(hosted)
             state.is_swept = True
@@ -202,6 +208,36 @@ class Tiering:
                     break
                 state.stale_rounds = 0
         await self._drop_local(hosted)
+
+    async def _restore_manifest(self, hosted: Hosted) -> None:
+        """Takes the store's newest copy of a manifest that is lost on the local disk.
+
+        The copy may be one change behind: then a segment is copied again, or deleted again.
+        """
+        log, directory = hosted.log, self._directory(hosted)
+        found: list[Manifest] = []
+        for name in await self._in_store(self._objects.list, directory):
+            if name.removeprefix(f"{directory}/").startswith("manifest-"):
+                size = await self._in_store(self._objects.size, name)
+                data = await self._in_store(self._objects.get, name, 0, max(size, 0))
+                with contextlib.suppress(StorageError):
+                    found.append(Manifest.restore(data) or Manifest())
+        newest = max(found, key=lambda one: (one.end_offset, one.start_offset), default=Manifest())
+        first = log.segments[0].base_offset
+        if newest.end_offset < first:
+            raise StorageError(
+                f"{log.tier_fault}. Nothing is copied or deleted there until then; found none "
+                f"that goes up to offset {first} in {directory} of the store"
+            )
+        kept = dataclasses.replace(newest, local_start_offset=min(newest.local_start_offset, first))
+        await asyncio.get_running_loop().run_in_executor(
+            self._disk_pool, self._files.store, log.manifest_path, kept.dump()
+        )
+        fault = log.tier_fault
+        log.adopt(kept)
+        _log.error(
+            "restored a manifest from the store, offsets up to %d: %s", kept.end_offset, fault
+        )
 
     def _uncopied(self, hosted: Hosted) -> Iterator[SegmentInfo]:
         log = hosted.log
@@ -246,6 +282,7 @@ class Tiering:
                 "`penstock doctor` says what is wrong with it"
             )
         checksums: list[int] = []
+        self._verify(hosted, info, file, loaded)
         self._objects.put(name, self._pieces(hosted, info, file, checksums))
         index = Chunks.dump(stored, checksums[:-1])
         self._objects.put(name + ".index", [index])
@@ -264,6 +301,29 @@ class Tiering:
             crc32c(index),
             info.aborted,
         )
+
+    @staticmethod
+    def _verify(
+        hosted: Hosted, info: SegmentInfo, file: LogFile, loaded: tuple[Any, Checkpoint, Any]
+    ) -> None:
+        """Checks each batch: the store is to have what was written, not what a disk made of it."""
+        index, checkpoint, _ = loaded
+        verification = Verification(
+            index,
+            info.size,
+            info.next_offset,
+            checkpoint.prefix_sum,
+            has_gaps=info.base_offset < hosted.log.compactor.gaps_upto,
+        )
+        for position in list(index.positions):
+            verification.ensure(file, position)
+        if verification.damage:
+            bad = verification.damage[0]
+            raise StorageError(
+                f"expected {info.path} as it was written, found damage at bytes {bad.begin} to "
+                f"{bad.end} (offsets {bad.first_offset} to {bad.next_offset - 1}); it stays on the "
+                "local disk and isn't copied: restore the file, or delete the records up to there"
+            )
 
     def _pieces(
         self, hosted: Hosted, info: SegmentInfo, file: LogFile, checksums: list[int]

@@ -102,6 +102,7 @@ class Partition:
         self.appended_bytes = 0
         self._opened_ms = now_ms
         self.tier: Tier | None = None
+        self.tier_fault = ""  # why it isn't known what lies in the tier, if it isn't
         self._must_rebuild = False
         self._faults = 0
         self._files = files
@@ -118,7 +119,7 @@ class Partition:
         finish_swaps(self._files, self.directory)
         self.compactor = Compactor(self, self._files, self.directory)
         names = self._files.list(self.directory)
-        self.remote = Manifest.restore(self._files.load(self.manifest_path)) or Manifest()
+        self.remote = self._load_manifest(names)
         names = self._without_dropped(names)
         bases = sorted(int(name[:-4]) for name in names if name.endswith(".log"))
         stored_start = self._load_start()
@@ -127,7 +128,8 @@ class Partition:
         self.producers, self._replay_from = restored or (Producers(), 0)
         self.segments: list[Segment] = []
         tiered_upto = self.remote.end_offset
-        if bases and stored_start is not None and bases[0] > max(stored_start, tiered_upto):
+        is_gap = stored_start is not None and not self.tier_fault
+        if bases and is_gap and bases[0] > max(self.start_offset, tiered_upto):
             self._set_aside_from(bases[0])
             bases = []
         bases = bases or [max(self.start_offset, tiered_upto)]
@@ -148,7 +150,8 @@ class Partition:
             self._rebuild()
         self._snapshot_offset = self._replay_from
         first = self.remote.start_offset if self.remote.segments else self.segments[0].base_offset
-        self.start_offset = max(self.start_offset, first)
+        if not self.tier_fault:
+            self.start_offset = max(self.start_offset, first)
         self._distrust()
         if max(self.start_offset, tiered_upto) > self.end_offset:
             self._start_again(max(self.start_offset, tiered_upto), now_ms)
@@ -177,6 +180,34 @@ class Partition:
     def _is_vouched_for(self, base: int) -> bool:
         path = f"{self.directory}/{segment_name(base)}.index"
         return SparseIndex.load(self._files.load(path)) is not None
+
+    def _load_manifest(self, names: list[str]) -> Manifest:
+        """What lies in the tier. Where that is lost, what is local is kept and served; offsets
+        below are refused rather than taken for deleted, until `adopt` is told what there is.
+        """
+        bases = [int(name[:-4]) for name in names if name.endswith(".log")]
+        try:
+            found = Manifest.restore(self._files.load(self.manifest_path))
+        except StorageError as error:
+            if not bases:  # nothing says at which offset to go on
+                raise
+            self.tier_fault = f"{self.manifest_path}: {error}"
+            return Manifest()
+        begins_late = bool(bases) and min(bases) > (self._load_start() or 0)
+        if found is None and begins_late and self.config.remote_storage:
+            self.tier_fault = (
+                f"expected a manifest of remote segments in {self.manifest_path}, for the local "
+                f"log begins at offset {min(bases)}; found none. Restore the file from the newest "
+                "manifest in the object storage"
+            )
+        return found or Manifest()
+
+    def adopt(self, manifest: Manifest) -> None:
+        """Takes a manifest in place of one that was lost; it must be on the disk already."""
+        assert self.tier_fault
+        assert manifest.end_offset >= self.segments[0].base_offset
+        self.remote, self.tier_fault = manifest, ""
+        self.start_offset = max(self.start_offset, manifest.start_offset)
 
     def _without_dropped(self, names: list[str]) -> list[str]:
         """Removes what `drop_local` was about to remove: the tier has it."""
@@ -572,11 +603,16 @@ class Partition:
 
     def _segment_of(self, offset: int) -> Segment:
         if offset < self.segments[0].base_offset:
+            self._require_manifest()
             remote = self.remote.segment_of(offset)
             if remote is not None:
                 return self._open_remote(remote)
         found = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
         return self.segments[max(found - 1, 0)]
+
+    def _require_manifest(self) -> None:
+        if self.tier_fault:
+            raise StorageError(self.tier_fault)
 
     def _open_remote(self, remote: RemoteSegment) -> Segment:
         if self.tier is None:
@@ -644,6 +680,7 @@ class Partition:
         Raises:
             NotLoadedError: the answer lies in the tier, and isn't at hand.
         """
+        self._require_manifest()
         for remote in self._tiered():
             if remote.max_timestamp < timestamp_ms or remote.next_offset <= self.start_offset:
                 continue
@@ -830,6 +867,7 @@ class Partition:
             assert first <= max(self.remote.end_offset, self.start_offset)
             assert self.remote.end_offset <= self.active.base_offset
             first = min(first, self.remote.start_offset)
+        first = min(first, self.start_offset) if self.tier_fault else first
         assert first <= self.start_offset <= self.last_stable_offset <= self.end_offset
         assert self.durable_offset <= self.end_offset
         self.producers.check_invariants(self.end_offset)
