@@ -26,8 +26,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from crc32c import crc32c
-
 from penstock.broker.settings import log_config
 from penstock.broker.topics import name_fault
 from penstock.errors import SetupError
@@ -39,6 +37,7 @@ from penstock.log.tier import Manifest
 from penstock.log.verification import add_prefix
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES
+from penstock.wire.checksum import crc32c
 
 __all__ = ["Finding", "Level", "Report", "TopicSummary", "examine", "repair"]
 

@@ -22,8 +22,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from crc32c import crc32c
-
 from penstock.broker.objects import Objects
 from penstock.log.errors import StorageError
 from penstock.log.files import LogFile
@@ -31,6 +29,7 @@ from penstock.log.memory import MemoryFiles
 from penstock.log.segment import Segment
 from penstock.log.tier import CHUNK_BYTES, Chunks, NotLoadedError, RemoteSegment
 from penstock.wire.batches import Buffer
+from penstock.wire.checksum import crc32c
 
 __all__ = ["Cache", "RemoteTier"]
 

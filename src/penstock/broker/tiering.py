@@ -28,8 +28,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from crc32c import crc32c
-
 from penstock.broker.objects import Objects
 from penstock.broker.tier_reader import Cache, RemoteTier
 from penstock.broker.topics import Hosted, Topic, Topics
@@ -38,6 +36,7 @@ from penstock.log.files import LogFile, LogFiles
 from penstock.log.index import Checkpoint, SparseIndex
 from penstock.log.tier import CHUNK_BYTES, Chunks, Manifest, RemoteSegment, SegmentInfo
 from penstock.log.verification import Verification
+from penstock.wire.checksum import crc32c
 
 __all__ = ["Tiering", "note_removal"]
 

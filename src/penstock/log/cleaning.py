@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from crc32c import crc32c
 
 from penstock.errors import CorruptError, LimitError
 from penstock.log import compaction_kernels as loops
@@ -34,6 +33,7 @@ from penstock.log.segment import Segment
 from penstock.log.verification import add_prefix
 from penstock.wire import batches, columns, kernels
 from penstock.wire.batches import HEADER_BYTES, Header
+from penstock.wire.checksum import crc32c
 from penstock.wire.compression import compress, decompress
 
 __all__ = ["Cleaner", "Pace", "Source"]

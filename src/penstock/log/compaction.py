@@ -33,12 +33,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from crc32c import crc32c
-
 from penstock.errors import CorruptError
 from penstock.log.errors import StorageError
 from penstock.log.files import LogFiles
 from penstock.log.segment import Segment, segment_name
+from penstock.wire.checksum import crc32c
 
 if TYPE_CHECKING:
     from penstock.log.cleaning import Cleaner, Pace, Source

@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from crc32c import crc32c
-
 from penstock.errors import SetupError
+from penstock.wire.checksum import crc32c
 
 __all__ = ["dump", "load"]
 

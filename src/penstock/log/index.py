@@ -28,10 +28,9 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Final
 
-from crc32c import crc32c
-
 from penstock.log.markers import ENTRY_BYTES as ABORTED_BYTES
 from penstock.log.markers import AbortedIndex
+from penstock.wire.checksum import crc32c
 
 __all__ = ["INTERVAL_BYTES", "NO_TIME", "Checkpoint", "SparseIndex"]
 

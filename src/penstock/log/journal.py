@@ -15,10 +15,9 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from crc32c import crc32c
-
 from penstock.log.errors import StorageError
 from penstock.log.files import LogFile, LogFiles, is_want_of_room
+from penstock.wire.checksum import crc32c
 
 __all__ = ["Journal", "records_in"]
 

@@ -27,8 +27,6 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from penstock.log.compaction import Compactor, finish_swaps
 from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.files import LogFile, LogFiles, is_want_of_room
@@ -40,6 +38,7 @@ from penstock.log.tier import Manifest, RemoteSegment, SegmentInfo, Tier
 from penstock.log.validation import LogConfig, validate
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
+from penstock.wire.checksum import crc32c
 
 __all__ = ["LEADER_EPOCH", "Appended", "Partition", "SyncTask"]
 

@@ -15,10 +15,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from penstock.log.errors import AppendError, Refusal
 from penstock.wire.batches import Header
+from penstock.wire.checksum import crc32c
 
 __all__ = ["ProducerState", "Producers", "Stored"]
 

@@ -28,10 +28,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from crc32c import crc32c
-
 from penstock.log.errors import StorageError
 from penstock.log.index import Checkpoint, SparseIndex
+from penstock.wire.checksum import crc32c
 
 if TYPE_CHECKING:
     from penstock.log.segment import Segment

@@ -14,12 +14,11 @@ import struct
 from bisect import bisect_right, insort
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from penstock.log.files import LogFile
 from penstock.log.index import SparseIndex
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, Buffer, Header
+from penstock.wire.checksum import crc32c
 
 __all__ = ["LEADER_EPOCH", "Damage", "Verification", "add_prefix"]
 

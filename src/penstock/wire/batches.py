@@ -28,9 +28,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from penstock.errors import CorruptError
+from penstock.wire.checksum import crc32c
 
 __all__ = [
     "HEADER_BYTES",

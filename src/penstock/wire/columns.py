@@ -17,10 +17,10 @@ from typing import Any, Final, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from crc32c import crc32c
 
 from penstock.errors import CorruptError, LimitError, UserError
 from penstock.wire import kernels
+from penstock.wire.checksum import crc32c
 from penstock.wire.compression import (
     DECOMPRESSED_BYTES_MAX,
     codec_number,

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from crc32c import crc32c
-
 from penstock.broker.share.model import Acquired, Span
 from penstock.broker.share.shares import Held, Shares
 from penstock.errors import CorruptError, LimitError
@@ -19,6 +17,7 @@ from penstock.log.partition import Partition
 from penstock.log.tier import NotLoadedError
 from penstock.wire import batches
 from penstock.wire.batches import Buffer, Header
+from penstock.wire.checksum import crc32c
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["Portion", "Wanted", "has_more", "portion"]
