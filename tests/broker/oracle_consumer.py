@@ -27,6 +27,7 @@ class Member:
     group: str
     topics: list[str]
     instance: str | None = None
+    assignor: str | None = None
 
 
 class ConsumerSteps:
@@ -75,15 +76,15 @@ class ConsumerSteps:
         member_id = str(uuid.UUID(int=self.chance.getrandbits(128), version=4))
         if back is not None:
             self.away.remove(back)
-            member = Member(member_id, group, back.topics, back.instance)
+            member = Member(member_id, group, back.topics, back.instance, back.assignor)
         else:
             instance = self.chance.choice([None, None, f"i{next(self.script.names)}"])
-            member = Member(member_id, group, self.subscription(), instance)
+            # one assignor per group: of two with as many votes, each broker has its own favourite
+            assignor = self.chance.choice([None, "range" if group.endswith("1") else "uniform"])
+            member = Member(member_id, group, self.subscription(), instance, assignor)
         members.append(member)
         known = list(members)
-        # one assignor per group: of two with as many votes, each broker has its own favourite
-        assignor = "range" if group.endswith("1") else "uniform"
-        fields = self.hello(member, self.chance.choice([None, assignor]))
+        fields = self.hello(member)
         version = self.script.version(HEARTBEAT)
 
         def step(side: Side) -> Answer:
@@ -92,14 +93,14 @@ class ConsumerSteps:
         what = f"{group}: {member.id} ({member.instance}) of {len(known)}"
         return f"{HEARTBEAT} v{version} joins {what} {member.topics}", step
 
-    def hello(self, member: Member, assignor: str | None = None) -> dict[str, Any]:
+    def hello(self, member: Member) -> dict[str, Any]:
         """A member's first request."""
         return {
             **quiet(member),
             "member_epoch": 0,
             "rebalance_timeout": REBALANCE_MS,
             "subscribed_topic_names": member.topics,
-            "server_assignor": assignor,
+            "server_assignor": member.assignor,
             "topic_partitions": [],
         }
 
@@ -166,7 +167,6 @@ class ConsumerSteps:
             {**hello, "group_id": self.script.nobody, "rebalance_timeout": -1},
             {**hello, "group_id": self.script.nobody, "topic_partitions": None},
             {**hello, "group_id": self.script.nobody, "subscribed_topic_names": None},
-            {**hello, "group_id": self.script.nobody, "subscribed_topic_names": []},
             {**hello, "group_id": self.script.nobody, "server_assignor": "mine"},
             {**hello, "group_id": self.script.nobody, "instance_id": ""},
             {**hello, "group_id": self.script.nobody, "rack_id": ""},
@@ -299,12 +299,14 @@ def settled(side: Side, members: list[Member]) -> Answer:
             codes.append(answer["error_code"])
         if state() == before:
             break
+    counts = [sum(len(one["partitions"]) for one in parts or ()) for _, parts in state()]
     return side.common(
         {
+            "assigned": sum(counts),
             "members": [
                 {"id": one.id, "member_epoch": epoch, "topic_partitions": parts, "error_code": code}
                 for one, (epoch, parts), code in zip(members, state(), codes, strict=True)
-            ]
+            ],
         },
         HEARTBEAT,
     )

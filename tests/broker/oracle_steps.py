@@ -27,7 +27,7 @@ Step = tuple[str, Callable[[Side], Answer]]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ONLY = re.compile(os.environ.get("PENSTOCK_ONLY", r"^Script\."))
-"""Which kinds of steps are drawn: `.` for all, or a class, or single methods."""
+"""Which kinds of steps are drawn: a class, or single methods; all by default."""
 ASSIGNMENT = bytes(8)
 SUBSCRIPTION = b"\0\0" + b"\0\0\0\1" + b"\0\4none" + b"\xff\xff\xff\xff"
 """A consumer's metadata: version 0, one topic, no user data."""

@@ -59,6 +59,11 @@ EXPLAINED: tuple[tuple[str, str, str], ...] = (
     (r"^create .*True}$", r"topic_id$", "nothing is made, so there is no id; Kafka makes one up"),
     (r"^65 ", r"topics$", "Kafka names the partition of its own topic that holds offsets"),
     (
+        r"^(68|69) .*\bc[\d-]+-0\b",
+        r"topic_partitions|assignment$",
+        "of the uniform assignor: Kafka shares out by the order of its hash tables",
+    ),
+    (
         r"^(76|77) ",
         r"epochs?(\[\d\])?$",
         "a share group counts from 1, anew once it was empty; Kafka counts made partitions, too",

@@ -35,8 +35,8 @@ class Wish:
     Attributes:
         topics: ids of topics that it subscribes to.
         owned: partitions that it was given last.
-        order: what members are sorted by: the instance id where it has one, so that a static member
-            that comes back under another member id gets what it had.
+        order: what members are sorted by: static ones first, by their instance id, so that one that
+            comes back under another member id gets what it had.
     """
 
     topics: frozenset[UUID]

@@ -259,7 +259,7 @@ class ConsumerGroups:
                     if name in group.topics
                 ),
                 member.target,
-                member.instance_id or member.id,
+                _order(member),
             )
             for member in group.members.values()
         }
@@ -376,7 +376,7 @@ class ConsumerGroups:
         self._release(group, member, member.assigned)
         self._release(group, member, member.revoking)
         self._note(group, member)
-        self._refresh(group, group.matches, is_changed=True)
+        self._refresh(group, self._resolve(group, None), is_changed=True)
 
     def tick(self, now_ms: int) -> None:
         """Time has passed: fences members that are silent, or don't give up what they must."""
@@ -526,6 +526,11 @@ def _check_member(group: ConsumerGroup, member: ConsumerMember) -> None:
     assert group.ends_ms <= member.ends_ms
     if member.state is ConsumerMemberState.STABLE and member.epoch == group.target_epoch:
         assert member.assigned.keys() == member.target
+
+
+def _order(member: ConsumerMember) -> str:
+    """Static members come first, by their instance ids, as in Kafka."""
+    return f"0{member.instance_id}" if member.instance_id is not None else f"1{member.id}"
 
 
 def _update(member: ConsumerMember, beat: Beat) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.broker.group_registry import SHARE
 from penstock.broker.handlers.base import Api, Call, Fields
-from penstock.broker.handlers.cluster import NODE_ID, OPERATIONS_OMITTED
+from penstock.broker.handlers.cluster import OPERATIONS_OMITTED
 from penstock.broker.share.coordinator import Assignment, Beat, ShareMember, member_fields
 from penstock.broker.share.model import Ack, AckType
 from penstock.broker.share.serving import Portion, Wanted, portion
@@ -32,7 +32,6 @@ WAIT_MS_MAX: Final = 60_000
 """Longest wait for records."""
 STRICT: Final = 1
 """KIP-1206's acquire mode in which the number of records is a limit."""
-_LEADER: Final = {"leader_id": NODE_ID, "leader_epoch": LEADER_EPOCH}
 _Place = tuple[bytes, int]
 
 
@@ -302,7 +301,6 @@ def _part(place: _Place, found: Portion | None, ack_code: ErrorCode) -> Fields:
         "partition_index": place[1],
         "error_code": found.code,
         "acknowledge_error_code": ack_code,
-        "current_leader": _LEADER,
         "records": found.records,
         "acquired_records": [
             {"first_offset": one.first, "last_offset": one.last, "delivery_count": one.deliveries}

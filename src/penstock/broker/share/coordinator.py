@@ -156,6 +156,8 @@ class ShareGroups:
     def _join(self, now_ms: int, session_ms: int, group: ShareGroup | None, beat: Beat) -> Answer:
         if not beat.topics:
             return Answer(ErrorCode.invalid_request, message="expected topics, found none")
+        if beat.rack == "":
+            return Answer(ErrorCode.invalid_request, message="expected a rack, found an empty name")
         if group is None:
             if len(self._groups) >= GROUPS_MAX:
                 return Answer(ErrorCode.coordinator_not_available)
