@@ -34,6 +34,10 @@ def environment(job: dict[str, Any]) -> Any:
         "rest.bind-port": "0",
         "restart-strategy.type": "none",
     }
+    if restarts := job.get("restarts"):
+        settings["restart-strategy.type"] = "fixed-delay"
+        settings["restart-strategy.fixed-delay.attempts"] = str(restarts)
+        settings["restart-strategy.fixed-delay.delay"] = "500ms"
     if folder := job.get("checkpoints"):
         settings |= {
             "execution.checkpointing.interval": f"{job['interval_ms']}ms",

@@ -23,9 +23,7 @@ from peers import cache
 TOOL_S_MAX = 90
 GROUP, TOPIC, TRANSACTIONAL, COMPACTED = "tools-group", "tools", "tools-txn", "tools-compact"
 
-KNOWN: dict[str, str] = {
-    "^consumer-groups delete$": "the group is gone already: with its last offset, not some time later",
-}
+KNOWN: dict[str, str] = {}
 """Failures that stay, and why."""
 
 
