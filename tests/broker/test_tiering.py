@@ -151,6 +151,28 @@ class World:
         self.files.crash(self.chance)
         self.open()
 
+    async def lose_manifest(self) -> None:
+        """A crash, after which the local list of remote segments is garbage, or gone."""
+        await self.tiering.close()
+        self.files.crash(self.chance)
+        path = "topics/t/0/tier"
+        whole = self.files.load(path)
+        if whole is not None and self.chance.random() < 0.3:
+            self.files.delete(path)
+        elif whole is not None:
+            MemoryFiles.store(self.files, path, whole[: self.chance.randrange(len(whole))])
+        self.open()
+        log = self.hosted.log
+        log.check()
+        local = max(log.segments[0].base_offset, self.plain.start_offset)
+        assert bytes(log.read(local, 300)) == bytes(self.plain.read(local, 300))
+        if log.tier_fault and log.start_offset < log.segments[0].base_offset:
+            with pytest.raises(StorageError, match="newest manifest"):
+                log.read(log.start_offset, 300)
+        await self.work(self.chance.choice([0.0, 0.3]))
+        await self.work(0.0)
+        assert not self.hosted.log.tier_fault
+
     async def work(self, rate: float) -> None:
         """A round of tiering, with failures."""
         self.chaos.rate = rate
@@ -246,6 +268,9 @@ async def _run(seed: int) -> None:
                     world.delete_records()
                 case "crash" if world.chance.random() < 0.5:
                     await world.crash()
+                case "crash" if world.chance.random() < 0.4:
+                    await world.lose_manifest()
+                    await world.compare()
                 case _:
                     pass
         await world.settle()

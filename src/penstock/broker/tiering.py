@@ -223,7 +223,7 @@ class Tiering:
                     found.append(Manifest.restore(data) or Manifest())
         newest = max(found, key=lambda one: (one.end_offset, one.start_offset), default=Manifest())
         first = log.segments[0].base_offset
-        if newest.end_offset < first:
+        if max(newest.end_offset, log.start_offset) < first:
             raise StorageError(
                 f"{log.tier_fault}. Nothing is copied or deleted there until then; found none "
                 f"that goes up to offset {first} in {directory} of the store"

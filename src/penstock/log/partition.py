@@ -204,7 +204,7 @@ class Partition:
     def adopt(self, manifest: Manifest) -> None:
         """Takes a manifest in place of one that was lost; it must be on the disk already."""
         assert self.tier_fault
-        assert manifest.end_offset >= self.segments[0].base_offset
+        assert max(manifest.end_offset, self.start_offset) >= self.segments[0].base_offset
         self.remote, self.tier_fault = manifest, ""
         self.start_offset = max(self.start_offset, manifest.start_offset)
 
