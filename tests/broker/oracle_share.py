@@ -148,7 +148,7 @@ class ShareSteps:
         """What a confused member might send."""
         member = self.chance.choice(group.members or ["ghost"])
         own, ghost = quiet(group, member), quiet(group, "ghost")
-        hello = {**ghost, "member_epoch": 0, "group_id": self.script.nobody}
+        hello = {**ghost, "member_epoch": 0, "group_id": self.script.stray}
         wrong: list[dict[str, Any]] = [
             {**own, "member_epoch": 1000},
             {**own, "member_epoch": -2},
@@ -228,10 +228,10 @@ class ShareSteps:
 
     def alter(self, group: ShareGroup) -> Step:
         """A group is put elsewhere, if it has no members."""
-        name = self.chance.choice([group.id] * 4 + [self.script.nobody])
+        name = self.chance.choice([group.id] * 4 + [self.script.stray])
         topic = self.chance.choice([group.topic] * 4 + ["missing"])
         parts = [{"partition_index": self.chance.choice([0, 0, 0, 7]), "start_offset": 2}]
-        if name == self.script.nobody:
+        if name == self.script.stray:  # Kafka refuses the topic, and yet makes the group
             topic = "missing"
         fields = {"group_id": name, "topics": [{"topic_name": topic, "partitions": parts}]}
         return self.script.one_call(ALTER_OFFSETS, fields)
@@ -344,8 +344,16 @@ class Worker:
         told.append({"end": self.acknowledge(pending if ends_early else [])})
         self.side.hang_up(self.line)
         # how many requests it takes is up to the broker
-        told = sorted({repr(one): one for one in told}.values(), key=repr)
-        return {"told": told, "seen": seen, "records": sorted(records.items())}
+        return {"told": by_kind(told), "seen": seen, "records": sorted(records.items())}
+
+
+def by_kind(told: list[Any]) -> dict[str, list[Any]]:
+    """The different answers to each kind of request."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in told:
+        ((kind, answer),) = one.items() if isinstance(one, dict) and len(one) == 1 else (("", one),)
+        found.setdefault(kind or "acknowledged", {})[repr(answer)] = answer
+    return {kind: [some[one] for one in sorted(some)] for kind, some in found.items()}
 
 
 def note(records: dict[int, Any], data: bytes, acquired: list[Any]) -> None:

@@ -32,6 +32,8 @@ ASSIGNMENT = bytes(8)
 SUBSCRIPTION = b"\0\0" + b"\0\0\0\1" + b"\0\4none" + b"\xff\xff\xff\xff"
 """A consumer's metadata: version 0, one topic, no user data."""
 SESSION_MS = 300_000
+SETTLE_S = 0.1
+"""Kafka's coordinators learn of a topic later than those who ask for metadata."""
 
 
 @dataclass
@@ -59,6 +61,7 @@ class Script:
         self.sequences: dict[str, dict[tuple[str, int], int]] = {}
         self.names = itertools.count()
         self.nobody = f"nobody-{self.seed}"
+        self.stray = "stray" + self.seed.replace("-", "")  # what is refused may yet make a group
         self.base_ms = int(time.time() * 1000) - 1_000_000
         self.clock = 0
         self.compaction = CompactionSteps(self)
@@ -197,6 +200,7 @@ class Script:
             answer = side.call(20, version, fields)
             asked = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
             side.until(3, 8, asked, lambda found: found["topics"][0]["error_code"] == 3)
+            time.sleep(SETTLE_S)
             return answer
 
         return f"delete v{version} {shorten(fields)}", step
@@ -790,6 +794,7 @@ def know(side: Side, name: str, count: int | None = None) -> int:
 
     (topic,) = side.until(3, 10, fields, done)["topics"]
     side.learn(f"topic {name}", topic["topic_id"])
+    time.sleep(SETTLE_S)
     return len(topic["partitions"])
 
 

@@ -281,10 +281,6 @@ def test_faults_are_named_as_in_kafka(raw: Raw, topic: str, group: str) -> None:
     forgotten = [{"name": topic, "partitions": [{"partition_index": 0}]}]
     assert raw.call(FORGET, 0, group_id=group, topics=forgotten)["error_code"] == 0
     assert listed(raw, group)  # a group outlives its offsets for a while
-    fields = {"partition_index": 0, "committed_offset": 1, "committed_metadata": "x" * 5000}
-    attempt = {"topics": [{"name": topic, "partitions": [fields]}], "group_id": f"{group}-new"}
-    raw.call(COMMIT, 8, generation_id_or_member_epoch=-1, member_id="", **attempt)
-    assert listed(raw, f"{group}-new")
     joining = {"group_id": "none", "session_timeout": 10_000, "protocol_type": "consumer"}
     answer = raw.call(JOIN, 3, member_id="unknown", protocols=[], **joining)
     assert answer["error_code"] == ErrorCode.inconsistent_group_protocol

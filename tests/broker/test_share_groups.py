@@ -308,6 +308,8 @@ def test_unknown_groups_and_members_are_told_apart(worker: Worker, epoch: int) -
     described = worker.raw.call(DESCRIBE, 1, group_ids=["no-group"])["groups"][0]
     assert described["error_code"] == ErrorCode.group_id_not_found
     assert described["group_state"] == ""
+    described = worker.raw.call(DESCRIBE, 1, group_ids=[""])["groups"][0]
+    assert described["error_code"] == ErrorCode.invalid_group_id
     rack = {"member_epoch": 0, "rack_id": "", "subscribed_topic_names": [worker.topic]}
     answer = worker.raw.call(HEARTBEAT, 1, group_id=worker.group, member_id="ghost", **rack)
     assert answer["error_code"] == ErrorCode.invalid_request

@@ -196,10 +196,6 @@ class GroupOffsets:
         """Groups that have committed offsets, or did a while ago."""
         return self._groups.keys()
 
-    def note(self, group: str) -> None:
-        """A group is there, though it has no offsets yet."""
-        self._groups.setdefault(group, {})
-
     def drop(self, group: str) -> None:
         """Forgets that a group was there, unless it has offsets, or a transaction has for it."""
         if not self._groups.get(group) and group not in self._staged_of:

@@ -65,7 +65,7 @@ def _describe(call: Call, group_id: str) -> Fields:
     result: Fields = {"group_id": group_id, "authorized_operations": OPERATIONS_OMITTED}
     if group is None:
         return result | {
-            "error_code": ErrorCode.group_id_not_found,
+            "error_code": ErrorCode.group_id_not_found if group_id else ErrorCode.invalid_group_id,
             "error_message": f"expected a consumer group, found {group_id!r}",
             "group_state": "",
         }

@@ -42,7 +42,6 @@ async def offset_commit(call: Call, fields: Fields) -> Fields:
                 code = ErrorCode.unknown_topic_or_partition
             elif not code and len(metadata) > METADATA_CHARACTERS_MAX:
                 code = ErrorCode.offset_metadata_too_large
-                broker.group_offsets.note(group_id)  # an attempt makes the group, as in Kafka
             if not code and topic is not None:
                 epoch = one.get("committed_leader_epoch", -1)
                 accepted[topic.name, index] = Committed(

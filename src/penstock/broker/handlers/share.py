@@ -134,6 +134,8 @@ def _describe(call: Call, group_id: str) -> Fields:
     shares = call.broker.share
     result: Fields = {"group_id": group_id, "authorized_operations": OPERATIONS_OMITTED}
     group = shares.groups.get(group_id)
+    if not group_id:
+        return result | {"error_code": ErrorCode.invalid_group_id, "group_state": ""}
     if group is None:
         if shares.has(group_id):
             return result | {"group_state": "Empty", "assignor_name": "simple"}
