@@ -396,3 +396,20 @@ def test_conversions_happen() -> None:
         world.world.run(world.check)
         seen |= world.seen
     assert seen == {"classic", "consumer", "mixed"}
+
+
+def test_shortest_session_is_one_for_all_groups() -> None:
+    """A classic member of a group of KIP-848 may have as short a session as in a group of its own."""
+    topics = Topics()
+    classic = Groups(lambda name: name, session_ms_min=1_000)
+    modern = ConsumerGroups(topics, lambda: "made", matching)
+    mixed = MixedGroups(classic, modern, topics, lambda _: None, lambda name: f"{name}-1")
+    answer, _ = mixed.beat(
+        0, Beat("g", "m", 0, rebalance_ms=REBALANCE_MS, names=WANTED, owned=frozenset())
+    )
+    assert answer["error_code"] == 0
+    for session_ms, code in ((999, ErrorCode.invalid_session_timeout), (1_000, ErrorCode.none)):
+        protocols = (("range", subscription(frozenset())),)
+        join = Join("g", "", None, "c", "h", session_ms, REBALANCE_MS, "consumer", protocols)
+        (reply,) = mixed.join(0, session_ms, join)
+        assert reply.fields["error_code"] == code
