@@ -149,6 +149,18 @@ def committed(raw: Any) -> int:
     return int(answer["topics"][0]["partitions"][0]["committed_offset"])
 
 
+def test_a_lost_journal_is_told(truth: Truth, tmp_path: Path) -> None:
+    """Committed offsets that are gone as a whole are not taken for a beginning."""
+    data, said = tmp_path / "data", tmp_path / "broker.log"
+    shutil.copytree(truth.directory, data)
+    (data / "groups" / "offsets.journal").unlink()
+    with said.open("wb") as log:
+        broker = BrokerProcess(data, stderr=log.fileno())
+        broker.start()
+        broker.kill()
+    assert "the offsets that groups have committed are lost" in said.read_text()
+
+
 @pytest.mark.timeout(60 + 5 * DAMAGES)
 @pytest.mark.parametrize("round_number", range(DAMAGES))
 def test_damage_is_never_served(

@@ -125,6 +125,7 @@ def test_a_flipped_bit_in_what_was_durable_is_damage(data):
         ("topics/t/topic.json", Level.DAMAGE, "won't start"),
         ("topics/empty/topic.json", Level.WARNING, "cut short"),
         ("cluster.json", Level.NOTE, "new one"),
+        ("groups/offsets.journal", Level.DAMAGE, "have committed are lost"),
     ],
 )
 def test_what_is_missing_is_found(data, name, level, text):

@@ -232,7 +232,8 @@ class Connection(asyncio.BufferedProtocol):
             if timer is not None:
                 timer.cancel()
         if self._task is not None:
-            self._task.cancel()
+            # Not at once: a task that is cancelled before its first step drops its coroutines unrun.
+            self._broker.loop.call_soon(self._task.cancel)
 
     def pause_writing(self) -> None:
         """The reader is slow."""

@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.broker.journals import lost_journals
 from penstock.broker.settings import log_config
 from penstock.broker.topics import name_fault
 from penstock.errors import SetupError
@@ -510,6 +511,9 @@ def _batch_fault(view: memoryview, at: int, size: int, next_offset: int) -> str:
 
 
 def _examine_journals(report: Report) -> None:
+    if report.topics:
+        for path, text in lost_journals(lambda path: (report.data / path).exists()):
+            report.add(Level.DAMAGE, path, text)
     for file in sorted(report.data.glob("*/*.journal")):
         path = str(file.relative_to(report.data))
         content = file.read_bytes()

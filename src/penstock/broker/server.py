@@ -40,6 +40,7 @@ from penstock.broker.group_settings import GroupSettings
 from penstock.broker.group_store import GroupStore, Kept
 from penstock.broker.groups import Groups
 from penstock.broker.handlers import API_TABLE, Call
+from penstock.broker.journals import lost_journals
 from penstock.broker.lag import LagWatch
 from penstock.broker.listeners import Listener
 from penstock.broker.logs import Seldom
@@ -227,6 +228,7 @@ class Broker:
         self._next_producer_id = self._producer_ids_end = int(reserved["next"])
         self.guard = Guard(self.config)
         self.topics = Topics(self._files, self.clock_ms)
+        self._tell_of_lost_journals()
         self.group_offsets = GroupOffsets(self._files)
         self._open_groups()
         self.transactions = Coordinator(
@@ -256,6 +258,17 @@ class Broker:
             self.topics.partition_count,
             time.perf_counter() - began,
         )
+
+    def _tell_of_lost_journals(self) -> None:
+        """A journal that is missing is not made silently."""
+
+        def has(path: str) -> bool:
+            directory, _, name = path.rpartition("/")
+            return name in self._files.list(directory)
+
+        if len(self.topics):
+            for path, what in lost_journals(has):
+                _log.error("%s: %s", path, what)
 
     def _open_groups(self) -> None:
         self.group_settings = settings = GroupSettings(self._files)
