@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from penstock.cli._address import DEFAULT, VARIABLE
+from penstock.cli._tables import FORMATS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -20,6 +21,10 @@ broker_option: Decorator = click.option(
     metavar="ADDRESS",
     help=f"host:port, or a running pipeline's name or directory. Default: ${VARIABLE}, the "
     f"pipeline that runs in this folder, or {DEFAULT}.",
+)
+
+form_option: Decorator = click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True
 )
 
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from penstock.cli._address import find_broker
 from penstock.cli._moments import moment_ms
-from penstock.cli._options import broker_option, client_settings
+from penstock.cli._options import broker_option, client_settings, form_option
 from penstock.cli._progress import counter
-from penstock.cli._tables import FORMATS, note, write_table
+from penstock.cli._tables import note, write_table
 from penstock.core.time import instant_text
 from penstock.errors import UserError
 
@@ -105,7 +105,7 @@ def _check_meant(where: Where, *, everything: bool) -> None:
 @dlq.command("list")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @_filters
-@click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True)
+@form_option
 @click.pass_obj
 def list_letters(
     broker: str | None,

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from penstock.cli._address import find_broker
 from penstock.cli._moments import moment_ms
-from penstock.cli._options import broker_option, client_settings
-from penstock.cli._tables import FORMATS, note, write_table
+from penstock.cli._options import broker_option, client_settings, form_option
+from penstock.cli._tables import note, write_table
 from penstock.core.time import duration_text, duration_us
 from penstock.errors import UserError
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
 TIME_LEFT_LOW_MS = 24 * 3600 * 1000
 """A group with less time than this before retention reaches it is warned of."""
-
-_form = click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True
-)
 
 
 def _admin(broker: str | None) -> GroupAdmin:
@@ -53,7 +49,7 @@ def groups(ctx: click.Context, broker: str | None) -> None:
 
 
 @groups.command("list")
-@_form
+@form_option
 @click.pass_obj
 def list_groups(broker: str | None, form: str) -> None:
     """List groups with their state and lag."""
@@ -73,7 +69,7 @@ def list_groups(broker: str | None, form: str) -> None:
 
 @groups.command("describe")
 @click.argument("group")
-@_form
+@form_option
 @click.pass_obj
 def describe(broker: str | None, group: str, form: str) -> None:
     """Show how far a group is, and how long until retention reaches it."""
@@ -132,7 +128,7 @@ def _warn(one: Progress) -> None:
 @click.option("--shift", type=int, metavar="N", help="By so many records, back where negative.")
 @click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset.")
 @click.option("--execute", is_flag=True, help="Do it; without this it is only shown.")
-@_form
+@form_option
 @click.pass_obj
 def reset(
     broker: str | None,

@@ -11,8 +11,8 @@ import orjson
 import pyarrow as pa
 
 from penstock.cli._address import find_broker
-from penstock.cli._options import broker_option, client_settings
-from penstock.cli._tables import FORMATS, note, write_table
+from penstock.cli._options import broker_option, client_settings, form_option
+from penstock.cli._tables import note, write_table
 
 if TYPE_CHECKING:
     from penstock.queue import Job, Queue
@@ -36,9 +36,6 @@ def queue(ctx: click.Context, broker: str | None) -> None:
 
 
 _workers = click.option("--workers", metavar="GROUP", help="The workers' group. Default: NAME.")
-_form = click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True
-)
 
 
 def _open(broker: str | None, name: str, **options: Any) -> Queue:
@@ -130,7 +127,7 @@ def _line(job: Job) -> bytes:
 @queue.command("stats")
 @click.argument("name")
 @_workers
-@_form
+@form_option
 @click.pass_obj
 def stats(broker: str | None, name: str, workers: str | None, form: str) -> None:
     """How many jobs wait in the queue NAME, how many workers it has, how many jobs are dead."""
@@ -141,7 +138,7 @@ def stats(broker: str | None, name: str, workers: str | None, form: str) -> None
 
 
 @queue.command("list")
-@_form
+@form_option
 @click.pass_obj
 def list_queues(broker: str | None, form: str) -> None:
     """List the queues that workers were seen of, and how many jobs wait in them."""

@@ -9,8 +9,8 @@ import click
 import pyarrow as pa
 
 from penstock.cli._address import find_broker
-from penstock.cli._options import broker_option, client_settings
-from penstock.cli._tables import FORMATS, note, write_table
+from penstock.cli._options import broker_option, client_settings, form_option
+from penstock.cli._tables import note, write_table
 from penstock.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def quotas(ctx: click.Context, broker: str | None) -> None:
 
 
 @quotas.command("list")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True)
+@form_option
 @click.pass_obj
 def list_quotas(broker: str | None, form: str) -> None:
     """List quotas: bytes per second, and percent of the broker's time."""

@@ -8,16 +8,12 @@ import click
 import pyarrow as pa
 
 from penstock.cli._address import find_broker
-from penstock.cli._options import broker_option, client_settings
-from penstock.cli._tables import FORMATS, note, write_table
+from penstock.cli._options import broker_option, client_settings, form_option
+from penstock.cli._tables import note, write_table
 from penstock.errors import UserError
 
 if TYPE_CHECKING:
     from penstock.client import Client
-
-_form = click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True
-)
 
 
 def _client(broker: str | None) -> Client:
@@ -45,7 +41,7 @@ def topics(ctx: click.Context, broker: str | None) -> None:
 
 
 @topics.command("list")
-@_form
+@form_option
 @click.pass_obj
 def list_topics(broker: str | None, form: str) -> None:
     """List topics with their partitions and how many records they hold."""
@@ -100,7 +96,7 @@ def create(
 
 @topics.command("describe")
 @click.argument("name")
-@_form
+@form_option
 @click.pass_obj
 def describe(broker: str | None, name: str, form: str) -> None:
     """Show a topic's partitions and their offsets."""

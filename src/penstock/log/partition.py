@@ -22,7 +22,6 @@ and LogSegment.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -30,15 +29,14 @@ from typing import Final, NamedTuple
 from penstock.log.compaction import Compactor, finish_swaps
 from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.files import LogFile, LogFiles, is_want_of_room
-from penstock.log.index import SparseIndex
-from penstock.log.markers import Aborted, AbortedIndex, Marker, build_marker
+from penstock.log.markers import Aborted, Marker, build_marker
 from penstock.log.producers import Producers
-from penstock.log.segment import LEADER_EPOCH, Segment, segment_name
+from penstock.log.recovery import note_end, recover, start_document
+from penstock.log.segment import LEADER_EPOCH, Segment
 from penstock.log.tier import Manifest, RemoteSegment, SegmentInfo, Tier
 from penstock.log.validation import LogConfig, validate
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
-from penstock.wire.checksum import crc32c
 
 __all__ = ["LEADER_EPOCH", "Appended", "Partition", "SyncTask"]
 
@@ -97,17 +95,10 @@ class Partition:
         self.directory = directory
         self.failure: str | None = None
         self.is_short_of_room = False
-        self.cut_bytes = 0
         self.appended_bytes = 0
-        self._opened_ms = now_ms
         self.tier: Tier | None = None
-        self.tier_fault = ""  # why it isn't known what lies in the tier, if it isn't
-        self._must_rebuild = False
-        self._faults = 0
         self._files = files
-        self._closed: list[Segment] = []  # segments that begin_sync has yet to make durable
         self._names_changed = True
-        self._since_checkpoint = 0
         self._syncing = 0
         self._recover(now_ms)
         self.rest()
@@ -117,89 +108,26 @@ class Partition:
     def _recover(self, now_ms: int) -> None:
         finish_swaps(self._files, self.directory)
         self.compactor = Compactor(self, self._files, self.directory)
-        names = self._files.list(self.directory)
-        self.remote = self._load_manifest(names)
-        names = self._without_dropped(names)
-        bases = sorted(int(name[:-4]) for name in names if name.endswith(".log"))
-        stored_start = self._load_start()
-        self.start_offset = stored_start or 0
-        restored = Producers.restore(self._files.load(f"{self.directory}/producers"))
-        self.producers, self._replay_from = restored or (Producers(), 0)
-        self.segments: list[Segment] = []
+        found = recover(
+            self._files,
+            self.directory,
+            self.compactor.gaps_upto,
+            now_ms,
+            may_tier=self.config.remote_storage,
+        )
+        self.remote, self.producers, self.segments = found.remote, found.producers, found.segments
+        self.start_offset, self._snapshot_offset = found.start_offset, found.snapshot_offset
+        self._closed, self._since_checkpoint = found.unsynced, found.unsynced_bytes
+        self.durable_offset = found.durable_offset
+        self.settled_offset = (self._closed or [self.active])[0].base_offset
+        self.cut_bytes, self._faults = found.cut_bytes, found.faults
+        self.tier_fault = found.tier_fault
         tiered_upto = self.remote.end_offset
-        is_gap = stored_start is not None and not self.tier_fault
-        if bases and is_gap and bases[0] > max(self.start_offset, tiered_upto):
-            self._set_aside_from(bases[0])
-            bases = []
-        bases = bases or [max(self.start_offset, tiered_upto)]
-        for i, base in enumerate(bases):
-            if self.segments and base != self.segments[-1].next_offset:
-                self._set_aside_from(base)
-                break
-            segment = Segment(self._files, self.directory, base, now_ms)
-            beyond = segment.recover(self._replay, self._replay_from, self.compactor.gaps_upto)
-            self._end_segment(segment, beyond, bases[i + 1 :])
-            self.segments.append(segment)
-        for name in names:
-            if name.endswith(".index") and int(name[:-6]) not in bases:
-                self._files.delete(f"{self.directory}/{name}")
-        if self._must_rebuild or not (
-            self.segments[0].base_offset <= self._replay_from <= self.end_offset
-        ):
-            self._rebuild()
-        self._snapshot_offset = self._replay_from
-        first = self.remote.start_offset if self.remote.segments else self.segments[0].base_offset
-        if not self.tier_fault:
-            self.start_offset = max(self.start_offset, first)
-        self._distrust()
         if max(self.start_offset, tiered_upto) > self.end_offset:
             self._start_again(max(self.start_offset, tiered_upto), now_ms)
         elif self.active.base_offset < tiered_upto and self.active.size:
-            self._roll(
-                now_ms
-            )  # the name of an empty one was lost: what is in the tier stays closed
-
-    def _end_segment(self, segment: Segment, beyond: int, later: list[int]) -> None:
-        """Cuts what recovery found torn, or lets the damaged rest of a segment be.
-
-        A checkpoint is stored once all before it is durable. So if a later segment has one, this
-        one was whole, and what isn't so any more is damage, to be refused when it is read. Without
-        one it is how far the log came before the power failed.
-        """
-        is_whole = not beyond and (not later or segment.next_offset == later[0])
-        if is_whole and not segment.missing_bytes:
-            return
-        if later and segment.next_offset <= later[0] and any(map(self._is_vouched_for, later)):
-            segment.give_up(later[0])
-            return
-        self.cut_bytes += beyond
-        self._faults += bool(segment.missing_bytes)
-        segment.cut()
-
-    def _is_vouched_for(self, base: int) -> bool:
-        path = f"{self.directory}/{segment_name(base)}.index"
-        return SparseIndex.load(self._files.load(path)) is not None
-
-    def _load_manifest(self, names: list[str]) -> Manifest:
-        """What lies in the tier. Where that is lost, what is local is kept and served; offsets
-        below are refused rather than taken for deleted, until `adopt` is told what there is.
-        """
-        bases = [int(name[:-4]) for name in names if name.endswith(".log")]
-        try:
-            found = Manifest.restore(self._files.load(self.manifest_path))
-        except StorageError as error:
-            if not bases:  # nothing says at which offset to go on
-                raise
-            self.tier_fault = f"{self.manifest_path}: {error}"
-            return Manifest()
-        begins_late = bool(bases) and min(bases) > (self._load_start() or 0)
-        if found is None and begins_late and self.config.remote_storage:
-            self.tier_fault = (
-                f"expected a manifest of remote segments in {self.manifest_path}, for the local "
-                f"log begins at offset {min(bases)}; found none. Restore the file from the newest "
-                "manifest in the object storage"
-            )
-        return found or Manifest()
+            # The name of an empty one was lost: what is in the tier stays closed.
+            self._roll(now_ms)
 
     def adopt(self, manifest: Manifest) -> None:
         """Takes a manifest in place of one that was lost; it must be on the disk already."""
@@ -207,81 +135,6 @@ class Partition:
         assert max(manifest.end_offset, self.start_offset) >= self.segments[0].base_offset
         self.remote, self.tier_fault = manifest, ""
         self.start_offset = max(self.start_offset, manifest.start_offset)
-
-    def _without_dropped(self, names: list[str]) -> list[str]:
-        """Removes what `drop_local` was about to remove: the tier has it."""
-        kept = []
-        for name in names:
-            stem = name.partition(".")[0]
-            if stem.isdigit() and int(stem) < self.remote.local_start_offset:
-                self._files.delete(f"{self.directory}/{name}")
-            else:
-                kept.append(name)
-        return kept
-
-    def _distrust(self) -> None:
-        """What no checkpoint vouches for may be in the page cache only: it awaits a sync."""
-        self.durable_offset = self.end_offset
-        for segment in reversed(self.segments):
-            if segment.is_incomplete:
-                continue
-            scanned = segment.size - segment.trusted_bytes
-            if scanned:
-                self._since_checkpoint += scanned
-                self.durable_offset = segment.base_offset
-                if segment is not self.active:
-                    self._closed.insert(0, segment)
-        self.settled_offset = (self._closed or [self.active])[0].base_offset
-
-    def _replay(self, segment: Segment, position: int, header: Header) -> None:
-        """Takes note of a batch that is in the log, if the snapshot doesn't cover it."""
-        if header.base_offset < self._replay_from:
-            # The snapshot is newer than the segment's index, which lacks this marker.
-            self._must_rebuild |= header.is_control
-        elif header.producer_id == NO_PRODUCER:
-            pass
-        elif header.is_control:
-            marker = segment.marker(position, header)
-            self._note_end(segment, header, marker, self._opened_ms)
-        else:
-            # Nobody knows when the batch was written: its records may tell of any time, so a
-            # producer of old events must not be taken for one that was silent for long.
-            self.producers.record(header, header.base_offset, self._opened_ms)
-
-    def _note_end(self, segment: Segment, header: Header, marker: Marker, now_ms: int) -> None:
-        """Takes note of a marker that is in the log."""
-        first = self.producers.end(
-            header.producer_id, header.producer_epoch, marker.coordinator_epoch, now_ms
-        )
-        known = segment.aborted.last
-        if marker.commit or first is None or (known and known[-1] >= header.base_offset):
-            return
-        entry = Aborted(header.producer_id, first, header.base_offset)
-        stable = self.producers.first_open
-        segment.aborted.append(entry, header.next_offset if stable is None else stable)
-
-    def _rebuild(self) -> None:
-        """The snapshot and the log don't fit together: only the log counts."""
-        self.producers, self._replay_from = Producers(), 0
-        for segment in self.segments:
-            segment.aborted = AbortedIndex()
-            for position, header in segment.headers(0):
-                self._replay(segment, position, header)
-
-    def _set_aside_from(self, base: int) -> None:
-        """Renames the segments after a gap: they can't be read in order. Their bytes count as
-        cut.
-        """
-        for name in self._files.list(self.directory):
-            stem, _, suffix = name.partition(".")
-            path = f"{self.directory}/{name}"
-            if suffix == "log" and int(stem) >= base:
-                file = self._files.open(path)
-                self.cut_bytes += file.size()
-                file.close()
-                self._files.rename(path, path + ".lost")
-            elif suffix == "index" and int(stem) >= base:
-                self._files.delete(path)
 
     def _start_again(self, offset: int, now_ms: int) -> None:
         """Local records up to an offset are gone, or in the tier; offsets go on from there."""
@@ -291,19 +144,8 @@ class Partition:
         self._closed, self.durable_offset, self.settled_offset = [], offset, offset
         self.producers, self._snapshot_offset = Producers(), offset
 
-    def _load_start(self) -> int | None:
-        """The stored start, 0 where none was ever stored, None where it can't be read."""
-        data = self._files.load(f"{self.directory}/start")
-        if data is None:
-            return 0
-        if data[:9] != b"%08x " % crc32c(data[9:]):
-            self._faults += 1
-            return None
-        return int(json.loads(data[9:])["start_offset"])
-
     def _store_start(self) -> None:
-        body = json.dumps({"start_offset": self.start_offset}).encode()
-        self._files.store(f"{self.directory}/start", b"%08x " % crc32c(body) + body)
+        self._files.store(f"{self.directory}/start", start_document(self.start_offset))
 
     # -- state -------------------------------------------------------------------------------------
 
@@ -449,7 +291,8 @@ class Partition:
             batches.stamp_append_time(batch, 0, batches.parse(batch), now_ms)
         header = batches.parse(batch)
         self._write(batch, header, now_ms)
-        self._note_end(self.active, header, Marker(commit, coordinator_epoch), now_ms)
+        marker = Marker(commit, coordinator_epoch)
+        note_end(self.producers, self.active, header, marker, now_ms)
         return Appended(base_offset, now_ms if self.config.append_time else -1)
 
     def _write(self, batch: Buffer, header: Header, now_ms: int) -> None:

@@ -112,7 +112,7 @@ class Verification:
         lost = Damage(begin + at, end, walk.offset, next_offset)
         if at + HEADER_BYTES <= len(data):
             after = at + batches.parse(data, at).size
-            if at < after < len(data):
+            if at < after <= len(data) - HEADER_BYTES:
                 first = batches.parse(data, after).base_offset
                 rest = _Walk(first, 0, has_gaps=False)
                 is_whole = first > walk.offset and rest.go(data, after) == end - begin

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Final
 
 from penstock.broker.handlers.base import Api, Call, Fields
-from penstock.broker.topics import Topic, name_fault
+from penstock.broker.topics import Hosted, Topic, name_fault
 from penstock.errors import LimitError
 from penstock.log.partition import LEADER_EPOCH
 from penstock.wire.kafka import ErrorCode
 
-__all__ = ["APIS", "NODE_ID"]
+__all__ = ["APIS", "NODE_ID", "described"]
 
 NODE_ID: Final = 1
 """The only broker's id."""
@@ -50,7 +51,7 @@ def metadata(call: Call, fields: Fields) -> Fields:
     """The broker's address and the topics; makes topics on first use where that is configured."""
     wanted = fields["topics"]
     if wanted is None or (call.version == 0 and not wanted):
-        topics = [_describe(topic) for topic in call.broker.topics]
+        topics = [described(topic, topic.partitions) for topic in call.broker.topics]
     else:
         may_create = fields.get("allow_auto_topic_creation", True)
         topics = [_look_up(call, one, may_create=may_create) for one in wanted]
@@ -75,7 +76,7 @@ def _look_up(call: Call, wanted: Fields, *, may_create: bool) -> Fields:
         topic = broker.topics.by_id(topic_id.bytes) if topic_id is not None else None
         if topic is None:
             return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id}
-        return _describe(topic)
+        return described(topic, topic.partitions)
     topic = broker.topics.get(name)
     code = ErrorCode.unknown_topic_or_partition
     if name_fault(name) is not None:
@@ -89,14 +90,19 @@ def _look_up(call: Call, wanted: Fields, *, may_create: bool) -> Fields:
         except OSError as error:
             _log.warning("did not make topic %s: %s", name, error)
             code = ErrorCode.kafka_storage_error
-    return _describe(topic) if topic is not None else {"error_code": code, "name": name}
+    return (
+        described(topic, topic.partitions)
+        if topic is not None
+        else {"error_code": code, "name": name}
+    )
 
 
 def _is_free(call: Call, name: str) -> bool:
     return call.broker.config.auto_create_topics and not call.broker.topics.is_taken(name)
 
 
-def _describe(topic: Topic) -> Fields:
+def described(topic: Topic, partitions: Iterable[Hosted]) -> Fields:
+    """A topic with some of its partitions, as answers tell of them."""
     return {
         "name": topic.name,
         "topic_id": topic.id,
@@ -109,7 +115,7 @@ def _describe(topic: Topic) -> Fields:
                 "replica_nodes": [NODE_ID],
                 "isr_nodes": [NODE_ID],
             }
-            for one in topic.partitions
+            for one in partitions
         ],
     }
 

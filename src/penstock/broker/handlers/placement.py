@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.broker.handlers.base import Api, Call, Fields
-from penstock.broker.handlers.cluster import NODE_ID, OPERATIONS_OMITTED
+from penstock.broker.handlers.cluster import NODE_ID, described
 from penstock.broker.topics import Hosted, Topic
-from penstock.log.partition import LEADER_EPOCH
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
@@ -52,23 +51,10 @@ def describe_topic_partitions(call: Call, fields: Fields) -> Fields:
 
 
 def _topic(topic: Topic, partitions: list[Hosted]) -> Fields:
-    return {
-        "name": topic.name,
-        "topic_id": topic.id,
-        "topic_authorized_operations": OPERATIONS_OMITTED,
-        "partitions": [
-            {
-                "partition_index": one.index,
-                "leader_id": NODE_ID,
-                "leader_epoch": LEADER_EPOCH,
-                "replica_nodes": [NODE_ID],
-                "isr_nodes": [NODE_ID],
-                "eligible_leader_replicas": [],
-                "last_known_elr": [],
-            }
-            for one in partitions
-        ],
-    }
+    fields = described(topic, partitions)
+    for one in fields["partitions"]:
+        one |= {"eligible_leader_replicas": [], "last_known_elr": []}
+    return fields
 
 
 def _chosen(call: Call, wanted: list[Fields] | None, names: str) -> Iterator[tuple[str, list[int]]]:

@@ -1,0 +1,278 @@
+"""Recovery: what a partition's files tell after whatever ended the last process.
+
+What a checkpoint vouches for is believed without being read. The rest of each segment is scanned:
+whole batches are kept, a torn end is cut, and the producers' state follows from the batches behind
+its snapshot. Where the snapshot and the log don't fit together, only the log counts.
+
+Invariant: of what was durable nothing is dropped silently. Bytes that are cut were never said to be
+durable; what was and isn't readable any more is damage, which the segment keeps in mind, or a file
+that is set aside; both are counted.
+
+Source: Kafka's LogLoader.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from penstock.log.errors import StorageError
+from penstock.log.files import LogFiles
+from penstock.log.index import SparseIndex
+from penstock.log.markers import Aborted, AbortedIndex, Marker
+from penstock.log.producers import Producers
+from penstock.log.segment import Segment, segment_name
+from penstock.log.tier import Manifest
+from penstock.wire.batches import NO_PRODUCER, Header
+from penstock.wire.checksum import crc32c
+
+__all__ = ["Recovered", "note_end", "recover", "start_document"]
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A partition as its files tell it.
+
+    Attributes:
+        remote: what lies in the tier.
+        producers: producers and open transactions, as of the log's end.
+        snapshot_offset: what the stored snapshot of them covers.
+        start_offset: of the log, wherever its records lie.
+        segments: the local ones, contiguous, one at least.
+        unsynced: closed ones that may be in the page cache only.
+        unsynced_bytes: what no checkpoint vouches for.
+        durable_offset: everything before it is on the disk.
+        cut_bytes: bytes that were left out.
+        tier_fault: why it isn't known what lies in the tier, if it isn't.
+        faults: places that are not as they were written, but for those that segments know of.
+    """
+
+    remote: Manifest
+    producers: Producers
+    snapshot_offset: int
+    start_offset: int
+    segments: list[Segment]
+    unsynced: list[Segment]
+    unsynced_bytes: int
+    durable_offset: int
+    cut_bytes: int
+    tier_fault: str
+    faults: int
+
+
+def recover(
+    files: LogFiles, directory: str, gaps_upto: int, now_ms: int, *, may_tier: bool
+) -> Recovered:
+    """Opens a partition's files.
+
+    Args:
+        files: where they are.
+        directory: the partition's.
+        gaps_upto: compaction may have left gaps between offsets before this one.
+        now_ms: the time.
+        may_tier: segments may lie in a tier, and no longer here.
+
+    Raises:
+        StorageError: nothing says at which offset to go on.
+    """
+    return _Recovery(files, directory, gaps_upto, now_ms).run(may_tier=may_tier)
+
+
+def start_document(start_offset: int) -> bytes:
+    """What the file of the log's start holds."""
+    body = json.dumps({"start_offset": start_offset}).encode()
+    return b"%08x " % crc32c(body) + body
+
+
+def note_end(
+    producers: Producers, segment: Segment, header: Header, marker: Marker, now_ms: int
+) -> None:
+    """Takes note of a marker that is in the log."""
+    first = producers.end(
+        header.producer_id, header.producer_epoch, marker.coordinator_epoch, now_ms
+    )
+    known = segment.aborted.last
+    if marker.commit or first is None or (known and known[-1] >= header.base_offset):
+        return
+    entry = Aborted(header.producer_id, first, header.base_offset)
+    stable = producers.first_open
+    segment.aborted.append(entry, header.next_offset if stable is None else stable)
+
+
+class _Recovery:
+    def __init__(self, files: LogFiles, directory: str, gaps_upto: int, now_ms: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._gaps_upto = gaps_upto
+        self._now_ms = now_ms
+        self._remote, self._tier_fault = Manifest(), ""
+        restored = Producers.restore(files.load(f"{directory}/producers"))
+        self._producers, self._replay_from = restored or (Producers(), 0)
+        self._must_rebuild = False
+        self._segments: list[Segment] = []
+        self._cut_bytes = self._faults = 0
+
+    def run(self, *, may_tier: bool) -> Recovered:
+        names = self._files.list(self._directory)
+        stored_start = self._load_start()
+        self._remote = self._load_manifest(names, stored_start or 0, may_tier=may_tier)
+        names = self._without_dropped(names)
+        bases = sorted(int(name[:-4]) for name in names if name.endswith(".log"))
+        start_offset, tiered_upto = stored_start or 0, self._remote.end_offset
+        is_gap = stored_start is not None and not self._tier_fault
+        if bases and is_gap and bases[0] > max(start_offset, tiered_upto):
+            self._set_aside_from(bases[0])
+            bases = []
+        bases = bases or [max(start_offset, tiered_upto)]
+        self._open(bases)
+        for name in names:
+            if name.endswith(".index") and int(name[:-6]) not in bases:
+                self._files.delete(f"{self._directory}/{name}")
+        first, end = self._segments[0].base_offset, self._segments[-1].next_offset
+        if self._must_rebuild or not first <= self._replay_from <= end:
+            self._rebuild()
+        if self._remote.segments:
+            first = self._remote.start_offset
+        unsynced, unsynced_bytes, durable_offset = self._distrusted()
+        return Recovered(
+            self._remote,
+            self._producers,
+            self._replay_from,
+            start_offset if self._tier_fault else max(start_offset, first),
+            self._segments,
+            unsynced,
+            unsynced_bytes,
+            durable_offset,
+            self._cut_bytes,
+            self._tier_fault,
+            self._faults,
+        )
+
+    def _open(self, bases: list[int]) -> None:
+        for i, base in enumerate(bases):
+            if self._segments and base != self._segments[-1].next_offset:
+                self._set_aside_from(base)
+                break
+            segment = Segment(self._files, self._directory, base, self._now_ms)
+            beyond = segment.recover(self._replay, self._replay_from, self._gaps_upto)
+            self._end_segment(segment, beyond, bases[i + 1 :])
+            self._segments.append(segment)
+
+    def _end_segment(self, segment: Segment, beyond: int, later: list[int]) -> None:
+        """Cuts what recovery found torn, or lets the damaged rest of a segment be.
+
+        A checkpoint is stored once all before it is durable. So if a later segment has one, this
+        one was whole, and what isn't so any more is damage, to be refused when it is read. Without
+        one it is how far the log came before the power failed.
+        """
+        is_whole = not beyond and (not later or segment.next_offset == later[0])
+        if is_whole and not segment.missing_bytes:
+            return
+        if later and segment.next_offset <= later[0] and any(map(self._is_vouched_for, later)):
+            segment.give_up(later[0])
+            return
+        self._cut_bytes += beyond
+        self._faults += bool(segment.missing_bytes)
+        segment.cut()
+
+    def _is_vouched_for(self, base: int) -> bool:
+        path = f"{self._directory}/{segment_name(base)}.index"
+        return SparseIndex.load(self._files.load(path)) is not None
+
+    def _load_manifest(self, names: list[str], start_offset: int, *, may_tier: bool) -> Manifest:
+        """What lies in the tier. Where that is lost, what is local is kept and served; offsets
+        below are refused rather than taken for deleted, until `adopt` is told what there is.
+        """
+        path = f"{self._directory}/tier"
+        bases = [int(name[:-4]) for name in names if name.endswith(".log")]
+        try:
+            found = Manifest.restore(self._files.load(path))
+        except StorageError as error:
+            if not bases:  # nothing says at which offset to go on
+                raise
+            self._tier_fault = f"{path}: {error}"
+            return Manifest()
+        begins_late = bool(bases) and min(bases) > start_offset
+        if found is None and begins_late and may_tier:
+            self._tier_fault = (
+                f"expected a manifest of remote segments in {path}, for the local "
+                f"log begins at offset {min(bases)}; found none. Restore the file from the newest "
+                "manifest in the object storage"
+            )
+        return found or Manifest()
+
+    def _without_dropped(self, names: list[str]) -> list[str]:
+        """Removes what `drop_local` was about to remove: the tier has it."""
+        kept = []
+        for name in names:
+            stem = name.partition(".")[0]
+            if stem.isdigit() and int(stem) < self._remote.local_start_offset:
+                self._files.delete(f"{self._directory}/{name}")
+            else:
+                kept.append(name)
+        return kept
+
+    def _distrusted(self) -> tuple[list[Segment], int, int]:
+        """What no checkpoint vouches for may be in the page cache only: it awaits a sync. The
+        closed segments of which that is so, how many bytes, and up to where all is durable.
+        """
+        unsynced: list[Segment] = []
+        total, durable_offset = 0, self._segments[-1].next_offset
+        for segment in reversed(self._segments):
+            if segment.is_incomplete:
+                continue
+            scanned = segment.size - segment.trusted_bytes
+            if scanned:
+                total += scanned
+                durable_offset = segment.base_offset
+                if segment is not self._segments[-1]:
+                    unsynced.insert(0, segment)
+        return unsynced, total, durable_offset
+
+    def _replay(self, segment: Segment, position: int, header: Header) -> None:
+        """Takes note of a batch that is in the log, if the snapshot doesn't cover it."""
+        if header.base_offset < self._replay_from:
+            # The snapshot is newer than the segment's index, which lacks this marker.
+            self._must_rebuild |= header.is_control
+        elif header.producer_id == NO_PRODUCER:
+            pass
+        elif header.is_control:
+            marker = segment.marker(position, header)
+            note_end(self._producers, segment, header, marker, self._now_ms)
+        else:
+            # Nobody knows when the batch was written: its records may tell of any time, so a
+            # producer of old events must not be taken for one that was silent for long.
+            self._producers.record(header, header.base_offset, self._now_ms)
+
+    def _rebuild(self) -> None:
+        """The snapshot and the log don't fit together: only the log counts."""
+        self._producers, self._replay_from = Producers(), 0
+        for segment in self._segments:
+            segment.aborted = AbortedIndex()
+            for position, header in segment.headers(0):
+                self._replay(segment, position, header)
+
+    def _set_aside_from(self, base: int) -> None:
+        """Renames the segments after a gap: they can't be read in order. Their bytes count as
+        cut.
+        """
+        for name in self._files.list(self._directory):
+            stem, _, suffix = name.partition(".")
+            path = f"{self._directory}/{name}"
+            if suffix == "log" and int(stem) >= base:
+                file = self._files.open(path)
+                self._cut_bytes += file.size()
+                file.close()
+                self._files.rename(path, path + ".lost")
+            elif suffix == "index" and int(stem) >= base:
+                self._files.delete(path)
+
+    def _load_start(self) -> int | None:
+        """The stored start, 0 where none was ever stored, None where it can't be read."""
+        data = self._files.load(f"{self._directory}/start")
+        if data is None:
+            return 0
+        if data[:9] != b"%08x " % crc32c(data[9:]):
+            self._faults += 1
+            return None
+        return int(json.loads(data[9:])["start_offset"])
