@@ -249,7 +249,8 @@ class Connection(asyncio.BufferedProtocol):
         """Room for the next bytes: at least one byte."""
         held = self._end - self._start
         if self._start and (held == 0 or self._end == len(self._buffer)):
-            self._buffer[:held] = self._buffer[self._start : self._end]
+            with memoryview(self._buffer) as whole:  # a slice of the buffer itself would be a copy
+                whole[:held] = whole[self._start : self._end]
             self._start, self._end = 0, held
         if self._is_filled and len(self._buffer) < BUFFER_BYTES_BUSY:
             self._grow(BUFFER_BYTES_BUSY)
