@@ -163,8 +163,9 @@ async def attack(broker: Broker, alarm: Alarm, number: int, chance: random.Rando
 
 def test_requests(tmp_path: Path) -> None:
     """Whatever a client sends, the broker answers or closes the connection; nothing unexpected."""
-    alarm = Alarm()
-    logging.getLogger("penstock").addHandler(alarm)
+    alarm, log = Alarm(), logging.getLogger("penstock")
+    log.addHandler(alarm)
+    log.propagate = False  # pytest would keep every line, and that would be what grows
     own = psutil.Process()
 
     async def run() -> None:
@@ -185,7 +186,8 @@ def test_requests(tmp_path: Path) -> None:
     try:
         asyncio.run(run())
     finally:
-        logging.getLogger("penstock").removeHandler(alarm)
+        log.removeHandler(alarm)
+        log.propagate = True
 
 
 def test_sockets(own_broker: BrokerProcess, connect: Any) -> None:

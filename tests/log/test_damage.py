@@ -82,6 +82,22 @@ def served(log: Partition) -> dict[int, bytes]:
     return found
 
 
+def test_a_wrong_length_may_lead_anywhere() -> None:
+    """A batch whose length leads to where no header fits is damage like any other."""
+    files = MemoryFiles()
+    log = Partition(files, "p", CONFIG, NOW)
+    for _ in range(5):
+        log.append(batches.build([(b"k", bytes(50))], timestamps_ms=[NOW]), NOW)
+    log.close()
+    path = log.active.path
+    data = bytearray(files.load(path) or b"")
+    data[8:12] = (len(data) - batches.HEADER_BYTES // 2 - 12).to_bytes(4, "big")
+    files.store(path, data)
+    log = Partition(files, "p", CONFIG, NOW)
+    with pytest.raises(DamagedError):
+        log.read(0, 1000)
+
+
 def test_damaged_batch_is_refused_and_others_are_served() -> None:
     """One flipped bit costs one batch: the reader is told where to go on, and it is counted."""
     files, written = copy.deepcopy(LOGS[0])
