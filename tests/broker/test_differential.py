@@ -65,6 +65,11 @@ EXPLAINED: tuple[tuple[str, str, str], ...] = (
         "of the uniform assignor: Kafka shares out by the order of its hash tables",
     ),
     (
+        r"^76 (joins|settles) ",
+        r"topic_partitions$",
+        "Kafka assigns a partition once it has made its state anew",
+    ),
+    (
         r"^(76|77) ",
         r"epochs?(\[\d\])?$",
         "a share group counts from 1, anew once it was empty; Kafka counts made partitions, too",

@@ -283,6 +283,9 @@ def test_faults_are_named_as_in_kafka(raw: Raw, topic: str, group: str) -> None:
     assert listed(raw, group)  # a group outlives its offsets for a while
     joining = {"group_id": "none", "session_timeout": 10_000, "protocol_type": "consumer"}
     answer = raw.call(JOIN, 3, member_id="unknown", protocols=[], **joining)
+    assert answer["error_code"] == ErrorCode.unknown_member_id
+    joining["group_id"] = group
+    answer = raw.call(JOIN, 3, member_id="unknown", protocols=[], **joining)
     assert answer["error_code"] == ErrorCode.inconsistent_group_protocol
 
 

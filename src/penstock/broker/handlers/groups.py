@@ -58,6 +58,13 @@ async def join_group(call: Call, fields: Fields) -> Fields:
             "generation_id": -1,
             "member_id": fields["member_id"],
         }
+    has_protocols = fields["protocol_type"] and fields["protocols"]
+    if fields["member_id"] and not has_protocols and _is_unknown(call, fields["group_id"]):
+        return {  # the fault that is told first
+            "error_code": ErrorCode.unknown_member_id,
+            "generation_id": -1,
+            "member_id": fields["member_id"],
+        }
     token: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
     session_ms: int = fields["session_timeout"]
     rebalance_ms: int = fields.get("rebalance_timeout") or session_ms
@@ -75,6 +82,10 @@ async def join_group(call: Call, fields: Fields) -> Fields:
     )
     call.broker.answer_members(call.broker.mixed_groups.join(call.broker.now_ms(), token, join))
     return await token
+
+
+def _is_unknown(call: Call, group_id: str) -> bool:
+    return bool(group_id) and call.broker.registry.kind(group_id) is None
 
 
 async def sync_group(call: Call, fields: Fields) -> Fields:
