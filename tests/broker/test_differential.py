@@ -85,7 +85,7 @@ EXPLAINED: tuple[tuple[str, str, str], ...] = (
         r"start_offset$|lag$",
         "where the group stands; Kafka says what it stored with the last change but one",
     ),
-    (r"^produce .* garbage ", r"error_code$", "which of several faults is told"),
+    (r"^produce .*(garbage|cut) ", r"error_code$", "which of several faults is told"),
 )
 """Differences that stay: a pattern for the step, one for the field, the reason."""
 
