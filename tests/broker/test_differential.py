@@ -46,7 +46,7 @@ EXPLAINED: tuple[tuple[str, str, str], ...] = (
         r"error_code$",
         "an unknown compression: UNSUPPORTED_COMPRESSION_TYPE; Kafka's UNKNOWN_SERVER_ERROR tells less",
     ),
-    (r"^produce .* (future|count) ", r"record_errors$", "records aren't opened, so none is named"),
+    (r"^(produce|0) ", r"record_errors$", "a batch is refused as a whole, so no record is named"),
     (
         r"^produce .* seq ",
         r"error_code$",
