@@ -13,9 +13,7 @@ import psutil
 
 from penstock.errors import SetupError
 
-EXERCISE_S_MAX: Final = (
-    300.0  # of the pipeline that is recorded, and of the JVM to write the archive
-)
+EXERCISE_S_MAX: Final = 300.0  # of the pipeline that is recorded; of writing the archive likewise
 
 
 @click.command()
