@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from typing import Any
 
 SESSION_MS = 6_000
@@ -104,9 +105,15 @@ def kafka_python(address: str, group: str, topic: str, strategy: str, instance: 
     )
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+    # kafka-python 3.0.12 loses its assignment for good where a leader joins again because metadata
+    # changed, and `poll` times out between the assignment and its arrival (`need_rejoin` is false
+    # by then, so nobody awaits the join). A leader that knows the topic joins once only, and
+    # `poll` has the time for it.
+    while not reader.partitions_for_topic(topic):
+        time.sleep(0.1)
     reader.subscribe([topic], listener=Listener())
     while not ended:
-        found = reader.poll(timeout_ms=100, max_records=50)
+        found = reader.poll(timeout_ms=500, max_records=50)
         for records in found.values():
             for one in records:
                 say(one.value.decode())

@@ -32,7 +32,7 @@ def main(address: str, topic: str, group: str, compression: str) -> int:
         group_id=group,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        consumer_timeout_ms=8000,
+        consumer_timeout_ms=20_000,
     )
     got = [message.value for message in itertools.islice(reader, 100)]
     assert sorted(got, key=int) == [b"%d" % n for n in range(100)], f"{len(got)} of 100"
