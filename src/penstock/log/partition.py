@@ -193,17 +193,17 @@ class Partition:
     @property
     def damaged(self) -> int:
         """How many places in the log are known not to be as they were written."""
-        return self._faults + sum(len(one.damage) for one in self.segments)
+        return len(self._faults) + sum(len(one.damage) for one in self.segments)
 
     def damage(self) -> list[str]:
         """What is known to be damaged, or was set aside, in words."""
         found = [
-            f"offsets {one.first_offset} to {one.next_offset - 1}: bytes {one.begin} to {one.end} of "
-            f"{segment.path} are damaged"
+            f"expected offsets {one.first_offset} to {one.next_offset - 1} in {segment.path}, found "
+            f"{one.what}; restore the file from a copy if there is one"
             for segment in self.segments
             for one in segment.damage
         ]
-        return found + [f"{name} was set aside" for name in self.lost_files()]
+        return [*self._faults, *found, *(f"{name} was set aside" for name in self.lost_files())]
 
     def lost_files(self) -> list[str]:
         """Segments that recovery set aside, as they don't follow on the log."""
@@ -605,6 +605,8 @@ class Partition:
             too_large = 0 < segment.size <= excess and segment is not self.active
             if segment is self.active and segment.size == 0:
                 break
+            if segment.size == 0:
+                continue  # lost: nothing tells its age, so it goes with the one after it
             if not (too_old or too_large) or not config.deletes:
                 break
             excess -= segment.size
