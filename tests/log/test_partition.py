@@ -20,6 +20,7 @@ from penstock.log.memory import MemoryFiles
 from penstock.log.partition import Partition
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
+from penstock.wire.checksum import crc32c
 
 NOW = 1_700_000_000_000
 SMALL = LogConfig(segment_bytes=2_000, retention_ms=-1)
@@ -452,6 +453,68 @@ def test_invalid_batches_are_refused(files: LogFiles) -> None:
     old[16] = 1
     assert refusal(log, old) is Refusal.INVALID_RECORD
     assert log.append(batch(), NOW).base_offset == 0
+
+
+OWN_COMPRESSIONS = {
+    "uncompressed": ("none", {}),
+    "gzip": ("gzip", {"gzip_level": 9}),
+    "snappy": ("snappy", {}),
+    "lz4": ("lz4", {"lz4_level": 17}),
+    "zstd": ("zstd", {"zstd_level": -5}),
+}
+
+
+@pytest.mark.parametrize("own", OWN_COMPRESSIONS)
+@pytest.mark.parametrize("produced", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("append_time", [False, True])
+def test_batches_are_stored_in_the_logs_compression(
+    own: str, produced: str, append_time: bool
+) -> None:
+    """Whatever the producer's was; records, times, sequences and checksum are right, and a retry is
+    known.
+    """
+    codec, level = OWN_COMPRESSIONS[own]
+    files = MemoryFiles()
+    config = LogConfig(compression_type=own, append_time=append_time, **level)
+    log = Partition(files, "p", config, NOW)
+    pairs = [(b"%d" % n, bytes(range(n, n + 50))) for n in range(40)]
+
+    def sent() -> bytearray:
+        return batches.build(
+            pairs,
+            timestamps_ms=[NOW] * 40,
+            codec=produced,
+            producer_id=4,
+            producer_epoch=0,
+            base_sequence=0,
+        )
+
+    assert log.append(sent(), NOW + 7).base_offset == 0
+    assert log.append(sent(), NOW + 7).is_duplicate
+    (stored,) = read_all(reopen(files, config), 1 << 20)
+    header = batches.parse(stored)
+    assert header.codec == codec
+    assert (header.producer_id, header.base_sequence, header.record_count) == (4, 0, 40)
+    found = list(batches.records(stored, 0, header))
+    assert [(one.key, one.value) for one in found] == pairs
+    assert header.max_timestamp == (NOW + 7 if append_time else NOW)
+    if codec == produced and not append_time:
+        assert stored[61:] == bytes(sent()[61:])
+
+
+def test_what_cannot_be_compressed_again_is_refused(files: LogFiles) -> None:
+    """Records that are not what their codec makes, and what is too large in the log's own form."""
+    log = Partition(files, "p", LogConfig(compression_type="lz4", max_message_bytes=500), NOW)
+    broken = batches.recompress(batch(), batches.parse(batch()), 0)
+    broken[22] = 1  # says gzip
+    broken[17:21] = crc32c(bytes(broken[21:])).to_bytes(4, "big")
+    assert refusal(log, broken) is Refusal.CORRUPT_MESSAGE
+    plain = Partition(
+        files, "q", LogConfig(compression_type="uncompressed", max_message_bytes=500), NOW
+    )
+    small = batches.build([(b"k", bytes(1000))], timestamps_ms=[NOW], codec="zstd")
+    assert len(small) < 500
+    assert refusal(plain, small) is Refusal.MESSAGE_TOO_LARGE
 
 
 def test_full_disk_leaves_no_half_batch() -> None:

@@ -34,7 +34,7 @@ from penstock.log.producers import Producers
 from penstock.log.recovery import note_end, recover, start_document
 from penstock.log.segment import LEADER_EPOCH, Segment
 from penstock.log.tier import Manifest, RemoteSegment, SegmentInfo, Tier
-from penstock.log.validation import LogConfig, validate
+from penstock.log.validation import LogConfig, recompressed, validate
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
 
@@ -246,6 +246,9 @@ class Partition:
             stored = self.producers.check(header)
             if stored is not None:
                 return Appended(stored.base_offset, stored.timestamp_ms, is_duplicate=True)
+        if self.config.recompresses:
+            batch = recompressed(batch, header, self.config)
+            header = batches.parse(batch)
         base_offset = self.end_offset
         batches.patch(batch, 0, base_offset, LEADER_EPOCH)
         if self.config.append_time:

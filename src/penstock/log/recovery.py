@@ -208,6 +208,8 @@ class _Recovery:
                 return
         elif was_whole and not later:
             segment.give_up(segment.missing_upto)
+            # A producer that sends the lost end again must not be told that it is there.
+            self._must_rebuild = True
             return
         self._cut_bytes += beyond
         if segment.missing_bytes:
