@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import random
 from dataclasses import dataclass, replace
@@ -166,6 +168,44 @@ def test_dead_letters_are_numbered_without_gaps() -> None:
     assert partition.start_offset == partition.end_offset == 4
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_fails_often_goes_by_halves_and_at_last_alone(strict: bool) -> None:
+    """A record that brings down its members takes few others with it: none at its last delivery."""
+    partition = SharePartition(replace(RULES, delivery_limit=5), 0)
+    handed: list[int] = []
+    for now in range(0, 100_000, 1000):
+        partition.tick(now)  # nobody says anything of what they got
+        found = take(partition, "a", 10, now=now, end=20, batch=10, strict=strict)
+        handed.append(sum(one.last + 1 - one.first for one in found))
+        if partition.start_offset == 20:
+            break
+    assert handed[:5] == [10, 10, 10, 5, 1]
+    assert handed[5:9] == [1, 1, 1, 1]  # each for the last time
+    assert handed[9] == 2  # half of the other five, delivered three times
+
+
+def test_what_failed_often_is_not_mixed_with_others() -> None:
+    """What goes alone ends the hand-out before it, and lets nothing follow."""
+    partition = SharePartition(RULES, 0)
+    for _ in range(2):
+        take(partition, "a", 10, strict=False)
+        partition.acknowledge(0, "a", [Ack(4, 4, RELEASE)])
+    partition.acknowledge(0, "a", [Ack(0, 0, RELEASE, uncounted=True)])
+    assert take(partition, "b", 20, strict=False) == [(0, 0, 1)]
+    assert take(partition, "b", 20, strict=False) == [(4, 4, 3)]
+    assert take(partition, "b", 10, strict=False) == [(20, 29, 1)]
+
+
+def test_released_runs_are_handed_out_whole() -> None:
+    """Of a batch that was handed out before, whole runs come until there are as many as wanted."""
+    partition = SharePartition(RULES, 0)
+    take(partition, "a", 10)
+    partition.acknowledge(0, "a", [Ack(0, 0, RELEASE), Ack(2, 5, RELEASE), Ack(8, 9, RELEASE)])
+    assert take(partition, "b", 1, strict=False) == [(0, 0, 2)]
+    assert take(partition, "b", 3, strict=False) == [(2, 5, 2)]
+    assert take(partition, "b", 3, strict=False) == [(8, 9, 2), (10, 19, 1)]
+
+
 def test_member_leaves() -> None:
     """Who leaves in peace gives back what it has, uncounted; who dies has it counted."""
     partition = SharePartition(RULES, 0)
@@ -240,9 +280,24 @@ class Naive:
             wait = delay or self.rules.backoff(one.count)
             one.state, one.until, one.member = State.AVAILABLE, now + wait if wait else 0, ""
 
+    def alone(self, offset: int) -> int | None:
+        """How many records from there on are not to be mixed with others."""
+        one, limit = self.records[offset], self.rules.delivery_limit
+        if limit < 3 or one.count < limit / 2 or one.count < 2:
+            return None
+        same = list(itertools.takewhile(one.__eq__, self.records[offset:]))
+        halvings = 99 if one.count == limit - 1 else one.count - max(2, math.ceil(limit / 2)) + 1
+        return max(1, math.floor(len(same) / 2**halvings))
+
     def acquire(self, now: int, member: str, most: int) -> list[tuple[int, int]]:
-        found = []
+        found: list[tuple[int, int]] = []
+        bound = None
         for offset, one in enumerate(self.records):
+            if one.state is State.AVAILABLE and not one.until and bound is None:
+                size = self.alone(offset) if offset < self.next else None
+                bound = None if size is None else offset + (0 if found else size)
+            if offset == bound:
+                break
             if offset >= self.next:
                 waits = sum(
                     r.state is not State.DONE and not (r.state is State.AVAILABLE and r.until)
@@ -287,7 +342,7 @@ def test_like_the_naive_model(seed: int) -> None:
     rng = random.Random(seed)
     rules = Rules(
         lock_ms=rng.choice([5, 50]),
-        delivery_limit=rng.randint(1, 4),
+        delivery_limit=rng.randint(1, 8),
         unsettled_max=rng.choice([3, 8, 40]),
         backoff_ms=rng.choice([0, 3]),
         backoff_ms_max=10,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.wire.kafka import ErrorCode
 
@@ -21,6 +21,10 @@ __all__ = [
     "Span",
     "State",
 ]
+
+
+DELIVERIES_MIN: Final = 2
+"""Records that are delivered no more often than this are not handed out alone."""
 
 
 class State(IntEnum):
@@ -71,6 +75,22 @@ class Rules:
         """How long a record waits after its delivery number `count`."""
         return min(self.backoff_ms << min(max(count - 1, 0), 30), self.backoff_ms_max)
 
+    def portion(self, count: int, size: int) -> int | None:
+        """How many of `size` records that were delivered `count` times are handed out together, and
+        nothing else with them; None: as many as are wanted.
+
+        A record that brings down each of its members counts as a failure for all that it was handed
+        out with. So that they don't become dead letters with it, what has failed half as often as
+        it may is handed out by halves, quarters, ... and for the last time one by one, as Kafka
+        does since 4.2.
+        """
+        if self.delivery_limit <= DELIVERIES_MIN or count >= self.delivery_limit:
+            return None
+        if count == self.delivery_limit - 1:
+            return 1
+        failures = max(DELIVERIES_MIN, (self.delivery_limit + 1) // 2)
+        return max(1, size >> (count - failures + 1)) if count >= failures else None
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -102,20 +122,45 @@ class Run:
         """The number of records."""
         return self.last - self.first + 1
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the records can be handed out now."""
+        return self.state is State.AVAILABLE and not self.until_ms
+
     def part(self, first: int, last: int) -> Run:
         """The run of some of the records."""
+        if first == self.first and last == self.last:
+            return self
         letter = self.letter + first - self.first if self.letter >= 0 else -1
-        return replace(self, first=first, last=last, letter=letter)
+        return Run(
+            first, last, self.state, self.count, self.until_ms, self.member, letter, self.reason
+        )
 
     def precedes(self, other: Run) -> bool:
         """Whether the two are one run."""
         if self.state is State.DONE or other.state is State.DONE:
             return self.state is other.state
-        return other == self._following(other)
+        return (
+            self.state is other.state
+            and self.count == other.count
+            and self.until_ms == other.until_ms
+            and self.member == other.member
+            and self.reason == other.reason
+            and other.letter == (self.letter + self.size if self.letter >= 0 else -1)
+        )
 
-    def _following(self, other: Run) -> Run:
-        letter = self.letter + self.size if self.letter >= 0 else -1
-        return replace(self, first=other.first, last=other.last, letter=letter)
+    def and_upto(self, last: int) -> Run:
+        """The run together with the one that it precedes, which ends there."""
+        return Run(
+            self.first,
+            last,
+            self.state,
+            self.count,
+            self.until_ms,
+            self.member,
+            self.letter,
+            self.reason,
+        )
 
 
 class Span(NamedTuple):

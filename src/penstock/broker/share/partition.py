@@ -7,15 +7,13 @@
 REJECTED is passed over where the group has no dead letters; DONE stands for acknowledged and
 archived alike: nobody gets the record again. A delivery is counted when the record is acquired.
 
-The *window* is `[start_offset, end_offset)`: all before it is DONE, all after it was never handed
-out. It is kept as runs of records with equal state, so an acquired batch is one run, and what is
-DONE in the middle costs one run however long it is. Unsettled records (not DONE) are limited, and
-with them the runs.
+The records between those that are all DONE and those that were never handed out are kept as runs
+(see `window`). Unsettled records (not DONE) are limited, and with them the runs.
 
-Invariants (see `check`): the runs cover the window without gap or overlap; the first one is not
-DONE; an ACQUIRED run has a member and a deadline; a delivery count is at most the limit in force
-when the record was last acquired; letters are numbered in the order in which they came up. With
-`Rules.in_key_order` at most one record of a key is ACQUIRED, and no earlier one of it is unsettled.
+Invariants (see `check`): an ACQUIRED run has a member and a deadline; a delivery count is at most
+the limit in force when the record was last acquired; letters are numbered in the order in which
+they came up. With `Rules.in_key_order` at most one record of a key is ACQUIRED, and no earlier one
+of it is unsettled.
 
 Times are those of a clock that nobody sets back, in ms. Sources: KIP-932 (share groups), KIP-1191
 (dead letters), KIP-1206 (strict limits), KIP-1222 (renewal). Unlike Kafka's, the limit counts
@@ -24,7 +22,6 @@ unsettled records and not the window's length, so one slow record does not stop 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -41,6 +38,7 @@ from penstock.broker.share.model import (
     Span,
     State,
 )
+from penstock.broker.share.window import NEVER, Window
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["SharePartition"]
@@ -53,7 +51,6 @@ REASON_CHARACTERS_MAX: Final = 500
 """Longest reason of a rejection that is kept."""
 REJECTED_BY_CLIENT: Final = "Offset rejected by client."
 TOO_MANY_DELIVERIES: Final = "Offset delivery count exceeded the threshold."
-_NEVER: Final = 1 << 62
 
 
 class SharePartition:
@@ -66,100 +63,45 @@ class SharePartition:
 
     def __init__(self, rules: Rules, start_offset: int) -> None:
         self.rules = rules
-        self.start_offset = self.end_offset = start_offset
         self.next_letter = 0
         self.accepted = 0
         self.archived = 0
         self.lacks_keys = False
+        self._window = Window(start_offset)
         self._gone_before = 0
-        self._runs: list[Run] = []
-        self._sizes = dict.fromkeys(State, 0)
-        self._delayed = 0
-        self._next_ms = _NEVER
-        self._hint = start_offset  # nothing before it can be acquired now
         self._keys: dict[int, int] = {}
-        self._touched: list[tuple[int, int]] = []
-        self._is_whole = True
 
     # -- the window --------------------------------------------------------------------------------
 
     @property
+    def start_offset(self) -> int:
+        """All before it is done."""
+        return self._window.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """All from there on was never handed out."""
+        return self._window.end_offset
+
+    @property
     def runs(self) -> Sequence[Run]:
         """The window's runs, in order."""
-        return self._runs
+        return self._window.runs
 
     @property
     def counts(self) -> Counts:
         """How many records wait for what."""
-        sizes = self._sizes
-        return Counts(
-            sizes[State.AVAILABLE] - self._delayed,
-            self._delayed,
-            sizes[State.ACQUIRED],
-            sizes[State.REJECTED],
-        )
+        return self._window.counts
 
     def state_of(self, offset: int) -> Run:
         """A record's run; for offsets outside the window a run of it alone."""
-        if offset < self.start_offset:
-            return Run(offset, offset, State.DONE)
-        if offset >= self.end_offset:
-            return Run(offset, offset, State.AVAILABLE)
-        return self._runs[self._index(offset)]
-
-    def _index(self, offset: int) -> int:
-        return bisect_right(self._runs, offset, key=lambda run: run.first) - 1
-
-    def _note(self, run: Run, sign: int) -> None:
-        self._sizes[run.state] += sign * run.size
-        if run.state is State.AVAILABLE and run.until_ms:
-            self._delayed += sign * run.size
-
-    def _cut(self, offset: int) -> int:
-        """Makes a run begin at `offset`; its index (or the runs' number, at the end)."""
-        if offset >= self.end_offset:
-            return len(self._runs)
-        at = self._index(offset)
-        run = self._runs[at]
-        if run.first == offset:
-            return at
-        self._runs[at : at + 1] = [run.part(run.first, offset - 1), run.part(offset, run.last)]
-        return at + 1
+        return self._window.state_of(offset)
 
     def _set(self, run: Run) -> None:
-        """Makes `run` the window's, in place of what is there."""
-        assert self.start_offset <= run.first <= self.end_offset, run
-        low = self._cut(run.first)
-        high = self._cut(run.last + 1)
-        for old in self._runs[low:high]:
-            self._note(old, -1)
-        self._note(run, 1)
-        self.end_offset = max(self.end_offset, run.last + 1)
-        self._touched.append((run.first, run.last))
-        if run.state is State.ACQUIRED or run.until_ms:
-            self._next_ms = min(self._next_ms, run.until_ms)
-        elif run.state is State.AVAILABLE:
-            self._hint = min(self._hint, run.first)
+        self._window.set(run)
         if self._keys and run.state in {State.DONE, State.REJECTED}:
             for offset in range(run.first, run.last + 1):
                 self._keys.pop(offset, None)
-        merged = [run]
-        if low and self._runs[low - 1].precedes(run):
-            low -= 1
-            before = self._runs[low]
-            merged = [replace(before, last=run.last)]
-        if high < len(self._runs) and merged[0].precedes(self._runs[high]):
-            merged = [replace(merged[0], last=self._runs[high].last)]
-            high += 1
-        self._runs[low:high] = merged
-        if self._runs[0].state is State.DONE:
-            self._advance()
-
-    def _advance(self) -> None:
-        while self._runs and self._runs[0].state is State.DONE:
-            run = self._runs.pop(0)
-            self._note(run, -1)
-            self.start_offset = run.last + 1
 
     def _finish(self, first: int, last: int) -> None:
         self._set(Run(first, last, State.DONE))
@@ -169,46 +111,33 @@ class SharePartition:
     @property
     def room(self) -> int:
         """How many new records may enter the window."""
-        waiting = sum(self.counts) - self._delayed
-        if self._delayed >= DELAYED_MAX:
+        counts = self.counts
+        if counts.delayed >= DELAYED_MAX:
             return 0
-        return max(self.rules.unsettled_max - waiting, 0)
+        return max(self.rules.unsettled_max - (sum(counts) - counts.delayed), 0)
 
     def next_offset(self) -> int | None:
         """Where to read for the next acquisition; None while nothing can be handed out."""
-        if self.rules.in_key_order:
-            found = next(self._in_key_order(), None)
-        else:
-            found = next(self._ready(self._hint), None)
-            self._hint = self.end_offset if found is None else found
+        in_order = self._in_key_order() if self.rules.in_key_order else None
+        found = self._window.next_ready() if in_order is None else next(in_order, None)
         if found is None and self.room > 0:
             return self.end_offset
         return found
 
-    def _ready(self, since: int) -> Iterator[int]:
-        """First offsets of runs that may be handed out now."""
-        if self._sizes[State.AVAILABLE] == self._delayed:
-            return
-        for at in range(max(self._index(since), 0), len(self._runs)):
-            run = self._runs[at]
-            if run.state is State.AVAILABLE and not run.until_ms:
-                yield run.first
-
     def _in_key_order(self) -> Iterator[int]:
         """Offsets that may be handed out now, where each key's records go one after another."""
         busy: set[int] = set()
-        for run in self._runs:
+        for run in self.runs:
             if run.state in {State.DONE, State.REJECTED}:
                 continue
-            is_ready = run.state is State.AVAILABLE and not run.until_ms
             for offset in range(run.first, run.last + 1):
                 key = self._keys.get(offset)
                 if key is None:
-                    if is_ready:
+                    if run.is_ready:
                         yield offset
                 elif key not in busy:
                     busy.add(key)
-                    if is_ready:
+                    if run.is_ready:
                         yield offset
 
     def learn_keys(self, keys: Mapping[int, int]) -> None:
@@ -238,29 +167,35 @@ class SharePartition:
                 are gaps.
             spans: the batches, in order.
             records_max: how many records are wanted.
-            is_strict: whether that is a limit; else a batch that was begun is handed out whole.
+            is_strict: whether that is a limit; else a batch that was begun is handed out whole, or
+                of records that were handed out before, a run of them.
         """
         found: list[Acquired] = []
         if self.rules.in_key_order:
             self._admit_all(read_from, spans)
             reach = min(spans[-1].last, self.end_offset - 1) if spans else -1
             runs = self._free_runs(read_from, reach)
-            self._hand_out(now_ms, member, runs, records_max, found)
+            runs = self._before(self._bound(runs, is_begun=False), runs)
+            self._hand_out(now_ms, member, runs, records_max, found, is_strict=True)
             return found
-        left = records_max
+        left, bound = records_max, NEVER
         position = max(read_from, self.start_offset)
         for span in spans:
             if span.last < position:
                 continue
-            if left <= 0:
+            if left <= 0 or position >= bound:
                 break
             first = self._approach(position, span)
             position = span.last + 1
             if first is None:
                 continue
-            self._admit(first, span, left if is_strict else _NEVER)
-            most = left if is_strict else _NEVER
-            left -= self._hand_out(now_ms, member, self._ready_runs(first, span.last), most, found)
+            runs = self._ready_runs(first, span.last)
+            if bound == NEVER:
+                bound = self._bound(runs, is_begun=bool(found))
+            runs = self._before(bound, runs)
+            if bound == NEVER and left > sum(run.size for run in runs):
+                runs += self._admit(first, span, left if is_strict else NEVER)
+            left -= self._hand_out(now_ms, member, runs, left, found, is_strict=is_strict)
             if self.end_offset <= span.last:
                 break
         return found
@@ -280,22 +215,24 @@ class SharePartition:
         """Offsets that no member is to get: they are done, as far as nobody has them."""
         if first > last:
             return
-        for run in self._between(first, last):
+        for run in self._window.between(first, last):
             if run.state is State.AVAILABLE:
                 self._finish(run.first, run.last)
         if last >= self.end_offset:
             assert first <= self.end_offset
             self._finish(self.end_offset, last)
 
-    def _admit(self, first: int, span: Span, wanted: int) -> None:
+    def _admit(self, first: int, span: Span, wanted: int) -> list[Run]:
         """Lets a batch's records into the window that are not in it, as far as there is room."""
-        ready = self._sizes[State.AVAILABLE] - self._delayed
-        size = min(span.last + 1 - self.end_offset, self.room, max(wanted - ready, 0))
+        wanted = max(wanted - self.counts.available, 0)
+        size = min(span.last + 1 - self.end_offset, self.room, wanted)
         if size <= 0:
-            return
+            return []
         assert first <= self.end_offset
         begin = self.end_offset
-        self._set(Run(begin, begin + size - 1, State.AVAILABLE))
+        run = Run(begin, begin + size - 1, State.AVAILABLE)
+        self._set(run)
+        return [run]
 
     def _admit_all(self, read_from: int, spans: Sequence[Span]) -> None:
         """Lets all the batches' records in, with their keys."""
@@ -311,37 +248,56 @@ class SharePartition:
             self._keys |= {
                 one: key for one, key in span.keys.items() if begin <= one < begin + self.room
             }
-            self._admit(first, span, _NEVER)
+            self._admit(first, span, NEVER)
             if self.end_offset <= span.last:
                 return
 
     def _ready_runs(self, first: int, last: int) -> list[Run]:
-        return [
-            run
-            for run in self._between(first, last)
-            if run.state is State.AVAILABLE and not run.until_ms
-        ]
+        return [run for run in self._window.between(first, last) if run.is_ready]
+
+    def _bound(self, runs: Sequence[Run], *, is_begun: bool) -> int:
+        """The offset before which a hand-out must end: records that have failed often go alone."""
+        for run in runs:
+            portion = self.rules.portion(run.count, self.state_of(run.first).size)
+            if portion is not None:
+                return run.first if is_begun else run.first + portion
+            is_begun = is_begun or run.count < self.rules.delivery_limit
+        return NEVER
+
+    @staticmethod
+    def _before(bound: int, runs: list[Run]) -> list[Run]:
+        if bound == NEVER:
+            return runs
+        return [run.part(run.first, min(run.last, bound - 1)) for run in runs if run.first < bound]
 
     def _free_runs(self, first: int, last: int) -> list[Run]:
         offsets = [one for one in self._in_key_order() if first <= one <= last]
         return [self.state_of(one).part(one, one) for one in offsets]
 
     def _hand_out(
-        self, now_ms: int, member: str, runs: Sequence[Run], most: int, found: list[Acquired]
+        self,
+        now_ms: int,
+        member: str,
+        runs: Sequence[Run],
+        wanted: int,
+        found: list[Acquired],
+        *,
+        is_strict: bool,
     ) -> int:
-        """Hands out at most so many records; returns how many. A record that was delivered too
-        often already (the limit was lowered, or the broker died with it) is rejected.
+        """Hands out runs until there are as many records as wanted; returns how many. A record that
+        was delivered too often already (the limit was lowered, or the broker died with it) is
+        rejected.
         """
         taken = 0
         until_ms = now_ms + self.rules.lock_ms
         begun = len(found)
         for run in runs:
-            if taken >= most:
+            if taken >= wanted:
                 break
             if run.count >= self.rules.delivery_limit:
                 self._reject(run, TOO_MANY_DELIVERIES)
                 continue
-            last = min(run.last, run.first + most - taken - 1)
+            last = min(run.last, run.first + wanted - taken - 1) if is_strict else run.last
             count = run.count + 1
             self._set(Run(run.first, last, State.ACQUIRED, count, until_ms, member))
             taken += last - run.first + 1
@@ -367,7 +323,7 @@ class SharePartition:
                 return fault
         for ack in acks:
             for first, last, kind in self._pieces(ack):
-                for run in self._between(first, last):
+                for run in self._window.between(first, last):
                     if run.state is State.ACQUIRED:  # not said twice in one request
                         self._take(now_ms, run, AckType(kind), ack)
         return None
@@ -378,19 +334,8 @@ class SharePartition:
             return False
         return all(
             run.state is State.ACQUIRED and run.member == member
-            for run in self._between(first, ack.last)
+            for run in self._window.between(first, ack.last)
         )
-
-    def _between(self, first: int, last: int) -> list[Run]:
-        found = []
-        first = max(first, self.start_offset)
-        last = min(last, self.end_offset - 1)
-        at = max(self._index(first), 0)
-        while at < len(self._runs) and self._runs[at].first <= last:
-            run = self._runs[at]
-            found.append(run.part(max(run.first, first), min(run.last, last)))
-            at += 1
-        return found
 
     @staticmethod
     def _pieces(ack: Ack) -> Iterator[tuple[int, int, int]]:
@@ -448,7 +393,7 @@ class SharePartition:
             is_counted: whether the deliveries count: they do where the member died of them, and
                 don't where it left in peace.
         """
-        for run in [one for one in self._runs if one.member == member]:
+        for run in [one for one in self.runs if one.member == member]:
             if is_counted:
                 self._fail(now_ms, run)
             else:
@@ -456,12 +401,7 @@ class SharePartition:
 
     def tick(self, now_ms: int) -> bool:
         """Ends locks and delays whose time is over; whether there were any."""
-        if now_ms < self._next_ms:
-            return False
-        self._next_ms = _NEVER
-        due = [run for run in self._runs if 0 < run.until_ms <= now_ms]
-        waiting = (run.until_ms for run in self._runs if run.until_ms > now_ms)
-        self._next_ms = min(waiting, default=_NEVER)
+        due = self._window.due(now_ms)
         for run in due:
             if run.state is State.ACQUIRED:
                 self._fail(now_ms, run)
@@ -473,10 +413,10 @@ class SharePartition:
 
     def letters(self, count_max: int) -> list[Letter]:
         """The dead letters that are due, in the order of their numbers, which has no gaps."""
-        if not self._sizes[State.REJECTED]:
+        if not self.counts.rejected:
             return []
         runs = sorted(
-            (run for run in self._runs if run.state is State.REJECTED), key=lambda run: run.letter
+            (run for run in self.runs if run.state is State.REJECTED), key=lambda run: run.letter
         )
         found: list[Letter] = []
         for run in runs:
@@ -488,14 +428,14 @@ class SharePartition:
 
     def bury(self, before_number: int) -> None:
         """The letters with lower numbers are written."""
-        for run in [one for one in self._runs if one.state is State.REJECTED]:
+        for run in [one for one in self.runs if one.state is State.REJECTED]:
             if run.letter < before_number:
                 last = min(run.last, run.first + before_number - run.letter - 1)
                 self._finish(run.first, last)
 
     def number_letters(self, first: int) -> None:
         """Numbers the letters that are due anew, from `first` on; none of them may be written."""
-        rejected = [run for run in self._runs if run.state is State.REJECTED]
+        rejected = [run for run in self.runs if run.state is State.REJECTED]
         self.next_letter = first
         for run in sorted(rejected, key=lambda run: run.letter):
             self._set(replace(run, letter=self.next_letter))
@@ -511,7 +451,7 @@ class SharePartition:
         if offset >= self.end_offset:
             self.reset(offset)
             return
-        for run in self._between(self.start_offset, offset - 1):
+        for run in self._window.between(self.start_offset, offset - 1):
             if run.state is not State.DONE:
                 self.archived += run.size
         self._finish(self.start_offset, offset - 1)
@@ -522,52 +462,31 @@ class SharePartition:
             if self.end_offset > offset:
                 self.reset(offset)
         elif self.end_offset > offset:
-            at = self._cut(offset)
-            for run in self._runs[at:]:
-                self._note(run, -1)
-            del self._runs[at:]
-            self.end_offset = offset
-            self._hint = min(self._hint, offset)
+            self._window.cut_end(offset)
             self._keys = {one: key for one, key in self._keys.items() if one < offset}
-            self._touched, self._is_whole = [], True
 
     def reset(self, offset: int) -> None:
         """Begins anew at an offset; who has records loses them."""
-        self._runs, self._keys = [], {}
-        self._sizes, self._delayed, self._next_ms = dict.fromkeys(State, 0), 0, _NEVER
-        self.start_offset = self.end_offset = self._hint = offset
-        self._touched, self._is_whole = [], True
+        self._window.reset(offset)
+        self._keys = {}
 
     # -- journal -----------------------------------------------------------------------------------
 
     def whole(self) -> Change:
         """All of the state."""
-        runs = list(self._runs)
-        return Change(self.start_offset, self.end_offset, self.next_letter, runs, is_whole=True)
+        return self._change(list(self.runs), is_whole=True)
+
+    def _change(self, runs: list[Run], *, is_whole: bool) -> Change:
+        return Change(self.start_offset, self.end_offset, self.next_letter, runs, is_whole)
 
     def drain(self) -> Change | None:
         """What changed since the last call."""
-        if self._is_whole:
-            self._is_whole, self._touched = False, []
-            return self.whole()
-        if not self._touched:
-            return None
-        runs: list[Run] = []
-        end = -1
-        for low, high in sorted(self._touched):
-            low, high = max(low, end + 1), min(high, self.end_offset - 1)  # noqa: PLW2901
-            if low > high:
-                continue
-            if low < self.start_offset:
-                runs.append(Run(low, min(high, self.start_offset - 1), State.DONE))
-            runs += self._between(low, high)
-            end = max(end, high)
-        self._touched = []
-        return Change(self.start_offset, self.end_offset, self.next_letter, runs)
+        changed = self._window.drain()
+        return None if changed is None else self._change(changed[0], is_whole=changed[1])
 
     def rewrite(self) -> None:
         """The next `drain` gives all: the journal may lack something."""
-        self._is_whole = True
+        self._window.rewrite()
 
     def apply(self, change: Change) -> None:
         """Takes what a journal says: acquired records are available again, with their count."""
@@ -584,34 +503,20 @@ class SharePartition:
             self._set(known)
         self.next_letter = change.next_letter
         self.lacks_keys = self.start_offset < self.end_offset
-        self._touched, self._is_whole = [], False
+        self._window.settle()
 
     # -- invariants --------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Asserts all invariants."""
-        position = self.start_offset
-        sizes = dict.fromkeys(State, 0)
-        delayed = 0
-        for run in self._runs:
-            assert run.first == position <= run.last, run
-            position = run.last + 1
-            sizes[run.state] += run.size
-            delayed += run.size if run.state is State.AVAILABLE and run.until_ms else 0
+        self._window.check()
+        for run in self.runs:
             assert bool(run.member) == (run.state is State.ACQUIRED), run
             assert run.state is not State.ACQUIRED or (run.until_ms > 0 and run.count > 0), run
             assert (run.letter >= 0) == (run.state is State.REJECTED), run
-            assert not run.until_ms or self._next_ms <= run.until_ms, run
-        assert position == self.end_offset
-        assert sizes == self._sizes
-        assert delayed == self._delayed
-        assert not self._runs or self._runs[0].state is not State.DONE
-        if not self.rules.in_key_order:
-            ready = [one for one in self._runs if one.state is State.AVAILABLE and not one.until_ms]
-            assert all(one.last >= self._hint for one in ready)
         letters = [
             one
-            for run in self._runs
+            for run in self.runs
             for one in range(run.letter, run.letter + run.size)
             if run.state is State.REJECTED
         ]
