@@ -58,6 +58,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         default=15_000,
         help="how often to look for what to compact",
     )
+    add(
+        "--retention-interval-ms",
+        type=int,
+        default=30_000,
+        help="how often to look for old segments and groups that nobody uses",
+    )
     add("--tier-interval-ms", type=int, default=1000, help="how often to look for what to copy")
     add(
         "--die-with-parent", type=int, metavar="PID", help="end when that process, the parent, ends"
@@ -129,6 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
             lock_wait_s=parsed.lock_wait_s,
             tier=parsed.tier,
             tier_cache_bytes=parsed.tier_cache_mb << 20,
+            retention_interval_ms=parsed.retention_interval_ms,
             cleaner_interval_ms=parsed.cleaner_interval_ms,
             tier_interval_ms=parsed.tier_interval_ms,
             iceberg_catalog=parsed.iceberg_catalog,

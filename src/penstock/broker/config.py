@@ -63,7 +63,8 @@ class BrokerConfig:
         session_ms_min: shortest session timeout that a group's member may ask for (Kafka's
             group.min.session.timeout.ms).
         flush_interval_ms: records that nobody waits for (acks=1) are made durable this often.
-        retention_interval_ms: how often old segments are looked for.
+        retention_interval_ms: how often old segments (Kafka's log.retention.check.interval.ms) and
+            groups without members and offsets are looked for.
         cleaner_interval_ms: how often something to compact is looked for (Kafka's
             log.cleaner.backoff.ms).
         lock_wait_s: how long to wait for a predecessor that is still stopping.

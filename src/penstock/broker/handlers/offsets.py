@@ -96,7 +96,9 @@ def _fetch(call: Call, group_id: str, wanted: list[Fields] | None, request: Fiel
         by_topic: dict[str, list[int]] = {}
         for topic_name, index in committed:
             by_topic.setdefault(topic_name, []).append(index)
-        wanted = [{"name": name, "partition_indexes": found} for name, found in by_topic.items()]
+        wanted = [
+            {"name": name, "partition_indexes": sorted(found)} for name, found in by_topic.items()
+        ]
     topics = []
     for one in wanted:
         topic = topic_of(call, one)
