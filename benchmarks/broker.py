@@ -10,11 +10,13 @@ Both brokers run on the same cores in the same run, one after the other, each wi
   cache's), sampled;
 - produce with acks=1 and acks=all, and consume, at 100 B and 1 KB: ProducerPerformance,
   ConsumerPerformance, the latter the median of a few runs, as one lasts but seconds; joining the group
-  is not counted;
+  is not counted. With acks=all Penstock answers once the records are on the disk, Kafka once they are
+  in the page cache; so also with topics that Kafka flushes (flush.messages=1);
 - the broker's own processor time in each of these, per MB or per request: where the load tool takes
   more of the machine than the broker, or others use it, the rates say little of the broker;
 - tiny requests: a record of 100 B in each request, five in flight;
-- end to end: from producing a record to having it: EndToEndLatency, p50 and p99.
+- end to end: from producing a record to having it, p50 and p99: EndToEndLatency, which knows whole
+  milliseconds, and librdkafka.
 
 With several runs or rounds each figure is the median. Without Java the produce and consume rates are
 confluent-kafka's, and Kafka is left out. The aim: 1.5 times Kafka's throughput, half its latency, a
@@ -42,6 +44,7 @@ from load_tools import (
     UNBATCHED,
     Figure,
     confluent_consume,
+    confluent_latency,
     confluent_produce,
     create,
     java_consume,
@@ -58,6 +61,8 @@ SAMPLE_S = 0.1
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # how finely the system counts processor time
 REST_S = 2.0  # after start-up, before memory at rest is read
 PARTITIONS_PER_TOPIC = 100
+# With which a topic's batches are on the disk before they are answered: here acks=all asks for that.
+FLUSHED = {"kafka": {"flush.messages": "1"}, "penstock": {}}
 
 # What is better, and the ratio that is aimed at.
 AIMS = {
@@ -197,10 +202,12 @@ def load(which: str, plan: Plan, libs: Path | None, process: Process) -> Iterato
     for size in plan.sizes:
         count = max(plan.bytes_per_run // (size + 20), 100)
         megabytes = count * size / 1e6
-        for acks in ("1", "all"):
+        for acks, is_flushed in (("1", False), ("all", False), ("all", True)):
             topic, what = f"rates-{size}-{acks}", f"produce acks={acks}"
-            create(address, topic)
-            say(f"{which}: {size} B, acks={acks}")
+            if is_flushed:
+                topic, what = f"{topic}-disk", f"{what}, on the disk"
+            create(address, topic, FLUSHED[which] if is_flushed else None)
+            say(f"{which}: {size} B, {what}")
             with Effort(process.pid) as effort:
                 if libs is None:
                     rate = confluent_produce(address, topic, count, size, acks)
@@ -236,6 +243,10 @@ def small_load(which: str, plan: Plan, libs: Path, process: Process) -> Iterator
         median, tail = java_latency(libs, address, "latency", plan.latency_records)
         yield Figure("end to end, p50", 100, which, median, "ms")
         yield Figure("end to end, p99", 100, which, tail, "ms")
+        create(address, "latency-fine")
+        median, tail = confluent_latency(address, "latency-fine", plan.latency_records)
+        yield Figure("end to end (librdkafka), p50", 100, which, median, "ms")
+        yield Figure("end to end (librdkafka), p99", 100, which, tail, "ms")
 
 
 def many_partitions(which: str, plan: Plan, work: Path) -> Iterator[Figure]:

@@ -14,6 +14,7 @@ from peers import cache
 
 JAVA_TIMEOUT_S = 600.0
 READ_TIMEOUT_S = 300.0
+WARM_UP_RECORDS = 500
 BATCHED = ("linger.ms=5", "batch.size=65536")
 UNBATCHED = ("linger.ms=0", "batch.size=0", "max.in.flight.requests.per.connection=5")
 MORE_IS_BETTER = {"records/s", "requests/s"}
@@ -87,6 +88,31 @@ def confluent_consume(address: str, topic: str, count: int) -> float:
         return count / (time.perf_counter() - began)
     finally:
         consumer.close()
+
+
+def confluent_latency(address: str, topic: str, count: int) -> tuple[float, float]:
+    """Median and 99th percentile of the time from producing a record of 100 B to having it (ms), one
+    at a time. EndToEndLatency knows whole milliseconds only.
+    """
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+    options = {"bootstrap.servers": address, "log_level": 0, "socket.nagle.disable": True}
+    producer = Producer({**options, "acks": "1", "linger.ms": 0})
+    consumer = Consumer({**options, "group.id": "latency", "enable.auto.commit": False})
+    times: list[float] = []
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        for _ in range(count + WARM_UP_RECORDS):
+            began = time.perf_counter()
+            producer.produce(topic, bytes(100))
+            if consumer.poll(READ_TIMEOUT_S) is None:
+                raise RuntimeError("confluent-kafka: a record did not come")
+            times.append(1e3 * (time.perf_counter() - began))
+            producer.poll(0)
+    finally:
+        consumer.close()
+    times = sorted(times[WARM_UP_RECORDS:])
+    return times[len(times) // 2], times[len(times) * 99 // 100]
 
 
 # -- Kafka's own load tools ------------------------------------------------------------------------
