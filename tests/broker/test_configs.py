@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock.broker.broker_settings import broker_settings
 from penstock.broker.group_settings import GROUP_SETTINGS
 from penstock.broker.settings import TOPIC_SETTINGS
+from penstock.wire import batches
 from penstock.wire.kafka import ErrorCode
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
@@ -108,7 +110,13 @@ def test_groups_have_settings_and_other_resources_don_t(raw):
         (("retention.ms", SET, "-5"), ErrorCode.invalid_config),
         (("retention.ms", APPEND, "5"), ErrorCode.invalid_config),
         (("cleanup.policy", SET, "shred"), ErrorCode.invalid_config),
-        (("compression.type", SET, "zstd"), ErrorCode.invalid_config),
+        (("compression.type", SET, "zstd"), 0),
+        (("compression.type", SET, "none"), ErrorCode.invalid_config),
+        (("compression.gzip.level", SET, "9"), 0),
+        (("compression.gzip.level", SET, "0"), ErrorCode.invalid_config),
+        (("compression.lz4.level", SET, "18"), ErrorCode.invalid_config),
+        (("compression.zstd.level", SET, "-7"), 0),
+        (("min.insync.replicas", SET, "2"), ErrorCode.invalid_config),
         (("retention.ms", SET, None), ErrorCode.invalid_request),
         (("retention.ms", 9, "5"), ErrorCode.invalid_request),
     ],
@@ -121,6 +129,26 @@ def test_changes_are_taken_or_refused_as_kafka_does(raw, topic, change, code):
     assert alter(raw, TOPIC, topic, change) == code
     if code:
         assert describe(raw, TOPIC, topic) == before
+
+
+@pytest.mark.parametrize("own", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_a_topic_compresses_what_it_stores(raw, broker, topic, own):
+    """Whatever the producer does; consumers read what was written."""
+    assert alter(raw, TOPIC, topic, ("compression.type", SET, own)) == 0
+    values = [b"value %d" % n for n in range(300)]
+    options = {"bootstrap.servers": broker.address, "linger.ms": 20, "compression.type": "lz4"}
+    producer = Producer({**options, "log_level": 0})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(60) == 0
+    (stored,) = (broker.data / "topics" / topic / "0").glob("*.log")
+    codecs = {header.codec for _, header in batches.iterate(stored.read_bytes())}
+    assert codecs == {"none" if own == "uncompressed" else own}
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "g", "log_level": 0})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = [message.value() for message in consumer.consume(len(values), 60)]
+    consumer.close()
+    assert found == values
 
 
 def test_lists_are_extended_and_shortened(raw, topic):

@@ -15,6 +15,9 @@ import pytest
 from penstock.broker.doctor import Level, Report, examine, repair
 from penstock.broker.process import BrokerProcess
 from penstock.errors import SetupError
+from penstock.log.files import LocalFiles
+from penstock.log.partition import Partition
+from penstock.log.validation import LogConfig
 from penstock.wire import batches
 
 ROUNDS = int(os.environ.get("PENSTOCK_DOCTOR_ROUNDS", "150"))
@@ -137,6 +140,25 @@ def test_what_is_missing_is_found(data, name, level, text):
         path.unlink()
     found = [one for one in examine(data).findings if text in one.text]
     assert [one.level for one in found] == [level]
+
+
+def test_an_index_without_its_segment_is_damage(data):
+    """It tells what is lost, so repair leaves it; that of deleted records is a leftover."""
+    last = max((data / "topics/t/0").glob("*.log"))
+    last.unlink()
+    report = examine(data)
+    (found,) = [one for one in report.findings if one.path.endswith(".index")]
+    assert found.level is Level.DAMAGE
+    assert f"offsets {int(last.stem)} to 19 are lost" in found.text
+    repair(report)
+    assert last.with_suffix(".index").exists()
+    log = Partition(LocalFiles(data), "topics/t/0", LogConfig(), NOW_MS)
+    log.delete_records(20, NOW_MS)
+    log.close()
+    (data / "topics/t/0/00000000000000000000.index").write_bytes(
+        (data / "topics/t/1/00000000000000000000.index").read_bytes()
+    )
+    assert levels(examine(data)) == {Level.NOTE}
 
 
 def test_leftovers_are_cleared_away(data):

@@ -20,6 +20,7 @@ from penstock.log.memory import MemoryFiles
 from penstock.log.partition import Partition
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
+from penstock.wire.checksum import crc32c
 
 NOW = 1_700_000_000_000
 SMALL = LogConfig(segment_bytes=2_000, retention_ms=-1)
@@ -52,6 +53,17 @@ def read_all(log: Partition, bytes_max: int = 700) -> list[bytes]:
             found.append(data[at : at + header.size])
             offset = header.next_offset
         assert sum(len(one) for one in found[-len(list(batches.iterate(data))) :]) == len(data)
+    return found
+
+
+def read_from(log: Partition, offset: int) -> list[bytes]:
+    """Every batch from an offset on."""
+    found: list[bytes] = []
+    while offset < log.end_offset:
+        data = bytes(log.read(offset, 700))
+        for at, header in batches.iterate(data):
+            found.append(data[at : at + header.size])
+            offset = header.next_offset
     return found
 
 
@@ -303,16 +315,111 @@ def test_lost_segment_is_a_hole() -> None:
         log.append(batch(), NOW)
 
 
-def test_checkpoint_that_promises_too_much_is_not_believed() -> None:
-    """An index for more bytes than the file has is rebuilt from what is there."""
+@pytest.mark.parametrize("keeps_index", [True, False])
+def test_a_lost_first_segment_is_a_hole(keeps_index: bool) -> None:
+    """What follows on it is served as before, whether or not its index file is left."""
     files = MemoryFiles()
-    log = Partition(files, "p", LogConfig(), NOW)
-    for _ in range(10):
+    log = Partition(files, "p", SMALL, NOW)
+    for _ in range(40):
         log.append(batch(), NOW)
     log.close()
-    files.open(log.active.path).truncate(log.size - 1)
-    again = reopen(files, LogConfig())
-    assert again.end_offset == log.end_offset - 3
+    files.delete(log.segments[0].path)
+    if not keeps_index:
+        files.delete(log.segments[0].index_path)
+    for _ in range(2):
+        again = reopen(files)
+        assert (again.start_offset, again.end_offset) == (0, log.end_offset)
+        assert (again.damaged, again.lost_files()) == (1, [])
+        with pytest.raises(DamagedError) as caught:
+            again.read(0, 100)
+        assert caught.value.next_offset == log.segments[1].base_offset
+        assert len(read_from(again, caught.value.next_offset)) == 40 - caught.value.next_offset // 3
+        again.close()
+
+
+@pytest.mark.parametrize("left", [None, 0, 200])
+def test_offsets_that_were_durable_are_never_given_out_again(left: int | None) -> None:
+    """Where the log's last segment is lost or cut, new records follow on those that were there: who
+    had read further would pass over them otherwise. The lost ones are refused, start after start.
+    """
+    files = MemoryFiles()
+    log = Partition(files, "p", SMALL, NOW)
+    for _ in range(38):
+        log.append(batch(), NOW)
+    log.close()
+    last, end = log.active, log.end_offset
+    assert last.size > 400
+    if left is None:
+        files.delete(last.path)
+    else:
+        files.open(last.path).truncate(left)
+    written: list[bytes] = []
+    for turn in range(3):
+        again = reopen(files)
+        assert again.end_offset == end + 3 * turn
+        assert (again.damaged, again.cut_bytes, again.lost_files()) == (1, 0, [])
+        assert f"to {end - 1} in {last.path}" in again.damage()[0]
+        with pytest.raises(DamagedError) as caught:
+            again.read(end - 1, 100)
+        assert caught.value.next_offset == end
+        assert read_from(again, end) == written
+        one = batch()
+        assert again.append(one, NOW).base_offset == end + 3 * turn
+        written.append(bytes(one))
+        again.sync()  # and no checkpoint, as before a SIGKILL
+
+
+def test_a_restored_file_mends_the_hole() -> None:
+    """Once a lost file is back, the log is what it was."""
+    files = MemoryFiles()
+    log = Partition(files, "p", SMALL, NOW)
+    for _ in range(38):
+        log.append(batch(), NOW)
+    log.close()
+    path, whole = log.active.path, files.load(log.active.path)
+    assert whole is not None
+    files.delete(path)
+    again = reopen(files)
+    again.append(batch(), NOW)
+    again.close()
+    files.store(path, whole)
+    again = reopen(files)
+    assert again.damaged == 0
+    assert read_all(again)[:38] == read_all(log)
+
+
+def test_an_index_of_deleted_records_is_no_loss() -> None:
+    """A sync may store the index of a segment that retention has deleted meanwhile."""
+    files = MemoryFiles()
+    log = Partition(files, "p", SMALL, NOW)
+    for _ in range(40):
+        log.append(batch(), NOW)
+    task = log.begin_sync()
+    log.delete_records(log.segments[2].base_offset + 1, NOW)
+    task.run()
+    log.end_sync(task)
+    assert "00000000000000000000.index" in files.list("p")
+    again = reopen(files)
+    assert again.damaged == 0
+    assert "00000000000000000000.index" not in files.list("p")
+    assert read_all(again) == read_all(log)
+
+
+def test_retention_passes_over_lost_segments() -> None:
+    """A segment of which nothing is left goes with the one after it, and holds nothing up."""
+    files = MemoryFiles()
+    log = Partition(files, "p", SMALL, NOW)
+    for n in range(40):
+        log.append(batch(first_ms=NOW + 1000 * n), NOW)
+    log.close()
+    files.delete(log.segments[1].path)
+    third = log.segments[2]
+    again = reopen(files, LogConfig(segment_bytes=2_000, retention_ms=10_000))
+    again.retain(log.segments[1].max_timestamp + 10_000)
+    assert again.start_offset == log.segments[1].base_offset
+    again.retain(third.max_timestamp + 10_001)
+    assert again.start_offset == third.next_offset
+    assert again.damaged == 0
 
 
 # -- refusals --------------------------------------------------------------------------------------
@@ -346,6 +453,68 @@ def test_invalid_batches_are_refused(files: LogFiles) -> None:
     old[16] = 1
     assert refusal(log, old) is Refusal.INVALID_RECORD
     assert log.append(batch(), NOW).base_offset == 0
+
+
+OWN_COMPRESSIONS = {
+    "uncompressed": ("none", {}),
+    "gzip": ("gzip", {"gzip_level": 9}),
+    "snappy": ("snappy", {}),
+    "lz4": ("lz4", {"lz4_level": 17}),
+    "zstd": ("zstd", {"zstd_level": -5}),
+}
+
+
+@pytest.mark.parametrize("own", OWN_COMPRESSIONS)
+@pytest.mark.parametrize("produced", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("append_time", [False, True])
+def test_batches_are_stored_in_the_logs_compression(
+    own: str, produced: str, append_time: bool
+) -> None:
+    """Whatever the producer's was; records, times, sequences and checksum are right, and a retry is
+    known.
+    """
+    codec, level = OWN_COMPRESSIONS[own]
+    files = MemoryFiles()
+    config = LogConfig(compression_type=own, append_time=append_time, **level)
+    log = Partition(files, "p", config, NOW)
+    pairs = [(b"%d" % n, bytes(range(n, n + 50))) for n in range(40)]
+
+    def sent() -> bytearray:
+        return batches.build(
+            pairs,
+            timestamps_ms=[NOW] * 40,
+            codec=produced,
+            producer_id=4,
+            producer_epoch=0,
+            base_sequence=0,
+        )
+
+    assert log.append(sent(), NOW + 7).base_offset == 0
+    assert log.append(sent(), NOW + 7).is_duplicate
+    (stored,) = read_all(reopen(files, config), 1 << 20)
+    header = batches.parse(stored)
+    assert header.codec == codec
+    assert (header.producer_id, header.base_sequence, header.record_count) == (4, 0, 40)
+    found = list(batches.records(stored, 0, header))
+    assert [(one.key, one.value) for one in found] == pairs
+    assert header.max_timestamp == (NOW + 7 if append_time else NOW)
+    if codec == produced and not append_time:
+        assert stored[61:] == bytes(sent()[61:])
+
+
+def test_what_cannot_be_compressed_again_is_refused(files: LogFiles) -> None:
+    """Records that are not what their codec makes, and what is too large in the log's own form."""
+    log = Partition(files, "p", LogConfig(compression_type="lz4", max_message_bytes=500), NOW)
+    broken = batches.recompress(batch(), batches.parse(batch()), 0)
+    broken[22] = 1  # says gzip
+    broken[17:21] = crc32c(bytes(broken[21:])).to_bytes(4, "big")
+    assert refusal(log, broken) is Refusal.CORRUPT_MESSAGE
+    plain = Partition(
+        files, "q", LogConfig(compression_type="uncompressed", max_message_bytes=500), NOW
+    )
+    small = batches.build([(b"k", bytes(1000))], timestamps_ms=[NOW], codec="zstd")
+    assert len(small) < 500
+    assert refusal(plain, small) is Refusal.MESSAGE_TOO_LARGE
 
 
 def test_full_disk_leaves_no_half_batch() -> None:

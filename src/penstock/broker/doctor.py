@@ -323,6 +323,7 @@ class _PartitionExam:
         self._summary = summary
         self._is_compacted = is_compacted
         self._next_offset: int | None = None
+        self._gone_upto = 0  # what lies before is deleted, or in the tier
 
     def _add(
         self, level: Level, name: str, text: str, mend: Callable[[Path], None] | None = None
@@ -332,17 +333,14 @@ class _PartitionExam:
     def run(self) -> None:
         names = sorted(os.listdir(self._directory))  # noqa: PTH208
         bases = sorted(int(name[:-4]) for name in names if _is_segment(name))
+        start, manifest = self._examine_start(), self._examine_manifest()
+        begins = min(bases, default=0) if start is None else start
+        self._gone_upto = max(begins, manifest.end_offset)
         for name in names:
             self._examine_name(name, bases)
-        start = self._examine_start()
         if start is not None and bases and bases[0] > start and "tier" not in names:
             text = f"expected records from offset {start} on, found none before {bases[0]}"
             self._add(Level.DAMAGE, f"{bases[0]:020d}.log", text)
-        try:
-            file = self._directory / "tier"
-            Manifest.restore(file.read_bytes() if file.exists() else None)
-        except StorageError as error:
-            self._add(Level.DAMAGE, "tier", f"{error}; a broker with the same --tier does so")
         for base in bases:
             name = f"{base:020d}"
             is_last = base == bases[-1]
@@ -362,13 +360,36 @@ class _PartitionExam:
             self._add(Level.WARNING, name, text)
         elif name.endswith(".index") and name[:-6].isdigit():
             if int(name[:-6]) not in bases:
-                self._add(Level.NOTE, name, "the index of a segment that is gone", _delete)
+                self._examine_lonely_index(name)
         elif name.endswith((".cleaned", ".swap")):
             self._add(
                 Level.NOTE, name, "of a compaction that was cut short; the next start ends it"
             )
         elif not _is_segment(name) and name not in {"cleaner", "producers", "start", "tier"}:
             self._add(Level.NOTE, name, "not of the log; nothing reads it")
+
+    def _examine_lonely_index(self, name: str) -> None:
+        """An index is stored after its segment and deleted before it, unless a sync under way stores
+        that of one that was deleted meanwhile.
+        """
+        loaded = SparseIndex.load((self._directory / name).read_bytes())
+        if loaded is None or not loaded[1].valid_bytes or loaded[1].next_offset <= self._gone_upto:
+            self._add(Level.NOTE, name, "the index of a segment that is gone", _delete)
+            return
+        text = (
+            f"expected the segment of {loaded[1].valid_bytes:,} bytes whose index this is, found none: "
+            f"offsets {int(name[:-6])} to {loaded[1].next_offset - 1} are lost; restore its .log file "
+            "from a copy"
+        )
+        self._add(Level.DAMAGE, name, text)
+
+    def _examine_manifest(self) -> Manifest:
+        try:
+            file = self._directory / "tier"
+            return Manifest.restore(file.read_bytes() if file.exists() else None) or Manifest()
+        except StorageError as error:
+            self._add(Level.DAMAGE, "tier", f"{error}; a broker with the same --tier does so")
+            return Manifest()
 
     def _examine_start(self) -> int | None:
         file = self._directory / "start"

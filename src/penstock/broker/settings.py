@@ -44,7 +44,7 @@ class Setting:
         default: the default, as text.
         minimum: least value of a number.
         maximum: greatest value of a number.
-        values: what the setting may be, where it is not a number.
+        values: what the setting may be, where it is not a number of a range.
         check: for free text: raises ValueError where it isn't right; empty text is always.
         field: the `LogConfig` field that it sets; None where the value is fixed.
         doc: what it means.
@@ -88,11 +88,40 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
             "both; empty: nothing is ever removed.",
         ),
         Setting(
-            "compression.type", STRING, "producer", doc="Batches keep the producer's compression."
+            "compression.type",
+            STRING,
+            "producer",
+            values=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+            field="compression_type",
+            doc="How batches are stored: in a compression of the topic's own, or as producers have "
+            "compressed them.",
         ),
-        Setting("compression.gzip.level", INT, "-1"),
-        Setting("compression.lz4.level", INT, "9"),
-        Setting("compression.zstd.level", INT, "3"),
+        Setting(
+            "compression.gzip.level",
+            INT,
+            "-1",
+            values=("-1", *map(str, range(1, 10))),
+            field="gzip_level",
+            doc="From 1 (fast) to 9 (small); -1: gzip's own default.",
+        ),
+        Setting(
+            "compression.lz4.level",
+            INT,
+            "9",
+            minimum=1,
+            maximum=17,
+            field="lz4_level",
+            doc="From 1 (fast) to 17 (small).",
+        ),
+        Setting(
+            "compression.zstd.level",
+            INT,
+            "3",
+            minimum=-131072,
+            maximum=22,
+            field="zstd_level",
+            doc="From -131072 (fast) to 22 (small).",
+        ),
         Setting(
             "delete.retention.ms",
             LONG,
@@ -321,7 +350,7 @@ def log_config(settings: Mapping[str, str]) -> LogConfig:
             fields[field] = value == "LogAppendTime"
         elif field is not None and TOPIC_SETTINGS[name].values == FLAG:
             fields[field] = value == "true"
-        elif TOPIC_SETTINGS[name].kind == LIST and field is not None:
+        elif TOPIC_SETTINGS[name].kind in {LIST, STRING} and field is not None:
             fields[field] = value
         elif TOPIC_SETTINGS[name].kind == DOUBLE and field is not None:
             fields[field] = float(value)

@@ -34,7 +34,7 @@ from penstock.log.producers import Producers
 from penstock.log.recovery import note_end, recover, start_document
 from penstock.log.segment import LEADER_EPOCH, Segment
 from penstock.log.tier import Manifest, RemoteSegment, SegmentInfo, Tier
-from penstock.log.validation import LogConfig, validate
+from penstock.log.validation import LogConfig, recompressed, validate
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
 
@@ -193,17 +193,17 @@ class Partition:
     @property
     def damaged(self) -> int:
         """How many places in the log are known not to be as they were written."""
-        return self._faults + sum(len(one.damage) for one in self.segments)
+        return len(self._faults) + sum(len(one.damage) for one in self.segments)
 
     def damage(self) -> list[str]:
         """What is known to be damaged, or was set aside, in words."""
         found = [
-            f"offsets {one.first_offset} to {one.next_offset - 1}: bytes {one.begin} to {one.end} of "
-            f"{segment.path} are damaged"
+            f"expected offsets {one.first_offset} to {one.next_offset - 1} in {segment.path}, found "
+            f"{one.what}; restore the file from a copy if there is one"
             for segment in self.segments
             for one in segment.damage
         ]
-        return found + [f"{name} was set aside" for name in self.lost_files()]
+        return [*self._faults, *found, *(f"{name} was set aside" for name in self.lost_files())]
 
     def lost_files(self) -> list[str]:
         """Segments that recovery set aside, as they don't follow on the log."""
@@ -246,6 +246,9 @@ class Partition:
             stored = self.producers.check(header)
             if stored is not None:
                 return Appended(stored.base_offset, stored.timestamp_ms, is_duplicate=True)
+        if self.config.recompresses:
+            batch = recompressed(batch, header, self.config)
+            header = batches.parse(batch)
         base_offset = self.end_offset
         batches.patch(batch, 0, base_offset, LEADER_EPOCH)
         if self.config.append_time:
@@ -605,6 +608,8 @@ class Partition:
             too_large = 0 < segment.size <= excess and segment is not self.active
             if segment is self.active and segment.size == 0:
                 break
+            if segment.size == 0:
+                continue  # lost: nothing tells its age, so it goes with the one after it
             if not (too_old or too_large) or not config.deletes:
                 break
             excess -= segment.size

@@ -4,15 +4,17 @@ What a checkpoint vouches for is believed without being read. The rest of each s
 whole batches are kept, a torn end is cut, and the producers' state follows from the batches behind
 its snapshot. Where the snapshot and the log don't fit together, only the log counts.
 
-Invariant: of what was durable nothing is dropped silently. Bytes that are cut were never said to be
-durable; what was and isn't readable any more is damage, which the segment keeps in mind, or a file
-that is set aside; both are counted.
+Invariant: of what was durable nothing is dropped silently, and no offset of it is given out again.
+Bytes that are cut were never said to be durable; what was and isn't readable any more is damage, which
+the segment keeps in mind, or a file that is set aside; both are counted. An index file without its
+segment tells of one that is lost: it is stored after the segment and deleted before it.
 
 Source: Kafka's LogLoader.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 
@@ -21,7 +23,7 @@ from penstock.log.files import LogFiles
 from penstock.log.index import SparseIndex
 from penstock.log.markers import Aborted, AbortedIndex, Marker
 from penstock.log.producers import Producers
-from penstock.log.segment import Segment, segment_name
+from penstock.log.segment import NAME_DIGITS, Segment, segment_name
 from penstock.log.tier import Manifest
 from penstock.wire.batches import NO_PRODUCER, Header
 from penstock.wire.checksum import crc32c
@@ -44,7 +46,7 @@ class Recovered:
         durable_offset: everything before it is on the disk.
         cut_bytes: bytes that were left out.
         tier_fault: why it isn't known what lies in the tier, if it isn't.
-        faults: places that are not as they were written, but for those that segments know of.
+        faults: what is not as it was written, but for what segments know of.
     """
 
     remote: Manifest
@@ -57,7 +59,7 @@ class Recovered:
     durable_offset: int
     cut_bytes: int
     tier_fault: str
-    faults: int
+    faults: list[str]
 
 
 def recover(
@@ -110,23 +112,25 @@ class _Recovery:
         self._producers, self._replay_from = restored or (Producers(), 0)
         self._must_rebuild = False
         self._segments: list[Segment] = []
-        self._cut_bytes = self._faults = 0
+        self._cut_bytes = 0
+        self._faults: list[str] = []
 
     def run(self, *, may_tier: bool) -> Recovered:
         names = self._files.list(self._directory)
         stored_start = self._load_start()
-        self._remote = self._load_manifest(names, stored_start or 0, may_tier=may_tier)
+        bases = self._bases(names, stored_start)
+        self._remote = self._load_manifest(bases, stored_start or 0, may_tier=may_tier)
         names = self._without_dropped(names)
-        bases = sorted(int(name[:-4]) for name in names if name.endswith(".log"))
         start_offset, tiered_upto = stored_start or 0, self._remote.end_offset
-        is_gap = stored_start is not None and not self._tier_fault
-        if bases and is_gap and bases[0] > max(start_offset, tiered_upto):
-            self._set_aside_from(bases[0])
-            bases = []
-        bases = bases or [max(start_offset, tiered_upto)]
+        there = {_base_of(name, ".log") for name in names}
+        bases = [one for one in bases if one in there or one >= tiered_upto]
+        begins = max(start_offset, tiered_upto)
+        is_known = stored_start is not None and not self._tier_fault
+        if not bases or (is_known and bases[0] > begins):
+            bases.insert(0, begins)
         self._open(bases)
         for name in names:
-            if name.endswith(".index") and int(name[:-6]) not in bases:
+            if name.endswith(".index") and _base_of(name, ".index") not in bases:
                 self._files.delete(f"{self._directory}/{name}")
         first, end = self._segments[0].base_offset, self._segments[-1].next_offset
         if self._must_rebuild or not first <= self._replay_from <= end:
@@ -148,6 +152,24 @@ class _Recovery:
             self._faults,
         )
 
+    def _bases(self, names: list[str], stored_start: int | None) -> list[int]:
+        """Where segments begin: those that are there, and those of which an index file tells.
+
+        Retention may delete a segment whose index a sync is about to store: such an index speaks
+        of nothing beyond the log's start.
+        """
+        found = [base for name in names if (base := _base_of(name, ".log")) is not None]
+        floor = stored_start if stored_start is not None else min(found, default=0)
+        there = set(found)
+        for name in names:
+            base = _base_of(name, ".index")
+            if base is None or base in there:
+                continue
+            loaded = SparseIndex.load(self._files.load(f"{self._directory}/{name}"))
+            if loaded is not None and loaded[1].valid_bytes and loaded[1].next_offset > floor:
+                found.append(base)
+        return sorted(found)
+
     def _open(self, bases: list[int]) -> None:
         for i, base in enumerate(bases):
             if self._segments and base != self._segments[-1].next_offset:
@@ -157,34 +179,52 @@ class _Recovery:
             beyond = segment.recover(self._replay, self._replay_from, self._gaps_upto)
             self._end_segment(segment, beyond, bases[i + 1 :])
             self._segments.append(segment)
+        if self._segments[-1].is_incomplete:
+            self._segments.append(self._begin(self._segments[-1].next_offset))
+
+    def _begin(self, offset: int) -> Segment:
+        """A new segment after a hole. Its index vouches for what lies before, so that the next start
+        doesn't take the hole for the log's end.
+        """
+        segment = Segment(self._files, self._directory, offset, self._now_ms)
+        with contextlib.suppress(OSError):  # a full disk: the next checkpoint stores it
+            self._files.store(segment.index_path, segment.checkpoint())
+        return segment
 
     def _end_segment(self, segment: Segment, beyond: int, later: list[int]) -> None:
         """Cuts what recovery found torn, or lets the damaged rest of a segment be.
 
-        A checkpoint is stored once all before it is durable. So if a later segment has one, this
-        one was whole, and what isn't so any more is damage, to be refused when it is read. Without
-        one it is how far the log came before the power failed.
+        A checkpoint is stored once all before it is durable. So if a later segment has one, or this
+        one's own goes further, this one was whole, and what isn't so any more is damage, to be refused
+        when it is read. Without one it is how far the log came before the power failed.
         """
         is_whole = not beyond and (not later or segment.next_offset == later[0])
         if is_whole and not segment.missing_bytes:
             return
-        if later and segment.next_offset <= later[0] and any(map(self._is_vouched_for, later)):
-            segment.give_up(later[0])
+        was_whole = segment.missing_upto > segment.next_offset
+        if later and segment.next_offset <= later[0]:
+            if was_whole or any(map(self._is_vouched_for, later)):
+                segment.give_up(later[0])
+                return
+        elif was_whole and not later:
+            segment.give_up(segment.missing_upto)
+            # A producer that sends the lost end again must not be told that it is there.
+            self._must_rebuild = True
             return
         self._cut_bytes += beyond
-        self._faults += bool(segment.missing_bytes)
+        if segment.missing_bytes:
+            self._faults.append(f"{segment.path} lost {segment.missing_bytes} bytes at its end")
         segment.cut()
 
     def _is_vouched_for(self, base: int) -> bool:
         path = f"{self._directory}/{segment_name(base)}.index"
         return SparseIndex.load(self._files.load(path)) is not None
 
-    def _load_manifest(self, names: list[str], start_offset: int, *, may_tier: bool) -> Manifest:
+    def _load_manifest(self, bases: list[int], start_offset: int, *, may_tier: bool) -> Manifest:
         """What lies in the tier. Where that is lost, what is local is kept and served; offsets
         below are refused rather than taken for deleted, until `adopt` is told what there is.
         """
         path = f"{self._directory}/tier"
-        bases = [int(name[:-4]) for name in names if name.endswith(".log")]
         try:
             found = Manifest.restore(self._files.load(path))
         except StorageError as error:
@@ -257,14 +297,14 @@ class _Recovery:
         cut.
         """
         for name in self._files.list(self._directory):
-            stem, _, suffix = name.partition(".")
             path = f"{self._directory}/{name}"
-            if suffix == "log" and int(stem) >= base:
+            log_base, index_base = _base_of(name, ".log"), _base_of(name, ".index")
+            if log_base is not None and log_base >= base:
                 file = self._files.open(path)
                 self._cut_bytes += file.size()
                 file.close()
                 self._files.rename(path, path + ".lost")
-            elif suffix == "index" and int(stem) >= base:
+            elif index_base is not None and index_base >= base:
                 self._files.delete(path)
 
     def _load_start(self) -> int | None:
@@ -273,6 +313,15 @@ class _Recovery:
         if data is None:
             return 0
         if data[:9] != b"%08x " % crc32c(data[9:]):
-            self._faults += 1
+            self._faults.append(
+                f"expected the log's start in {self._directory}/start, found {data[:40]!r}: its "
+                "checksum is wrong; records that were deleted may be there again"
+            )
             return None
         return int(json.loads(data[9:])["start_offset"])
+
+
+def _base_of(name: str, suffix: str) -> int | None:
+    """The base offset in a file's name; None for another file."""
+    stem = name.removesuffix(suffix)
+    return int(stem) if stem != name and len(stem) == NAME_DIGITS and stem.isdigit() else None

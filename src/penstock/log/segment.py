@@ -28,13 +28,16 @@ VERIFY_BYTES_MAX: Final = 4 << 20
 HINTS_MAX: Final = 64
 """Positions remembered of where reads ended: the next read of the same reader starts there."""
 
+NAME_DIGITS: Final = 20
+"""Of a segment's base offset in its file name: so names sort."""
+
 Visit = Callable[["Segment", int, Header], None]
 """Is told of a batch in the segment: its position and header."""
 
 
 def segment_name(base_offset: int) -> str:
-    """The file name of a segment without its suffix: 20 digits, so that names sort."""
-    return f"{base_offset:020d}"
+    """The file name of a segment without its suffix."""
+    return f"{base_offset:0{NAME_DIGITS}d}"
 
 
 class Segment:
@@ -63,6 +66,7 @@ class Segment:
         self._hints: dict[int, int] = {}
         self.prefix_sum = 0
         self.missing_bytes = 0  # that a checkpoint vouched for
+        self.missing_upto = 0  # the offset up to which it did
         self._lost: list[Damage] = []  # what recovery found missing
         self._verification: Verification | None = None
 
@@ -102,6 +106,7 @@ class Segment:
             )
         elif loaded is not None:
             self.missing_bytes = loaded[1].valid_bytes - on_disk
+            self.missing_upto = loaded[1].next_offset
         if visit_from < self.next_offset:
             for position, header in self.headers(self.index.at_offset(visit_from)):
                 if header.base_offset >= visit_from:
@@ -242,9 +247,8 @@ class Segment:
             if one.first_offset <= offset < one.next_offset:
                 raise DamagedError(
                     f"expected the records that were written at offsets {one.first_offset} to "
-                    f"{one.next_offset - 1} of {self.path}, found {one.end - one.begin} damaged bytes "
-                    f"at byte {one.begin}; read on from offset {one.next_offset}, and restore the "
-                    "file from a copy if there is one",
+                    f"{one.next_offset - 1} of {self.path}, found {one.what}; read on from offset "
+                    f"{one.next_offset}, and restore the file from a copy if there is one",
                     one.next_offset,
                 )
 

@@ -14,7 +14,11 @@ from penstock.log.errors import AppendError, Refusal
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
 
-__all__ = ["LogConfig", "validate"]
+__all__ = ["LogConfig", "recompressed", "validate"]
+
+AS_PRODUCED: Final = "producer"
+_CODECS: Final = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+"""Numbers of what Kafka's `compression.type` names."""
 
 _LENGTH_MIN_EVER: Final = 14
 """Least length of a message in any of Kafka's formats; less is no message."""
@@ -43,6 +47,22 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = (1 << 63) - 1
     delete_retention_ms: int = 24 * 3600 * 1000
+    compression_type: str = AS_PRODUCED
+    gzip_level: int = -1  # -1: gzip's own default
+    lz4_level: int = 9
+    zstd_level: int = 3
+
+    @property
+    def recompresses(self) -> bool:
+        """Whether batches are stored in the log's compression, not in the producer's."""
+        return self.compression_type != AS_PRODUCED
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level of the compression that the log wants; None for the codec's default."""
+        levels = {"gzip": self.gzip_level, "lz4": self.lz4_level, "zstd": self.zstd_level}
+        level = levels.get(self.compression_type)
+        return None if self.compression_type == "gzip" and level == -1 else level
 
     @property
     def compacts(self) -> bool:
@@ -86,6 +106,26 @@ def validate(batch: Buffer, config: LogConfig, now_ms: int) -> Header:
     return header
 
 
+def recompressed(
+    batch: bytearray | memoryview, header: Header, config: LogConfig
+) -> bytearray | memoryview:
+    """A valid batch in the log's own compression; the batch itself where it has that already.
+
+    Raises:
+        AppendError: its records can't be unpacked, or are too many bytes in the log's compression.
+    """
+    codec = _CODECS[config.compression_type]
+    if codec == header.codec_number:
+        return batch
+    try:
+        made = batches.recompress(batch, header, codec, config.compression_level)
+    except (CorruptError, LimitError) as error:
+        raise AppendError(Refusal.CORRUPT_MESSAGE, str(error)) from error
+    if len(made) > config.max_message_bytes:
+        raise _too_large(len(made), config)
+    return made
+
+
 def _misfit(header: Header, size: int, config: LogConfig) -> AppendError:
     """Why bytes whose header doesn't fit them, or that are too many, are no batch for a log."""
     if header.length < _LENGTH_MIN_EVER or not 0 <= header.magic <= batches.MAGIC:
@@ -105,6 +145,10 @@ def _misfit(header: Header, size: int, config: LogConfig) -> AppendError:
             f"expected one batch per partition in a request, found {size - header.size} bytes "
             "after the first",
         )
+    return _too_large(size, config)
+
+
+def _too_large(size: int, config: LogConfig) -> AppendError:
     return AppendError(
         Refusal.MESSAGE_TOO_LARGE,
         f"expected a batch of at most {config.max_message_bytes} bytes "

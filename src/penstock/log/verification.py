@@ -41,6 +41,14 @@ class Damage(NamedTuple):
     first_offset: int
     next_offset: int
 
+    @property
+    def what(self) -> str:
+        """The bytes, in words."""
+        size = self.end - self.begin
+        return (
+            f"{size} damaged bytes at byte {self.begin}" if size else f"none at byte {self.begin}"
+        )
+
 
 class Verification:
     """What of a segment's trusted part was checked, and what was found."""

@@ -44,6 +44,7 @@ __all__ = [
     "iterate",
     "parse",
     "patch",
+    "recompress",
     "record_times",
     "records",
     "stamp_append_time",
@@ -63,9 +64,11 @@ refused."""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
+_LENGTH_AT: Final = 8
 _CRC_AT: Final = 17
 _CHECKED_FROM: Final = 21
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_CODEC_BITS: Final = 0x07
 _TIME_TYPE_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
@@ -105,15 +108,20 @@ class Header(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
     @property
+    def codec_number(self) -> int:
+        """The compression's number; 0: none."""
+        return self.attributes & _CODEC_BITS
+
+    @property
     def codec(self) -> str:
         """The compression's name, or `codec 5` where there is none with that number."""
-        number = self.attributes & 0x07
+        number = self.codec_number
         return _CODECS[number] if number < len(_CODECS) else f"codec {number}"
 
     @property
     def is_known_codec(self) -> bool:
         """Whether the compression is one of Kafka's."""
-        return (self.attributes & 0x07) < len(_CODECS)
+        return self.codec_number < len(_CODECS)
 
     @property
     def is_append_time(self) -> bool:
@@ -311,8 +319,35 @@ def _decompress(header: Header, payload: memoryview) -> Buffer:
 
     from penstock.wire import compression
 
-    codec, data = header.attributes & 0x07, np.frombuffer(payload, np.uint8)
+    codec, data = header.codec_number, np.frombuffer(payload, np.uint8)
     return compression.decompress(codec, data, bytes_max=DECOMPRESSED_BYTES_MAX).data
+
+
+def recompress(batch: Buffer, header: Header, codec: int, level: int | None = None) -> bytearray:
+    """The batch with its records compressed by another codec (0: not at all).
+
+    Raises:
+        CorruptError: its records are not what its codec makes.
+        LimitError: they are more than `DECOMPRESSED_BYTES_MAX`.
+
+    >>> small = build([(None, bytes(1000))], codec="gzip")
+    >>> plain = recompress(small, parse(small), 0)
+    >>> plain == build([(None, bytes(1000))])
+    True
+    """
+    from penstock.wire import compression
+
+    payload: Buffer = memoryview(batch)[HEADER_BYTES : header.size]
+    if header.codec_number:
+        payload = _decompress(header, memoryview(payload))
+    if codec:
+        payload = compression.compress(codec, memoryview(payload), level)
+    made = bytearray(memoryview(batch)[:HEADER_BYTES])
+    made += payload
+    struct.pack_into(">i", made, _LENGTH_AT, len(made) - PREFIX_BYTES)
+    struct.pack_into(">h", made, _CHECKED_FROM, header.attributes & ~_CODEC_BITS | codec)
+    struct.pack_into(">I", made, _CRC_AT, crc32c(memoryview(made)[_CHECKED_FROM:]))
+    return made
 
 
 def build(

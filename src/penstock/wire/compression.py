@@ -51,19 +51,21 @@ def codec_number(name: str) -> int:
     return CODECS[name]
 
 
-def compress(codec: int, data: memoryview | bytes) -> bytes:
-    """Compresses a batch's records with codec 1 to 4."""
+def compress(codec: int, data: memoryview | bytes, level: int | None = None) -> bytes:
+    """Compresses a batch's records with codec 1 to 4, at its default level or a given one (snappy has
+    none).
+    """
     match codec:
         case 1:
-            return bytes(_cramjam.gzip.compress(data))
+            return bytes(_cramjam.gzip.compress(data, level))
         case 2:
             return _compress_xerial(memoryview(data))
         case 3:  # Kafka's Java client reads only frames whose blocks are independent
-            frame = _cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+            frame = _cramjam.lz4.Compressor(level, content_checksum=False, block_linked=False)
             frame.compress(bytes(data))
             return bytes(frame.finish())
         case 4:
-            return bytes(_cramjam.zstd.compress(data))
+            return bytes(_cramjam.zstd.compress(data, level))
     raise UserError(f"expected a compression codec from 1 to 4; found {codec}")
 
 
