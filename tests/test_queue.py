@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.patience import PATIENCE_S, wait_until
 
 import penstock as ps
 from penstock.broker import BrokerProcess
@@ -57,23 +58,32 @@ def make(broker: BrokerProcess, name: str) -> Iterator[MakeQueue]:
         queue.close()
 
 
-def drain(queue: ps.Queue, idle: str = "500ms") -> list[bytes]:
-    """Acknowledges all jobs; their values in order."""
+def take(queue: ps.Queue) -> ps.queue.Job:  # type: ignore[name-defined]
+    """The next job, which is there or will be."""
+    job = queue.get(f"{PATIENCE_S:g}s")
+    assert job is not None
+    return job
+
+
+def drain(queue: ps.Queue, count: int) -> list[bytes]:
+    """Acknowledges the next jobs, after which there are none; their values in order."""
     found: list[bytes] = []
-    queue.work(lambda job: found.append(job.value), idle=idle)
+    for _ in range(count):
+        with take(queue) as job:
+            found.append(job.value)
+    assert queue.work(lambda job: found.append(job.value), idle="200ms") == 0
     return found
 
 
-def dead(broker: BrokerProcess, queue: ps.Queue) -> list[tuple[bytes, dict[str, bytes]]]:
-    """The queue's dead letters, with their headers."""
+def dead(
+    broker: BrokerProcess, queue: ps.Queue, count: int = 1
+) -> list[tuple[bytes, dict[str, bytes]]]:
+    """The queue's dead letters, once there are as many, with their headers."""
     topic = queue.dead_letter_topic
+    wait_until(lambda: queue.stats().dead >= count, lambda: f"{count} letters, {queue.stats()}")
     with Reader(broker.address) as reader:
-        deadline = time.monotonic() + 5
-        end = 0
-        while not end and time.monotonic() < deadline:
-            end = queue.stats().dead
         found = []
-        for records in reader.read(topic, 0, 0, end):
+        for records in reader.read(topic, 0, 0, queue.stats().dead):
             values = records.values().to_pylist()
             found += [
                 (value, {key: text or b"" for key, text in header(records, i)})
@@ -87,15 +97,14 @@ def test_jobs_go_to_one_worker_each(make: MakeQueue) -> None:
     queue, other = make(), make()
     for i in range(6):
         queue.put({"n": i})
-    taken = [queue.get("5s"), other.get("5s"), queue.get("5s")]
+    taken = [take(queue), take(other), take(queue)]
     numbers = []
     for job in taken:
-        assert job is not None
         numbers.append(job.json()["n"])
         assert job.attempt == 1
         job.ack()
     assert numbers == [0, 1, 2]
-    assert [int(one[5:-1]) for one in drain(other)] == [3, 4, 5]
+    assert [int(one[5:-1]) for one in drain(other, 3)] == [3, 4, 5]
     assert queue.stats().waiting == 0
     assert queue.stats().workers == 2
 
@@ -106,8 +115,7 @@ def test_failed_job_comes_again_and_dies_at_last(make: MakeQueue, broker: Broker
     queue.put(b"poison", key="k", headers={"h": "x"})
     times, attempts = [], []
     for _ in range(3):
-        job = queue.get("5s")
-        assert job is not None
+        job = take(queue)
         times.append(time.monotonic())
         attempts.append(job.attempt)
         with pytest.raises(ZeroDivisionError), job:
@@ -127,8 +135,7 @@ def test_rejected_job_is_a_dead_letter(make: MakeQueue, broker: BrokerProcess) -
     """A reason that a worker gives stands in the dead letter."""
     queue = make()
     queue.put("no such thing")
-    job = queue.get("5s")
-    assert job is not None
+    job = take(queue)
     job.reject("we don't do that")
     with pytest.raises(UserError):
         job.ack()
@@ -140,36 +147,33 @@ def test_delays(make: MakeQueue) -> None:
     """A job that was put or released with a delay comes when its time has come, others before."""
     queue = make()
     began = time.monotonic()
-    queue.put("later", delay="600ms")
+    queue.put("later", delay="2500ms")
     queue.put("now")
-    job = queue.get("5s")
-    assert job is not None
-    assert job.text() == "now"
-    job.release(delay="1200ms", counts=False)
-    later = queue.get("5s")
-    assert later is not None
-    assert (later.text(), later.attempt) == ("later", 1)
-    assert time.monotonic() - began >= 0.6
-    later.ack()
-    again = queue.get("5s")
-    assert again is not None
-    assert (again.text(), again.attempt) == ("now", 1)
-    assert time.monotonic() - began >= 1.2
-    again.ack()
+    job = take(queue)
+    assert job.text() == "now" or time.monotonic() - began >= 2.5
+    released = time.monotonic()
+    job.release(delay="300ms", counts=False)
+    due = {job.text(): released + 0.3}
+    due.setdefault("later", began + 2.5)
+    due.setdefault("now", began)
+    for _ in range(2):
+        one = take(queue)
+        assert one.attempt == 1
+        assert time.monotonic() >= due.pop(one.text())
+        one.ack()
+    assert not due
 
 
 def test_lock_ends_unless_it_is_renewed(make: MakeQueue) -> None:
     """A job that nobody settles in time is another's; its first worker is told."""
-    queue, other = make(lock="1s"), make(lock="1s")
+    queue, other = make(lock="2s"), make(lock="2s")
     queue.put("slow")
-    job = queue.get("5s")
-    assert job is not None
+    job = take(queue)
     for _ in range(3):
-        time.sleep(0.5)
+        time.sleep(0.7)
         job.renew()
     assert other.get("100ms") is None
-    stolen = other.get("5s")
-    assert stolen is not None
+    stolen = take(other)
     assert stolen.attempt == 2
     with pytest.raises(JobLostError, match="ours still"):
         job.ack()
@@ -181,9 +185,9 @@ def test_closed_worker_gives_its_jobs_back(make: MakeQueue) -> None:
     queue, other = make(prefetch=3), make()
     for i in range(3):
         queue.put(str(i))
-    assert queue.get("5s") is not None
+    take(queue)
     queue.close()
-    assert drain(other) == [b"0", b"1", b"2"]
+    assert drain(other, 3) == [b"0", b"1", b"2"]
 
 
 def test_redelivery_reorders(make: MakeQueue) -> None:
@@ -193,20 +197,18 @@ def test_redelivery_reorders(make: MakeQueue) -> None:
         one.put(f"m{i}")
     done: list[str] = []
 
-    def finish(job: ps.queue.Job | None) -> None:  # type: ignore[name-defined]
-        assert job is not None
+    def finish(job: ps.queue.Job) -> None:  # type: ignore[name-defined]
         done.append(job.text())
         job.ack()
 
-    finish(two.get("5s"))
-    finish(one.get("5s"))
-    m3 = two.get("5s")
-    assert m3 is not None
+    finish(take(two))
+    finish(take(one))
+    m3 = take(two)
     assert m3.text() == "m3"
-    m4 = one.get("5s")
+    m4 = take(one)
     two._member._sessions.popitem()[1].connection.close()  # type: ignore[union-attr]
     finish(m4)
-    done += [one_more.decode() for one_more in drain(one)]
+    done += [one_more.decode() for one_more in drain(one, 2)]
     assert sorted(done) == ["m1", "m2", "m3", "m4", "m5"]
     assert done.index("m3") > done.index("m4")
 
@@ -264,16 +266,11 @@ def test_killed_workers_lose_nothing(
     try:
         for n in range(KILLS):
             wanted = (n + 1) * jobs // (KILLS + 2)
-            deadline = time.monotonic() + 60
-            while count(files) < wanted and time.monotonic() < deadline:
-                time.sleep(0.02)
+            wait_until(lambda wanted=wanted: count(files) >= wanted, f"{wanted} jobs done")
             workers[n % 2].send_signal(signal.SIGKILL)
             workers[n % 2].wait()
             workers[n % 2] = spawn(2 + n)
-        deadline = time.monotonic() + 60
-        while queue.stats().waiting and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert queue.stats().waiting == 0
+        wait_until(lambda: queue.stats().waiting == 0, queue.stats)
     finally:
         for worker in workers:
             worker.kill()
@@ -326,11 +323,8 @@ def test_killed_broker_forgets_nothing(tmp_path: Path) -> None:
             if KILLS and i % (jobs // KILLS) == jobs // KILLS - 10:
                 broker.kill()
                 broker.start()
-        deadline = time.monotonic() + 60
-        while queue.stats().waiting and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert queue.stats().waiting == 0
-        letters = [value.decode() for value, _ in dead(broker, queue)]
+        wait_until(lambda: queue.stats().waiting == 0, queue.stats)
+        letters = [value.decode() for value, _ in dead(broker, queue, jobs // 10)]
     finally:
         stop.set()
         for thread in threads:
@@ -358,7 +352,7 @@ def test_command_line(broker: BrokerProcess, name: str) -> None:
     assert run("work", name, "--max", "1") == "one\n"
     assert '"attempt":1' in run("work", name, "--max", "1", "--show")
     assert '"waiting": 2' in run("stats", name, "--format", "json").replace('":', '": ')
-    run("work", name, "--idle", "300ms", "--attempts", "2", "--backoff", "10ms", "--", "false")
+    run("work", name, "--idle", "2s", "--attempts", "2", "--backoff", "10ms", "--", "false")
     stats = run("stats", name, "--format", "csv").splitlines()[1].split(",")
     assert stats[:2] == [name, "0"]
     assert name in run("list")

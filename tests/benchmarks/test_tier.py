@@ -17,7 +17,7 @@ def test_tier_benchmark_runs() -> None:
         [sys.executable, str(PROGRAM), "--smoke", "--json"],
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -5,17 +5,21 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from tests.patience import PATIENCE_S
 
 from penstock.broker import BrokerProcess
 from penstock.wire import batches
 from penstock.wire.messages import request_codec, response_codec
 
 API_VERSIONS = 18
+NOW_MS = time.time_ns() // 1_000_000
+"""Records are of today: retention would remove older ones in the middle of a test."""
 _names = itertools.count()
 
 
@@ -24,7 +28,7 @@ class Raw:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
         self.correlation = 0
 
     def __enter__(self) -> Self:
@@ -119,7 +123,7 @@ class Raw:
 
 def sample(count: int = 1, size: int = 10, **options: Any) -> bytearray:
     """A batch of `count` records of `size` bytes."""
-    return batches.build([(None, bytes(size))] * count, timestamps_ms=[1000] * count, **options)
+    return batches.build([(None, bytes(size))] * count, timestamps_ms=[NOW_MS] * count, **options)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE_S
 
 from penstock.broker import BrokerProcess
 from penstock.broker.handlers import API_TABLE
@@ -30,7 +31,7 @@ class Session:
 
     def __init__(self, address: str, user: str) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
         assert self.call(17, 1, mechanism="PLAIN")["error_code"] == 0
         answer = self.call(36, 1, auth_bytes=f"\0{user}\0{user}".encode())
         assert answer["error_code"] == 0, answer
@@ -309,7 +310,7 @@ def test_without_rules_nothing_is_refused(address: str) -> None:
     """Where authorization is off, rules can't be entered over the protocol, as with Kafka."""
     host, _, port = address.rpartition(":")
     session = Session.__new__(Session)
-    session.socket = socket.create_connection((host, int(port)), timeout=10)
+    session.socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
     with session.socket:
         assert session.call(30, 3, creations=[ACL])["results"][0]["error_code"] == 54
         assert session.call(29, 3, **FILTER)["error_code"] == 54

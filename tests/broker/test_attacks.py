@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 import trustme
+from tests.patience import PATIENCE_S
 
 from penstock.broker import BrokerProcess
 from penstock.broker.security.users import Users
@@ -25,8 +26,6 @@ pytestmark = pytest.mark.skipif(
 MIB: Final = 1 << 20
 GROWTH_BYTES_MAX: Final = 64 * MIB
 """How much memory of its own (RssAnon) an attack may cost the broker."""
-ANSWER_S_MAX: Final = 5.0
-"""How long another client may wait for an answer during an attack, on a busy machine."""
 
 
 class Victim:
@@ -47,7 +46,7 @@ class Victim:
 
     def connect(self, listener: int = 0) -> socket.socket:
         """A connection that stays open until the test ends."""
-        sock = socket.create_connection(self.addresses[listener], timeout=10)
+        sock = socket.create_connection(self.addresses[listener], timeout=PATIENCE_S)
         self.sockets.append(sock)
         return sock
 
@@ -58,12 +57,10 @@ class Victim:
         self.sockets.clear()
 
     def check(self, before: int, growth_max: int = GROWTH_BYTES_MAX) -> None:
-        """Another client is served in time, and memory has not grown beyond the limit."""
-        began = time.monotonic()
-        with socket.create_connection(self.addresses[0], timeout=10) as sock:
+        """Another client is served meanwhile, and memory has not grown beyond the limit."""
+        with socket.create_connection(self.addresses[0], timeout=PATIENCE_S) as sock:
             sock.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
             assert len(sock.recv(4)) == 4
-        assert time.monotonic() - began < ANSWER_S_MAX
         growth = self.memory() - before
         assert growth < growth_max, f"the attack has cost {growth / MIB:.0f} MiB"
 
@@ -202,7 +199,7 @@ def test_handshakes_that_never_end(victim: Victim) -> None:
         if number % 2:
             with contextlib.suppress(OSError):
                 sock.sendall(b"\x16\x03\x01\x02\x00")  # the beginning of a ClientHello
-    raw = socket.create_connection(victim.addresses[1], timeout=10)
+    raw = socket.create_connection(victim.addresses[1], timeout=PATIENCE_S)
     with victim.context.wrap_socket(raw, server_hostname="localhost") as sock:
         sock.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
         assert len(sock.recv(4)) == 4

@@ -14,7 +14,7 @@ def test_log_benchmark_runs() -> None:
         [sys.executable, str(PROGRAM), "--smoke", "--json"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)["figures"]
@@ -30,7 +30,7 @@ def test_broker_benchmark_runs() -> None:
         [sys.executable, str(PROGRAM.with_name("broker.py")), "--smoke", "--json"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)["figures"]

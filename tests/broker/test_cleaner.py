@@ -18,7 +18,7 @@ SETTINGS = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 KEYS = 50
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 def write(log: Partition, n: int) -> None:

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+from tests.patience import PATIENCE_S, wait_until
 
 _groups = itertools.count()
 
@@ -46,7 +47,7 @@ def consumer(address: str, group: str, **more: Any) -> Consumer:
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": 45_000,
             "heartbeat.interval.ms": 200,
             **more,
         }
@@ -66,11 +67,11 @@ def produce(
             partition=partition,
             on_delivery=lambda error, _: errors.append(error) if error else None,
         )
-    assert client.flush(20) == 0
+    assert client.flush(PATIENCE_S) == 0
     assert not errors
 
 
-def poll(client: Consumer, count: int, timeout_s: float = 15) -> list[bytes]:
+def poll(client: Consumer, count: int, timeout_s: float = PATIENCE_S) -> list[bytes]:
     """The next `count` values."""
     values: list[bytes] = []
     deadline = time.monotonic() + timeout_s
@@ -114,7 +115,9 @@ def test_seek_by_offset_and_time(address: str, topic: str, group: str) -> None:
         client.produce(topic, b"%d" % n, partition=0, timestamp=1_000_000 + 10 * n)
     client.flush()
     reader = consumer(address, group)
-    (found,) = reader.offsets_for_times([TopicPartition(topic, 0, 1_000_000 + 355)], timeout=5)
+    (found,) = reader.offsets_for_times(
+        [TopicPartition(topic, 0, 1_000_000 + 355)], timeout=PATIENCE_S
+    )
     assert found.offset == 36
     reader.assign([TopicPartition(topic, 0, 36)])
     assert poll(reader, 3) == [b"36", b"37", b"38"]
@@ -131,7 +134,7 @@ def test_committed_offsets(address: str, topic: str, group: str) -> None:
     first.commit(offsets=[TopicPartition(topic, 0, 4, "note")], asynchronous=False)
     first.close()
     second = consumer(address, group)
-    (found,) = second.committed([TopicPartition(topic, 0)], timeout=5)
+    (found,) = second.committed([TopicPartition(topic, 0)], timeout=PATIENCE_S)
     assert (found.offset, found.metadata) == (4, "note")
     second.subscribe([topic])
     assert poll(second, 6) == [b"4", b"5", b"6", b"7", b"8", b"9"]
@@ -157,13 +160,15 @@ def test_two_members_share_and_hand_over(
     members[0].close()
 
 
-def wait_for(members: list[Consumer], is_so: Any, timeout_s: float = 15) -> None:
+def wait_for(members: list[Consumer], is_so: Any) -> None:
     """Polls the members until something is so."""
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline
+
+    def polled() -> bool:
         for one in members:
             one.poll(0.05)
+        return bool(is_so())
+
+    wait_until(polled, "an assignment")
 
 
 def test_topic_administration(admin: AdminClient) -> None:
@@ -179,7 +184,7 @@ def test_topic_administration(admin: AdminClient) -> None:
     with pytest.raises(KafkaException, match="TOPIC_EXCEPTION"):
         admin.create_topics([NewTopic("../x", 1)])["../x"].result()
     admin.create_partitions([NewPartitions("admin", 3)])["admin"].result()
-    assert len(admin.list_topics("admin", 5).topics["admin"].partitions) == 3
+    assert len(admin.list_topics("admin", PATIENCE_S).topics["admin"].partitions) == 3
     resource = ConfigResource(ResourceType.TOPIC, "admin")
     before = admin.describe_configs([resource])[resource].result()
     assert before["retention.ms"].value == "5000"
@@ -190,7 +195,7 @@ def test_topic_administration(admin: AdminClient) -> None:
     after = admin.describe_configs([resource])[resource].result()
     assert after["segment.bytes"].value == "4096"
     admin.delete_topics(["admin"])["admin"].result()
-    assert "admin" not in admin.list_topics(timeout=5).topics
+    assert "admin" not in admin.list_topics(timeout=PATIENCE_S).topics
 
 
 def test_broker_settings_are_described(admin: AdminClient) -> None:
@@ -243,21 +248,21 @@ def test_topics_are_made_on_first_use(address: str) -> None:
 
 
 def test_long_poll_wakes_at_once(address: str, topic: str, group: str) -> None:
-    """A consumer that waits gets a record within milliseconds of its being produced."""
-    reader = consumer(address, group, **{"fetch.wait.max.ms": 5000})
+    """A consumer that waits gets a record when it is produced, not when its wait is over."""
+    reader = consumer(address, group, **{"fetch.wait.max.ms": 50_000})
     reader.assign([TopicPartition(topic, 0, 0)])
     reader.poll(0.3)
     delays = []
     writer = Producer({"bootstrap.servers": address, "linger.ms": 0})
-    writer.list_topics(topic, timeout=5)
+    writer.list_topics(topic, timeout=PATIENCE_S)
     for _ in range(10):
         began = time.monotonic()
         writer.produce(topic, b"x", partition=0)
         writer.poll(0)
-        assert reader.poll(5) is not None
+        assert reader.poll(PATIENCE_S) is not None
         delays.append(time.monotonic() - began)
     reader.close()
-    assert sorted(delays)[5] < 0.2
+    assert sorted(delays)[5] < 5, "nothing but the record ended the wait"
 
 
 # -- kafka-python ----------------------------------------------------------------------------------
@@ -271,7 +276,7 @@ def test_kafka_python(address: str, topic: str, group: str, compression: str) ->
         [sys.executable, "-W", "ignore", str(script), address, topic, group, compression],
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=PATIENCE_S,
     )
     if done.returncode == 77:
         pytest.skip(f"kafka-python has no library for {compression}: {done.stdout.strip()}")
@@ -287,12 +292,12 @@ def test_kcat(address: str, topic: str) -> None:
     if kcat is None:
         pytest.skip("kcat is not on PATH")
     base = [kcat, "-b", address, "-t", topic]
-    subprocess.run([*base, "-P", "-p", "0"], input=b"a\nb\nc\n", check=True, timeout=20)
+    subprocess.run([*base, "-P", "-p", "0"], input=b"a\nb\nc\n", check=True, timeout=PATIENCE_S)
     out = subprocess.run(
         [*base, "-C", "-p", "0", "-o", "1", "-e", "-q"],
         capture_output=True,
         check=True,
-        timeout=20,
+        timeout=PATIENCE_S,
     )
     assert out.stdout == b"b\nc\n"
 

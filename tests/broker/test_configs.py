@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from tests.patience import PATIENCE_S
 
 from penstock.broker.broker_settings import broker_settings
 from penstock.broker.group_settings import GROUP_SETTINGS
@@ -197,10 +198,10 @@ def test_an_admin_client_reads_and_changes_settings(address, topic):
     entry = ConfigEntry("retention.ms", "123456", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     (future,) = admin.incremental_alter_configs([resource]).values()
-    future.result(10)
+    future.result(PATIENCE_S)
     for kind, name, count in ((ResourceType.TOPIC, topic, 33), (ResourceType.BROKER, "1", 330)):
         (future,) = admin.describe_configs([ConfigResource(kind, name)]).values()
-        found = future.result(10)
+        found = future.result(PATIENCE_S)
         assert len(found) >= count
         if kind is ResourceType.TOPIC:
             assert found["retention.ms"].value == "123456"

@@ -21,7 +21,7 @@ from penstock.log.validation import LogConfig
 from penstock.wire import batches
 
 ROUNDS = int(os.environ.get("PENSTOCK_DOCTOR_ROUNDS", "150"))
-NOW_MS = 1_795_000_000_000
+NOW_MS = 1_767_225_600_000
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_leftovers_are_cleared_away(data):
 
 def test_garbage_never_ends_the_examination(healthy, data):
     """Flipped, cut, swapped and foreign bytes anywhere: a report comes, and a repair of it."""
-    seed = random.randrange(1 << 32)
+    seed = int(os.environ.get("PENSTOCK_SEED", "20261121"))
     chance = random.Random(seed)
     files = [file for file in data.rglob("*") if file.is_file() and file.name != "LOCK"]
     for turn in range(ROUNDS):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE_S
 
 from penstock.broker import fetch_sessions
 from penstock.broker.fetch_sessions import IDLE_S, FetchSessions
@@ -131,7 +132,7 @@ def test_a_session_waits(
     with connect(address) as writer:
         timer = threading.Timer(0.2, lambda: writer.produce(topic, make_batch(), partition=1))
         timer.start()
-        assert reader.fetch({}, max_wait=5_000) == (0, {1: (0, 1)})
+        assert reader.fetch({}, max_wait=60_000) == (0, {1: (0, 1)})
         timer.join()
     assert reader.fetch({1: 1}, max_wait=50) == (0, {})
 
@@ -173,7 +174,7 @@ def test_python_client_reads_in_a_session(address: str, topic: str) -> None:
         [sys.executable, "-W", "ignore", script, address, topic],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     values = [f"{n}-{i}" for n in (0, 2, 4) for i in range(3)]

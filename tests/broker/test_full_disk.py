@@ -22,7 +22,7 @@ from penstock.wire.kafka import ErrorCode
 DISK_BYTES = 16 << 20
 RESERVE_BYTES = 2 << 20
 VALUE = bytes(100_000)
-WAIT_S = 20
+WAIT_S = 120
 
 
 @pytest.fixture

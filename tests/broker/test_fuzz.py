@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 import pytest
 from mutations import a_batch, a_request, mutated, reseal
+from tests.patience import PATIENCE_S
 
 from penstock.broker import Broker, BrokerConfig, BrokerProcess
 from penstock.broker.connection import Connection
@@ -45,7 +46,7 @@ GROWTH_BYTES_MAX = 200 << 20
 FRAMES_PER_CONNECTION = 3
 CHECKED_EVERY = 500
 
-pytestmark = pytest.mark.timeout(120 + 2 * SECONDS)
+pytestmark = pytest.mark.timeout(900 + 2 * SECONDS)
 
 
 def rounds(what: str) -> Iterator[tuple[int, random.Random]]:
@@ -199,7 +200,8 @@ def test_sockets(own_broker: BrokerProcess, connect: Any) -> None:
     process = psutil.Process(own_broker.pid)
     before = process.memory_info().rss
     for number, chance in rounds("socket"):
-        with socket.create_connection((host, int(port)), timeout=5) as line:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as line:
+            line.settimeout(5)
             for _, data in frames(advertised, number, chance):
                 with contextlib.suppress(OSError):
                     line.sendall(data)

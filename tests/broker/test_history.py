@@ -290,7 +290,8 @@ def test_a_stretch_is_read_from_the_table_and_the_log(
     chance = random.Random(3)
     with BrokerProcess(tmp_path / "data") as broker:
         with connect(broker.address) as raw:
-            wanted = {"name": "t", "num_partitions": 2, "replication_factor": 1}
+            lasting = [{"name": "retention.ms", "value": "-1"}]
+            wanted = {"name": "t", "num_partitions": 2, "replication_factor": 1, "configs": lasting}
             raw.call(19, 5, topics=[wanted], timeout=1000)
             for start in range(0, 100, 10):
                 raw.produce("t", chunk(start, 10).data, partition=1)
@@ -340,7 +341,7 @@ def test_what_was_aborted_is_in_neither_part(tmp_path: Path) -> None:
 def _wait_for(uri: str, warehouse: str, offset: int) -> Any:
     import time
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while True:
         found = load_catalog("penstock", uri=uri, warehouse=warehouse)
         if found.table_exists("shop.events"):

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE_S, until
 
 from penstock.broker import connection as connection_module
 from penstock.broker.config import BrokerConfig
@@ -37,7 +38,7 @@ async def is_served(
     """Whether a connection gets answers."""
     try:
         writer.write(ALIVE)
-        return len(await asyncio.wait_for(reader.readexactly(4), 5)) == 4
+        return len(await asyncio.wait_for(reader.readexactly(4), PATIENCE_S)) == 4
     except (OSError, asyncio.IncompleteReadError):
         return False
 
@@ -56,7 +57,7 @@ def test_connections_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert not await is_served(broker, writer, reader)
         writer.close()
         pairs[0][1].close()
-        await asyncio.sleep(0.05)
+        await until(lambda: len(broker.connections) == 1)
         reader, writer = await asyncio.open_connection(*broker.address)
         assert await is_served(broker, writer, reader)
         for _, one in [*pairs, (reader, writer)]:
@@ -72,16 +73,18 @@ def test_unfinished_requests_are_limited_over_all(
     monkeypatch.setattr(connection_module, "RECEIVE_BYTES_TOTAL_MAX", 600_000)
 
     async def session(broker: Broker) -> None:
-        writers = []
+        writers, ends = [], []
         for _ in range(4):
-            _, writer = await asyncio.open_connection(*broker.address)
+            reader, writer = await asyncio.open_connection(*broker.address)
             writers.append(writer)
+            ends.append(asyncio.ensure_future(reader.read()))
             writer.write(struct.pack(">i", 50_000_000) + bytes(200_000))
-            await asyncio.sleep(0.05)
+        await until(lambda: any(one.done() for one in ends))
         assert 1 <= len(broker.connections) < 4
         for writer in writers:
             writer.close()
-        await asyncio.sleep(0.05)
+        await asyncio.gather(*ends, return_exceptions=True)
+        await until(lambda: not broker.connections)
         assert broker.receive_bytes == 0
 
     with_broker(tmp_path, session)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.patience import PATIENCE_S
 
 from penstock.broker.group_offsets import Committed, GroupOffsets
 from penstock.broker.lag import LagWatch, lags, time_left_ms
@@ -45,7 +46,7 @@ def start(data: Path, *arguments: str) -> tuple[subprocess.Popen[str], str, str]
 
 def scrape(url: str) -> dict[str, float]:
     """Samples by name and labels' values."""
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         text = answer.read().decode()
     return {
         " ".join(
@@ -106,15 +107,15 @@ def test_the_metrics_port_is_not_to_be_broken(tmp_path):
     host, port = url.removeprefix("http://").removesuffix("/metrics").split(":")
     try:
         for nonsense in (b"\0" * 100, b"GET /" + b"x" * 100_000, b"POST /metrics HTTP/1.1\r\n\r\n"):
-            with socket.create_connection((host, int(port)), timeout=10) as peer:
+            with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as peer:
                 peer.sendall(nonsense)
                 peer.shutdown(socket.SHUT_WR)
                 peer.recv(1000)
         silent = socket.create_connection((host, int(port)))
-        with urllib.request.urlopen(url.replace("metrics", "health"), timeout=10) as answer:
+        with urllib.request.urlopen(url.replace("metrics", "health"), timeout=PATIENCE_S) as answer:
             assert answer.read() == b"serving\n"
         with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(url + "/x", timeout=10)
+            urllib.request.urlopen(url + "/x", timeout=PATIENCE_S)
         silent.close()
     finally:
         process.terminate()

@@ -14,12 +14,14 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.patience import PATIENCE_S
 
 from penstock.broker import BrokerConfig, BrokerProcess
 from penstock.errors import SetupError, UserError
 from penstock.wire import batches
 
 Raw = Any
+NOW_MS = time.time_ns() // 1_000_000
 
 
 def test_everything_survives_a_restart(
@@ -95,7 +97,7 @@ def numbered(sequence: int, size: int) -> bytearray:
     """A batch of one record with its sequence as its key."""
     return batches.build(
         [(b"%d" % sequence, bytes(size))],
-        timestamps_ms=[1000],
+        timestamps_ms=[NOW_MS],
         producer_id=1,
         producer_epoch=0,
         base_sequence=sequence,
@@ -121,7 +123,7 @@ def test_slow_reader_takes_no_memory(
 ) -> None:
     """Clients that ask for much and read nothing don't make the broker's own memory grow."""
     own_broker.start()
-    batch = batches.build([(None, os.urandom(500_000))], timestamps_ms=[1000])
+    batch = batches.build([(None, os.urandom(500_000))], timestamps_ms=[NOW_MS])
     with connect(own_broker.address) as raw:
         wanted = {"name": "t", "num_partitions": 1, "replication_factor": 1}
         raw.call(19, 5, topics=[wanted], timeout=1000)
@@ -194,7 +196,7 @@ def test_one_broker_per_directory(own_broker: BrokerProcess, capfd: Any) -> None
     assert f"process {own_broker.pid}" in capfd.readouterr().err
     thread = threading.Timer(1, own_broker.stop)
     thread.start()
-    second = BrokerProcess(own_broker.data)
+    second = BrokerProcess(own_broker.data, arguments=["--lock-wait-s", str(PATIENCE_S)])
     second.start()
     second.stop()
     thread.join()
@@ -212,11 +214,11 @@ def test_taken_port_is_told(own_broker: BrokerProcess, tmp_path: Path, capfd: An
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_it_cleanly(own_broker: BrokerProcess, how: signal.Signals) -> None:
-    """SIGTERM and SIGINT end the broker with status 0, quickly."""
+    """SIGTERM and SIGINT end the broker with status 0."""
     own_broker.start()
     process = psutil.Process(own_broker.pid)
     process.send_signal(how)
-    assert process.wait(5) in {0, None}
+    assert process.wait(PATIENCE_S) in {0, None}
 
 
 def test_broker_ends_with_its_parent(tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ def test_broker_ends_with_its_parent(tmp_path: Path) -> None:
         "import sys, time\n"
         "from penstock.broker import BrokerProcess\n"
         "print(BrokerProcess(sys.argv[1]).start().pid, flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path / "data")], stdout=subprocess.PIPE, text=True
@@ -234,7 +236,7 @@ def test_broker_ends_with_its_parent(tmp_path: Path) -> None:
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
         parent.wait()
-    child.wait(5)
+    child.wait(PATIENCE_S)
 
 
 def test_remote_addresses_need_consent(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_long_poll_waits_for_enough(
     """A fetch waits until there are enough bytes, or until its time is over."""
     batch = make_batch(1, 100)
     with connect(address) as waiting:
-        waiting.send_fetch(topic, 0, max_wait=10_000, min_bytes=len(batch) + 1)
+        waiting.send_fetch(topic, 0, max_wait=60_000, min_bytes=len(batch) + 1)
         raw.produce(topic, batch)
         raw.produce(topic, batch)
         found = waiting.receive(1, 11)["responses"][0]["partitions"][0]
@@ -207,7 +207,7 @@ def test_deleted_topic_ends_a_long_poll(
 ) -> None:
     """Who waits for a topic that is deleted is told so."""
     with connect(address) as waiting:
-        waiting.send_fetch(topic, 0, max_wait=10_000)
+        waiting.send_fetch(topic, 0, max_wait=60_000)
         assert is_alive(raw)
         raw.call(20, 5, topic_names=[topic], timeout=1000)
         found = waiting.receive(1, 11)["responses"][0]["partitions"][0]

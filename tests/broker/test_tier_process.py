@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE_S, wait_until
 
 from penstock.broker import BrokerProcess
 from penstock.wire import batches
@@ -44,7 +45,9 @@ def fill(raw: Any, topic: str, count: int, first: int = 0) -> None:
         assert raw.produce(topic, one, acks=-1)["error_code"] == 0
 
 
-def read_all(raw: Any, topic: str, offset: int, end: int, patience_s: float = 10) -> list[int]:
+def read_all(
+    raw: Any, topic: str, offset: int, end: int, patience_s: float = PATIENCE_S
+) -> list[int]:
     """The keys from an offset on, through fetches; retries what a client would."""
     found: list[int] = []
     deadline = time.monotonic() + patience_s
@@ -71,11 +74,15 @@ def offset_for(raw: Any, topic: str, timestamp: int) -> tuple[int, int]:
     return found["offset"], found["timestamp"]
 
 
-def wait_until(condition: Callable[[], bool], patience_s: float = 10) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def settle(broker: BrokerProcess, raw: Any, topic: str, beyond: int) -> None:
+    """Waits until all that is closed is in the store alone: nothing moves any more."""
+    local = broker.data / "topics" / topic / "0"
+
+    def is_settled() -> bool:
+        start, pending = (offset_for(raw, topic, what)[0] for what in (-4, -6))
+        return beyond < start == pending and len(list(local.glob("*.log"))) == 1
+
+    wait_until(is_settled, f"all before {beyond} or later to be in the store alone")
 
 
 def segments_in(store: Path) -> list[str]:
@@ -105,7 +112,7 @@ def test_old_offsets_are_served_from_the_tier(
     with connect(tiered.address) as raw:
         assert create(raw, "t", **SMALL) == 0
         fill(raw, "t", 60)
-        wait_until(lambda: offset_for(raw, "t", -4)[0] > 40)
+        settle(tiered, raw, "t", 40)
         assert segments_in(store)
         assert offset_for(raw, "t", -2)[0] == 0
         assert offset_for(raw, "t", -5)[0] == offset_for(raw, "t", -4)[0] - 1
@@ -129,19 +136,17 @@ def test_a_vanished_store_gives_a_retriable_error_and_recovers(
     with connect(tiered.address) as raw, connect(tiered.address) as other:
         create(raw, "t", **SMALL)
         fill(raw, "t", 40)
-        wait_until(lambda: offset_for(raw, "t", -4)[0] > 20)
+        settle(tiered, raw, "t", 20)
         store.rename(store.with_name("away"))
         assert raw.fetch("t", 0)["error_code"] == STORAGE_ERROR
         raw.send_fetch("t", 0, max_wait=3000)
-        began = time.monotonic()
         fill(other, "t", 20, first=40)
         assert offset_for(other, "t", -1)[0] == 60
         assert other.fetch("t", 59)["error_code"] == 0
-        assert time.monotonic() - began < 2
         assert raw.receive(1, 11)["responses"][0]["partitions"][0]["error_code"] == STORAGE_ERROR
         store.with_name("away").rename(store)
         assert read_all(raw, "t", 0, 60) == list(range(60))
-        wait_until(lambda: offset_for(raw, "t", -4)[0] > 45, 20)
+        settle(tiered, raw, "t", 45)
 
 
 def test_a_changed_object_is_never_served(
@@ -151,7 +156,7 @@ def test_a_changed_object_is_never_served(
     with connect(tiered.address) as raw:
         create(raw, "t", **SMALL)
         fill(raw, "t", 40)
-        wait_until(lambda: offset_for(raw, "t", -4)[0] > 20)
+        settle(tiered, raw, "t", 20)
         first = min(store.rglob("*.log"), key=lambda one: one.name)
         data = bytearray(first.read_bytes())
         data[len(data) // 2] ^= 4
@@ -172,7 +177,7 @@ def test_a_lost_manifest_is_told_and_restored_from_the_store(
     with connect(tiered.address) as raw:
         create(raw, "t", **SMALL)
         fill(raw, "t", 40)
-        wait_until(lambda: offset_for(raw, "t", -4)[0] > 20)
+        settle(tiered, raw, "t", 20)
         local = offset_for(raw, "t", -4)[0]
     tiered.kill()
     before = segments_in(store)
@@ -199,10 +204,10 @@ def test_a_lost_manifest_is_told_and_restored_from_the_store(
         assert read_all(raw, "t", local, 70) == list(range(local, 70))
         store.rmdir()
         store.with_name("away").rename(store)
-        wait_until(lambda: raw.fetch("t", 0)["error_code"] == 0, 20)
+        wait_until(lambda: raw.fetch("t", 0)["error_code"] == 0)
         assert read_all(raw, "t", 0, 70) == list(range(70))
         assert before == segments_in(store)[: len(before)]
-        wait_until(lambda: offset_for(raw, "t", -4)[0] > 50, 20)
+        settle(tiered, raw, "t", 50)
     tiered.kill()
     tiered.start()
     with connect(tiered.address) as raw:
@@ -216,7 +221,7 @@ def test_deleting_removes_what_is_in_the_store(
     with connect(tiered.address) as raw:
         create(raw, "t", **SMALL)
         fill(raw, "t", 40)
-        wait_until(lambda: offset_for(raw, "t", -4)[0] > 20)
+        settle(tiered, raw, "t", 20)
         before = len(segments_in(store))
         part = {"partition_index": 0, "offset": 15}
         raw.call(21, 2, topics=[{"name": "t", "partitions": [part]}], timeout_ms=1000)
@@ -236,7 +241,7 @@ def test_a_topic_deleted_without_its_store_is_removed_there_later(
     with connect(tiered.address) as raw:
         create(raw, "t", **SMALL)
         fill(raw, "t", 40)
-        wait_until(lambda: offset_for(raw, "t", -4)[0] > 20)
+        settle(tiered, raw, "t", 20)
         store.rename(store.with_name("away"))
         raw.call(20, 6, topics=[{"name": "t", "topic_id": None}], timeout_ms=1000)
         create(raw, "t", **SMALL)
@@ -272,7 +277,7 @@ def test_settings_that_contradict_each_other_are_refused(
 
         assert alter(**{"remote.storage.enable": "false"}) == INVALID_CONFIG
         fill(own, "a", 40)
-        wait_until(lambda: offset_for(own, "a", -4)[0] > 20)
+        settle(tiered, own, "a", 20)
         off = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
         assert alter(**off) == 0
         wait_until(lambda: offset_for(own, "a", -2)[0] > 20)
@@ -310,7 +315,7 @@ def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: Callable[[
         with process as broker, connect(broker.address) as raw:
             create(raw, "t", **SMALL)
             fill(raw, "t", 30)
-            wait_until(lambda: offset_for(raw, "t", -4)[0] > 20)
+            settle(broker, raw, "t", 20)
             listed = client.list_objects_v2(Bucket="history")["Contents"]
             assert all(one["Key"].startswith("some/prefix/") for one in listed)
             assert read_all(raw, "t", 0, 30) == list(range(30))
@@ -349,7 +354,7 @@ def test_s3_goes_away_and_comes_back(
     arguments = ["--tier", "s3://history/p", "--tier-interval-ms", "50", "--metrics", metrics]
 
     def metric(name: str) -> float:
-        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=PATIENCE_S) as answer:
             lines = answer.read().decode().splitlines()
         return next(float(one.split()[1]) for one in lines if one.startswith(f"{name} "))
 
@@ -359,22 +364,22 @@ def test_s3_goes_away_and_comes_back(
             with process as broker, connect(broker.address) as raw:
                 create(raw, "t", **SMALL)
                 fill(raw, "t", 30)
-                wait_until(lambda: offset_for(raw, "t", -4)[0] > 20, 30)
+                settle(broker, raw, "t", 20)
                 server.stop()
                 fill(raw, "t", 30, first=30)
                 local = offset_for(raw, "t", -4)[0]
-                wait_until(lambda: raw.fetch("t", 0)["error_code"] == STORAGE_ERROR, 15)
+                wait_until(lambda: raw.fetch("t", 0)["error_code"] == STORAGE_ERROR)
                 server._server.server_close()  # it was silent, now it refuses connections
-                wait_until(lambda: metric("penstock_tier_failures_total") > 0, 60)
-                wait_until(lambda: raw.fetch("t", 0)["error_code"] == STORAGE_ERROR, 15)
+                wait_until(lambda: metric("penstock_tier_failures_total") > 0)
+                wait_until(lambda: raw.fetch("t", 0)["error_code"] == STORAGE_ERROR)
                 assert metric("penstock_tier_uncopied_bytes") > 0
                 assert offset_for(raw, "t", -4)[0] == local
                 assert read_all(raw, "t", local, 60) == list(range(local, 60))
                 server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
                 server.start()
-                wait_until(lambda: offset_for(raw, "t", -4)[0] > 45, 90)
-                assert read_all(raw, "t", 0, 60, 30) == list(range(60))
-                wait_until(lambda: metric("penstock_tier_uncopied_bytes") == 0, 30)
+                settle(broker, raw, "t", 45)
+                assert read_all(raw, "t", 0, 60) == list(range(60))
+                wait_until(lambda: metric("penstock_tier_uncopied_bytes") == 0)
         finally:
             server.stop()
     assert "tiering failed, next attempt" in (tmp_path / "broker.log").read_text()
@@ -443,7 +448,7 @@ def test_a_clients_transactions_are_the_same_from_the_tier(tiered: BrokerProcess
         consumer = kafka.Consumer(address | group)
         consumer.subscribe(["t"])
         found: list[int] = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while len(found) < len(expected) and time.monotonic() < deadline:
             messages = consumer.consume(1000, 0.5)
             assert not any(one.error() for one in messages)

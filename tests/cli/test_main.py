@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.patience import PATIENCE_S
 
 import penstock as ps
 from penstock.cli._address import DEFAULT, find_broker
@@ -72,7 +73,7 @@ def test_a_closed_pipe_is_no_error(broker: str, tmp_path: Path) -> None:
         assert child.stderr is not None
         assert child.stdout.readline() == b"0 some line\n"
         child.stdout.close()
-        assert child.wait(30) == 0
+        assert child.wait(PATIENCE_S) == 0
         assert child.stderr.read() == b""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE_S
 
 from penstock.broker.process import BrokerProcess
 from penstock.broker.security.users import Users
@@ -121,8 +122,8 @@ def test_removed_users_are_disconnected(guarded, admin, penstock, monkeypatch, w
     """A user who is removed, by whichever way, loses open connections, and can't come back."""
     Users(guarded.data).add("eve", "e")
     monkeypatch.setenv("PENSTOCK_PASSWORD", "e")
-    client = Client(f"kafka+sasl://eve@{guarded.address}", client_id="t", patience_s=5)
-    until = time.monotonic() + 10
+    client = Client(f"kafka+sasl://eve@{guarded.address}", client_id="t", patience_s=PATIENCE_S)
+    until = time.monotonic() + PATIENCE_S
     while True:  # the broker takes the new user up within seconds
         try:
             client.topics()
@@ -139,7 +140,7 @@ def test_removed_users_are_disconnected(guarded, admin, penstock, monkeypatch, w
         assert penstock("users", "remove", "eve", *admin).code == 0
     else:
         assert penstock("users", "remove", "eve", "--data", Path(guarded.data)).code == 0
-    sock.settimeout(10)
+    sock.settimeout(PATIENCE_S)
     with contextlib.suppress(ConnectionResetError):
         assert sock.recv(1) == b""
     with pytest.raises(PenstockError):

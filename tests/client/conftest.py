@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from tests.patience import PATIENCE_S
 
 from penstock.broker.process import BrokerProcess
 from penstock.client import Client
@@ -95,7 +96,7 @@ def embedded(tmp_path) -> Iterator[Broker]:
 @pytest.fixture
 def client(broker) -> Iterator[Client]:
     """A client of the shared broker."""
-    with Client(broker.address, patience_s=20) as one:
+    with Client(broker.address, patience_s=PATIENCE_S) as one:
         yield one
 
 

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.patience import PATIENCE_S
 
 from penstock.broker.process import BrokerProcess
 from penstock.client import Client, Producer, Reader, copying
@@ -182,7 +183,7 @@ def test_a_group_with_members_is_not_reset(address, topics):
     )
     try:
         consumer.subscribe([topic])
-        assert consumer.consume(1, 10)
+        assert consumer.consume(1, PATIENCE_S)
         with GroupAdmin(address) as admin:
             assert len(admin.members(admin.info("busy"))) == 1
             with pytest.raises(UserError, match="no members"):
@@ -201,7 +202,7 @@ def test_the_commands_do_it(address, topics, tmp_path):
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         return done.stdout, done.stderr
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.patience import PATIENCE_S
 
 from penstock.broker.process import BrokerProcess
 from penstock.client import Client, Producer, Reader
@@ -27,7 +28,7 @@ from penstock.wire.columns import header
 from penstock.wire.headers import header_values, raw_headers
 
 KILLS = int(os.environ.get("PENSTOCK_REPLAY_KILLS", "3"))
-NOW_MS = 1_795_000_000_000
+NOW_MS = 1_767_225_600_000
 _names = (f"orders-{i}" for i in itertools.count())
 
 
@@ -309,7 +310,7 @@ def test_the_commands_do_it(address, origin, tmp_path: Path):
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         return done.stdout, done.stderr
 

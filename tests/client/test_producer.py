@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.patience import PATIENCE_S
 
 from penstock.client import Client, Producer, Reader
 from penstock.client._connection import Connection
@@ -26,7 +27,7 @@ def values(lo: int, hi: int) -> pa.Array:
 
 def stored(address: str, topic: str, partition: int = 0) -> list[bytes]:
     """Every value in a partition."""
-    with Client(address) as client, Reader(address, patience_s=5) as reader:
+    with Client(address) as client, Reader(address, patience_s=PATIENCE_S) as reader:
         end = client.offsets(topic)[partition]
         chunks = list(reader.read(topic, partition, 0, end))
         return [text for records in chunks for text in records.values().to_pylist()]
@@ -35,7 +36,7 @@ def stored(address: str, topic: str, partition: int = 0) -> list[bytes]:
 @pytest.fixture
 def producer(broker) -> Iterator[Producer]:
     """A producer of small batches."""
-    with Producer(broker.address, batch_bytes_max=BATCH_BYTES, patience_s=20) as one:
+    with Producer(broker.address, batch_bytes_max=BATCH_BYTES, patience_s=PATIENCE_S) as one:
         yield one
 
 
@@ -203,7 +204,7 @@ class TestExactlyOnce:
 class TestRestart:
     def test_broker_killed_while_writing(self, embedded):
         """A broker that is killed again and again, mid-write, loses and doubles nothing."""
-        with Client(embedded.address, patience_s=30) as client:
+        with Client(embedded.address, patience_s=PATIENCE_S) as client:
             client.create_topic("t", 1, {"retention.ms": "-1"})
         stop = threading.Event()
 
@@ -217,7 +218,9 @@ class TestRestart:
         thread = threading.Thread(target=trouble)
         thread.start()
         sent = 0
-        with Producer(embedded.address, batch_bytes_max=BATCH_BYTES, patience_s=60) as producer:
+        with Producer(
+            embedded.address, batch_bytes_max=BATCH_BYTES, patience_s=PATIENCE_S
+        ) as producer:
             while thread.is_alive() or sent == 0:
                 producer.send("t", 0, None, values(sent, sent + N), np.arange(N))
                 sent += N

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import trustme
+from tests.patience import PATIENCE_S
 
 from penstock.broker import BrokerProcess
 from penstock.broker.security.users import Users
@@ -57,9 +58,9 @@ def test_records_travel(place: Place, way: str, monkeypatch: pytest.MonkeyPatch)
     url = addresses(place)[way]
     values = pa.array([bytes([n % 251]) * 10_000 for n in range(500)])
     with Client(url) as client, Producer(url) as producer, Reader(url) as reader:
-        client.create_topic(way, 1)
+        client.create_topic(way, 1, {"retention.ms": "-1"})
         producer.send(way, 0, None, values, np.arange(500, dtype=np.int64))
-        assert client.wait_for_data({(way, 0): 0}, 5)
+        assert client.wait_for_data({(way, 0): 0}, PATIENCE_S)
         read = list(reader.read(way, 0, 0, 500))
         assert sum(len(one) for one in read) == 500
 
@@ -70,7 +71,7 @@ def test_sessions_are_renewed(place: Place) -> None:
 
     at, _, _ = place
     security = Security(user="ann", password=PASSWORD)
-    with Client(at["SASL_PLAINTEXT"], security=security, patience_s=0.5) as client:
+    with Client(at["SASL_PLAINTEXT"], security=security, patience_s=30) as client:
         client.topics()
         time.sleep(1.1)
         client.topics()
@@ -89,7 +90,7 @@ def test_what_is_wrong_is_told_at_once(place: Place) -> None:
     ]
     for address, security, message in cases:
         with (
-            Client(address, security=security, patience_s=3) as client,
+            Client(address, security=security, patience_s=PATIENCE_S) as client,
             pytest.raises(BrokerError, match=message) as caught,
         ):
             client.topics()

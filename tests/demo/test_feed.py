@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.patience import PATIENCE_S, wait_until
 
 from penstock.demo import feed as feed_module
 from penstock.demo.feed import WEBLOG_TOPIC, LineFeed, SampleFeed
@@ -79,7 +79,7 @@ def test_every_line_is_sent_once_whatever_the_broker_does(
     log = FakeLog(*faults)
     feed = LineFeed(log.connect, lambda: 0, lines_of(path))
     feed.start()
-    assert feed.finished.wait(10)
+    assert feed.finished.wait(PATIENCE_S)
     assert paths(log) == [f"/{i}" for i in range(10)]
     assert feed.error is None
 
@@ -95,7 +95,7 @@ def test_a_second_feeder_goes_on_where_the_log_ends(tmp_path: Path) -> None:
         log.connect, lambda: 0, lines_of(path), 2, lambda _, offset: files.append(offset)
     )
     feed.start()
-    assert feed.finished.wait(10)
+    assert feed.finished.wait(PATIENCE_S)
     assert [json.loads(v)["path"] for v in log.topics[WEBLOG_TOPIC][6:]] == [
         f"/{i}" for i in range(4, 10)
     ]
@@ -108,7 +108,7 @@ def test_what_is_wrong_with_the_file_is_reported(tmp_path: Path) -> None:
     path.write_bytes(b"\x1f\x8bnot gzip after all")
     feed = LineFeed(FakeLog().connect, lambda: 0, lines_of(path))
     feed.start()
-    assert feed.finished.wait(10)
+    assert feed.finished.wait(PATIENCE_S)
     assert isinstance(feed.error, UserError)
 
 
@@ -118,9 +118,7 @@ def test_samples_go_on_after_the_broker_was_away() -> None:
     ticks = itertools.count(0, 1_000_000)
     feed = SampleFeed(log.connect, lambda: 0, Sampler(lambda: next(ticks)))
     feed.start()
-    deadline = time.monotonic() + 10
-    while len(log.topics.get("memory", ())) < 5 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(log.topics.get("memory", ())) >= 5, "five samples")
     feed.stop()
     times = [json.loads(value)["at"] for value in log.topics["memory"]]
     assert len(times) >= 5

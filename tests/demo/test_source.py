@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE_S, wait_until
 
 from penstock.demo.source import LINE_BYTES_MAX, Lines
 from penstock.errors import UserError
@@ -100,10 +101,7 @@ def test_following_goes_on_through_growth_rotation_and_truncation(tmp_path: Path
     thread.start()
 
     def wait_for(expected: list[bytes]) -> None:
-        deadline = time.monotonic() + 10
-        while got != expected and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert got == expected
+        wait_until(lambda: got == expected, lambda: f"{expected}, found {got}")
 
     wait_for([b"1"])
     with path.open("ab") as file:
@@ -118,6 +116,6 @@ def test_following_goes_on_through_growth_rotation_and_truncation(tmp_path: Path
         file.write(b"5\n")
     wait_for([b"1", b"22", b"3", b"4", b"5"])
     stop.set()
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert len(files) == 3
     assert files[0] != files[1]

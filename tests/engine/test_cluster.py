@@ -24,7 +24,7 @@ from penstock.engine.java import java_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 EVENTS, USERS = 60_000, 20_000
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
 
 PROGRAM = """
 import sys

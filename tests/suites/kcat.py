@@ -30,9 +30,9 @@ from suite import (
     wait,
 )
 
-RUN_S_MAX = 30
-QUICK = ("-X", "topic.message.timeout.ms=20000", "-X", "linger.ms=1")
-GROUP_QUICK = ("-X", "heartbeat.interval.ms=200", "-X", "session.timeout.ms=6000")
+RUN_S_MAX = 120
+QUICK = ("-X", "topic.message.timeout.ms=60000", "-X", "linger.ms=1")
+GROUP_QUICK = ("-X", "heartbeat.interval.ms=200", "-X", "session.timeout.ms=30000")
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 KNOWN: dict[str, str] = {}

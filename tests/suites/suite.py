@@ -42,7 +42,7 @@ __all__ = [
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(__file__).resolve().parent / ".cache"
 REASON_CHARACTERS_MAX = int(os.environ.get("PENSTOCK_REASON", "110"))
-WAIT_S_MAX = 30.0
+WAIT_S_MAX = 120.0
 POLL_S = 0.1
 _topics = itertools.count()
 

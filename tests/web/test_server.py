@@ -6,11 +6,11 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from typing import Any
 
 import httpx
 import pytest
+from tests.patience import PATIENCE_S, wait_until
 
 from penstock.errors import SetupError
 from penstock.web import Server
@@ -33,7 +33,7 @@ def test_events_tell_of_each_version_and_end_when_the_server_stops(views: Any, s
         # A stream that the server cuts off may end without its last chunk.
         with (
             contextlib.suppress(httpx.RemoteProtocolError),
-            httpx.stream("GET", f"{server.url}/api/events", timeout=10) as answer,
+            httpx.stream("GET", f"{server.url}/api/events", timeout=PATIENCE_S) as answer,
         ):
             lines = (line for line in answer.iter_lines() if line.startswith("data: {"))
             for event in map(json.loads, (line[6:] for line in lines)):
@@ -41,15 +41,12 @@ def test_events_tell_of_each_version_and_end_when_the_server_stops(views: Any, s
         ended.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    deadline = time.monotonic() + 10
-    while seen != [1] and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: seen == [1], lambda: f"version 1, found {seen}")
     board["version"] = 2
-    while 2 not in seen and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: 2 in seen, lambda: f"version 2, found {seen}")
     assert seen[:2] == [1, 2]
     server.close()
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE_S)
 
 
 def test_a_taken_port_is_an_error_that_says_what_to_do(views: Any, shared: Any) -> None:
