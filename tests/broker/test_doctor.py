@@ -125,6 +125,7 @@ def test_a_flipped_bit_in_what_was_durable_is_damage(data):
     [
         ("topics/t/0/00000000000000000000.log", Level.DAMAGE, "none before"),
         ("topics/t/0", Level.DAMAGE, "begin empty"),
+        ("topics/empty/0/00000000000000000000.log", Level.DAMAGE, "lost if there were any"),
         ("topics/t/topic.json", Level.DAMAGE, "won't start"),
         ("topics/empty/topic.json", Level.WARNING, "cut short"),
         ("cluster.json", Level.NOTE, "new one"),

@@ -214,6 +214,39 @@ def test_a_lost_manifest_is_told_and_restored_from_the_store(
         assert read_all(raw, "t", 0, 70) == list(range(70))
 
 
+def test_a_partition_of_which_nothing_is_left_keeps_no_broker_from_starting(
+    tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
+) -> None:
+    """It is refused until the store says what it holds; then it is served from there."""
+    with connect(tiered.address) as raw:
+        for topic in ("t", "other"):
+            create(raw, topic, **SMALL)
+            fill(raw, topic, 40)
+        wait_until(lambda: offset_for(raw, "t", -5)[0] > 20)
+    tiered.kill()
+    store.rename(store.with_name("away"))
+    store.mkdir()
+    for one in (tiered.data / "topics/t/0").iterdir():
+        one.unlink()
+    (tiered.data / "topics/t/0/tier").write_bytes(b"12345678 {}")
+    tiered.start()
+    with connect(tiered.address) as raw:
+        local = offset_for(raw, "other", -4)[0]
+        assert read_all(raw, "other", local, 40) == list(range(local, 40))
+        for offset in (0, 20, 1000):
+            assert raw.fetch("t", offset)["error_code"] == STORAGE_ERROR
+        refused = raw.produce("t", batches.build([(b"k", b"v")]), acks=-1)
+        assert refused["error_code"] == STORAGE_ERROR
+        store.rmdir()
+        store.with_name("away").rename(store)
+        wait_until(lambda: raw.fetch("t", 0)["error_code"] == 0, 20)
+        tiered_upto = offset_for(raw, "t", -1)[0]
+        assert tiered_upto > 20
+        assert read_all(raw, "t", 0, tiered_upto) == list(range(tiered_upto))
+        fill(raw, "t", 5)
+        assert offset_for(raw, "t", -1)[0] == tiered_upto + 5
+
+
 def test_deleting_removes_what_is_in_the_store(
     tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
 ) -> None:

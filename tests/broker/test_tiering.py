@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from crc32c import crc32c
 from penstock.broker.tier_reader import Cache
 from penstock.broker.tiering import Tiering, note_removal
 from penstock.broker.topics import Hosted, Topics
-from penstock.log.errors import StorageError
+from penstock.log.errors import DamagedError, StorageError
 from penstock.log.memory import MemoryFiles
 from penstock.log.partition import Partition
+from penstock.log.producers import Producers
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
 
@@ -331,6 +333,84 @@ def test_a_damaged_segment_is_not_copied() -> None:
         file.write(info.size // 2, byte)
         await world.settle()
         assert log.remote.end_offset > info.base_offset
+        await world.tiering.close()
+
+    asyncio.run(scenario())
+
+
+async def lose_all_but(world: World, kept: set[str], manifest: bytes | None) -> None:
+    """The broker ends, and of the partition's files these are left, and that manifest."""
+    await world.tiering.close()
+    for name in world.files.list("topics/t/0"):
+        if name not in kept:
+            world.files.delete(f"topics/t/0/{name}")
+    if manifest is not None:
+        MemoryFiles.store(world.files, "topics/t/0/tier", manifest)
+    world.open()
+
+
+async def expect_tiered(world: World, upto: int) -> None:
+    """What the store has is served from there, and all of it is still listed."""
+    log = world.hosted.log
+    log.check()
+    assert (log.tier_fault, log.start_offset, log.remote.end_offset) == ("", 0, upto)
+    assert {one.name for one in log.remote.segments} <= world.objects.held.keys()
+    offset = 0
+    while offset < upto:
+        read = partial(log.read, offset, 400)
+        found, _ = await world.tiering.cache.loaded(read)
+        assert bytes(found) == bytes(world.plain.read(offset, 400))[: len(found)]
+        offset = [header.next_offset for _, header in batches.iterate(bytes(found))][-1]
+
+
+@pytest.mark.parametrize("knows_end", [True, False])
+@pytest.mark.parametrize("manifest", [b"", b"12345678 {}", None])
+def test_a_partition_of_which_nothing_is_left_comes_back_from_the_store(
+    manifest: bytes | None, knows_end: bool
+) -> None:
+    """Without segments and manifest the others are served, and this one as soon as the store has said
+    what it holds; what is in neither is a hole. An empty store says nothing, and loses nothing.
+    """
+    one = batches.build([(b"k", b"v")], timestamps_ms=[NOW])
+
+    async def scenario() -> None:
+        world = World(5)
+        world.topics.create("other", 1, {})
+        for n in range(40):
+            world.append(n)
+        await world.work(0.0)
+        tiered_upto = world.hosted.log.remote.end_offset
+        restored = Producers.restore(world.files.load("topics/t/0/producers"))
+        assert restored is not None
+        known_upto = restored[1] if knows_end else tiered_upto
+        assert known_upto > tiered_upto or not knows_end
+        await lose_all_but(world, {"producers"} if knows_end else set(), manifest)
+        held, world.objects.held = world.objects.held, {}
+        await world.work(0.0)
+        log = world.hosted.log
+        assert log.tier_fault
+        assert log.damaged == 1
+        with pytest.raises(StorageError):
+            log.read(tiered_upto - 1, 100)
+        if not knows_end:
+            with pytest.raises(StorageError, match="newest manifest"):
+                log.append(bytearray(one), NOW)
+        other = world.topics.hosted("other", 0)
+        assert other is not None
+        assert other.log.append(bytearray(one), NOW).base_offset == 0
+        world.objects.held = held
+        for turn in range(3):
+            await world.work(0.0)
+            await expect_tiered(world, tiered_upto)
+            log = world.hosted.log
+            if knows_end:
+                with pytest.raises(DamagedError):
+                    log.read(tiered_upto, 100)
+            added = bytearray(one)
+            assert log.append(added, NOW).base_offset == known_upto + turn
+            log.sync()
+            assert bytes(log.read(known_upto + turn, 100)) == bytes(added)
+            await world.crash()
         await world.tiering.close()
 
     asyncio.run(scenario())

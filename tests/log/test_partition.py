@@ -388,6 +388,28 @@ def test_a_restored_file_mends_the_hole() -> None:
     assert read_all(again)[:38] == read_all(log)
 
 
+@pytest.mark.parametrize("left", [set(), {"producers"}])
+def test_a_log_of_which_no_segment_is_left_is_told(left: set[str]) -> None:
+    """A partition that isn't new has one; what is known of its end is not given out again."""
+    files = MemoryFiles()
+    log = Partition(files, "p", SMALL, NOW)
+    assert not log.damaged
+    for _ in range(40):
+        log.append(batch(), NOW)
+    log.close()
+    for name in files.list("p"):
+        if name not in left:
+            files.delete(f"p/{name}")
+    again = Partition(files, "p", SMALL, NOW, was_there=True)
+    again.check()
+    assert again.damaged
+    assert "expected segments in p, found none" in again.damage()[0]
+    assert (again.start_offset, again.end_offset) == (0, log.end_offset if left else 0)
+    if left:
+        with pytest.raises(DamagedError):
+            again.read(0, 100)
+
+
 def test_an_index_of_deleted_records_is_no_loss() -> None:
     """A sync may store the index of a segment that retention has deleted meanwhile."""
     files = MemoryFiles()

@@ -338,6 +338,9 @@ class _PartitionExam:
         self._gone_upto = max(begins, manifest.end_offset)
         for name in names:
             self._examine_name(name, bases)
+        if not bases:
+            text = "expected segments, found none; the records in them are lost if there were any"
+            self._report.add(Level.DAMAGE, self._path, text + ": restore the files from a copy")
         if start is not None and bases and bases[0] > start and "tier" not in names:
             text = f"expected records from offset {start} on, found none before {bases[0]}"
             self._add(Level.DAMAGE, f"{bases[0]:020d}.log", text)

@@ -26,6 +26,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from penstock.broker.objects import Objects
@@ -89,6 +90,12 @@ def note_removal(files: LogFiles, cluster_id: str, topic: Topic) -> None:
 
 def _topic_directory(cluster_id: str, topic: Topic) -> str:
     return f"{cluster_id}/{topic.name}-{topic.id}"
+
+
+def _base_of(name: str) -> int:
+    """The base offset of the segment that an object holds; -1 for another object."""
+    base = name.rpartition("/")[2].partition("-")[0]
+    return int(base) if name.endswith(".log") and base.isdigit() else -1
 
 
 class Tiering:
@@ -215,7 +222,8 @@ class Tiering:
         """
         log, directory = hosted.log, self._directory(hosted)
         found: list[Manifest] = []
-        for name in await self._in_store(self._objects.list, directory):
+        names = await self._in_store(self._objects.list, directory)
+        for name in names:
             if name.removeprefix(f"{directory}/").startswith("manifest-"):
                 size = await self._in_store(self._objects.size, name)
                 data = await self._in_store(self._objects.get, name, 0, max(size, 0))
@@ -223,20 +231,24 @@ class Tiering:
                     found.append(Manifest.restore(data) or Manifest())
         newest = max(found, key=lambda one: (one.end_offset, one.start_offset), default=Manifest())
         first = log.segments[0].base_offset
-        if max(newest.end_offset, log.start_offset) < first:
+        begins = max(newest.end_offset, log.start_offset)
+        others = [one for one in names if _base_of(one) >= newest.end_offset]
+        is_lost = begins < first or log.is_end_unknown
+        if is_lost and (not found or others):
+            what = f"none, but {others[-1]}" if others else "none at all"
             raise StorageError(
-                f"{log.tier_fault}. Nothing is copied or deleted there until then; found none "
-                f"that goes up to offset {first} in {directory} of the store"
+                f"{log.tier_fault}. Nothing is copied or deleted there until then; expected a manifest "
+                f"that goes up to offset {first} in {directory} of the store, found {what}"
             )
         kept = dataclasses.replace(newest, local_start_offset=min(newest.local_start_offset, first))
-        await asyncio.get_running_loop().run_in_executor(
-            self._disk_pool, self._files.store, log.manifest_path, kept.dump()
-        )
+        await self._store_manifest(hosted, kept)
         fault = log.tier_fault
-        log.adopt(kept)
+        log.adopt(kept, self._clock_ms())
         _log.error(
             "restored a manifest from the store, offsets up to %d: %s", kept.end_offset, fault
         )
+        if begins < first:
+            _log.error("%s: %s", log.directory, log.damage()[0])
 
     def _uncopied(self, hosted: Hosted) -> Iterator[SegmentInfo]:
         log = hosted.log
@@ -348,23 +360,24 @@ class Tiering:
     async def _commit(self, hosted: Hosted, manifest: Manifest) -> None:
         """Makes a manifest the truth, then puts a copy of it beside the segments."""
         log, state = hosted.log, self._state(hosted)
-        if hosted.topic.is_deleted:
-            raise _StoppedError("the topic was deleted")
-        data = manifest.dump()
-        hosted.is_tiering = True  # a deletion of the topic waits
-        try:
-            loop = asyncio.get_running_loop()
-            await asyncio.shield(
-                loop.run_in_executor(self._disk_pool, self._files.store, log.manifest_path, data)
-            )
-            log.remote = manifest
-        finally:
-            hosted.is_tiering = False
+        await self._store_manifest(hosted, manifest)
+        log.remote = manifest
         before, name = state.manifest_name, f"{self._directory(hosted)}/manifest-{self._token()}"
-        await self._in_store(self._objects.put, name, [data])
+        await self._in_store(self._objects.put, name, [manifest.dump()])
         state.manifest_name = name
         if before:
             await self._in_store(self._objects.delete, before)
+
+    async def _store_manifest(self, hosted: Hosted, manifest: Manifest) -> None:
+        if hosted.topic.is_deleted:
+            raise _StoppedError("the topic was deleted")
+        hosted.is_tiering = True  # a deletion of the topic waits
+        store = partial(self._files.store, hosted.log.manifest_path, manifest.dump())
+        try:
+            loop = asyncio.get_running_loop()
+            await asyncio.shield(loop.run_in_executor(self._disk_pool, store))
+        finally:
+            hosted.is_tiering = False
 
     async def _trim(self, hosted: Hosted, start_offset: int) -> None:
         """Removes the remote segments that end at or before an offset."""

@@ -152,7 +152,7 @@ class Topics:
                 "restore the file, or move the topic's directory away"
             ) from None
         topic = Topic(name, topic_id, settings, config)
-        self._add_partitions(topic, count)
+        self._add_partitions(topic, count, was_there=True)
         self._register(topic)
 
     def _discard_unfinished(self, name: str) -> None:
@@ -181,10 +181,14 @@ class Topics:
         self._by_name[topic.name] = topic
         self._by_id[topic.id.bytes] = topic
 
-    def _add_partitions(self, topic: Topic, count: int) -> None:
+    def _add_partitions(self, topic: Topic, count: int, *, was_there: bool = False) -> None:
         for index in range(len(topic.partitions), count):
             directory = f"topics/{topic.name}/{index}"
-            log = Partition(self._files, directory, topic.config, self._clock_ms())
+            log = Partition(
+                self._files, directory, topic.config, self._clock_ms(), was_there=was_there
+            )
+            if topic.config.remote_storage and not was_there:
+                self._files.sync_directory(directory)  # what is missing later was lost
             log.tier = self._tier
             topic.partitions.append(Hosted(topic, index, log))
             self.partition_count += 1

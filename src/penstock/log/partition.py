@@ -89,8 +89,24 @@ class SyncTask:
 class Partition:
     """One partition of a topic. Use from one thread; only `SyncTask.run` may run in another."""
 
-    def __init__(self, files: LogFiles, directory: str, config: LogConfig, now_ms: int) -> None:
-        """Opens a partition, recovering it first where that is needed."""
+    def __init__(
+        self,
+        files: LogFiles,
+        directory: str,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        was_there: bool = False,
+    ) -> None:
+        """Opens a partition, recovering it first where that is needed.
+
+        Args:
+            files: where it is.
+            directory: its directory there.
+            config: its topic's settings.
+            now_ms: the time.
+            was_there: it isn't a new one, so that a segment that is missing was lost.
+        """
         self.config = config
         self.directory = directory
         self.failure: str | None = None
@@ -100,12 +116,12 @@ class Partition:
         self._files = files
         self._names_changed = True
         self._syncing = 0
-        self._recover(now_ms)
+        self._recover(now_ms, was_there=was_there)
         self.rest()
 
     # -- recovery ----------------------------------------------------------------------------------
 
-    def _recover(self, now_ms: int) -> None:
+    def _recover(self, now_ms: int, *, was_there: bool) -> None:
         finish_swaps(self._files, self.directory)
         self.compactor = Compactor(self, self._files, self.directory)
         found = recover(
@@ -114,6 +130,7 @@ class Partition:
             self.compactor.gaps_upto,
             now_ms,
             may_tier=self.config.remote_storage,
+            was_there=was_there,
         )
         self.remote, self.producers, self.segments = found.remote, found.producers, found.segments
         self.start_offset, self._snapshot_offset = found.start_offset, found.snapshot_offset
@@ -121,7 +138,9 @@ class Partition:
         self.durable_offset = found.durable_offset
         self.settled_offset = (self._closed or [self.active])[0].base_offset
         self.cut_bytes, self._faults = found.cut_bytes, found.faults
-        self.tier_fault = found.tier_fault
+        self.tier_fault, self.is_end_unknown = found.tier_fault, found.is_end_unknown
+        if self.is_end_unknown:
+            self.failure = f"{found.tier_fault}. Until then nothing says at which offset to go on"
         tiered_upto = self.remote.end_offset
         if max(self.start_offset, tiered_upto) > self.end_offset:
             self._start_again(max(self.start_offset, tiered_upto), now_ms)
@@ -129,12 +148,23 @@ class Partition:
             # The name of an empty one was lost: what is in the tier stays closed.
             self._roll(now_ms)
 
-    def adopt(self, manifest: Manifest) -> None:
-        """Takes a manifest in place of one that was lost; it must be on the disk already."""
+    def adopt(self, manifest: Manifest, now_ms: int) -> None:
+        """Takes a manifest in place of one that was lost; it must be on the disk already. Offsets
+        between what it lists and what is local are a hole.
+        """
         assert self.tier_fault
-        assert max(manifest.end_offset, self.start_offset) >= self.segments[0].base_offset
         self.remote, self.tier_fault = manifest, ""
         self.start_offset = max(self.start_offset, manifest.start_offset)
+        begins, first = max(manifest.end_offset, self.start_offset), self.segments[0].base_offset
+        if self.is_end_unknown:
+            self._start_again(begins, now_ms)
+            self.is_end_unknown, self._names_changed, self.failure = False, True, None
+        elif begins > self.end_offset:
+            self._start_again(begins, now_ms)
+        elif begins < first:
+            hole = Segment(self._files, self.directory, begins, now_ms)
+            hole.give_up(first)
+            self.segments.insert(0, hole)
 
     def _start_again(self, offset: int, now_ms: int) -> None:
         """Local records up to an offset are gone, or in the tier; offsets go on from there."""
@@ -455,6 +485,11 @@ class Partition:
         found = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
         return self.segments[max(found - 1, 0)]
 
+    def require_end(self) -> None:
+        """Raises StorageError if it isn't known where the log begins and ends."""
+        if self.is_end_unknown:
+            raise StorageError(self.tier_fault)
+
     def _require_manifest(self) -> None:
         if self.tier_fault:
             raise StorageError(self.tier_fault)
@@ -469,6 +504,7 @@ class Partition:
 
     def check_offset(self, offset: int) -> None:
         """Raises OffsetRangeError unless a read may start at `offset`."""
+        self.require_end()
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetRangeError(
                 f"expected an offset from {self.start_offset} to {self.end_offset} of "

@@ -22,6 +22,7 @@ from penstock.log.errors import StorageError
 from penstock.log.files import LogFiles
 from penstock.log.index import SparseIndex
 from penstock.log.markers import Aborted, AbortedIndex, Marker
+from penstock.log.memory import MemoryFiles
 from penstock.log.producers import Producers
 from penstock.log.segment import NAME_DIGITS, Segment, segment_name
 from penstock.log.tier import Manifest
@@ -46,6 +47,7 @@ class Recovered:
         durable_offset: everything before it is on the disk.
         cut_bytes: bytes that were left out.
         tier_fault: why it isn't known what lies in the tier, if it isn't.
+        is_end_unknown: nothing is left that says at which offset to go on.
         faults: what is not as it was written, but for what segments know of.
     """
 
@@ -59,11 +61,18 @@ class Recovered:
     durable_offset: int
     cut_bytes: int
     tier_fault: str
+    is_end_unknown: bool
     faults: list[str]
 
 
 def recover(
-    files: LogFiles, directory: str, gaps_upto: int, now_ms: int, *, may_tier: bool
+    files: LogFiles,
+    directory: str,
+    gaps_upto: int,
+    now_ms: int,
+    *,
+    may_tier: bool,
+    was_there: bool,
 ) -> Recovered:
     """Opens a partition's files.
 
@@ -73,11 +82,10 @@ def recover(
         gaps_upto: compaction may have left gaps between offsets before this one.
         now_ms: the time.
         may_tier: segments may lie in a tier, and no longer here.
-
-    Raises:
-        StorageError: nothing says at which offset to go on.
+        was_there: the partition isn't a new one, so there should be a segment.
     """
-    return _Recovery(files, directory, gaps_upto, now_ms).run(may_tier=may_tier)
+    recovery = _Recovery(files, directory, gaps_upto, now_ms, was_there=was_there)
+    return recovery.run(may_tier=may_tier)
 
 
 def start_document(start_offset: int) -> bytes:
@@ -102,13 +110,18 @@ def note_end(
 
 
 class _Recovery:
-    def __init__(self, files: LogFiles, directory: str, gaps_upto: int, now_ms: int) -> None:
+    def __init__(
+        self, files: LogFiles, directory: str, gaps_upto: int, now_ms: int, *, was_there: bool
+    ) -> None:
+        self._was_there = was_there
         self._files = files
         self._directory = directory
         self._gaps_upto = gaps_upto
         self._now_ms = now_ms
         self._remote, self._tier_fault = Manifest(), ""
+        self._is_end_unknown = False
         restored = Producers.restore(files.load(f"{directory}/producers"))
+        self._has_snapshot = restored is not None
         self._producers, self._replay_from = restored or (Producers(), 0)
         self._must_rebuild = False
         self._segments: list[Segment] = []
@@ -126,9 +139,12 @@ class _Recovery:
         bases = [one for one in bases if one in there or one >= tiered_upto]
         begins = max(start_offset, tiered_upto)
         is_known = stored_start is not None and not self._tier_fault
-        if not bases or (is_known and bases[0] > begins):
+        if bases and is_known and bases[0] > begins:
             bases.insert(0, begins)
-        self._open(bases)
+        if bases or not self._was_there:
+            self._open(bases or [begins])
+        else:
+            self._open_nothing(begins)
         for name in names:
             if name.endswith(".index") and _base_of(name, ".index") not in bases:
                 self._files.delete(f"{self._directory}/{name}")
@@ -149,6 +165,7 @@ class _Recovery:
             durable_offset,
             self._cut_bytes,
             self._tier_fault,
+            self._is_end_unknown,
             self._faults,
         )
 
@@ -181,6 +198,23 @@ class _Recovery:
             self._segments.append(segment)
         if self._segments[-1].is_incomplete:
             self._segments.append(self._begin(self._segments[-1].next_offset))
+
+    def _open_nothing(self, begins: int) -> None:
+        """No segment is left. The producers' snapshot still says how far the log came."""
+        self._faults.append(
+            f"expected segments in {self._directory}, found none; the records in them are lost if there "
+            "were any: restore the files from a copy"
+        )
+        end = max(begins, self._replay_from)
+        if self._tier_fault and not self._has_snapshot:
+            self._is_end_unknown = True
+            self._segments = [Segment(MemoryFiles(), self._directory, begins, self._now_ms)]
+        elif self._tier_fault or end == begins:
+            self._segments = [self._begin(end)]
+        else:
+            hole = Segment(self._files, self._directory, begins, self._now_ms)
+            hole.give_up(end)
+            self._segments = [hole, self._begin(end)]
 
     def _begin(self, offset: int) -> Segment:
         """A new segment after a hole. Its index vouches for what lies before, so that the next start
@@ -228,16 +262,15 @@ class _Recovery:
         try:
             found = Manifest.restore(self._files.load(path))
         except StorageError as error:
-            if not bases:  # nothing says at which offset to go on
-                raise
             self._tier_fault = f"{path}: {error}"
             return Manifest()
-        begins_late = bool(bases) and min(bases) > start_offset
-        if found is None and begins_late and may_tier:
+        lacks_some = min(bases) > start_offset if bases else self._was_there
+        if found is None and lacks_some and may_tier:
+            where = f"begins at offset {min(bases)}" if bases else "is gone"
             self._tier_fault = (
                 f"expected a manifest of remote segments in {path}, for the local "
-                f"log begins at offset {min(bases)}; found none. Restore the file from the newest "
-                "manifest in the object storage"
+                f"log {where}; found none. Restore the file from the newest manifest in the object "
+                "storage"
             )
         return found or Manifest()
 

@@ -79,6 +79,7 @@ def _end(log: Partition, fields: Fields) -> int:
 
 def _offset_for(log: Partition, timestamp_ms: int, end: int) -> Fields:
     found: tuple[int, int] | None
+    log.require_end()
     match timestamp_ms:
         case -1:
             found = end, -1
