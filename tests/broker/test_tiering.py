@@ -180,6 +180,7 @@ class World:
         self.chaos.rate = rate
         for state in self.tiering._states.values():
             state.retry_at_s = 0.0
+            state.damaged = dict.fromkeys(state.damaged, 0.0)
         try:
             await self.tiering.work(self.topics)
         except Crash:
@@ -223,6 +224,24 @@ class World:
         finally:
             self.chaos.rate = 0.0
         assert bytes(found) == bytes(self.plain.read(at, 300))
+
+    async def hurt(self) -> None:
+        """A closed segment is damaged while there is work to do; then it is what it was again."""
+        waiting = list(self.tiering._uncopied(self.hosted))
+        if not waiting:
+            return
+        info = self.chance.choice(waiting)
+        at, file = self.chance.randrange(info.size), self.files.open(info.path)
+        byte = bytes(file.read(at, 1))
+        file.write(at, bytes([byte[0] ^ 1]))
+        file.sync()
+        for _ in range(self.chance.randint(1, 3)):
+            await self.work(self.chance.choice([0.0, 0.05]))
+            log = self.hosted.log
+            assert log.remote.segment_of(info.base_offset) is None
+            assert log.segments[0].base_offset <= info.base_offset
+        self.files.open(info.path).write(at, byte)
+        self.files.open(info.path).sync()
 
     def append(self, n: int) -> None:
         records = [(b"%d" % n, bytes(self.chance.randint(1, 300)))] * self.chance.randint(1, 3)
@@ -268,6 +287,9 @@ async def _run(seed: int) -> None:
                     await world.compare()
                 case "delete" if world.chance.random() < 0.3:
                     world.delete_records()
+                case "delete" if world.chance.random() < 0.5:
+                    await world.hurt()
+                    await world.compare()
                 case "crash" if world.chance.random() < 0.5:
                     await world.crash()
                 case "crash" if world.chance.random() < 0.4:
@@ -314,25 +336,66 @@ def test_a_short_read_is_an_error_and_not_data() -> None:
     asyncio.run(scenario())
 
 
-def test_a_damaged_segment_is_not_copied() -> None:
-    """What the local disk changed stays there, and is told; once it is right again it is copied."""
+def test_a_damaged_segment_stays_and_others_are_copied() -> None:
+    """What the local disk changed stays there, with what follows, and is told; the others are in the
+    store, too, also after a crash. Once it is right again it is copied, and all is dropped.
+    """
 
     async def scenario() -> None:
         world = World(4)
         for n in range(30):
             world.append(n)
-        log = world.hosted.log
-        info = log.closed_segments()[1]
+        infos = world.hosted.log.closed_segments()
+        info = infos[1]
         file = world.files.open(info.path)
         byte = bytes(file.read(info.size // 2, 1))
         file.write(info.size // 2, bytes([byte[0] ^ 1]))
-        await world.work(0.0)
-        assert log.remote.end_offset == info.base_offset
-        assert log.segments[0].base_offset <= info.base_offset
-        assert f"{info.path} as it was written" in world.tiering.last_failure
+        file.sync()
+        for _ in range(2):
+            await world.work(0.0)
+            log = world.hosted.log
+            log.remote.check()
+            bases = [one.base_offset for one in log.remote.segments]
+            assert bases == [one.base_offset for one in infos if one != info]
+            assert log.uncopied_offset == log.segments[0].base_offset == info.base_offset
+            assert world.tiering.damaged_segments == 1
+            assert f"{info.path} as it was written" in world.tiering.last_failure
+            await world.crash()
+        with pytest.raises(DamagedError):
+            world.hosted.log.read(info.base_offset, 100)
+        file = world.files.open(info.path)
         file.write(info.size // 2, byte)
         await world.settle()
-        assert log.remote.end_offset > info.base_offset
+        log = world.hosted.log
+        assert world.tiering.damaged_segments == 0
+        assert log.segments[0].base_offset > info.next_offset
+        assert log.remote.missing_from(0) == log.remote.end_offset
+        await world.tiering.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_segment_that_is_deleted_holds_nothing_up() -> None:
+    """Its records are deleted up to its end, as the message says: then the rest is dropped."""
+
+    async def scenario() -> None:
+        world = World(4)
+        for n in range(30):
+            world.append(n)
+        info = world.hosted.log.closed_segments()[0]
+        world.files.open(info.path).truncate(info.size // 2)
+        await world.crash()
+        await world.work(0.0)
+        log = world.hosted.log
+        assert world.tiering.damaged_segments == 1
+        assert "its end is lost" in world.tiering.last_failure
+        assert log.segments[0].base_offset == 0 < log.remote.start_offset
+        assert log.start_offset == 0
+        for one in (log, world.plain):
+            one.delete_records(info.next_offset, NOW)
+        await world.settle()
+        assert world.tiering.damaged_segments == 0
+        assert world.hosted.log.segments[0].base_offset > info.next_offset
         await world.tiering.close()
 
     asyncio.run(scenario())

@@ -181,6 +181,25 @@ def test_a_damaged_manifest_is_refused() -> None:
         Manifest.restore(data.replace(b"100", b"101"))
 
 
+def test_a_manifest_knows_what_it_lacks() -> None:
+    """Segments may be added behind a gap and into it, in any order."""
+    manifest = Manifest()
+    assert manifest.missing_from(7) == 7
+    bases = list(range(0, 100, 10))
+    random.Random(1).shuffle(bases)
+    held: set[int] = set()
+    for base in bases:
+        manifest = manifest.added(RemoteSegment(base, base + 10, 1, 1, f"{base}", 0, 0, 0))
+        held.add(base)
+        manifest.check()
+        assert Manifest.restore(manifest.dump()) == manifest
+        for offset in range(0, 110, 5):
+            lacks = next(one for one in range(offset, 120) if one // 10 * 10 not in held)
+            assert manifest.missing_from(offset) == lacks
+            after = [one for one in sorted(held) if one > offset]
+            assert manifest.base_after(offset) == (after[0] if after else None)
+
+
 def test_an_index_object_that_differs_is_refused() -> None:
     """What the store gives for an index is checked against the manifest."""
     files = MemoryFiles()

@@ -191,6 +191,11 @@ def _tier(broker: Broker) -> Iterator[Metric]:
             value=tiering.uncopied_bytes(broker.topics),
         )
         yield GaugeMetricFamily(
+            "penstock_tier_damaged_segments",
+            "Local segments that are not copied, and stay, because they are damaged.",
+            value=tiering.damaged_segments,
+        )
+        yield GaugeMetricFamily(
             "penstock_tier_lost_manifests",
             "Partitions of which it isn't known what the store holds.",
             value=sum(bool(one.log.tier_fault) for one in broker.topics.partitions()),

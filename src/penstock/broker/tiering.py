@@ -25,7 +25,7 @@ import secrets
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -48,8 +48,14 @@ PIECE_BYTES: Final = 64 << 10
 BACKOFF_S_MIN: Final = 0.5
 BACKOFF_S_MAX: Final = 60.0
 """Pause after a failure, doubled each time: a store that is away is asked once a minute."""
+DAMAGED_PAUSE_S: Final = 60.0
+"""How long a damaged segment isn't looked at again: each look reads it up to the damage."""
 STALE_ROUNDS_MAX: Final = 20
 """Rounds that a closed segment's index may take to be written; after that it is a failure."""
+_STAYS: Final = (
+    "it stays on the local disk, with what follows it, and isn't copied: restore the file, or delete "
+    "the records up to there"
+)
 REMOVALS: Final = "tier/removals"
 
 T = TypeVar("T")
@@ -58,6 +64,10 @@ _log = logging.getLogger(__name__)
 
 class _StaleError(StorageError):
     """A segment's index file isn't what the segment is."""
+
+
+class _DamagedSegmentError(StorageError):
+    """A local segment isn't what was written."""
 
 
 class _StoppedError(OSError):
@@ -73,6 +83,7 @@ class _State:
     retry_at_s: float = 0.0
     manifest_name: str = ""
     stale_rounds: int = 0
+    damaged: dict[int, float] = field(default_factory=dict)  # base offset: when to look again
 
 
 def note_removal(files: LogFiles, cluster_id: str, topic: Topic) -> None:
@@ -96,6 +107,12 @@ def _base_of(name: str) -> int:
     """The base offset of the segment that an object holds; -1 for another object."""
     base = name.rpartition("/")[2].partition("-")[0]
     return int(base) if name.endswith(".log") and base.isdigit() else -1
+
+
+def _age(manifest: Manifest) -> tuple[int, int, int, int]:
+    """What rises from one of a partition's manifests to the next."""
+    fields = manifest.start_offset, manifest.local_start_offset, len(manifest.segments)
+    return manifest.end_offset, *fields
 
 
 class Tiering:
@@ -204,16 +221,35 @@ class Tiering:
             return
         await self._trim(hosted, log.start_offset)
         if log.config.remote_storage and not log.config.remote_copy_disable:
-            for info in self._uncopied(hosted):
-                try:
-                    await self._copy(hosted, info)
-                except _StaleError:  # just closed: its index is written by the sync under way
-                    state.stale_rounds += 1
-                    if state.stale_rounds > STALE_ROUNDS_MAX:
-                        raise
-                    break
-                state.stale_rounds = 0
+            await self._copy_all(hosted, state)
         await self._drop_local(hosted)
+
+    async def _copy_all(self, hosted: Hosted, state: _State) -> None:
+        """Copies what is closed. A damaged segment is passed over; it and what follows it stay on the
+        local disk too, until it is restored or deleted.
+        """
+        waiting = list(self._uncopied(hosted))
+        bases = {one.base_offset for one in waiting}
+        state.damaged = {base: at_s for base, at_s in state.damaged.items() if base in bases}
+        now_s = asyncio.get_running_loop().time()
+        for info in waiting:
+            if state.damaged.get(info.base_offset, 0.0) > now_s:
+                continue
+            try:
+                await self._copy(hosted, info)
+            except _StaleError:  # just closed: its index is written by the sync under way
+                state.stale_rounds += 1
+                if state.stale_rounds > STALE_ROUNDS_MAX:
+                    raise
+                break
+            except _DamagedSegmentError as error:
+                state.damaged[info.base_offset] = now_s + DAMAGED_PAUSE_S
+                self.failures += 1
+                self.last_failure = str(error)
+                _log.error("%s", error)
+                continue
+            state.damaged.pop(info.base_offset, None)
+            state.stale_rounds = 0
 
     async def _restore_manifest(self, hosted: Hosted) -> None:
         """Takes the store's newest copy of a manifest that is lost on the local disk.
@@ -229,7 +265,7 @@ class Tiering:
                 data = await self._in_store(self._objects.get, name, 0, max(size, 0))
                 with contextlib.suppress(StorageError):
                     found.append(Manifest.restore(data) or Manifest())
-        newest = max(found, key=lambda one: (one.end_offset, one.start_offset), default=Manifest())
+        newest = max(found, key=_age, default=Manifest())
         first = log.segments[0].base_offset
         begins = max(newest.end_offset, log.start_offset)
         others = [one for one in names if _base_of(one) >= newest.end_offset]
@@ -252,8 +288,8 @@ class Tiering:
 
     def _uncopied(self, hosted: Hosted) -> Iterator[SegmentInfo]:
         log = hosted.log
-        for info in log.closed_segments(max(log.start_offset, log.remote.end_offset)):
-            if info.size:
+        for info in log.closed_segments(log.uncopied_offset):
+            if log.remote.segment_of(info.base_offset) is None:
                 yield info
 
     def _directory(self, hosted: Hosted) -> str:
@@ -263,16 +299,17 @@ class Tiering:
         log = hosted.log
         if info.next_offset <= log.start_offset or hosted.topic.is_deleted:
             return  # retention was faster
-        if log.remote.segments and info.base_offset != log.remote.end_offset:
-            return  # the log's start has moved on: the next round trims first
+        if info.is_incomplete:
+            raise _DamagedSegmentError(
+                f"expected {info.path} up to offset {info.next_offset - 1}, found that its end is lost"
+                f"; {_STAYS}"
+            )
         name = f"{self._directory(hosted)}/{info.base_offset:020d}-{self._token()}.log"
         file = self._files.open(info.path)
         try:
             copy = await self._in_store(self._transfer, hosted, info, name, file)
         finally:
             file.close()
-        if log.remote.segments and copy.base_offset != log.remote.end_offset:
-            raise StorageError("expected the log's start to stay, found that it moved; again")
         await self._commit(hosted, log.remote.added(copy))
         self.copied_segments += 1
         self.copied_bytes += copy.size
@@ -328,13 +365,12 @@ class Tiering:
         )
         for position in list(index.positions):
             verification.ensure(file, position)
-        if verification.damage:
-            bad = verification.damage[0]
-            raise StorageError(
-                f"expected {info.path} as it was written, found damage at bytes {bad.begin} to "
-                f"{bad.end} (offsets {bad.first_offset} to {bad.next_offset - 1}); it stays on the "
-                "local disk and isn't copied: restore the file, or delete the records up to there"
-            )
+            if verification.damage:
+                bad = verification.damage[0]
+                raise _DamagedSegmentError(
+                    f"expected {info.path} as it was written, found damage at bytes {bad.begin} to "
+                    f"{bad.end} (offsets {bad.first_offset} to {bad.next_offset - 1}); {_STAYS}"
+                )
 
     def _pieces(
         self, hosted: Hosted, info: SegmentInfo, file: LogFile, checksums: list[int]
@@ -443,6 +479,11 @@ class Tiering:
             if hosted.log.config.remote_storage
             for info in self._uncopied(hosted)
         )
+
+    @property
+    def damaged_segments(self) -> int:
+        """Local segments that aren't copied because they are damaged."""
+        return sum(len(one.damaged) for one in self._states.values())
 
     async def close(self) -> None:
         """Gives up what is under way; what was begun on the local disk is finished."""

@@ -24,14 +24,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from penstock.log.compaction import Compactor, finish_swaps
-from penstock.log.errors import OffsetRangeError, StorageError
+from penstock.log.errors import DamagedError, OffsetRangeError, StorageError
 from penstock.log.files import LogFile, LogFiles, is_want_of_room
 from penstock.log.markers import Aborted, Marker, build_marker
 from penstock.log.producers import Producers
-from penstock.log.recovery import note_end, recover, start_document
+from penstock.log.recovery import begin_after_hole, note_end, recover, start_document
 from penstock.log.segment import LEADER_EPOCH, Segment
 from penstock.log.tier import Manifest, RemoteSegment, SegmentInfo, Tier
 from penstock.log.validation import LogConfig, recompressed, validate
@@ -143,7 +143,7 @@ class Partition:
             self.failure = f"{found.tier_fault}. Until then nothing says at which offset to go on"
         tiered_upto = self.remote.end_offset
         if max(self.start_offset, tiered_upto) > self.end_offset:
-            self._start_again(max(self.start_offset, tiered_upto), now_ms)
+            self._go_on_from(max(self.start_offset, tiered_upto), now_ms)
         elif self.active.base_offset < tiered_upto and self.active.size:
             # The name of an empty one was lost: what is in the tier stays closed.
             self._roll(now_ms)
@@ -154,17 +154,29 @@ class Partition:
         """
         assert self.tier_fault
         self.remote, self.tier_fault = manifest, ""
-        self.start_offset = max(self.start_offset, manifest.start_offset)
-        begins, first = max(manifest.end_offset, self.start_offset), self.segments[0].base_offset
+        first = self.segments[0].base_offset
+        if manifest.segments:
+            known_from = manifest.start_offset
+            known_from = known_from if self.is_end_unknown else min(known_from, first)
+            self.start_offset = max(self.start_offset, known_from)
+        begins = max(manifest.end_offset, self.start_offset)
         if self.is_end_unknown:
             self._start_again(begins, now_ms)
             self.is_end_unknown, self._names_changed, self.failure = False, True, None
         elif begins > self.end_offset:
-            self._start_again(begins, now_ms)
+            self._go_on_from(begins, now_ms)
         elif begins < first:
             hole = Segment(self._files, self.directory, begins, now_ms)
             hole.give_up(first)
             self.segments.insert(0, hole)
+
+    def _go_on_from(self, offset: int, now_ms: int) -> None:
+        """Goes on behind what the tier has; what it lacks stays."""
+        if self.remote.segments and self.uncopied_offset < min(offset, self.end_offset):
+            self.active.give_up(offset)
+            self.segments.append(begin_after_hole(self._files, self.directory, offset, now_ms))
+        else:
+            self._start_again(offset, now_ms)
 
     def _start_again(self, offset: int, now_ms: int) -> None:
         """Local records up to an offset are gone, or in the tier; offsets go on from there."""
@@ -254,6 +266,11 @@ class Partition:
     def manifest_path(self) -> str:
         """Where the list of remote segments is kept."""
         return f"{self.directory}/tier"
+
+    @property
+    def uncopied_offset(self) -> int:
+        """The first offset that isn't in the tier and should come there next."""
+        return self.remote.missing_from(max(self.segments[0].base_offset, self.start_offset))
 
     @property
     def local_start_offset(self) -> int:
@@ -480,10 +497,19 @@ class Partition:
         if offset < self.segments[0].base_offset:
             self._require_manifest()
             remote = self.remote.segment_of(offset)
-            if remote is not None:
-                return self._open_remote(remote)
+            if remote is None:
+                self._refuse_gap(offset)
+            return self._open_remote(remote)
         found = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
         return self.segments[max(found - 1, 0)]
+
+    def _refuse_gap(self, offset: int) -> NoReturn:
+        following = self.remote.base_after(offset) or self.segments[0].base_offset
+        raise DamagedError(
+            f"expected offset {offset} of {self.directory} in a local segment, as the tier lacks it, "
+            f"found none; read on from offset {following}, and restore the segment's file from a copy",
+            following,
+        )
 
     def require_end(self) -> None:
         """Raises StorageError if it isn't known where the log begins and ends."""
@@ -629,12 +655,11 @@ class Partition:
         """
         config = self.config
         keep_from = self.start_offset
-        kept_from = self.remote.end_offset if self.remote.segments else 0
-        local = [one for one in self.segments if one.base_offset >= kept_from or one is self.active]
         pieces: list[Segment | RemoteSegment] = [
             *(one for one in self.remote.segments if one.next_offset > self.start_offset),
-            *local,
+            *(one for one in self.segments if self.remote.segment_of(one.base_offset) is None),
         ]
+        pieces.sort(key=lambda one: one.base_offset)
         size = sum(one.size for one in pieces)
         excess = size - config.retention_bytes if config.retention_bytes >= 0 else 0
         for segment in pieces:
@@ -702,6 +727,7 @@ class Partition:
                 one.path,
                 one.index_path,
                 tuple(self.aborted(one.base_offset, one.next_offset)),
+                one.is_incomplete,
             )
             for one in self.segments[:-1]
             if from_offset < one.next_offset <= min(self.durable_offset, self.last_stable_offset)
@@ -716,10 +742,11 @@ class Partition:
         age_ms_max = config.retention_ms if age_ms_max == SAME_AS_WHOLE else age_ms_max
         excess = self.size - bytes_max if bytes_max >= 0 else 0
         upto = self.segments[0].base_offset
+        copied_upto = self.remote.missing_from(upto)
         for segment in self.segments[:-1]:
             too_old = age_ms_max >= 0 and now_ms - segment.max_timestamp > age_ms_max
             too_large = 0 < segment.size <= excess
-            if segment.next_offset > self.remote.end_offset or not (too_old or too_large):
+            if segment.next_offset > copied_upto or not (too_old or too_large):
                 break
             excess -= segment.size
             upto = segment.next_offset

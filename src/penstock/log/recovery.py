@@ -29,7 +29,7 @@ from penstock.log.tier import Manifest
 from penstock.wire.batches import NO_PRODUCER, Header
 from penstock.wire.checksum import crc32c
 
-__all__ = ["Recovered", "note_end", "recover", "start_document"]
+__all__ = ["Recovered", "begin_after_hole", "note_end", "recover", "start_document"]
 
 
 @dataclass(slots=True)
@@ -109,6 +109,16 @@ def note_end(
     segment.aborted.append(entry, header.next_offset if stable is None else stable)
 
 
+def begin_after_hole(files: LogFiles, directory: str, offset: int, now_ms: int) -> Segment:
+    """A new segment after a hole. Its index vouches for what lies before, so that the next start
+    doesn't take the hole for the log's end.
+    """
+    segment = Segment(files, directory, offset, now_ms)
+    with contextlib.suppress(OSError):  # a full disk: the next checkpoint stores it
+        files.store(segment.index_path, segment.checkpoint())
+    return segment
+
+
 class _Recovery:
     def __init__(
         self, files: LogFiles, directory: str, gaps_upto: int, now_ms: int, *, was_there: bool
@@ -136,7 +146,7 @@ class _Recovery:
         names = self._without_dropped(names)
         start_offset, tiered_upto = stored_start or 0, self._remote.end_offset
         there = {_base_of(name, ".log") for name in names}
-        bases = [one for one in bases if one in there or one >= tiered_upto]
+        bases = [one for one in bases if one in there or self._remote.segment_of(one) is None]
         begins = max(start_offset, tiered_upto)
         is_known = stored_start is not None and not self._tier_fault
         if bases and is_known and bases[0] > begins:
@@ -152,7 +162,7 @@ class _Recovery:
         if self._must_rebuild or not first <= self._replay_from <= end:
             self._rebuild()
         if self._remote.segments:
-            first = self._remote.start_offset
+            first = min(first, self._remote.start_offset)
         unsynced, unsynced_bytes, durable_offset = self._distrusted()
         return Recovered(
             self._remote,
@@ -197,7 +207,7 @@ class _Recovery:
             self._end_segment(segment, beyond, bases[i + 1 :])
             self._segments.append(segment)
         if self._segments[-1].is_incomplete:
-            self._segments.append(self._begin(self._segments[-1].next_offset))
+            self._segments.append(self._begin_at(self._segments[-1].next_offset))
 
     def _open_nothing(self, begins: int) -> None:
         """No segment is left. The producers' snapshot still says how far the log came."""
@@ -210,20 +220,14 @@ class _Recovery:
             self._is_end_unknown = True
             self._segments = [Segment(MemoryFiles(), self._directory, begins, self._now_ms)]
         elif self._tier_fault or end == begins:
-            self._segments = [self._begin(end)]
+            self._segments = [self._begin_at(end)]
         else:
             hole = Segment(self._files, self._directory, begins, self._now_ms)
             hole.give_up(end)
-            self._segments = [hole, self._begin(end)]
+            self._segments = [hole, self._begin_at(end)]
 
-    def _begin(self, offset: int) -> Segment:
-        """A new segment after a hole. Its index vouches for what lies before, so that the next start
-        doesn't take the hole for the log's end.
-        """
-        segment = Segment(self._files, self._directory, offset, self._now_ms)
-        with contextlib.suppress(OSError):  # a full disk: the next checkpoint stores it
-            self._files.store(segment.index_path, segment.checkpoint())
-        return segment
+    def _begin_at(self, offset: int) -> Segment:
+        return begin_after_hole(self._files, self._directory, offset, self._now_ms)
 
     def _end_segment(self, segment: Segment, beyond: int, later: list[int]) -> None:
         """Cuts what recovery found torn, or lets the damaged rest of a segment be.

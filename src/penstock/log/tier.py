@@ -7,7 +7,8 @@ whole in the store. It is replaced as a whole, after the objects are there and b
 is dropped, and on the way out before the objects are deleted. So a crash at any instant leaves
 every record either in a local segment or in a listed remote one, and no segment listed twice.
 
-Invariant: remote segments are contiguous, and end at or after the first local one's base offset.
+Invariant: remote segments rise and don't overlap. Up to the first local one's base offset there is no
+gap between them; a gap beyond is a local segment that is damaged, isn't copied, and so stays.
 A copied segment never changes. Everything here is pure: who reads the store is an argument
 (`Tier`). Source: KIP-405.
 
@@ -80,6 +81,7 @@ class SegmentInfo:
         path: of its file.
         index_path: of its index file.
         aborted: the aborted transactions with records in it: producer id, first and last offset.
+        is_incomplete: recovery found that its end is lost.
     """
 
     base_offset: int
@@ -89,6 +91,7 @@ class SegmentInfo:
     path: str
     index_path: str
     aborted: tuple[tuple[int, int, int], ...] = ()
+    is_incomplete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +150,18 @@ class Manifest:
     segments: tuple[RemoteSegment, ...] = ()
     local_start_offset: int = 0
     _bases: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    _ends: tuple[int, ...] = field(default=(), repr=False, compare=False)  # before each gap
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_bases", tuple(one.base_offset for one in self.segments))
+        bases = tuple(one.base_offset for one in self.segments)
+        ends = [
+            one.next_offset
+            for one, following in zip(self.segments, bases[1:], strict=False)
+            if one.next_offset != following
+        ]
+        ends += [one.next_offset for one in self.segments[-1:]]
+        object.__setattr__(self, "_bases", bases)
+        object.__setattr__(self, "_ends", tuple(ends))
 
     @property
     def start_offset(self) -> int:
@@ -168,10 +180,24 @@ class Manifest:
             return None
         return self.segments[found]
 
+    def missing_from(self, offset: int) -> int:
+        """The first offset from this one on that isn't in the store."""
+        if self.segment_of(offset) is None:
+            return offset
+        return self._ends[bisect_right(self._ends, offset)]
+
+    def base_after(self, offset: int) -> int | None:
+        """The base offset of the first segment beyond an offset."""
+        found = bisect_right(self._bases, offset)
+        return self._bases[found] if found < len(self._bases) else None
+
     def added(self, segment: RemoteSegment) -> Manifest:
-        """With one more segment at the end."""
-        assert not self.segments or segment.base_offset == self.end_offset
-        return replace(self, segments=(*self.segments, segment))
+        """With one more segment."""
+        at = bisect_right(self._bases, segment.base_offset)
+        before, after = self.segments[:at], self.segments[at:]
+        assert not before or before[-1].next_offset <= segment.base_offset
+        assert not after or segment.next_offset <= after[0].base_offset
+        return replace(self, segments=(*before, segment, *after))
 
     def trimmed(self, start_offset: int) -> Manifest:
         """Without the segments that end at or before an offset."""
@@ -218,7 +244,7 @@ class Manifest:
     def check(self) -> None:
         """Asserts the invariant."""
         for before, after in zip(self.segments, self.segments[1:], strict=False):
-            assert before.next_offset == after.base_offset
+            assert before.next_offset <= after.base_offset
         assert len({one.name for one in self.segments}) == len(self.segments)
         assert all(one.size > 0 and one.base_offset < one.next_offset for one in self.segments)
 

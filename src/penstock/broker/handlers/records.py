@@ -93,7 +93,7 @@ def _offset_for(log: Partition, timestamp_ms: int, end: int) -> Fields:
             found = (log.remote.end_offset - 1, -1) if log.remote.segments else None
         case -6:
             is_tiered = log.config.remote_storage
-            found = (max(log.remote.end_offset, log.start_offset), -1) if is_tiered else None
+            found = (log.uncopied_offset, -1) if is_tiered else None
         case _:
             found = log.find_time(timestamp_ms)
             found = found if found is not None and found[0] < end else None
