@@ -1,19 +1,21 @@
 """A member of a group, in a process of its own, so that it can be killed.
 
-    python group_member.py LIBRARY ADDRESS GROUP TOPIC STRATEGY [INSTANCE]
+    [SESSION_MS=6000] python group_member.py LIBRARY ADDRESS GROUP TOPIC STRATEGY [INSTANCE]
 
 Prints each record's value when it has been read, commits after each batch, and says `+ N` and
-`- N` for partitions that came and went. Ends with SIGTERM, leaving the group.
+`- N` for partitions that came and went. A commit that is refused (while the group rebalances, say)
+is tried again, else the last one may be missing. Ends with SIGTERM, leaving the group.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 from typing import Any
 
-SESSION_MS = 6_000
+SESSION_MS = int(os.environ.get("SESSION_MS", "6000"))
 BEAT_MS = 1_000
 
 
@@ -56,15 +58,20 @@ def confluent(address: str, group: str, topic: str, strategy: str, instance: str
         on_revoke=lambda _, parts: say("-", *(one.partition for one in parts)),
         on_lost=lambda _, parts: say("lost", *(one.partition for one in parts)),
     )
-    while not ended:
+    behind = False
+    while behind or not ended:
         messages = [one for one in reader.consume(50, 0.1) if not one.error()]
         for one in messages:
             say((one.value() or b"").decode())
-        if messages:
+        if messages or behind:
+            behind = False
             try:
                 reader.commit(asynchronous=False)
             except KafkaException as error:
-                say("refused", error.args[0].name())
+                name = error.args[0].name()
+                behind = name != "_NO_OFFSET"  # what was read has been taken away
+                if behind and messages:
+                    say("refused", name)
     reader.close()
 
 
@@ -112,16 +119,20 @@ def kafka_python(address: str, group: str, topic: str, strategy: str, instance: 
     while not reader.partitions_for_topic(topic):
         time.sleep(0.1)
     reader.subscribe([topic], listener=Listener())
-    while not ended:
+    behind = False
+    while behind or not ended:
         found = reader.poll(timeout_ms=500, max_records=50)
         for records in found.values():
             for one in records:
                 say(one.value.decode())
-        if found:
+        if found or behind:
+            behind = False
             try:
                 reader.commit()
             except KafkaError as error:
-                say("refused", type(error).__name__)
+                behind = True
+                if found:
+                    say("refused", type(error).__name__)
     reader.close(autocommit=False)
 
 

@@ -186,6 +186,34 @@ def test_lost_answer_is_sent_again() -> None:
     assert (rejoined["error_code"], parts(rejoined)) == (0, kept)
 
 
+def test_who_does_not_say_that_it_has_its_assignment_is_told_again() -> None:
+    """Once in a heartbeat's interval, as its answer may be lost; a member that has said so isn't."""
+    host = Host()
+    a, b = Member(host, "a"), Member(host, "b")
+    a.beat()
+    a.beat()
+    host.tick(60_000 - SESSION_MS)
+    assert "assignment" not in host.beat("a", 1)
+    b.beat()
+    lost = host.beat("a", 1)
+    assert len(parts(lost)) == 2
+    assert "assignment" not in host.beat("a", 1)
+    host.tick(4_999)
+    assert "assignment" not in host.beat("a", 1)
+    host.tick(1)
+    assert parts(host.beat("a", 1)) == parts(lost)
+    host.tick(4_000)
+    assert "assignment" not in host.beat("a", 1)
+    a.owned = parts(lost)
+    a.beat()
+    host.settle(a, b)
+    for _ in range(3):
+        host.tick(10_000)
+        for one in (a, b):
+            assert "assignment" not in host.beat(one.name, one.epoch)
+    assert a.owned | b.owned == frozenset((host.topics.find("t")[0], n) for n in range(4))  # type: ignore[index]
+
+
 def test_leaving() -> None:
     """What a member leaves goes to the others; the last one leaves an empty group."""
     host = Host()

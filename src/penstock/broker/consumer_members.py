@@ -133,6 +133,8 @@ class ConsumerMember:
         revoke_by_ms: when it must have; None: there is nothing to give up.
         classic: it speaks the classic protocol; None: that of KIP-848.
         due_ms: when a classic member's JoinGroup or SyncGroup is due; None: none is.
+        told_ms: when it was last told its assignment, as long as it hasn't said that it has it; None: it
+            has.
     """
 
     id: str
@@ -154,6 +156,7 @@ class ConsumerMember:
     revoke_by_ms: int | None = None
     classic: Classic | None = None
     due_ms: int | None = None
+    told_ms: int | None = None
 
     @property
     def ends_ms(self) -> int:
@@ -164,6 +167,18 @@ class ConsumerMember:
     def move_to(self, epoch: int, state: ConsumerMemberState) -> None:
         """Takes the member to an epoch."""
         self.previous_epoch, self.epoch, self.state = self.epoch, epoch, state
+
+    def may_not_know(self, now_ms: int, patience_ms: int, owned: frozenset[Part] | None) -> bool:
+        """Whether the answer that told the member its assignment may be lost: it has not said for a
+        while that it has it.
+
+        KIP-848 leaves it to the member to ask again (by a full request) where an answer didn't come.
+        librdkafka 2.16 doesn't, and its group would wait for the rebalance timeout: five minutes.
+        """
+        has_it = owned is not None and owned == self.assigned.keys()
+        if has_it or not (self.assigned or self.revoking):
+            self.told_ms = None
+        return self.told_ms is not None and now_ms - self.told_ms >= patience_ms
 
     def to_json(self) -> dict[str, Any]:
         """What a restart needs."""
@@ -213,6 +228,7 @@ class ConsumerMember:
             {(UUID(hex=topic), number): at for topic, number, at in stored["revoking"]},
             frozenset((UUID(hex=topic), number) for topic, number in stored["target"]),
             classic=classic,
+            told_ms=0,  # its last answer may have been lost with the process that wrote it
         )
 
 
