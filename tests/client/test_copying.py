@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from tests.patience import PATIENCE_S
 
 from penstock.broker.process import BrokerProcess
+from penstock.cli import main
 from penstock.client import Client, Producer, Reader, copying
 from penstock.client.copying import Copy, CopyJob
 from penstock.client.groups import GroupAdmin, Target
@@ -192,18 +192,13 @@ def test_a_group_with_members_is_not_reset(address, topics):
         consumer.close()
 
 
-def test_the_commands_do_it(address, topics, tmp_path):
+def test_the_commands_do_it(address, topics, tmp_path, monkeypatch):
     """Replay with a moment, a reset that is shown first, a list."""
     source, target = topics
+    monkeypatch.chdir(tmp_path)
 
     def penstock(*arguments: str) -> tuple[str, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "penstock.cli", *arguments],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            timeout=PATIENCE_S,
-        )
+        done = CliRunner().invoke(main, arguments)
         return done.stdout, done.stderr
 
     span = ("--from", "1970-01-01T00:16:40.500Z", "--to", "600")

@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.patience import PATIENCE_S
+from click.testing import CliRunner
 
 from penstock.broker.process import BrokerProcess
+from penstock.cli import main
 from penstock.client import Client, Producer, Reader
 from penstock.client import letter_ledger as entries
 from penstock.client.dead_letters import PRODUCER_MEMORY_MS, DeadLetters, Where
@@ -299,19 +300,14 @@ def test_headers_are_columns(address, origin):
     assert [header(copied, i) for i in range(5)] == [header(records, i) for i in range(5)]
 
 
-def test_the_commands_do_it(address, origin, tmp_path: Path):
+def test_the_commands_do_it(address, origin, tmp_path: Path, monkeypatch):
     """List, show, mend, replay and drop from the command line."""
     fill(address, origin, 6)
     topic = f"{origin}.dead-letters"
+    monkeypatch.chdir(tmp_path)
 
     def penstock(*arguments: str) -> tuple[str, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "penstock.cli", "dlq", "--broker", address, *arguments],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            timeout=PATIENCE_S,
-        )
+        done = CliRunner().invoke(main, ["dlq", "--broker", address, *arguments])
         return done.stdout, done.stderr
 
     assert "no such field" in penstock("list")[0]

@@ -18,8 +18,10 @@ from penstock.errors import SetupError
 
 __all__ = ["BrokerProcess", "die_with_parent"]
 
-START_S_MAX: Final = 30.0
-"""How long a broker may take until it listens: recovery after a crash included."""
+START_S_MAX: Final = 120.0
+"""How long a broker may take until it listens: recovery after a crash included, on a busy machine. One
+that ends is noticed at once.
+"""
 STOP_S_MAX: Final = 10.0
 """How long a broker may take to stop; then it is killed, which loses nothing acknowledged."""
 _PR_SET_PDEATHSIG: Final = 1

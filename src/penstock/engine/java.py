@@ -55,7 +55,7 @@ def _installed() -> list[Path]:
 def _version(java: Path) -> int | None:
     try:
         run = subprocess.run(  # noqa: S603 - the user's own java
-            [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
+            [str(java), "-version"], capture_output=True, text=True, timeout=120, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
