@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -33,6 +34,7 @@ PROGRAM = Path(__file__).with_name("kill_program.py")
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "50"))
 SEED = int(os.environ.get("PENSTOCK_KILL_SEED", "20261121"))
 EVENTS_PER_CHUNK = 400
+LATENESS_US = 2_000_000
 PATIENCE_S = 300.0
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3_000)]
@@ -142,10 +144,16 @@ class Pipeline:
                 if ends is None and before not in (-1, status["version"]):
                     return
                 still = still + 1 if status["version"] == before else 0
-                if read == ends and still > 10:
+                if read == ends and _has_closed(status) and still > 10:
                     return
                 before = status["version"]
             time.sleep(0.1)
+
+
+def _has_closed(status: dict[str, Any]) -> bool:
+    """Whether the watermark is where what was read takes it: that is a batch after the last rows."""
+    newest = min(status["newest_us"]["events"].values())
+    return bool(status["watermark_us"].get("events") == newest - LATENESS_US)
 
 
 def _is_worker(process: psutil.Process) -> bool:
