@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,8 +26,54 @@ if TYPE_CHECKING:
 Decorated = Callable[..., Any]
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Which letters a command is about, as it was said."""
+
+    letters: tuple[str, ...]
+    reason: str | None
+    origin: str | None
+    partition: int | None
+    since: str | None
+
+    def where(self, *states: str) -> Where:
+        """The letters in these states (in any, where none is given)."""
+        from penstock.client.dead_letters import Where
+        from penstock.client.letter_ledger import State
+
+        ids = frozenset(_letter_id(one) for one in self.letters)
+        since_ms = None
+        if self.since is not None:
+            since_ms = moment_ms(self.since, time.time_ns() // 1_000_000, "--since")
+        chosen = frozenset(State(one) for one in states)
+        return Where(
+            ids or None, self.reason, self.origin, self.partition, chosen or None, since_ms
+        )
+
+    def meant(self, *, everything: bool) -> Where:
+        """The letters; none of them is changed unless it was said which are meant."""
+        where = self.where()
+        if not everything and where == type(where)():
+            raise UserError(
+                "expected which letters are meant: name them (0/17), filter them (--reason, "
+                "--origin, --partition, --since), or say --all"
+            )
+        return where
+
+    def open(self) -> Where:
+        """Those of them that nothing was done with yet, or that were mended."""
+        return self.where("open", "mended")
+
+
 def _filters(command: Decorated) -> Decorated:
-    """What says which letters are meant."""
+    """What says which letters are meant; the command gets it as `chosen`."""
+
+    @wraps(command)
+    def chosen(*args: Any, **given: Any) -> Any:
+        names = [one.name for one in fields(Chosen)]
+        return command(*args, chosen=Chosen(*(given.pop(one, ()) for one in names)), **given)
+
+    found: Decorated = chosen
     for option in (
         click.option("--since", metavar="TIME", help="Of this time or later ('2 hours ago')."),
         click.option("--partition", type=click.IntRange(0), help="From this partition of it."),
@@ -34,8 +82,8 @@ def _filters(command: Decorated) -> Decorated:
             "--reason", metavar="PATTERN", help="Whose reason matches, as in '*no such field*'."
         ),
     ):
-        command = option(command)
-    return command
+        found = option(found)
+    return found
 
 
 _letters = click.argument("letters", nargs=-1, metavar="[PARTITION/OFFSET]...")
@@ -70,36 +118,11 @@ def _open(broker: str | None, topic: str) -> DeadLetters:
     return DeadLetters(find_broker(broker), topic, **client_settings())
 
 
-def _where(
-    letters: Iterable[str],
-    reason: str | None,
-    origin: str | None,
-    partition: int | None,
-    since: str | None,
-    states: Iterable[str] = (),
-) -> Where:
-    from penstock.client.dead_letters import Where
-    from penstock.client.letter_ledger import State
-
-    ids = frozenset(_letter_id(one) for one in letters)
-    since_ms = None if since is None else moment_ms(since, time.time_ns() // 1_000_000, "--since")
-    chosen = frozenset(State(one) for one in states) or None
-    return Where(ids or None, reason, origin, partition, chosen, since_ms)
-
-
 def _letter_id(text: str) -> tuple[int, int]:
     partition, slash, offset = text.partition("/")
     if not slash or not partition.isdigit() or not offset.isdigit():
         raise UserError(f"expected a letter as PARTITION/OFFSET, such as 0/17; found {text!r}")
     return int(partition), int(offset)
-
-
-def _check_meant(where: Where, *, everything: bool) -> None:
-    if not everything and where == type(where)():
-        raise UserError(
-            "expected which letters are meant: name them (0/17), filter them (--reason, --origin, "
-            "--partition, --since), or say --all"
-        )
 
 
 @dlq.command("list")
@@ -110,17 +133,15 @@ def _check_meant(where: Where, *, everything: bool) -> None:
 def list_letters(
     broker: str | None,
     topics: tuple[str, ...],
-    reason: str | None,
-    origin: str | None,
-    partition: int | None,
-    since: str | None,
+    *,
+    chosen: Chosen,
     form: str,
 ) -> None:
     """Count dead letters by reason, origin and state. Default: of every topic *.dead-letters."""
     from penstock.client import Client
     from penstock.client.dead_letters import TOPIC_SUFFIX
 
-    where = _where((), reason, origin, partition, since)
+    where = chosen.where()
     if not topics:
         with Client(find_broker(broker), **client_settings()) as client:
             topics = tuple(name for name in client.topics() if name.endswith(TOPIC_SUFFIX))
@@ -161,19 +182,15 @@ def list_letters(
 def show(
     broker: str | None,
     topic: str,
-    letters: tuple[str, ...],
-    reason: str | None,
-    origin: str | None,
-    partition: int | None,
-    since: str | None,
+    *,
+    chosen: Chosen,
     states: tuple[str, ...],
     most: int,
     form: str,
 ) -> None:
     """Print dead letters with their values; of mended ones, the new value."""
-    where = _where(letters, reason, origin, partition, since, states)
     with _open(broker, topic) as dead:
-        for index, letter in enumerate(dead.letters(where)):
+        for index, letter in enumerate(dead.letters(chosen.where(*states))):
             if index == most:
                 note(f"There are more; --max {10 * most} shows them.")
                 return
@@ -231,16 +248,12 @@ def _json(letter: Letter) -> str:
 def mend(
     broker: str | None,
     topic: str,
-    letters: tuple[str, ...],
-    reason: str | None,
-    origin: str | None,
-    partition: int | None,
-    since: str | None,
+    *,
+    chosen: Chosen,
     sets: tuple[str, ...],
     unset: tuple[str, ...],
     replace: tuple[tuple[str, str], ...],
     value: str | None,
-    *,
     edit: bool,
     then_replay: bool,
 ) -> None:
@@ -248,14 +261,13 @@ def mend(
     from penstock.client.dead_letters import Where
     from penstock.client.mending import mended_value, parse_assignment
 
-    where = _where(letters, reason, origin, partition, since, ("open", "mended"))
-    _check_meant(_where(letters, reason, origin, partition, since), everything=False)
+    chosen.meant(everything=False)
     assignments = [parse_assignment(one) for one in sets]
     if not (assignments or unset or replace or edit or value is not None):
         raise UserError("expected how to mend: --set, --unset, --replace, --value or --edit")
     mended = []
     with _open(broker, topic) as dead:
-        for letter in list(dead.letters(where)):
+        for letter in list(dead.letters(chosen.open())):
             new = letter.value if value is None else value.encode()
             new = mended_value(new, assignments=assignments, removed=unset, replacements=replace)
             if edit:
@@ -283,13 +295,9 @@ def _edited(value: bytes | None) -> bytes | None:
 def replay(
     broker: str | None,
     topic: str,
-    letters: tuple[str, ...],
-    reason: str | None,
-    origin: str | None,
-    partition: int | None,
-    since: str | None,
-    to_topic: str | None,
     *,
+    chosen: Chosen,
+    to_topic: str | None,
     everything: bool,
     dry_run: bool,
 ) -> None:
@@ -298,12 +306,10 @@ def replay(
     Killed or run again, it goes on where it was. Keys, timestamps and the senders' own headers are
     kept; the header penstock.replayed names the letter.
     """
-    where = _where(letters, reason, origin, partition, since)
-    _check_meant(where, everything=everything)
+    where = chosen.meant(everything=everything)
     with _open(broker, topic) as dead, counter("replayed") as tick:
         if dry_run:
-            open_ones = _where(letters, reason, origin, partition, since, ("open", "mended"))
-            count = sum(one.letters for one in dead.summary(open_ones))
+            count = sum(one.letters for one in dead.summary(chosen.open()))
             note(f"{count} letters would be sent; {len(dead.ledger().unfinished)} replays finished")
             return
         sent = dead.replay(where, to_topic, tick)
@@ -321,23 +327,17 @@ def replay(
 def drop(
     broker: str | None,
     topic: str,
-    letters: tuple[str, ...],
-    reason: str | None,
-    origin: str | None,
-    partition: int | None,
-    since: str | None,
-    because: str,
     *,
+    chosen: Chosen,
+    because: str,
     everything: bool,
     yes: bool,
 ) -> None:
     """Mark dead letters as done with, without replaying them. The records stay in the topic."""
-    where = _where(letters, reason, origin, partition, since)
-    _check_meant(where, everything=everything)
+    where = chosen.meant(everything=everything)
     with _open(broker, topic) as dead:
         if not yes:
-            open_ones = _where(letters, reason, origin, partition, since, ("open", "mended"))
-            count = sum(one.letters for one in dead.summary(open_ones))
+            count = sum(one.letters for one in dead.summary(chosen.open()))
             click.confirm(f"Drop {count} letters of {topic}?", abort=True, err=True)
         dropped = dead.drop(where, because)
     note(f"dropped {dropped} letter{'' if dropped == 1 else 's'} of {topic}")
