@@ -159,7 +159,7 @@ def test_lists_are_extended_and_shortened(raw, topic):
         return by_name(describe(raw, TOPIC, topic))["cleanup.policy"]["value"]
 
     assert alter(raw, TOPIC, topic, ("cleanup.policy", APPEND, "compact")) == 0
-    assert policy() == "compact,delete"
+    assert policy() == "delete,compact"
     assert alter(raw, TOPIC, topic, ("cleanup.policy", SUBTRACT, "delete")) == 0
     assert policy() == "compact"
     assert alter(raw, TOPIC, topic, ("cleanup.policy", SUBTRACT, "compact")) == 0

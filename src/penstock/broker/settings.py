@@ -316,9 +316,11 @@ def validate(name: str, value: str | None) -> str:
         return setting.default
     if setting.values:
         value = value.strip().lower() if setting.values == FLAG else value
-        if setting.kind == LIST:
-            value = ",".join(sorted({one.strip() for one in value.split(",")}))
-        if value not in setting.values:
+        known = value
+        if setting.kind == LIST:  # kept in the order in which it was given, as Kafka does
+            parts = dict.fromkeys(one.strip() for one in value.split(","))
+            value, known = ",".join(parts), ",".join(sorted(parts))
+        if known not in setting.values:
             raise SettingError(
                 f"expected {name} to be one of {', '.join(setting.values)}; found {value!r}"
             )
