@@ -5,21 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from simulator import Link, Server, Simulator, repeatable, seeds
-from test_groups_simulation import (
+from simulated_members import (
     BEAT_MS,
     REBALANCE_MS,
-    REQUEST_MS,
     SESSION_MS,
+    ClassicMember,
     Journal,
     ModernClient,
     Topics,
     World,
+    carried_out,
 )
+from simulator import Server, Simulator, repeatable, seeds
 
 from penstock.broker.assignors import Part
 from penstock.broker.consumer_groups import ConsumerGroups
@@ -59,38 +59,32 @@ def deal(
     return {one: frozenset(parts) for one, parts in dealt.items()}
 
 
-class ClassicConsumer:
-    """Joins, syncs, beats. A cooperative one keeps what it may while it joins again."""
+class ClassicConsumer(ClassicMember):
+    """A cooperative one keeps what it may while it joins again."""
+
+    leaves = 0.5
 
     def __init__(self, world: MixedWorld, number: int) -> None:
-        self.world, self.sim = world, world.sim
-        self.link = Link(world.server)
-        self.instance = f"classic-{number % 3}" if number % 5 == 0 else None
-        self.member, self.generation = "", -1
+        super().__init__(
+            world.sim, world.server, f"classic-{number % 3}" if number % 5 == 0 else None
+        )
+        self.world = world
         self.owned: frozenset[Named] = frozenset()
-        self.is_dead = self.is_leader = self.is_partial = False
+        self.is_leader = self.is_partial = False
         self.version = -1
         self.ids: dict[str, Any] = {}  # which topics its names meant when it was assigned them
         self.join()
 
+    def protocol(self) -> tuple[str, bytes]:
+        name = "cooperative-sticky" if self.world.is_cooperative else "range"
+        return name, subscription(self.owned)
+
     def die(self) -> None:
-        self.is_dead = True
-        if self.member and self.instance is None and self.sim.random.random() < 0.5:
-            self.call("leave", self.member, lambda _: None)
-        else:
+        if self.instance is not None:  # it will be back
+            self.is_dead = True
             self.link.break_off()
-
-    def call(self, kind: str, body: Any, then: Callable[[dict[str, Any]], None]) -> None:
-        def answered(fields: dict[str, Any] | None) -> None:
-            if self.is_dead:
-                return
-            if fields is None:
-                self.sim.after(100, self.prepare if kind != "beat" else self.beat)
-            else:
-                then(fields)
-
-        patience_ms = REBALANCE_MS + REQUEST_MS if kind == "join" else REQUEST_MS
-        self.link.call((kind, body), answered, patience_ms)
+        else:
+            super().die()
 
     def prepare(self) -> None:
         """Who isn't cooperative gives everything up before it joins, which takes its time."""
@@ -103,35 +97,6 @@ class ClassicConsumer:
                 self.join()
 
         self.sim.after(self.sim.random.randint(0, GIVES_UP_MS) if self.owned else 100, join)
-
-    def join(self) -> None:
-        if self.is_dead:
-            return
-        name = "cooperative-sticky" if self.world.is_cooperative else "range"
-        join = Join(
-            "g",
-            self.member,
-            self.instance,
-            "c",
-            "h",
-            SESSION_MS,
-            REBALANCE_MS,
-            "consumer",
-            ((name, subscription(self.owned)),),
-            requires_member_id=True,
-        )
-        self.call("join", join, self.joined)
-
-    def joined(self, fields: dict[str, Any]) -> None:
-        match fields["error_code"]:
-            case ErrorCode.none:
-                self.member, self.generation = fields["member_id"], fields["generation_id"]
-                self.sync(fields["members"])
-            case ErrorCode.member_id_required:
-                self.member = fields["member_id"]
-                self.join()
-            case _:
-                self.refused(fields)
 
     def sync(self, members: list[dict[str, Any]]) -> None:
         self.is_leader, self.version = bool(members), self.world.topics.version
@@ -146,11 +111,8 @@ class ClassicConsumer:
         sync = Sync("g", self.generation, self.member, self.instance, assignments)
         self.call("sync", sync, self.synced)
 
-    def synced(self, fields: dict[str, Any]) -> None:
-        if fields["error_code"]:
-            self.refused(fields)
-            return
-        assigned = read_assignment(fields["assignment"]).parts
+    def assigned(self, assignment: bytes) -> None:
+        assigned = read_assignment(assignment).parts
         given_up = self.owned - assigned
         generation = self.generation
 
@@ -170,19 +132,14 @@ class ClassicConsumer:
             take()
 
     def beat(self) -> None:
-        if self.is_dead:
-            return
-        if self.is_leader and (self.is_partial or self.version != self.world.topics.version):
+        is_stale = self.is_partial or self.version != self.world.topics.version
+        if self.is_leader and is_stale and not self.is_dead:
             self.prepare()
-            return
-        self.call("beat", (self.generation, self.member, self.instance), self.beaten)
+        else:
+            super().beat()
 
-    def beaten(self, fields: dict[str, Any]) -> None:
-        if fields["error_code"]:
-            self.refused(fields)
-            return
+    def commit(self) -> None:
         self.world.commit(self)
-        self.sim.after(BEAT_MS, self.beat)
 
     def refused(self, fields: dict[str, Any]) -> None:
         code = fields["error_code"]
@@ -268,16 +225,8 @@ class MixedWorld:
             case Beat():
                 fields, replies = mixed.beat(now_ms, request)
                 self.answer([*replies, Reply(token, fields)])
-            case ("join", join):
-                self.answer(mixed.join(now_ms, token, join))
-            case ("sync", sync):
-                self.answer(mixed.sync(now_ms, token, sync))
-            case ("beat", (generation, member, instance)):
-                code = mixed.heartbeat(now_ms, "g", generation, member, instance)
-                self.answer([Reply(token, {"error_code": code})])
-            case (_, member):
-                code, replies = mixed.leave(now_ms, "g", member, None)
-                self.answer([*replies, Reply(token, {"error_code": code})])
+            case _:
+                self.answer(carried_out(mixed, now_ms, token, request))
 
     def answer(self, replies: list[Reply]) -> None:
         self.save()
