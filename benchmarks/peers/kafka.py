@@ -19,7 +19,6 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from peers import cache
@@ -152,12 +151,7 @@ class KafkaProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _configure(self, port: int, settings: dict[str, str]) -> int:

@@ -25,22 +25,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from suite import (
-    ROOT,
-    Scenario,
-    arguments,
-    carry_out,
-    create_topic,
-    expect,
-    report,
-    serving,
-    wait,
-)
+from suite import Scenario, cache, create_topic, expect, report, tried, wait
 
 from penstock.broker import BrokerProcess
-
-sys.path.append(str(ROOT / "benchmarks"))
-from peers import cache
 
 JOB = Path(__file__).with_name("flink_job.py")
 RESULT = "RESULT "
@@ -452,11 +439,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 def main() -> int:
     """Runs the scenarios, tells."""
-    asked = arguments(__doc__)
-    if reason := cache.problem("flink"):
-        raise SystemExit(reason)
-    with serving(asked.address) as address, flink():
-        found = [carry_out(one, address) for one in SCENARIOS if asked.only in one.__name__]
+    found = tried(SCENARIOS, __doc__, cache.problem("flink"), flink)
     return report("Flink 2.3.0, own scenarios", found, KNOWN)
 
 

@@ -15,10 +15,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from suite import ROOT, Outcome, arguments, report, run, serving
-
-sys.path.append(str(ROOT / "benchmarks"))
-from peers import cache
+from suite import Outcome, arguments, cache, report, run, serving
 
 TOOL_S_MAX = 90
 GROUP, TOPIC, TRANSACTIONAL, COMPACTED = "tools-group", "tools", "tools-txn", "tools-compact"

@@ -18,17 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from suite import (
-    Scenario,
-    arguments,
-    carry_out,
-    create_topic,
-    expect,
-    report,
-    run,
-    serving,
-    wait,
-)
+from suite import Scenario, create_topic, expect, report, run, tried, wait
 
 RUN_S_MAX = 120
 QUICK = ("-X", "topic.message.timeout.ms=60000", "-X", "linger.ms=1")
@@ -344,12 +334,8 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 def main() -> int:
     """Runs the scenarios, tells."""
-    asked = arguments(__doc__)
-    if reason := problem():
-        raise SystemExit(reason)
+    found = tried(SCENARIOS, __doc__, problem())
     version = run(["kcat", "-V"]).stdout.split("Version ")[1].split(" ")[0]
-    with serving(asked.address) as address:
-        found = [carry_out(one, address) for one in SCENARIOS if asked.only in one.__name__]
     return report(f"kcat {version}, own scenarios", found, KNOWN)
 
 

@@ -18,20 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from suite import (
-    ROOT,
-    Scenario,
-    arguments,
-    carry_out,
-    create_topic,
-    expect,
-    report,
-    serving,
-    wait,
-)
-
-sys.path.append(str(ROOT / "benchmarks"))
-from peers import cache
+from suite import Scenario, cache, create_topic, expect, report, tried, wait
 
 CORES = 2
 QUERY_S_MAX = 120
@@ -433,13 +420,10 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 def main() -> int:
     """Runs the scenarios, tells."""
-    asked = arguments(__doc__)
-    if reason := cache.problem("spark"):
-        raise SystemExit(reason)
-    with serving(asked.address) as address, spark():
-        found = [carry_out(one, address) for one in SCENARIOS if asked.only in one.__name__]
-        version = _session.version
-    return report(f"Spark {version}, own scenarios", found, KNOWN)
+    import pyspark
+
+    found = tried(SCENARIOS, __doc__, cache.problem("spark"), spark)
+    return report(f"Spark {pyspark.__version__}, own scenarios", found, KNOWN)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,16 @@ from xml.etree import ElementTree as ET
 
 from penstock.broker import BrokerProcess
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from peers import cache
+
 __all__ = [
     "CACHE",
     "ROOT",
     "Outcome",
     "Scenario",
     "arguments",
+    "cache",
     "carry_out",
     "create_topic",
     "expect",
@@ -36,6 +40,7 @@ __all__ = [
     "report",
     "run",
     "serving",
+    "tried",
     "wait",
 ]
 
@@ -121,6 +126,27 @@ def carry_out(scenario: Scenario, address: str) -> Outcome:
     why = outcome.why[:REASON_CHARACTERS_MAX]
     print(f"{outcome.result:8} {name} ({seconds:.1f} s) {why}", file=sys.stderr, flush=True)
     return outcome
+
+
+def tried(
+    scenarios: Sequence[Scenario],
+    description: str | None,
+    problem: str | None,
+    around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> list[Outcome]:
+    """How those scenarios ended that the command line asks for.
+
+    Args:
+        scenarios: all that there are.
+        description: what the script does.
+        problem: why it can't be run here; None where it can.
+        around: what must be there for as long as the scenarios take.
+    """
+    asked = arguments(description)
+    if problem:
+        raise SystemExit(problem)
+    with serving(asked.address) as address, around():
+        return [carry_out(one, address) for one in scenarios if asked.only in one.__name__]
 
 
 def expect(what: str, found: object, expected: object) -> None:

@@ -12,9 +12,6 @@ import suite
 
 from penstock.broker import BrokerProcess
 
-sys.path.append(str(suite.ROOT / "benchmarks"))
-from peers import cache
-
 HERE = Path(__file__).resolve().parent
 PEER_S_MAX = 280
 
@@ -44,7 +41,7 @@ def test_kcat(scenario: suite.Scenario, address: str) -> None:
 )
 def test_peer(peer: str, scenario: str) -> None:
     """A scenario of Flink's and of Spark's, each in a process of its own as it has a JVM."""
-    if reason := cache.problem(peer):
+    if reason := suite.cache.problem(peer):
         pytest.skip(reason)
     command = [sys.executable, HERE / f"{peer}.py", "--only", scenario]
     got = suite.run(command, timeout_s=PEER_S_MAX)
