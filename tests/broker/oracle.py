@@ -52,6 +52,8 @@ EPOCH_KEYS = {68, 69}
 EPOCHS = {"member_epoch", "group_epoch", "assignment_epoch"}
 """Of consumer groups: Kafka's begin with epoch 1, ours with 0."""
 READY_S_MAX = 20.0
+SETTLE_S = 0.1
+"""Kafka's coordinators learn of a topic later than those who ask for metadata."""
 NOT_LEADER = 6
 RETRIES_MAX = 20
 MARKER_MS_MAX = 500_000
@@ -212,6 +214,10 @@ class Side:
             time.sleep(0.01)
 
 
+Step = tuple[str, Callable[[Side], Answer]]
+"""A step of a session: what it is, and how it is carried out on a side."""
+
+
 def differences(ours: Answer, theirs: Answer, path: str = "") -> list[tuple[str, Any, Any]]:
     """Where two answers differ: path, ours, theirs."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
@@ -227,3 +233,19 @@ def differences(ours: Answer, theirs: Answer, path: str = "") -> list[tuple[str,
             for found in differences(one, other, f"{path}[{n}]")
         ]
     return [] if ours == theirs else [(path, ours, theirs)]
+
+
+def know(side: Side, name: str, count: int | None = None) -> int:
+    """Waits until the topic (with so many partitions) is led; learns its id; its partitions."""
+    fields = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+
+    def done(found: Any) -> bool:
+        (topic,) = found["topics"]
+        parts = topic["partitions"]
+        led = all(one["leader_id"] >= 0 and not one["error_code"] for one in parts)
+        return not topic["error_code"] and led and (count is None or len(parts) == count)
+
+    (topic,) = side.until(3, 10, fields, done)["topics"]
+    side.learn(f"topic {name}", topic["topic_id"])
+    time.sleep(SETTLE_S)
+    return len(topic["partitions"])

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from oracle import Answer, Side
+from oracle import Answer, Side, Step
 
 from penstock.wire import batches
 
 if TYPE_CHECKING:
-    from oracle_steps import Script, Step
+    from oracle_steps import Script
 
 SEGMENT_BYTES = 1 << 20
 """Kafka's smallest segments."""

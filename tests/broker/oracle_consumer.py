@@ -6,10 +6,10 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from oracle import Answer, Ref, Side
+from oracle import Answer, Ref, Side, Step
 
 if TYPE_CHECKING:
-    from oracle_steps import Script, Step
+    from oracle_steps import Script
 
 HEARTBEAT, DESCRIBE = 68, 69
 ROUNDS_MAX = 20
@@ -195,7 +195,7 @@ class ConsumerSteps:
     def describe(self) -> Step:
         """Groups from outside."""
         group = self.chance.choice(
-            [self.group(), self.group(), self.script.nobody, self.script.a_group()]
+            [self.group(), self.group(), self.script.nobody, self.script.groups.a_group()]
         )
         fields = {"group_ids": [group], "include_authorized_operations": False}
         return self.script.one_call(DESCRIBE, fields)
@@ -299,10 +299,15 @@ def settled(side: Side, members: list[Member]) -> Answer:
             codes.append(answer["error_code"])
         if state() == before:
             break
-    counts = [sum(len(one["partitions"]) for one in parts or ()) for _, parts in state()]
+    assigned = [
+        [one["topic_id"], number]
+        for _, parts in state()
+        for one in parts or ()
+        for number in one["partitions"]
+    ]
     return side.common(
         {
-            "assigned": sum(counts),
+            "assigned": sorted(side.common(assigned, HEARTBEAT, "assigned"), key=repr),
             "members": [
                 {"id": one.id, "member_epoch": epoch, "topic_partitions": parts, "error_code": code}
                 for one, (epoch, parts), code in zip(members, state(), codes, strict=True)

@@ -7,12 +7,12 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from oracle import Answer, Ref, Side
+from oracle import Answer, Ref, Side, Step, know
 
 from penstock.wire import batches
 
 if TYPE_CHECKING:
-    from oracle_steps import Script, Step
+    from oracle_steps import Script
 
 HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
 DESCRIBE_OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS = 90, 91, 92
@@ -38,6 +38,7 @@ class ShareGroup:
     members: list[str] = field(default_factory=list)
     is_configured: bool = False
     has_released: bool = False
+    has_records: bool = False
 
 
 class ShareSteps:
@@ -76,8 +77,6 @@ class ShareSteps:
         version, member = self.script.version(19), self.member_id()
 
         def step(side: Side) -> Answer:
-            from oracle_steps import know
-
             wanted = {"name": group.topic, "num_partitions": 1, "replication_factor": 1}
             topics = [{**wanted, "configs": []}]
             made = {"topics": topics, "timeout": 10_000, "validate_only": False}
@@ -162,7 +161,7 @@ class ShareSteps:
         """Records are written; a member takes them, says of each what became of it, and comes back
         for what it gave back, until there is nothing more; then its session ends.
         """
-        written = [self.script.a_batch() for _ in range(self.chance.randint(1, 4))]
+        written = [self.script.records.a_batch() for _ in range(self.chance.randint(1, 4))]
         member, version = self.member_id(), self.script.version(FETCH)
         acknowledge = self.script.version(ACKNOWLEDGE)
         kinds = self.chance.choices([ACCEPT, RELEASE, REJECT], [6, 3, 1], k=200)
@@ -172,7 +171,7 @@ class ShareSteps:
         misuses = self.chance.random() < 0.5
         if group.has_released and not mode:
             most = 500  # Kafka hands out released records of several batches as if they were one
-        group.has_released = ends_early
+        group.has_released, group.has_records = ends_early, True
 
         def step(side: Side) -> Answer:
             for one in written:
@@ -203,7 +202,9 @@ class ShareSteps:
 
     def describe(self, group: ShareGroup) -> Step:
         """Groups from outside."""
-        name = self.chance.choice([group.id, group.id, self.script.nobody, self.script.a_group()])
+        name = self.chance.choice(
+            [group.id, group.id, self.script.nobody, self.script.groups.a_group()]
+        )
         fields = {"group_ids": [name], "include_authorized_operations": False}
         return self.script.one_call(DESCRIBE, fields)
 
@@ -225,7 +226,8 @@ class ShareSteps:
         """A group is put elsewhere, if it has no members."""
         name = self.chance.choice([group.id] * 4 + [self.script.stray])
         topic = self.chance.choice([group.topic] * 4 + ["missing"])
-        parts = [{"partition_index": self.chance.choice([0, 0, 0, 7]), "start_offset": 2}]
+        offset = 1 if group.has_records else 0  # not one that isn't there
+        parts = [{"partition_index": self.chance.choice([0, 0, 0, 7]), "start_offset": offset}]
         if name == self.script.stray:  # Kafka refuses the topic, and yet makes the group
             topic = "missing"
         fields = {"group_id": name, "topics": [{"topic_name": topic, "partitions": parts}]}

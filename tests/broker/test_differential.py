@@ -7,7 +7,6 @@ PENSTOCK_ONLY='ShareSteps|ConsumerSteps|CompactionSteps|create_topic' python -m 
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from crash_load import Connect
 from oracle import Side, differences
+from oracle_explained import reason_of
 from oracle_steps import Script, ready
 
 from penstock.broker import BrokerProcess
@@ -39,60 +39,6 @@ SETTINGS = {
 }
 """So that Kafka compacts and assigns at once, as our broker does."""
 SHOWN_MAX = int(os.environ.get("PENSTOCK_SHOWN", "40"))
-
-EXPLAINED: tuple[tuple[str, str, str], ...] = (
-    (
-        r"^(produce|0 )",
-        r"log_start_offset$",
-        "of a refused batch: Kafka says -1 or the start, by the place that refuses it",
-    ),
-    (
-        r"^produce .* codec ",
-        r"error_code$",
-        "an unknown compression: UNSUPPORTED_COMPRESSION_TYPE; Kafka's UNKNOWN_SERVER_ERROR tells less",
-    ),
-    (r"^(produce|0) ", r"record_errors$", "a batch is refused as a whole, so no record is named"),
-    (
-        r"^produce .* seq ",
-        r"error_code$",
-        "an old duplicate: DUPLICATE_SEQUENCE_NUMBER, which producers take for a success",
-    ),
-    (
-        r"^61 ",
-        r"last_timestamp$",
-        "when the producer last wrote; Kafka says the time of its record",
-    ),
-    (r"^create .*True}$", r"topic_id$", "nothing is made, so there is no id; Kafka makes one up"),
-    (r"^65 ", r"topics$", "Kafka names the partition of its own topic that holds offsets"),
-    (
-        r"^(68|69) .*\bc[\d-]+-0\b",
-        r"topic_partitions|assignment$",
-        "of the uniform assignor: Kafka shares out by the order of its hash tables",
-    ),
-    (
-        r"^76 (joins|settles) ",
-        r"topic_partitions$",
-        "Kafka assigns a partition once it has made its state anew",
-    ),
-    (
-        r"^(76|77) ",
-        r"epochs?(\[\d\])?$",
-        "a share group counts from 1, anew once it was empty; Kafka counts made partitions, too",
-    ),
-    (
-        r"^share work ",
-        r"\.again\b",
-        "who acknowledges too late is told so; Kafka says nothing once the group is beyond that",
-    ),
-    (r"^share work ", r"\.unknown\b", "one code for offsets that a member hasn't"),
-    (
-        r"^90 ",
-        r"start_offset$|lag$",
-        "where the group stands; Kafka says what it stored with the last change but one",
-    ),
-    (r"^produce .*(garbage|cut) ", r"error_code$", "which of several faults is told"),
-)
-"""Differences that stay: a pattern for the step, one for the field, the reason."""
 
 
 @pytest.fixture(scope="module")
@@ -119,14 +65,6 @@ def sides(kafka_address: str, tmp_path: Path, connect: Connect) -> Iterator[tupl
         yield ours, theirs
         ours.close()
         theirs.close()
-
-
-def explained(step: str, path: str, values: str) -> str | None:
-    """Why a difference stays; None where it is one to look into."""
-    for one, two, reason in EXPLAINED:
-        if re.search(one, step) and re.search(two, path):
-            return reason
-    return None
 
 
 @pytest.mark.peer
@@ -157,7 +95,7 @@ def test_same_answers(sides: tuple[Side, Side], session: int) -> None:
         lines: list[Any] = []
         for path, mine, its in differences(one, other):
             values = f"{mine!r}, Kafka {its!r}"
-            reason = explained(what, path, values)
+            reason = reason_of(what, path, mine, its)
             if reason is None:
                 lines.append(f"    {path}: {values}"[:400])
             elif TRACE:
