@@ -54,6 +54,48 @@ def test_deleting_asks_first(penstock: Any, topic: str) -> None:
     assert topic in penstock("topics").out
 
 
+def configs_of(penstock: Any, topic: str) -> dict[str, tuple[str, str]]:
+    """Values and where they come from."""
+    out = penstock("topics", "describe", topic, "--configs", "--format", "json").out
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert all(one["meaning"] for one in rows)
+    return {one["config"]: (one["value"], one["from"]) for one in rows}
+
+
+def test_a_topics_configs_are_shown_and_changed(penstock: Any, topic: str) -> None:
+    """All of a change is done, or nothing of it."""
+    penstock("topics", "create", topic, "--config", "retention.ms=1000000")
+    assert configs_of(penstock, topic)["retention.ms"] == ("1000000", "topic")
+    done = penstock(
+        *("topics", "alter", topic, "--set", "compression.type=zstd", "--unset", "retention.ms"),
+        *("--partitions", 3),
+    )
+    assert done.code == 0, done.err
+    found = configs_of(penstock, topic)
+    assert found["retention.ms"] == ("604800000", "default")
+    assert found["compression.type"] == ("zstd", "topic")
+    assert len(penstock("topics", "describe", topic, "--format", "json").out.splitlines()) == 3
+    wrong = penstock("topics", "alter", topic, "--set", "retention.ms=5", "--set", "no.such=1")
+    assert wrong.code == 1
+    assert "no.such" in wrong.err
+    assert configs_of(penstock, topic) == found
+    fewer = penstock("topics", "alter", topic, "--partitions", 2)
+    assert fewer.code == 1
+    assert "3" in fewer.err
+
+
+def test_trimming_deletes_what_is_older(penstock: Any, topic: str) -> None:
+    """Up to a moment; asked for before; nothing where nothing is older."""
+    assert penstock("produce", topic, "--create", stdin=b"a\nb\n").code == 0
+    assert "deleted 0 records" in penstock("topics", "trim", topic, "--before", "1 hour ago").err
+    assert penstock("topics", "trim", topic, "--before", "now", stdin=b"n\n").code == 1
+    assert penstock("produce", topic, stdin=b"c\n").code == 0
+    done = penstock("topics", "trim", topic, "--before", "now", "--yes")
+    assert (done.code, "deleted 3 records" in done.err) == (0, True)
+    row = json.loads(penstock("topics", "describe", topic, "--format", "json").out)
+    assert (row["first_offset"], row["next_offset"]) == (3, 3)
+
+
 def test_lines_go_in_and_come_out(penstock: Any, topic: str) -> None:
     """What is produced is consumed, byte for byte and in order."""
     lines = b"".join(b"line %d \xff\n" % i for i in range(1000))
@@ -122,6 +164,9 @@ def test_gzipped_files_are_unpacked(penstock: Any, topic: str, tmp_path: Path) -
         (("consume", "{topic}", "-p", "7"), "from 0 to 0"),
         (("topics", "create", "x", "--config", "oops"), "NAME=VALUE"),
         (("topics", "create", "a/b"), "a/b"),
+        (("topics", "alter", "x"), "nothing to change"),
+        (("topics", "alter", "x", "--set", "oops"), "--set NAME=VALUE"),
+        (("topics", "trim", "x", "--before", "then"), "--before"),
     ],
 )
 def test_mistakes_have_one_clear_message(

@@ -37,11 +37,13 @@ _NEWEST: Final = {
     16: 5,  # ListGroups
     19: 7,  # CreateTopics
     20: 5,  # DeleteTopics, by topic name
+    21: 2,  # DeleteRecords
     22: 4,  # InitProducerId
     29: 3,  # DescribeAcls
     30: 3,  # CreateAcls
     31: 3,  # DeleteAcls
     32: 4,  # DescribeConfigs
+    37: 3,  # CreatePartitions
     42: 2,  # DeleteGroups
     44: 1,  # IncrementalAlterConfigs
     48: 1,  # DescribeClientQuotas
