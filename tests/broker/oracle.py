@@ -48,6 +48,8 @@ SET_LIKE = {
     "topic_partitions",
     "subscribed_topic_names",
 }
+UNORDERED = {(9, "partitions")}
+"""Offsets of all partitions: Kafka gives them in the order of its hash table."""
 EPOCH_KEYS = {68, 69}
 EPOCHS = {"member_epoch", "group_epoch", "assignment_epoch"}
 """Of consumer groups: Kafka's begin with epoch 1, ours with 0."""
@@ -161,7 +163,8 @@ class Side:
             case list() | tuple():
                 items = [self.common(one, key, name) for one in value]
                 is_numbers = name == "partitions" and all(isinstance(one, int) for one in items)
-                return sorted(items, key=repr) if name in SET_LIKE or is_numbers else items
+                is_set = name in SET_LIKE or is_numbers or (key, name) in UNORDERED
+                return sorted(items, key=repr) if is_set else items
             case uuid.UUID():
                 return self.shown.get(value, str(value) if not value.int else "<id>")
             case bytes() if name == "records":

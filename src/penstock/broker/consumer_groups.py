@@ -26,8 +26,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from hashlib import blake2b
 from typing import Any, Final
 
+from penstock.broker import consumer_reconciliation
 from penstock.broker.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Part, Wish
 from penstock.broker.consumer_members import (
+    JOIN,
+    LEAVE_FOR_A_WHILE,
     Beat,
     Catalog,
     ConsumerGroup,
@@ -36,28 +39,23 @@ from penstock.broker.consumer_members import (
     Timing,
     by_topic,
 )
+from penstock.broker.consumer_refusals import (
+    RefusedError,
+    check_epoch,
+    check_instance,
+    no_group,
+    no_member,
+    validate,
+)
 from penstock.errors import UserError
 from penstock.wire.kafka import ErrorCode
 
-__all__ = ["JOIN", "ConsumerGroups"]
+__all__ = ["ConsumerGroups"]
 
-JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2
-CLIENT_MAKES_ID_FROM: Final = 1
-"""Version of the request from which on clients make member ids."""
 MEMBERS_MAX: Final = 1_000
 """Most members of a group (Kafka's group.consumer.max.size has no limit by default)."""
 GROUPS_MAX: Final = 10_000
 """Most groups; each takes some KB."""
-NAMES_MAX: Final = 5_000
-"""Most topics that a member can name: as many as a broker can have."""
-ID_CHARACTERS_MAX: Final = 256
-"""Longest id of a member, an instance, a rack; clients make ids of 22 to 36 characters."""
-
-
-class _RefusedError(Exception):
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class ConsumerGroups:
@@ -109,9 +107,9 @@ class ConsumerGroups:
     def fault(self, beat: Beat) -> dict[str, Any] | None:
         """The answer to a heartbeat that makes no sense whatever the state; None: it may."""
         try:
-            _validate(beat)
-        except _RefusedError as refused:
-            return _refusal(refused)
+            validate(beat)
+        except RefusedError as refused:
+            return refused.answer()
         return None
 
     # -- heartbeats --------------------------------------------------------------------------------
@@ -119,12 +117,12 @@ class ConsumerGroups:
     def heartbeat(self, now_ms: int, beat: Beat) -> dict[str, Any]:
         """A member joins, lives, has given up partitions, or leaves; the response's fields."""
         try:
-            _validate(beat)
+            validate(beat)
             if beat.epoch < JOIN:
                 return self._leave(beat)
             return self._beat(now_ms, beat)
-        except _RefusedError as refused:
-            return _refusal(refused)
+        except RefusedError as refused:
+            return refused.answer()
 
     def _beat(self, now_ms: int, beat: Beat) -> dict[str, Any]:
         timing = self._timing(beat.group_id)
@@ -138,7 +136,8 @@ class ConsumerGroups:
             self._refresh(group, matches, is_changed=is_changed)
         if group.epoch > group.target_epoch:
             self._assign(group)
-        self._reconcile(now_ms, group, member, beat.owned)
+        if consumer_reconciliation.reconcile(now_ms, group, member, beat.owned):
+            self._note(group, member)
         session_ms = timing.session_ms if beat.classic is None else beat.classic.session_ms
         member.session_ends_ms = now_ms + session_ms
         member.due_ms = None if beat.classic is None else now_ms + member.rebalance_ms
@@ -159,15 +158,15 @@ class ConsumerGroups:
         group = self._groups.get(beat.group_id)
         if group is None:
             if beat.epoch != JOIN:
-                raise _no_group(beat.group_id)
+                raise no_group(beat.group_id)
             if len(self._groups) >= GROUPS_MAX:
-                raise _RefusedError(
+                raise RefusedError(
                     ErrorCode.coordinator_not_available,
                     f"expected at most {GROUPS_MAX} groups; delete one first",
                 )
             group = ConsumerGroup(beat.group_id)
         if len(group.members) >= MEMBERS_MAX and beat.member_id not in group.members:
-            raise _RefusedError(
+            raise RefusedError(
                 ErrorCode.group_max_size_reached,
                 f"expected at most {MEMBERS_MAX} members in group {group.id!r}",
             )
@@ -182,10 +181,10 @@ class ConsumerGroups:
         is_other_protocol = member is not None and member.classic is not None and not beat.classic
         if member is None or (is_other_protocol and beat.epoch != JOIN):
             if beat.epoch != JOIN:
-                raise _no_member(group.id, beat.member_id)
+                raise no_member(group.id, beat.member_id)
             member = ConsumerMember(beat.member_id or self._new_member_id())
             self._groups[group.id] = group
-        _check_epoch(member, beat)
+        check_epoch(member, beat)
         return member
 
     def _static_member_for(
@@ -195,14 +194,14 @@ class ConsumerGroups:
         if old is None:
             return None
         if beat.epoch != JOIN:
-            _check_instance(old, beat)
+            check_instance(old, beat)
             return old
         if beat.classic is not None and beat.member_id:
-            _check_instance(old, beat)
+            check_instance(old, beat)
             return old
         is_any_classic = beat.classic is not None or old.classic is not None
         if old.epoch != LEAVE_FOR_A_WHILE and not is_any_classic:
-            raise _RefusedError(
+            raise RefusedError(
                 ErrorCode.unreleased_instance_id,
                 f"expected instance id {instance_id!r} to be free, found that member {old.id!r} "
                 f"of group {group.id!r} has it; stop that one, or wait for its session to end",
@@ -228,7 +227,7 @@ class ConsumerGroups:
         try:
             return {one: self._matching(one, self._catalog.names()) for one in wanted}
         except UserError as error:
-            raise _RefusedError(ErrorCode.invalid_regular_expression, str(error)) from None
+            raise RefusedError(ErrorCode.invalid_regular_expression, str(error)) from None
 
     def _refresh(
         self, group: ConsumerGroup, matches: dict[str, frozenset[str]], *, is_changed: bool
@@ -280,77 +279,22 @@ class ConsumerGroups:
         votes = Counter(one.assignor for one in group.members.values() if one.assignor)
         return votes.most_common(1)[0][0] if votes else DEFAULT_ASSIGNOR
 
-    def _reconcile(
-        self,
-        now_ms: int,
-        group: ConsumerGroup,
-        member: ConsumerMember,
-        owned: frozenset[Part] | None,
-    ) -> None:
-        """Takes a member as far towards its target as is possible now."""
-        match member.state:
-            case ConsumerMemberState.STABLE:
-                if member.epoch == group.target_epoch:
-                    return
-            case ConsumerMemberState.UNREVOKED:
-                if owned is None or not owned.isdisjoint(member.revoking):
-                    return
-            case ConsumerMemberState.UNRELEASED:
-                pass
-        before = (member.epoch, member.state, len(member.assigned))
-        self._release(group, member, member.revoking)
-        member.revoking = {}
-        self._advance(group, member, owned)
-        if member.state is not ConsumerMemberState.UNREVOKED:
-            member.revoke_by_ms = None
-        else:
-            member.revoke_by_ms = now_ms + member.rebalance_ms
-            group.ends_ms = min(group.ends_ms or member.revoke_by_ms, member.revoke_by_ms)
-        if before != (member.epoch, member.state, len(member.assigned)) or member.revoking:
-            self._note(group, member)
-
-    def _advance(
-        self, group: ConsumerGroup, member: ConsumerMember, owned: frozenset[Part] | None
-    ) -> None:
-        kept = {part: at for part, at in member.assigned.items() if part in member.target}
-        given_up = {part: at for part, at in member.assigned.items() if part not in member.target}
-        member.assigned = kept
-        if given_up and (owned is None or not owned.isdisjoint(given_up)):
-            member.revoking = given_up
-            member.move_to(member.epoch, ConsumerMemberState.UNREVOKED)
-            return
-        self._release(group, member, given_up)
-        missing = [part for part in member.target if part not in kept]
-        free = [part for part in missing if part not in group.owners]
-        for part in free:
-            kept[part] = group.target_epoch
-            group.owners[part] = member.id
-        is_all = len(free) == len(missing)
-        state = ConsumerMemberState.STABLE if is_all else ConsumerMemberState.UNRELEASED
-        member.move_to(group.target_epoch, state)
-
-    @staticmethod
-    def _release(group: ConsumerGroup, member: ConsumerMember, parts: Collection[Part]) -> None:
-        for part in parts:
-            assert group.owners[part] == member.id
-            del group.owners[part]
-
     # -- leaving -----------------------------------------------------------------------------------
 
     def _leave(self, beat: Beat) -> dict[str, Any]:
         group = self._groups.get(beat.group_id)
         if group is None:
-            raise _no_group(beat.group_id)
+            raise no_group(beat.group_id)
         if beat.instance_id is None:
             member = group.members.get(beat.member_id)
         else:
             member = group.by_instance(beat.instance_id)
         if member is None:
-            raise _no_member(group.id, beat.member_id)
+            raise no_member(group.id, beat.member_id)
         if beat.instance_id is not None:
-            _check_instance(member, beat)
+            check_instance(member, beat)
         if beat.epoch == LEAVE_FOR_A_WHILE:
-            self._release(group, member, member.revoking)
+            consumer_reconciliation.release(group, member, member.revoking)
             member.revoking, member.revoke_by_ms = {}, None
             member.epoch, member.state = LEAVE_FOR_A_WHILE, ConsumerMemberState.STABLE
             self._note(group, member)
@@ -375,8 +319,8 @@ class ConsumerGroups:
     def _remove(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         del group.members[member.id]
         self.left.add(group.id)
-        self._release(group, member, member.assigned)
-        self._release(group, member, member.revoking)
+        consumer_reconciliation.release(group, member, member.assigned)
+        consumer_reconciliation.release(group, member, member.revoking)
         self._note(group, member)
         self._refresh(group, self._resolve(group, None), is_changed=True)
 
@@ -503,31 +447,7 @@ class ConsumerGroups:
     def check(self) -> None:
         """Asserts all invariants."""
         for group in self._groups.values():
-            owners = [
-                (part, member.id)
-                for member in group.members.values()
-                for part in (*member.assigned, *member.revoking)
-            ]
-            assert len(owners) == len(group.owners), "a partition has two owners"
-            assert dict(owners) == group.owners
-            assert group.target_epoch <= group.epoch
-            targets = [part for member in group.members.values() for part in member.target]
-            assert len(targets) == len(set(targets))
-            for member in group.members.values():
-                _check_member(group, member)
-
-
-def _refusal(refused: _RefusedError) -> dict[str, Any]:
-    return {"error_code": refused.code, "error_message": str(refused), "member_epoch": 0}
-
-
-def _check_member(group: ConsumerGroup, member: ConsumerMember) -> None:
-    is_unrevoked = member.state is ConsumerMemberState.UNREVOKED
-    assert bool(member.revoking) == is_unrevoked == (member.revoke_by_ms is not None)
-    assert member.epoch <= group.target_epoch
-    assert group.ends_ms <= member.ends_ms
-    if member.state is ConsumerMemberState.STABLE and member.epoch == group.target_epoch:
-        assert member.assigned.keys() == member.target
+            consumer_reconciliation.check(group)
 
 
 def _order(member: ConsumerMember) -> str:
@@ -555,75 +475,3 @@ def _update(member: ConsumerMember, beat: Beat) -> bool:
         member.assignor = beat.assignor
     is_new = member.epoch == 0 and not member.target and not member.assigned
     return is_new or before != (member.names, member.regex, member.assignor)
-
-
-def _check_epoch(member: ConsumerMember, beat: Beat) -> None:
-    """Refuses who has been left behind, unless only an answer was lost on the way."""
-    if beat.epoch in {JOIN, member.epoch}:
-        return
-    is_retry = beat.epoch == member.previous_epoch and beat.epoch < member.epoch
-    if is_retry and beat.owned is not None and beat.owned <= member.assigned.keys():
-        return
-    raise _RefusedError(
-        ErrorCode.fenced_member_epoch,
-        f"expected member epoch {member.epoch} of member {member.id!r}, found {beat.epoch}; it "
-        "must give up all partitions and join again",
-    )
-
-
-def _check_instance(member: ConsumerMember, beat: Beat) -> None:
-    if member.id != beat.member_id:
-        raise _RefusedError(
-            ErrorCode.fenced_instance_id,
-            f"expected member id {member.id!r} for instance id {beat.instance_id!r}, found "
-            f"{beat.member_id!r}: another one has taken its place",
-        )
-
-
-def _no_group(group_id: str) -> _RefusedError:
-    return _RefusedError(
-        ErrorCode.group_id_not_found, f"expected a consumer group, found {group_id!r}"
-    )
-
-
-def _no_member(group_id: str, member_id: str) -> _RefusedError:
-    return _RefusedError(
-        ErrorCode.unknown_member_id,
-        f"expected a member of group {group_id!r}, found {member_id!r}; it must join again",
-    )
-
-
-def _validate(beat: Beat) -> None:
-    """Raises _RefusedError for a request that makes no sense whatever the state."""
-    needs_id = beat.version >= CLIENT_MAKES_ID_FROM or beat.epoch != JOIN
-    joins = beat.epoch == JOIN
-    faults = (
-        (not beat.group_id, "a group id"),
-        (needs_id and not beat.member_id, "a member id"),
-        (beat.instance_id == "", "an instance id that is not empty"),
-        (beat.rack_id == "", "a rack id that is not empty"),
-        (beat.epoch < LEAVE_FOR_A_WHILE, f"a member epoch of {LEAVE_FOR_A_WHILE} or more"),
-        (joins and beat.rebalance_ms == -1, "a rebalance timeout with the first request"),
-        (
-            joins and (beat.owned is None or (bool(beat.owned) and beat.classic is None)),
-            "no partitions from one who joins",
-        ),
-        (joins and beat.names is None and beat.regex is None, "topic names or an expression"),
-        (beat.epoch == LEAVE_FOR_A_WHILE and beat.instance_id is None, "an instance id"),
-        (len(beat.names or ()) > NAMES_MAX, f"at most {NAMES_MAX} topic names"),
-        (
-            max(len(one or "") for one in (beat.member_id, beat.instance_id, beat.rack_id))
-            > ID_CHARACTERS_MAX,
-            f"ids of at most {ID_CHARACTERS_MAX} characters",
-        ),
-    )
-    for is_fault, expected in faults:
-        if is_fault:
-            raise _RefusedError(
-                ErrorCode.invalid_request, f"expected {expected}; found none such in the request"
-            )
-    if beat.assignor is not None and beat.assignor not in ASSIGNORS:
-        raise _RefusedError(
-            ErrorCode.unsupported_assignor,
-            f"expected one of the assignors {', '.join(ASSIGNORS)}; found {beat.assignor!r}",
-        )

@@ -14,6 +14,9 @@ from uuid import UUID
 from penstock.broker.assignors import Part
 
 __all__ = [
+    "JOIN",
+    "LEAVE",
+    "LEAVE_FOR_A_WHILE",
     "Beat",
     "Catalog",
     "Classic",
@@ -24,6 +27,9 @@ __all__ = [
     "Timing",
     "by_topic",
 ]
+
+JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2
+"""Epochs of a heartbeat that say what a member does; a static one may leave for a while."""
 
 
 class Catalog(Protocol):

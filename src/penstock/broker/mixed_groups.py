@@ -29,8 +29,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from penstock.broker.assignors import Part
-from penstock.broker.consumer_groups import JOIN, ConsumerGroups
+from penstock.broker.consumer_groups import ConsumerGroups
 from penstock.broker.consumer_members import (
+    JOIN,
     Beat,
     Catalog,
     Classic,
