@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import time
 
 NO_LIBRARY = 77
 
@@ -27,13 +28,15 @@ def main(address: str, topic: str, group: str, compression: str) -> int:
     writer.flush()
     writer.close()
     reader = KafkaConsumer(
-        topic,
         bootstrap_servers=address,
         group_id=group,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        consumer_timeout_ms=20_000,
+        consumer_timeout_ms=100_000,
     )
+    while not reader.partitions_for_topic(topic):  # for the reason that group_member.py tells
+        time.sleep(0.1)
+    reader.subscribe([topic])
     got = [message.value for message in itertools.islice(reader, 100)]
     assert sorted(got, key=int) == [b"%d" % n for n in range(100)], f"{len(got)} of 100"
     reader.commit()

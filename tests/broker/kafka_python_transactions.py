@@ -35,7 +35,7 @@ def main(address: str, topic: str) -> None:
             continue
         producer.commit_transaction()
         wanted = len(seen) + RECORDS
-        for _ in range(100):
+        for _ in range(1000):
             for part, records in reader.poll(timeout_ms=100).items():
                 seen += [[part.partition, one.offset, one.value.decode()] for one in records]
             if len(seen) >= wanted:

@@ -276,7 +276,7 @@ def test_kafka_python(address: str, topic: str, group: str, compression: str) ->
         [sys.executable, "-W", "ignore", str(script), address, topic, group, compression],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=2 * PATIENCE_S,
     )
     if done.returncode == 77:
         pytest.skip(f"kafka-python has no library for {compression}: {done.stdout.strip()}")

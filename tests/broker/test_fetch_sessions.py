@@ -174,7 +174,7 @@ def test_python_client_reads_in_a_session(address: str, topic: str) -> None:
         [sys.executable, "-W", "ignore", script, address, topic],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=2 * PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     values = [f"{n}-{i}" for n in (0, 2, 4) for i in range(3)]

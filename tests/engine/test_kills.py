@@ -143,7 +143,9 @@ class Pipeline:
                 read = {int(p): o for p, o in status["offsets"]["events"].items()}
                 if ends is None and before not in (-1, status["version"]):
                     return
-                still = still + 1 if status["version"] == before else 0
+                if status["version"] != before:
+                    still, deadline = -1, time.monotonic() + PATIENCE_S
+                still += 1
                 if read == ends and _has_closed(status) and still > 10:
                     return
                 before = status["version"]
