@@ -96,6 +96,12 @@ EXPLAINED: tuple[Explained, ...] = (
         "which of two faults is told: the time, or the key that a compacted topic's record lacks",
     ),
     Explained(
+        r"^produce v\d+ acks ",
+        r"error_code$",
+        values(21, 76),
+        "which of two faults is told: the acks, or a compression newer than the request",
+    ),
+    Explained(
         r"^61 ",
         r"last_timestamp$",
         is_time,
