@@ -7,10 +7,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import inspect
 import logging
-import os
 import resource
 import secrets
 import signal
@@ -32,6 +30,7 @@ from penstock.broker.connection import Connection
 from penstock.broker.consumer_groups import ConsumerGroups
 from penstock.broker.consumer_members import Timing
 from penstock.broker.coordinator import Coordinator
+from penstock.broker.data_lock import DataLock
 from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.flusher import Flusher
 from penstock.broker.group_offsets import GroupOffsets
@@ -47,6 +46,7 @@ from penstock.broker.logs import Seldom
 from penstock.broker.members import Reply
 from penstock.broker.metrics import MetricsServer
 from penstock.broker.mixed_groups import MixedGroups
+from penstock.broker.producer_ids import ProducerIds
 from penstock.broker.requests import Requests
 from penstock.broker.room import Room
 from penstock.broker.security import access
@@ -74,8 +74,6 @@ __all__ = ["Broker", "serve"]
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 PRODUCE_VERSIONS: Final = (3, 13)
 FETCH_VERSIONS: Final = (4, 18)
-PRODUCER_ID_BLOCK: Final = 1000
-"""Producer ids that are reserved on disk at a time; a restart skips what is left of a block."""
 DESCRIPTORS_WANTED: Final = 65_536
 """Open files that the process asks the system for, as far as it is allowed to."""
 TICK_MS: Final = 100
@@ -110,10 +108,9 @@ class Broker:
         self.connections: set[Connection] = set()
         self.receive_bytes = 0
         self.cluster_id = ""
-        self._lock = -1
+        self._lock = DataLock(config.data)
         self._servers: list[asyncio.Server | Acceptor] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._next_producer_id = self._producer_ids_end = 0
         self._files = LocalFiles(config.data)
         self.flusher = Flusher()
         self.fetch_sessions: FetchSessions[fetch.Wanted] = FetchSessions(
@@ -160,7 +157,7 @@ class Broker:
         Raises:
             SetupError: the directory is in use or can't be written, or the address is taken.
         """
-        await self._take_lock()
+        await self._lock.take(self.config.lock_wait_s)
         _raise_descriptor_limit()
         try:
             self._open_data()
@@ -173,47 +170,13 @@ class Broker:
         except BaseException:
             for server in self._servers:
                 server.close()
-            self._release_lock()
+            self._lock.release()
             raise
         self.spawn(self._tick())
         self.spawn(self._flush())
         self.spawn(self._retain())
         self.cleaner.start()
         self.spawn(self.transactions.run())
-
-    async def _take_lock(self) -> None:
-        data = self.config.data
-        try:
-            data.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(data / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise SetupError(
-                f"expected a directory to write to, found {str(data)!r}: {error.strerror}; "
-                "choose another one with --data"
-            ) from None
-        deadline = self.loop.time() + self.config.lock_wait_s
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if self.loop.time() >= deadline:
-                    owner = os.pread(self._lock, 32, 0).decode(errors="replace").strip()
-                    os.close(self._lock)
-                    raise SetupError(
-                        f"expected {str(data)!r} to be free, found that process {owner or '?'} "
-                        "serves it; stop that process or choose another directory with --data"
-                    ) from None
-                await asyncio.sleep(0.05)
-            else:
-                break
-        with contextlib.suppress(OSError):  # for people only: on a full disk it may have no room
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
-
-    def _release_lock(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
 
     def _open_data(self) -> None:
         began = time.perf_counter()
@@ -223,9 +186,7 @@ class Broker:
             self._files.store("cluster.json", documents.dump({"id": self.cluster_id}))
         else:
             self.cluster_id = str(documents.load(content, "cluster.json").get("id"))
-        ids = self._files.load("producer_ids.json")
-        reserved = documents.load(ids, "producer_ids.json") if ids is not None else {"next": 0}
-        self._next_producer_id = self._producer_ids_end = int(reserved["next"])
+        self._producer_ids = ProducerIds(self._files)
         self.guard = Guard(self.config)
         self.topics = Topics(self._files, self.clock_ms)
         self._tell_of_lost_journals()
@@ -383,7 +344,7 @@ class Broker:
             self.share.journal.close()
             self.transactions.close()
         finally:
-            self._release_lock()
+            self._lock.release()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs something beside the requests, and keeps hold of it."""
@@ -592,12 +553,7 @@ class Broker:
 
     def next_producer_id(self) -> int:
         """An id that was never given out before."""
-        if self._next_producer_id >= self._producer_ids_end:
-            end = self._next_producer_id + PRODUCER_ID_BLOCK
-            self._files.store("producer_ids.json", documents.dump({"next": end}))
-            self._producer_ids_end = end
-        self._next_producer_id += 1
-        return self._next_producer_id - 1
+        return self._producer_ids.take()
 
 
 def _new_member_id(name: str) -> str:
