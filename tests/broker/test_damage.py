@@ -33,6 +33,7 @@ class Truth:
     """What was acknowledged: per partition, each batch's checksum by its base offset."""
 
     directory: Path
+    is_stopped: bool  # and so has checkpoints for all
     batches: list[dict[int, int]] = field(default_factory=lambda: [{} for _ in range(PARTITIONS)])
     committed: int = -1
 
@@ -40,7 +41,8 @@ class Truth:
 @pytest.fixture(scope="module", params=["stopped", "killed"])
 def truth(request: Any, tmp_path_factory: pytest.TempPathFactory, connect_any: Connect) -> Truth:
     """A data directory with several segments, left in order or by SIGKILL."""
-    found = Truth(tmp_path_factory.mktemp(request.param) / "data")
+    directory = tmp_path_factory.mktemp(request.param) / "data"
+    found = Truth(directory, request.param == "stopped")
     chance = random.Random(SEED)
     broker = BrokerProcess(found.directory)
     with broker, connect_any(broker.address) as raw:
@@ -122,6 +124,16 @@ def hurt(directory: Path, chance: random.Random) -> tuple[Path, str]:
         return path.relative_to(directory), how.__name__
 
 
+def batches_in(truth: Truth, path: Path) -> int:
+    """How many batches lie in a file of the data directory."""
+    if path.suffix != ".log":
+        return 0
+    bases = [int(one.stem) for one in (truth.directory / path.parent).glob("*.log")]
+    base = int(path.stem)
+    end = min((one for one in bases if one > base), default=BATCHES)
+    return sum(base <= one < end for one in truth.batches[int(path.parent.name)])
+
+
 def serve_all(raw: Any, truth: Truth) -> tuple[int, set[int]]:
     """Reads everything; each batch must be the one that was written. How many, and the errors."""
     served, codes = 0, set()
@@ -184,13 +196,20 @@ def test_damage_is_never_served(
             with connect(broker.address) as raw:
                 served, codes = serve_all(raw, truth)
                 offset = committed(raw)
-                after = raw.produce("t", batches.build([(b"k", b"v")]), acks=-1)
+                after = [
+                    raw.produce("t", batches.build([(b"k", b"v")]), partition=one, acks=-1)
+                    for one in range(PARTITIONS)
+                ]
         finally:
             broker.kill()
     told = said.read_text()
     assert "Traceback" not in told, told
     everything = sum(len(one) for one in truth.batches)
+    assert everything - served <= batches_in(truth, path), "others are whole, and must be served"
     if served < everything or offset < truth.committed or codes:
         assert told, f"{everything - served} batches are missing, and nobody was told"
         assert path.suffix in {".log", ".json", ".journal"} or path.name == "start"
-    assert after["error_code"] in {0, 56}
+    for one in after:
+        assert one["error_code"] in {0, 56}
+        is_known = truth.is_stopped and one["error_code"] == 0
+        assert not is_known or one["base_offset"] >= BATCHES, "gave out an offset again"
