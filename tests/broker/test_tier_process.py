@@ -237,6 +237,13 @@ def test_a_partition_of_which_nothing_is_left_keeps_no_broker_from_starting(
             assert raw.fetch("t", offset)["error_code"] == STORAGE_ERROR
         refused = raw.produce("t", batches.build([(b"k", b"v")]), acks=-1)
         assert refused["error_code"] == STORAGE_ERROR
+        asked = [{"partition_index": 0, "offset": 20}]
+        deleted = raw.call(21, 2, topics=[{"name": "t", "partitions": asked}], timeout_ms=1000)
+        assert deleted["topics"][0]["partitions"][0]["error_code"] == STORAGE_ERROR
+        asked = [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]
+        wanted = [{"topic": "t", "partitions": asked}]
+        ends = raw.call(23, 4, replica_id=-1, topics=wanted)
+        assert ends["topics"][0]["partitions"][0]["error_code"] == STORAGE_ERROR
         store.rmdir()
         store.with_name("away").rename(store)
         wait_until(lambda: raw.fetch("t", 0)["error_code"] == 0, 20)

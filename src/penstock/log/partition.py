@@ -634,7 +634,9 @@ class Partition:
 
         Raises:
             OffsetRangeError: the offset is beyond the log's end (or negative).
+            StorageError: it isn't known where the log ends.
         """
+        self.require_end()
         if not 0 <= before_offset <= self.end_offset:
             raise OffsetRangeError(
                 f"expected an offset of at most {self.end_offset}, found {before_offset}"

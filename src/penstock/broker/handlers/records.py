@@ -143,6 +143,8 @@ def offset_for_leader_epoch(call: Call, fields: Fields) -> Fields:
                 part["error_code"] = ErrorCode.unknown_topic_or_partition
             elif wanted.get("current_leader_epoch", -1) > LEADER_EPOCH:
                 part["error_code"] = ErrorCode.unknown_leader_epoch
+            elif place.log.is_end_unknown:
+                part["error_code"] = ErrorCode.kafka_storage_error
             elif wanted["leader_epoch"] == LEADER_EPOCH:
                 part |= {"leader_epoch": LEADER_EPOCH, "end_offset": place.log.end_offset}
             parts.append(part)

@@ -103,7 +103,8 @@ class Shares:
             known.producer_id = producer_id
         for held in self:
             held.state.rules = self.policy(held.key.group).rules
-            held.state.cut_end(held.hosted.log.end_offset)
+            if not held.hosted.log.is_end_unknown:
+                held.state.cut_end(held.hosted.log.end_offset)
             self.save(held)
 
     async def loaded(self, work: Callable[[], T]) -> T:
@@ -175,7 +176,7 @@ class Shares:
 
         Raises:
             LimitError: there are too many.
-            StorageError: the disk is full or failed.
+            StorageError: the disk is full or failed, or nothing says where the log begins.
         """
         held = self.get(group, topic.id.bytes, index)
         if held is not None:
@@ -205,6 +206,7 @@ class Shares:
 
     def _first_offset(self, hosted: Hosted, reset: str | int) -> int:
         log = hosted.log
+        log.require_end()
         if reset == "earliest":
             return log.start_offset
         if reset == "latest":
