@@ -152,7 +152,11 @@ def test_an_index_without_its_segment_is_damage(data):
     assert found.level is Level.DAMAGE
     assert f"offsets {int(last.stem)} to 19 are lost" in found.text
     repair(report)
-    assert last.with_suffix(".index").exists()
+    index = last.with_suffix(".index")
+    whole = index.read_bytes()
+    index.write_bytes(whole[:-1])
+    assert "the index itself damaged" in "".join(one.text for one in examine(data).findings)
+    index.write_bytes(whole)
     log = Partition(LocalFiles(data), "topics/t/0", LogConfig(), NOW_MS)
     log.delete_records(20, NOW_MS)
     log.close()

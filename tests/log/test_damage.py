@@ -132,22 +132,26 @@ def test_every_field_of_a_header_is_guarded(at: int) -> None:
 @settings(max_examples=150, deadline=None)
 @given(number=st.integers(0, len(LOGS) - 1), seed=st.integers(0, 1 << 32))
 def test_damage_is_noticed_and_never_served(number: int, seed: int) -> None:
-    """Whatever files are flipped or cut, the partition opens, gives out only what was written, says
+    """Whatever files are flipped, cut or lost, the partition opens, gives out only what was written, says
     that something is missing if it is, and takes new records.
     """
     chance = random.Random(seed)
     files, written = copy.deepcopy(LOGS[number])
     start = Partition(copy.deepcopy(files), "p", CONFIG, NOW).start_offset
+    is_lost = False
     for _ in range(chance.randint(1, 3)):
         name = chance.choice(files.list("p"))
         size = len(files.load(f"p/{name}") or b"")
-        if not size:
+        if not is_lost and chance.random() < 0.2:  # without all three files nothing tells
+            files.delete(f"p/{name}")
+            is_lost = True
+        elif not size:
             continue
-        if chance.random() < 0.7:
+        elif chance.random() < 0.7:
             files.damage(f"p/{name}", chance.randrange(size), chance.randrange(8))
         else:
             files.open(f"p/{name}").truncate(chance.randrange(size))
-    log = Partition(files, "p", CONFIG, NOW)
+    log = Partition(files, "p", CONFIG, NOW, was_there=True)
     found = served(log)
     assert found.items() <= written.items()
     expected = [one for one in written if one >= start]

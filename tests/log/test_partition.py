@@ -337,8 +337,11 @@ def test_a_lost_first_segment_is_a_hole(keeps_index: bool) -> None:
         again.close()
 
 
+@pytest.mark.parametrize("has_index", [True, False])
 @pytest.mark.parametrize("left", [None, 0, 200])
-def test_offsets_that_were_durable_are_never_given_out_again(left: int | None) -> None:
+def test_offsets_that_were_durable_are_never_given_out_again(
+    left: int | None, has_index: bool
+) -> None:
     """Where the log's last segment is lost or cut, new records follow on those that were there: who
     had read further would pass over them otherwise. The lost ones are refused, start after start.
     """
@@ -353,12 +356,14 @@ def test_offsets_that_were_durable_are_never_given_out_again(left: int | None) -
         files.delete(last.path)
     else:
         files.open(last.path).truncate(left)
+    if not has_index:
+        files.delete(last.index_path)  # the producers' snapshot still tells
     written: list[bytes] = []
     for turn in range(3):
         again = reopen(files)
         assert again.end_offset == end + 3 * turn
-        assert (again.damaged, again.cut_bytes, again.lost_files()) == (1, 0, [])
-        assert f"to {end - 1} in {last.path}" in again.damage()[0]
+        assert (again.damaged, again.lost_files()) == (1, [])
+        assert f"to {end - 1} in " in again.damage()[0]
         with pytest.raises(DamagedError) as caught:
             again.read(end - 1, 100)
         assert caught.value.next_offset == end
@@ -367,6 +372,23 @@ def test_offsets_that_were_durable_are_never_given_out_again(left: int | None) -
         assert again.append(one, NOW).base_offset == end + 3 * turn
         written.append(bytes(one))
         again.sync()  # and no checkpoint, as before a SIGKILL
+
+
+def test_a_lost_segment_with_a_damaged_index_is_told() -> None:
+    """That there was one is known by the name alone, and up to where by the producers' snapshot."""
+    for keeps_snapshot in (True, False):
+        files = MemoryFiles()
+        log = Partition(files, "p", SMALL, NOW)
+        for _ in range(38):
+            log.append(batch(), NOW)
+        log.close()
+        files.delete(log.active.path)
+        files.damage(log.active.index_path, 20, 1)
+        if not keeps_snapshot:
+            files.delete("p/producers")
+        again = reopen(files)
+        assert "the index itself damaged" in again.damage()[0]
+        assert again.end_offset == (log.end_offset if keeps_snapshot else log.active.base_offset)
 
 
 def test_a_restored_file_mends_the_hole() -> None:

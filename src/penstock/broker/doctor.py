@@ -376,6 +376,13 @@ class _PartitionExam:
         that of one that was deleted meanwhile.
         """
         loaded = SparseIndex.load((self._directory / name).read_bytes())
+        if loaded is None and int(name[:-6]) >= self._gone_upto:
+            text = (
+                "expected a segment beside it, found none, and the index itself damaged; if there was "
+                "a segment, its records are lost"
+            )
+            self._add(Level.WARNING, name, text, _delete)
+            return
         if loaded is None or not loaded[1].valid_bytes or loaded[1].next_offset <= self._gone_upto:
             self._add(Level.NOTE, name, "the index of a segment that is gone", _delete)
             return

@@ -147,7 +147,7 @@ def _upkeep(broker: Broker) -> Iterator[Metric]:
     logs = [one.log for one in broker.topics.partitions()]
     yield GaugeMetricFamily(
         "penstock_damaged_places",
-        "Places in logs that were found not to be as they were written; reads there are refused.",
+        "Places in logs that were found not to be as written; reads of damaged records are refused.",
         value=sum(one.damaged for one in logs),
     )
     yield CounterMetricFamily(

@@ -702,6 +702,8 @@ class Partition:
     def _keep_producers(self, before_offset: int) -> None:
         """Sees to it that what producers did before an offset is known without the records there."""
         if self._snapshot_offset < before_offset and not self._syncing:
+            if self.failure is None:
+                self.sync()  # a snapshot tells how far the log came, whatever is lost later
             snapshot = self.producers.snapshot(self.end_offset)
             self._files.store(f"{self.directory}/producers", snapshot)
             self._snapshot_offset = self.end_offset

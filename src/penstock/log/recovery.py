@@ -130,13 +130,19 @@ class _Recovery:
         self._now_ms = now_ms
         self._remote, self._tier_fault = Manifest(), ""
         self._is_end_unknown = False
-        restored = Producers.restore(files.load(f"{directory}/producers"))
+        self._faults: list[str] = []
+        stored = files.load(f"{directory}/producers")
+        restored = Producers.restore(stored)
+        if stored is not None and restored is None:
+            self._faults.append(
+                f"expected producers with a checksum in {directory}/producers, found {stored[:40]!r}; "
+                "the log is read for them"
+            )
         self._has_snapshot = restored is not None
         self._producers, self._replay_from = restored or (Producers(), 0)
-        self._must_rebuild = False
+        self._must_rebuild = self._lacks_end = False
         self._segments: list[Segment] = []
         self._cut_bytes = 0
-        self._faults: list[str] = []
 
     def run(self, *, may_tier: bool) -> Recovered:
         names = self._files.list(self._directory)
@@ -155,12 +161,15 @@ class _Recovery:
             self._open(bases or [begins])
         else:
             self._open_nothing(begins)
+        kept = {one.base_offset for one in self._segments}
         for name in names:
-            if name.endswith(".index") and _base_of(name, ".index") not in bases:
+            if name.endswith(".index") and _base_of(name, ".index") not in kept:
                 self._files.delete(f"{self._directory}/{name}")
         first, end = self._segments[0].base_offset, self._segments[-1].next_offset
         if self._must_rebuild or not first <= self._replay_from <= end:
             self._rebuild()
+        if self._lacks_end:
+            self._store_producers(end)
         if self._remote.segments:
             first = min(first, self._remote.start_offset)
         unsynced, unsynced_bytes, durable_offset = self._distrusted()
@@ -193,7 +202,12 @@ class _Recovery:
             if base is None or base in there:
                 continue
             loaded = SparseIndex.load(self._files.load(f"{self._directory}/{name}"))
-            if loaded is not None and loaded[1].valid_bytes and loaded[1].next_offset > floor:
+            if loaded is None and base >= floor:
+                self._faults.append(
+                    f"expected a segment beside {self._directory}/{name}, found none, and the index "
+                    "itself damaged; if there was a segment, its records are lost"
+                )
+            elif loaded and loaded[1].valid_bytes and loaded[1].next_offset > max(floor, base):
                 found.append(base)
         return sorted(found)
 
@@ -206,8 +220,13 @@ class _Recovery:
             beyond = segment.recover(self._replay, self._replay_from, self._gaps_upto)
             self._end_segment(segment, beyond, bases[i + 1 :])
             self._segments.append(segment)
-        if self._segments[-1].is_incomplete:
-            self._segments.append(self._begin_at(self._segments[-1].next_offset))
+        last = self._segments[-1]
+        if (
+            last.next_offset < self._replay_from
+        ):  # a snapshot is stored once all before it is durable
+            self._give_up_end(last, self._replay_from)
+        if last.is_incomplete:
+            self._segments.append(self._begin_at(last.next_offset))
 
     def _open_nothing(self, begins: int) -> None:
         """No segment is left. The producers' snapshot still says how far the log came."""
@@ -245,14 +264,17 @@ class _Recovery:
                 segment.give_up(later[0])
                 return
         elif was_whole and not later:
-            segment.give_up(segment.missing_upto)
-            # A producer that sends the lost end again must not be told that it is there.
-            self._must_rebuild = True
+            self._give_up_end(segment, segment.missing_upto)
             return
         self._cut_bytes += beyond
         if segment.missing_bytes:
             self._faults.append(f"{segment.path} lost {segment.missing_bytes} bytes at its end")
         segment.cut()
+
+    def _give_up_end(self, segment: Segment, offset: int) -> None:
+        segment.give_up(offset)
+        # A producer that sends the lost end again must not be told that it is there.
+        self._must_rebuild = self._lacks_end = True
 
     def _is_vouched_for(self, base: int) -> bool:
         path = f"{self._directory}/{segment_name(base)}.index"
@@ -328,6 +350,12 @@ class _Recovery:
             segment.aborted = AbortedIndex()
             for position, header in segment.headers(0):
                 self._replay(segment, position, header)
+
+    def _store_producers(self, end: int) -> None:
+        """Takes the place of a snapshot that knows of batches that are lost."""
+        with contextlib.suppress(OSError):  # a full disk: the next checkpoint stores it
+            self._files.store(f"{self._directory}/producers", self._producers.snapshot(end))
+            self._replay_from = end
 
     def _set_aside_from(self, base: int) -> None:
         """Renames the segments after a gap: they can't be read in order. Their bytes count as
