@@ -336,60 +336,67 @@ def test_credentials_in_a_uri_are_refused(tmp_path: Path) -> None:
         assert "hush" not in str(caught.value)
 
 
-def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: Callable[[str], Any]) -> None:
-    """The same against an S3 server; the credentials stay in the environment."""
-    moto = pytest.importorskip("moto.server")
-    boto3 = pytest.importorskip("boto3")
+class S3:
+    """An S3 server with a bucket, `history`."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.start()
+        boto3 = pytest.importorskip("boto3")
+        self.client = boto3.client("s3", endpoint_url=self.url, region_name="us-east-1")
+        self.client.create_bucket(Bucket="history")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Serves, at the port of before."""
+        moto = pytest.importorskip("moto.server")
+        self.server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=self.port, verbose=False)
+        self.server.start()
+        _, self.port = self.server.get_host_and_port()
+
+    def objects(self) -> list[str]:
+        """The names of all objects."""
+        listed = self.client.list_objects_v2(Bucket="history").get("Contents", [])
+        return [one["Key"] for one in listed if not one["Key"].endswith("/")]
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """An S3 server; its address and credentials are in the environment."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1")
-    client.create_bucket(Bucket="history")
+    found = S3()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", found.url)
+    yield found
+    found.server.stop()
+
+
+def test_s3(tmp_path: Path, s3: S3, connect: Callable[[str], Any]) -> None:
+    """The same against an S3 server; the credentials stay in the environment."""
     arguments = ["--tier", "s3://history/some/prefix", "--tier-interval-ms", "50"]
-    try:
-        process = BrokerProcess(tmp_path / "data", arguments=arguments)
-        with process as broker, connect(broker.address) as raw:
-            create(raw, "t", **SMALL)
-            fill(raw, "t", 30)
-            settle(broker, raw, "t", 20)
-            listed = client.list_objects_v2(Bucket="history")["Contents"]
-            assert all(one["Key"].startswith("some/prefix/") for one in listed)
-            assert read_all(raw, "t", 0, 30) == list(range(30))
-            raw.call(20, 6, topics=[{"name": "t", "topic_id": None}], timeout_ms=1000)
-
-            def objects() -> list[str]:
-                listed = client.list_objects_v2(Bucket="history").get("Contents", [])
-                return [one["Key"] for one in listed if not one["Key"].endswith("/")]
-
-            wait_until(lambda: not objects())
-    finally:
-        server.stop()
+    process = BrokerProcess(tmp_path / "data", arguments=arguments)
+    with process as broker, connect(broker.address) as raw:
+        create(raw, "t", **SMALL)
+        fill(raw, "t", 30)
+        settle(broker, raw, "t", 20)
+        assert s3.objects()
+        assert all(one.startswith("some/prefix/") for one in s3.objects())
+        assert read_all(raw, "t", 0, 30) == list(range(30))
+        raw.call(20, 6, topics=[{"name": "t", "topic_id": None}], timeout_ms=1000)
+        wait_until(lambda: not s3.objects())
     kept = (tmp_path / "data" / "cluster.json").read_text()
     assert "secret" not in kept
     assert json.loads(kept)["id"]
 
 
-def test_s3_goes_away_and_comes_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: Callable[[str], Any]
-) -> None:
+def test_s3_goes_away_and_comes_back(tmp_path: Path, s3: S3, connect: Callable[[str], Any]) -> None:
     """Segments wait and stay local, old offsets get a retriable error soon, the failures are logged
     and in the metrics; once the store is back everything is copied, and nothing is lost.
     """
-    moto = pytest.importorskip("moto.server")
-    boto3 = pytest.importorskip("boto3")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1")
-    client.create_bucket(Bucket="history")
     metrics = f"127.0.0.1:{_free_port()}"
     arguments = ["--tier", "s3://history/p", "--tier-interval-ms", "50", "--metrics", metrics]
 
@@ -400,28 +407,24 @@ def test_s3_goes_away_and_comes_back(
 
     with (tmp_path / "broker.log").open("ab") as log:
         process = BrokerProcess(tmp_path / "data", arguments=arguments, stderr=log.fileno())
-        try:
-            with process as broker, connect(broker.address) as raw:
-                create(raw, "t", **SMALL)
-                fill(raw, "t", 30)
-                settle(broker, raw, "t", 20)
-                server.stop()
-                fill(raw, "t", 30, first=30)
-                local = offset_for(raw, "t", -4)[0]
-                wait_until(lambda: raw.fetch("t", 0)["error_code"] == STORAGE_ERROR)
-                server._server.server_close()  # it was silent, now it refuses connections
-                wait_until(lambda: metric("penstock_tier_failures_total") > 0)
-                wait_until(lambda: raw.fetch("t", 0)["error_code"] == STORAGE_ERROR)
-                assert metric("penstock_tier_uncopied_bytes") > 0
-                assert offset_for(raw, "t", -4)[0] == local
-                assert read_all(raw, "t", local, 60) == list(range(local, 60))
-                server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-                server.start()
-                settle(broker, raw, "t", 45)
-                assert read_all(raw, "t", 0, 60) == list(range(60))
-                wait_until(lambda: metric("penstock_tier_uncopied_bytes") == 0)
-        finally:
-            server.stop()
+        with process as broker, connect(broker.address) as raw:
+            create(raw, "t", **SMALL)
+            fill(raw, "t", 30)
+            settle(broker, raw, "t", 20)
+            s3.server.stop()
+            fill(raw, "t", 30, first=30)
+            local = offset_for(raw, "t", -4)[0]
+            wait_until(lambda: raw.fetch("t", 0)["error_code"] == STORAGE_ERROR)
+            s3.server._server.server_close()  # it was silent, now it refuses connections
+            wait_until(lambda: metric("penstock_tier_failures_total") > 0)
+            wait_until(lambda: raw.fetch("t", 0)["error_code"] == STORAGE_ERROR)
+            assert metric("penstock_tier_uncopied_bytes") > 0
+            assert offset_for(raw, "t", -4)[0] == local
+            assert read_all(raw, "t", local, 60) == list(range(local, 60))
+            s3.start()
+            settle(broker, raw, "t", 45)
+            assert read_all(raw, "t", 0, 60) == list(range(60))
+            wait_until(lambda: metric("penstock_tier_uncopied_bytes") == 0)
     assert "tiering failed, next attempt" in (tmp_path / "broker.log").read_text()
 
 
