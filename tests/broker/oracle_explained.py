@@ -86,8 +86,8 @@ EXPLAINED: tuple[Explained, ...] = (
     Explained(
         r"^produce v\d+ (garbage|cut) ",
         r"error_code$",
-        lambda mine, its: {mine, its} <= {2, 53, 87},
-        "which of several faults is told: the checksum, the transactional id, the format",
+        lambda mine, its: {mine, its} <= {2, 53, 76, 87},
+        "which of several faults is told: the checksum, the transactional id, the compression, the format",
     ),
     Explained(
         r"^produce v\d+ future ",
