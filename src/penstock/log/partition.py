@@ -32,6 +32,7 @@ from penstock.log.files import LogFile, LogFiles, is_want_of_room
 from penstock.log.markers import Aborted, Marker, build_marker
 from penstock.log.producers import Producers
 from penstock.log.recovery import begin_after_hole, note_end, recover, start_document
+from penstock.log.retention import kept_from, kept_locally_from
 from penstock.log.segment import LEADER_EPOCH, Segment
 from penstock.log.tier import Manifest, RemoteSegment, SegmentInfo, Tier
 from penstock.log.validation import LogConfig, recompressed, validate
@@ -44,8 +45,6 @@ CHECKPOINT_BYTES: Final = 64 << 20
 """Bytes appended between two checkpoints: what recovery has to scan after a crash (about 50 ms)."""
 RELATIVE_OFFSETS_MAX: Final = (1 << 31) - 1
 """Most offsets in a segment, as in Kafka."""
-SAME_AS_WHOLE: Final = -2
-"""Kafka's value of a local retention that is the whole log's."""
 
 
 class Appended(NamedTuple):
@@ -655,30 +654,14 @@ class Partition:
         A segment goes when its newest record is too old or when the log is too large without it.
         The active segment is rolled first when it is due, so an idle topic empties as well.
         """
-        config = self.config
-        keep_from = self.start_offset
         pieces: list[Segment | RemoteSegment] = [
             *(one for one in self.remote.segments if one.next_offset > self.start_offset),
             *(one for one in self.segments if self.remote.segment_of(one.base_offset) is None),
         ]
         pieces.sort(key=lambda one: one.base_offset)
-        size = sum(one.size for one in pieces)
-        excess = size - config.retention_bytes if config.retention_bytes >= 0 else 0
-        for segment in pieces:
-            too_old = config.retention_ms >= 0 and (
-                segment.max_timestamp >= 0 and now_ms - segment.max_timestamp > config.retention_ms
-            )
-            too_large = 0 < segment.size <= excess and segment is not self.active
-            if segment is self.active and segment.size == 0:
-                break
-            if segment.size == 0:
-                continue  # lost: nothing tells its age, so it goes with the one after it
-            if not (too_old or too_large) or not config.deletes:
-                break
-            excess -= segment.size
-            keep_from = segment.next_offset
+        keep_from = kept_from(pieces, self.active, self.config, now_ms)
         before = len(self.segments)
-        if keep_from > self.start_offset:
+        if keep_from is not None and keep_from > self.start_offset:
             self.delete_records(keep_from, now_ms)
         return before - len(self.segments)
 
@@ -740,21 +723,10 @@ class Partition:
 
     def local_retention_offset(self, now_ms: int) -> int:
         """Up to where local retention no longer keeps what the tier has as well."""
-        config = self.config
-        bytes_max, age_ms_max = config.local_retention_bytes, config.local_retention_ms
-        bytes_max = config.retention_bytes if bytes_max == SAME_AS_WHOLE else bytes_max
-        age_ms_max = config.retention_ms if age_ms_max == SAME_AS_WHOLE else age_ms_max
-        excess = self.size - bytes_max if bytes_max >= 0 else 0
         upto = self.segments[0].base_offset
         copied_upto = self.remote.missing_from(upto)
-        for segment in self.segments[:-1]:
-            too_old = age_ms_max >= 0 and now_ms - segment.max_timestamp > age_ms_max
-            too_large = 0 < segment.size <= excess
-            if segment.next_offset > copied_upto or not (too_old or too_large):
-                break
-            excess -= segment.size
-            upto = segment.next_offset
-        return upto
+        kept = kept_locally_from(self.segments[:-1], copied_upto, self.size, self.config, now_ms)
+        return upto if kept is None else kept
 
     def drop_local(self, before_offset: int) -> None:
         """Forgets the local segments that end at or before an offset: the tier has them.
