@@ -59,6 +59,9 @@ FAREWELL_S_MAX: Final = 5.0
 TOGETHER_BYTES_MAX: Final = 4 << 10
 """Largest answer that waits for those of the requests that arrived with its own, at most
 `IN_FLIGHT_MAX` of them: one system call then sends all."""
+TOGETHER_S_MAX: Final = 0.0001
+"""How long it may wait for them: a client that has a few requests under way does its part while the
+broker does the rest, so that neither waits for the other."""
 SLICE_S: Final = 0.005
 """How long the requests of one connection are served at a stretch; then it is others' turn. Thousands
 of requests may lie in one receive buffer."""
@@ -418,7 +421,10 @@ class Connection(asyncio.BufferedProtocol):
         """Sends the answers whose turn it is; small ones of requests that came together at once."""
         if self._is_pumping and self._slots:
             newest = self._slots[-1].answer
-            if newest is not None and len(newest) == 1 and len(newest[0]) <= TOGETHER_BYTES_MAX:
+            is_small = (
+                newest is not None and len(newest) == 1 and len(newest[0]) <= TOGETHER_BYTES_MAX
+            )
+            if is_small and perf_counter() - self._slots[0].began_s < TOGETHER_S_MAX:
                 return
         self._send_ready()
         self._pump()
