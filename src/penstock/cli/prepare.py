@@ -42,10 +42,17 @@ def _exercise(folder: str, options: str) -> int:
     """Runs the pipeline; gives the id of its JVM, which outlives it and has its standard output."""
     said, pid = Path(folder) / "said", Path(folder) / "pid"
     command = [sys.executable, "-m", "penstock.demo.exercise", folder, options, str(pid)]
-    with said.open("wb") as output:
-        done = subprocess.run(  # noqa: S603 - this program
-            command, stdout=output, stderr=output, timeout=EXERCISE_S_MAX, check=False
-        )
+    try:
+        with said.open("wb") as output:
+            done = subprocess.run(  # noqa: S603 - this program
+                command, stdout=output, stderr=output, timeout=EXERCISE_S_MAX, check=False
+            )
+    except subprocess.TimeoutExpired:
+        raise SetupError(
+            f"expected a small pipeline to end within {EXERCISE_S_MAX:.0f} s; it said: "
+            f"{said.read_text()[-1_000:].strip()!r}. Pipelines run without the archive, and start more "
+            "slowly; penstock prepare tries again"
+        ) from None
     if done.returncode:
         raise SetupError(
             f"expected a small pipeline to run; it failed: {said.read_text()[-1_000:].strip()}. Find the "
