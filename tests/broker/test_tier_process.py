@@ -222,7 +222,7 @@ def test_a_partition_of_which_nothing_is_left_keeps_no_broker_from_starting(
         for topic in ("t", "other"):
             create(raw, topic, **SMALL)
             fill(raw, topic, 40)
-        wait_until(lambda: offset_for(raw, "t", -5)[0] > 20)
+            settle(tiered, raw, topic, 20)
     tiered.kill()
     store.rename(store.with_name("away"))
     store.mkdir()
@@ -246,7 +246,7 @@ def test_a_partition_of_which_nothing_is_left_keeps_no_broker_from_starting(
         assert ends["topics"][0]["partitions"][0]["error_code"] == STORAGE_ERROR
         store.rmdir()
         store.with_name("away").rename(store)
-        wait_until(lambda: raw.fetch("t", 0)["error_code"] == 0, 20)
+        wait_until(lambda: raw.fetch("t", 0)["error_code"] == 0)
         tiered_upto = offset_for(raw, "t", -1)[0]
         assert tiered_upto > 20
         assert read_all(raw, "t", 0, tiered_upto) == list(range(tiered_upto))
