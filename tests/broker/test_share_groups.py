@@ -356,6 +356,45 @@ def test_restart(own_broker: BrokerProcess, connect: Connect) -> None:
         assert one.fetch(most=99) == [(0, 2), (3, 3), (4, 2), (5, 1)]
 
 
+@pytest.mark.parametrize("order", ["none", "key"])
+def test_damaged_records_are_passed_over(
+    own_broker: BrokerProcess, connect: Connect, order: str
+) -> None:
+    """A queue goes on behind records that can't be read: new ones, and those that came back."""
+    own_broker.start()
+    with connect(own_broker.address) as raw:
+        raw.call(19, 5, topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}])
+        configure(raw, 2, "t", retention_ms="-1")
+        configure(raw, GROUP, "g", share_auto_offset_reset="earliest")
+        if order == "key":
+            configure(raw, GROUP, "g", penstock_share_order="key")
+        for i in range(6):
+            raw.produce("t", batches.build([(b"key%d" % i, bytes(20_000))] * 2))
+        one = Worker(raw, "g", "t")
+        one.beat()
+        assert one.fetch(most=4)[0] == (0, 1)
+        assert one.acknowledge(0, 0, ACCEPT) == 0
+    own_broker.stop()
+    file = own_broker.data / "topics/t/0/00000000000000000000.log"
+    data = bytearray(file.read_bytes())
+    size = len(data) // 6
+    for victim in (1, 4):  # handed out before, and not yet
+        data[victim * size + 70] ^= 1
+    file.write_bytes(data)
+    own_broker.start()
+    with connect(own_broker.address) as raw:
+        one = Worker(raw, "g", "t")
+        one.beat()
+        found: set[int] = set()
+        for _ in range(40):
+            for offset, _count in one.fetch(most=99):
+                found.add(offset)
+                assert one.acknowledge(offset, offset, ACCEPT) == 0
+        assert found == {1, 4, 5, 6, 7, 10, 11}
+        raw.produce("t", batches.build([(None, b"more")]))
+        assert one.fetch(most=99) == [(12, 1)]
+
+
 def letters(raw: Any, topic: str) -> list[batches.Record]:
     """All records of a topic's first partition."""
     data = raw.fetch(topic, 0)["records"] or b""

@@ -133,6 +133,18 @@ def test_gaps_and_markers_are_passed_over() -> None:
     assert partition.start_offset == 2
 
 
+def test_what_cannot_be_read_is_passed_over() -> None:
+    """Records that are damaged are archived, but for those that a member has: it keeps them."""
+    partition = SharePartition(RULES, 0)
+    assert take(partition, "a", 4) == [(0, 3, 1)]
+    assert partition.acknowledge(0, "a", [Ack(0, 1, RELEASE)]) is None
+    assert partition.pass_over(0, 5) == 4
+    assert (partition.start_offset, partition.end_offset, partition.archived) == (2, 6, 4)
+    assert partition.acknowledge(0, "a", [Ack(2, 3, ACCEPT)]) is None
+    assert (partition.start_offset, partition.accepted) == (6, 2)
+    partition.check()
+
+
 def test_delay_and_backoff() -> None:
     """A released record waits as asked, or longer with each delivery."""
     rules = replace(RULES, backoff_ms=100, backoff_ms_max=150)

@@ -280,6 +280,11 @@ def _shares(broker: Broker) -> Iterator[Metric]:
             "Records that should have become dead letters, but the topic doesn't take them.",
             broker.share.letters_dropped,
         ),
+        (
+            "penstock_share_unreadable_records",
+            "Records that share groups passed over, as the log is damaged there.",
+            broker.share.unreadable,
+        ),
     ):
         yield CounterMetricFamily(name, text, value=value)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.share.model import Letter
 from penstock.broker.topics import Hosted, Topic
 from penstock.errors import CorruptError, LimitError
-from penstock.log.errors import AppendError, OffsetRangeError, Refusal, StorageError
+from penstock.log.errors import AppendError, DamagedError, OffsetRangeError, Refusal, StorageError
 from penstock.wire import batches
 from penstock.wire.batches import Record
 
@@ -155,7 +155,7 @@ def _source(hosted: Hosted, offset: int) -> Record | None:
             for record in batches.records(buffer, at, header):
                 if record.offset == offset:
                     return record
-    except (OffsetRangeError, CorruptError, LimitError):
+    except (OffsetRangeError, DamagedError, CorruptError, LimitError):
         pass
     return None
 

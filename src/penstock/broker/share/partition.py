@@ -211,6 +211,17 @@ class SharePartition:
         self._fill_gap(first, span.last)
         return None
 
+    def pass_over(self, first: int, last: int) -> int:
+        """Offsets that can't be read: nobody gets them who doesn't have them. Returns how many
+        were archived by it.
+        """
+        first = max(first, self.start_offset)
+        known = [one for one in self._window.between(first, last) if one.state is State.AVAILABLE]
+        count = sum(one.size for one in known) + max(last + 1 - max(first, self.end_offset), 0)
+        self._fill_gap(first, last)
+        self.archived += count
+        return count
+
     def _fill_gap(self, first: int, last: int) -> None:
         """Offsets that no member is to get: they are done, as far as nobody has them."""
         if first > last:

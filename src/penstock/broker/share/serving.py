@@ -1,18 +1,21 @@
 """Handing out records: from the log, through a share partition's state, into an answer.
 
 What is sent are whole batches as they lie in the log (a view, not a copy); which of their records
-the member has acquired is said beside them.
+the member has acquired is said beside them. Offsets that can't be read (see `DamagedError`) are
+passed over, like those that compaction took away.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.broker.logs import Seldom
 from penstock.broker.share.model import Acquired, Span
 from penstock.broker.share.shares import Held, Shares
 from penstock.errors import CorruptError, LimitError
-from penstock.log.errors import OffsetRangeError, StorageError
+from penstock.log.errors import DamagedError, OffsetRangeError, StorageError
 from penstock.log.partition import Partition
 from penstock.log.tier import NotLoadedError
 from penstock.wire import batches
@@ -26,6 +29,7 @@ READ_BYTES_MAX: Final = 1 << 20
 """Most bytes of one partition in one answer, unless its first batch is larger."""
 READS_MAX: Final = 32
 """Most reads of a partition for one answer, where there is nothing for members in what was read."""
+_faults = Seldom(logging.getLogger(__name__))
 
 
 @dataclass(slots=True)
@@ -94,7 +98,11 @@ def _acquire(shares: Shares, held: Held, wanted: Wanted, found: Portion) -> bool
     assert offset is not None
     is_committed = shares.policy(held.key.group).is_committed
     limit = min(wanted.bytes_left, READ_BYTES_MAX)
-    buffer = log.read(offset, limit, upto=_stable_end(log, is_committed=is_committed))
+    try:
+        buffer = log.read(offset, limit, upto=_stable_end(log, is_committed=is_committed))
+    except DamagedError as damage:
+        _pass_over(shares, held, offset, damage)
+        return False
     heads = list(batches.iterate(buffer))
     if not heads:
         raise StorageError(f"expected a batch at offset {offset} of {log.directory}, found none")
@@ -113,6 +121,12 @@ def _acquire(shares: Shares, held: Held, wanted: Wanted, found: Portion) -> bool
     wanted.records_left -= sum(one.last - one.first + 1 for one in found.acquired)
     wanted.bytes_left -= len(found.records)
     return True
+
+
+def _pass_over(shares: Shares, held: Held, offset: int, damage: DamagedError) -> None:
+    """Offsets that can't be read are no records for members, as those that compaction removed."""
+    shares.unreadable += held.state.pass_over(offset, damage.next_offset - 1)
+    _faults.say(f"share group {held.key.group!r} passed over damaged records", damage)
 
 
 def _cut(buffer: Buffer, heads: list[tuple[int, Header]], first: int, last: int) -> Buffer:
@@ -161,7 +175,11 @@ def _keys_between(log: Partition, start: int, end: int) -> dict[int, int]:
     found: dict[int, int] = {}
     offset = max(start, log.start_offset)
     while offset < min(end, log.end_offset):
-        buffer = log.read(offset, READ_BYTES_MAX)
+        try:
+            buffer = log.read(offset, READ_BYTES_MAX)
+        except DamagedError as damage:
+            offset = damage.next_offset
+            continue
         before = offset
         for at, one in batches.iterate(buffer):
             if not one.is_control:

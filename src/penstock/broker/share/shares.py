@@ -69,6 +69,7 @@ class Shares:
         self.sessions = Sessions()
         self.letters_written = 0
         self.letters_dropped = 0
+        self.unreadable = 0  # records that were passed over, as the log is damaged there
         self._policies: dict[str, tuple[dict[str, str], Policy]] = {}
         self._held: dict[str, dict[tuple[str, int], Held]] = {}
         self.held_count = 0
