@@ -22,22 +22,22 @@ and LogSegment.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 from penstock.log.compaction import Compactor, finish_swaps
-from penstock.log.errors import DamagedError, OffsetRangeError, StorageError
+from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.files import LogFile, LogFiles, is_want_of_room
-from penstock.log.markers import Aborted, Marker, build_marker
+from penstock.log.markers import Marker, build_marker
 from penstock.log.producers import Producers
+from penstock.log.reading import PartitionReader
 from penstock.log.recovery import begin_after_hole, note_end, recover, start_document
 from penstock.log.retention import kept_from, kept_locally_from
 from penstock.log.segment import LEADER_EPOCH, Segment
 from penstock.log.tier import Manifest, RemoteSegment, SegmentInfo, Tier
 from penstock.log.validation import LogConfig, recompressed, validate
 from penstock.wire import batches
-from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
+from penstock.wire.batches import NO_PRODUCER, Buffer, Header
 
 __all__ = ["LEADER_EPOCH", "Appended", "Partition", "SyncTask"]
 
@@ -85,7 +85,7 @@ class SyncTask:
             self.is_store_put_off = True
 
 
-class Partition:
+class Partition(PartitionReader):
     """One partition of a topic. Use from one thread; only `SyncTask.run` may run in another."""
 
     def __init__(
@@ -187,94 +187,6 @@ class Partition:
 
     def _store_start(self) -> None:
         self._files.store(f"{self.directory}/start", start_document(self.start_offset))
-
-    # -- state -------------------------------------------------------------------------------------
-
-    @property
-    def active(self) -> Segment:
-        """The segment that is written to."""
-        return self.segments[-1]
-
-    @property
-    def end_offset(self) -> int:
-        """The offset that the next record gets; also the high watermark."""
-        return self.segments[-1].next_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        """The first offset of the earliest open transaction; the end where none is open."""
-        first = self.producers.first_open
-        return self.end_offset if first is None else max(first, self.start_offset)
-
-    def open_transactions(self) -> dict[int, int]:
-        """The first offset of each producer's open transaction."""
-        return self.producers.open_transactions()
-
-    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether that incarnation of the producer has a transaction open here."""
-        return self.producers.has_open(producer_id, epoch)
-
-    def aborted(self, lo: int, hi: int) -> list[Aborted]:
-        """The aborted transactions that overlap [lo, hi), by first offset."""
-        found: list[Aborted] = []
-        at = bisect_right(self.segments, lo, key=lambda segment: segment.base_offset)
-        for segment in self.segments[max(at - 1, 0) :]:
-            some, is_all = segment.aborted.overlapping(lo, hi)
-            found += some
-            if is_all:
-                break
-        if lo < self.segments[0].base_offset:
-            tiered = [
-                one for one in self._tiered() if one.next_offset > lo and one.base_offset < hi
-            ]
-            more = {Aborted(*one) for remote in tiered for one in remote.aborted}
-            found += [one for one in more.difference(found) if one[1] < hi and one[2] >= lo]
-        return sorted(found, key=lambda one: one.first_offset)
-
-    @property
-    def damaged(self) -> int:
-        """How many places in the log are known not to be as they were written."""
-        return len(self._faults) + sum(len(one.damage) for one in self.segments)
-
-    def damage(self) -> list[str]:
-        """What is known to be damaged, or was set aside, in words."""
-        found = [
-            f"expected offsets {one.first_offset} to {one.next_offset - 1} in {segment.path}, found "
-            f"{one.what}; restore the file from a copy if there is one"
-            for segment in self.segments
-            for one in segment.damage
-        ]
-        return [*self._faults, *found, *(f"{name} was set aside" for name in self.lost_files())]
-
-    def lost_files(self) -> list[str]:
-        """Segments that recovery set aside, as they don't follow on the log."""
-        names = self._files.list(self.directory)
-        return [f"{self.directory}/{name}" for name in names if name.endswith(".lost")]
-
-    def remove_lost(self) -> None:
-        """Deletes the segments that were set aside."""
-        for path in self.lost_files():
-            self._files.delete(path)
-
-    @property
-    def size(self) -> int:
-        """Bytes in the log's local segments."""
-        return sum(segment.size for segment in self.segments)
-
-    @property
-    def manifest_path(self) -> str:
-        """Where the list of remote segments is kept."""
-        return f"{self.directory}/tier"
-
-    @property
-    def uncopied_offset(self) -> int:
-        """The first offset that isn't in the tier and should come there next."""
-        return self.remote.missing_from(max(self.segments[0].base_offset, self.start_offset))
-
-    @property
-    def local_start_offset(self) -> int:
-        """The first offset that is on the local disk; what lies below is in the tier."""
-        return max(self.start_offset, self.segments[0].base_offset)
 
     # -- appending ---------------------------------------------------------------------------------
 
@@ -490,142 +402,6 @@ class Partition:
             for segment in self.segments:
                 segment.file.close()
 
-    # -- reading -----------------------------------------------------------------------------------
-
-    def _segment_of(self, offset: int) -> Segment:
-        if offset < self.segments[0].base_offset:
-            self._require_manifest()
-            remote = self.remote.segment_of(offset)
-            if remote is None:
-                self._refuse_gap(offset)
-            return self._open_remote(remote)
-        found = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
-        return self.segments[max(found - 1, 0)]
-
-    def _refuse_gap(self, offset: int) -> NoReturn:
-        following = self.remote.base_after(offset) or self.segments[0].base_offset
-        raise DamagedError(
-            f"expected offset {offset} of {self.directory} in a local segment, as the tier lacks it, "
-            f"found none; read on from offset {following}, and restore the segment's file from a copy",
-            following,
-        )
-
-    def require_end(self) -> None:
-        """Raises StorageError if it isn't known where the log begins and ends."""
-        if self.is_end_unknown:
-            raise StorageError(self.tier_fault)
-
-    def _require_manifest(self) -> None:
-        if self.tier_fault:
-            raise StorageError(self.tier_fault)
-
-    def _open_remote(self, remote: RemoteSegment) -> Segment:
-        if self.tier is None:
-            raise StorageError(
-                f"expected a broker with the object storage that holds {remote.name}, found none; "
-                "start it with --tier"
-            )
-        return self.tier.open(remote)
-
-    def check_offset(self, offset: int) -> None:
-        """Raises OffsetRangeError unless a read may start at `offset`."""
-        self.require_end()
-        if not self.start_offset <= offset <= self.end_offset:
-            raise OffsetRangeError(
-                f"expected an offset from {self.start_offset} to {self.end_offset} of "
-                f"{self.directory}, found {offset}"
-            )
-
-    def read(
-        self, offset: int, bytes_max: int, *, at_least_one: bool = True, upto: int | None = None
-    ) -> Buffer:
-        """Whole batches from the one that holds `offset` on, of one segment, at most `bytes_max`.
-
-        The first batch may begin below `offset`; the reader skips what it didn't ask for. With
-        `at_least_one` the first batch is returned even where it alone is larger. With `upto` only
-        batches that begin below that offset are returned (a reader of committed data passes the
-        last stable offset). Empty at the end of the log.
-
-        Raises:
-            OffsetRangeError: the offset is below the log's start or beyond its end.
-            StorageError: the disk failed.
-            NotLoadedError: the bytes lie in the tier, and aren't at hand.
-        """
-        self.check_offset(offset)
-        end = self.end_offset if upto is None else upto
-        try:
-            while True:
-                segment = self._segment_of(offset)
-                data = segment.read(offset, bytes_max, at_least_one=at_least_one, upto=end)
-                following = _after_hollow(data)
-                if following is None or following >= end or segment is self.active:
-                    return data
-                offset = following
-        except OSError as error:
-            raise StorageError(f"expected to read {self.directory}, found: {error}") from error
-
-    def bytes_from(self, offset: int) -> int:
-        """Bytes that a reader at `offset` has before it."""
-        if offset >= self.end_offset:
-            return 0
-        if offset < self.segments[0].base_offset:  # whole segments: what is known without a read
-            tiered = [one for one in self._tiered() if one.next_offset > offset]
-            return sum(one.size for one in tiered) + self.size
-        segment = self._segment_of(offset)
-        later = sum(one.size for one in self.segments if one.base_offset > segment.base_offset)
-        return segment.size - segment.locate(offset) + later
-
-    def _tiered(self) -> list[RemoteSegment]:
-        """The segments that lie in the tier only, or before the log's start."""
-        local_from = self.segments[0].base_offset
-        return [one for one in self.remote.segments if one.next_offset <= local_from]
-
-    def find_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Offset and time (ms) of the first record at or after the time; None if there is none.
-
-        Raises:
-            NotLoadedError: the answer lies in the tier, and isn't at hand.
-        """
-        self._require_manifest()
-        for remote in self._tiered():
-            if remote.max_timestamp < timestamp_ms or remote.next_offset <= self.start_offset:
-                continue
-            found = self._open_remote(remote).find_time(timestamp_ms, self.start_offset)
-            if found is not None:
-                return found
-        for segment in self.segments:
-            found = segment.find_time(timestamp_ms, self.start_offset)
-            if found is not None:
-                return found
-        return None
-
-    def find_latest_time(self) -> tuple[int, int] | None:
-        """Offset and time (ms) of the first record with the greatest time; None if log is empty."""
-        pieces: list[Segment | RemoteSegment] = [*self._tiered(), *self.segments]
-        times = [one.max_timestamp for one in pieces if one.next_offset > self.start_offset]
-        newest = max(times, default=-1)
-        while newest >= 0 and self.start_offset < self.end_offset:
-            found = self.find_time(newest)
-            if found is not None:
-                return found
-            newest = self._newest_after_start()
-        return None
-
-    def _newest_after_start(self) -> int:
-        """The greatest time at or after the start, where the segment's own lies before it."""
-        newest = -1
-        tiered = [one for one in self._tiered() if one.next_offset > self.start_offset]
-        for segment in [*(self._open_remote(one) for one in tiered), *self.segments]:
-            if segment.next_offset <= self.start_offset:
-                continue
-            for position, header in segment.headers(segment.index.at_offset(self.start_offset)):
-                if header.next_offset > self.start_offset:
-                    batch = segment.file.read(position, header.size)
-                    times = batches.record_times(batch, 0, header)
-                    kept = [time_ms for offset, time_ms in times if offset >= self.start_offset]
-                    newest = max([newest, *kept])
-        return newest
-
     # -- deleting ----------------------------------------------------------------------------------
 
     def delete_records(self, before_offset: int, now_ms: int) -> None:
@@ -757,16 +533,3 @@ class Partition:
         assert first <= self.start_offset <= self.last_stable_offset <= self.end_offset
         assert self.durable_offset <= self.end_offset
         self.producers.check_invariants(self.end_offset)
-
-
-def _after_hollow(data: Buffer) -> int | None:
-    """Where to read on, if there are batches but no records in `data`: what compaction left behind
-    for its offsets' sake. Clients would take it for a record that doesn't fit into their answer.
-    """
-    following = None
-    if len(data) >= HEADER_BYTES and batches.parse(data).record_count == 0:
-        for _, header in batches.iterate(data):
-            if header.record_count:
-                return None
-            following = header.next_offset
-    return following
