@@ -143,6 +143,11 @@ class Script:
                     {"segment.bytes": "many"},
                     {"no.such.setting": "1"},
                     {"retention.ms": "-2"},
+                    {"min.insync.replicas": "2"},
+                    {"min.insync.replicas": "2147483647", "flush.messages": "1"},
+                    {"min.insync.replicas": "0"},
+                    {"flush.messages": "3", "flush.ms": "0"},
+                    {"flush.messages": "0"},
                 ]
             )
         wanted = {
@@ -221,6 +226,12 @@ class Script:
     def describe_configs(self) -> Step:
         """A topic's settings."""
         keys = ["retention.ms", "cleanup.policy", "max.message.bytes", "segment.bytes"]
+        keys += [
+            "min.insync.replicas",
+            "unclean.leader.election.enable",
+            "flush.messages",
+            "flush.ms",
+        ]
         resource = {
             "resource_type": self.chance.choice([2, 2, 2, 2, 99]),
             "resource_name": self.a_topic(),
@@ -247,6 +258,14 @@ class Script:
                 ("cleanup.policy", "nothing"),
                 ("cleanup.policy", "compact"),
                 ("cleanup.policy", "delete"),
+                ("min.insync.replicas", "2"),
+                ("min.insync.replicas", "0"),
+                ("min.insync.replicas", "2147483648"),
+                ("unclean.leader.election.enable", "true"),
+                ("flush.messages", "2"),
+                ("flush.messages", "-1"),
+                ("flush.ms", "10"),
+                ("flush.ms", "-1"),
                 ("no.such.setting", "1"),
                 ("", ""),
             ]

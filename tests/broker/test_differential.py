@@ -90,6 +90,8 @@ PART = ".responses[0].partition_responses[0]"
         ("share work s7-0", ".told.again[0].responses[0].partitions[0].error_code", 0, 121),
         ("share work s7-0", ".told.acknowledged[0].error_code", 121, 0),
         ("share work s7-0", ".seen.3", [1], [1, 2]),
+        ("32 v4 {'min.insync.replicas'}", ".results[0].configs[1].config_source", 5, 1),
+        ("32 v4 {'min.insync.replicas'}", ".results[0].configs[1].value", "1", "2"),
     ],
 )
 def test_what_is_wrong_is_not_explained(step: str, path: str, mine: object, its: object) -> None:

@@ -58,6 +58,7 @@ class Flusher:
         self._wanted: set[Durable] = set()
         self._round_done: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._timers: dict[Durable, asyncio.TimerHandle] = {}
         self.rounds = 0
         self.busy_s = 0.0
         self.failed: set[Durable] = set()
@@ -69,9 +70,15 @@ class Flusher:
 
     async def make_durable(self, wanted: Iterable[Durable]) -> None:
         """Returns once all that was written so far is durable, or its keeper has failed."""
+        done = self.begin(wanted)
+        if done is not None:
+            await asyncio.shield(done)
+
+    def begin(self, wanted: Iterable[Durable]) -> asyncio.Future[None] | None:
+        """Has all that was written so far made durable; what to wait for, if anything."""
         logs = [one for one in wanted if one.is_dirty and one.failure is None]
         if not logs:
-            return
+            return None
         self._wanted.update(logs)
         loop = asyncio.get_running_loop()
         if self._round_done is None:
@@ -79,7 +86,17 @@ class Flusher:
         done = self._round_done
         if self._task is None:
             self._task = loop.create_task(self._run())
-        await asyncio.shield(done)
+        return done
+
+    def begin_within(self, ms: int, log: Durable) -> None:
+        """Has what was written made durable after that time; a time that runs already counts."""
+        if log not in self._timers:
+            loop = asyncio.get_running_loop()
+            self._timers[log] = loop.call_later(ms / 1000, self._begin_late, log)
+
+    def _begin_late(self, log: Durable) -> None:
+        del self._timers[log]
+        self.begin([log])
 
     async def _run(self) -> None:
         try:
@@ -126,6 +143,8 @@ class Flusher:
 
     def close(self) -> None:
         """Ends the threads."""
+        for timer in self._timers.values():
+            timer.cancel()
         self._pool.shutdown()
 
 

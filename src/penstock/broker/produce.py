@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -265,7 +266,10 @@ def _write_count(out: bytearray, count: int, *, flexible: bool) -> None:
 def serve(
     broker: Broker, connection: Connection, frame: memoryview, at: int, version: int, corr: int
 ) -> None:
-    """Appends; answers at once (acks=1), once durable (acks=all), or not at all (acks=0)."""
+    """Appends; answers at once (acks=1), once durable (acks=all), or not at all (acks=0).
+
+    Where as much isn't durable as the topic allows, acks=1 waits as well.
+    """
     plain = _parse_plain(frame, at) if version == NEWEST else None
     acks, transactional_id, request = plain or parse(frame, at, version)
     slot = connection.slot()
@@ -288,7 +292,9 @@ def serve(
             _append(broker, topic, part, version, transactional_id)
             if part.hosted is not None:
                 touched.append(part.hosted)
+    due = touched if acks == -1 else [one for one in touched if one.log.is_sync_due]
     if acks == 0:
+        broker.flusher.begin(one.log for one in due)
         slot.send(())
         if any(part.code for _, parts in request for part in parts):
             raise ProtocolError(
@@ -296,8 +302,8 @@ def serve(
                 f"found: {next(p.message or p.code for _, ps in request for p in ps if p.code)}"
             )
         return
-    if acks == -1 and any(one.log.is_dirty for one in touched):
-        broker.spawn(_answer_when_durable(broker, slot, touched, request, corr, version))
+    if any(one.log.is_dirty for one in due):
+        broker.spawn(_answer_when_durable(broker, slot, due, request, corr, version))
         return
     slot.send(render(request, corr, version))
 
@@ -305,15 +311,16 @@ def serve(
 async def _answer_when_durable(
     broker: Broker,
     slot: Slot,
-    touched: list[Hosted],
+    due: Collection[Hosted],
     request: Request,
     corr: int,
     version: int,
 ) -> None:
-    await broker.flusher.make_durable(one.log for one in touched)
+    await broker.flusher.make_durable(one.log for one in due)
+    awaited = set(due)
     for _, parts in request:
         for part in parts:
-            if part.hosted is not None and part.hosted.log.durable_offset < part.end_offset:
+            if part.hosted in awaited and part.hosted.log.durable_offset < part.end_offset:
                 part.code = ErrorCode.kafka_storage_error
                 part.message = part.hosted.log.failure
                 broker.requests.failed(PRODUCE, part.code)
@@ -443,4 +450,7 @@ def _append(
     part.append_time_ms = appended.append_time_ms
     part.hosted = hosted
     part.end_offset = hosted.log.end_offset
+    flush_ms = hosted.log.config.flush_ms
+    if flush_ms < broker.config.flush_interval_ms:
+        broker.flusher.begin_within(flush_ms, hosted.log)
     hosted.wake()

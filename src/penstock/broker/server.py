@@ -161,6 +161,7 @@ class Broker:
         _raise_descriptor_limit()
         try:
             self._open_data()
+            self._look_at_room()
             for listener in self.listeners:
                 self._servers.append(await self._listen(listener))
             if self.config.metrics is not None:

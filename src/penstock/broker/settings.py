@@ -46,7 +46,8 @@ class Setting:
         maximum: greatest value of a number.
         values: what the setting may be, where it is not a number of a range.
         check: for free text: raises ValueError where it isn't right; empty text is always.
-        field: the `LogConfig` field that it sets; None where the value is fixed.
+        field: the `LogConfig` field that it sets.
+        is_moot: whether every value means the same where a partition has one replica.
         doc: what it means.
     """
 
@@ -58,12 +59,13 @@ class Setting:
     values: tuple[str, ...] = ()
     check: Callable[[str], object] | None = None
     field: str | None = None
+    is_moot: bool = False
     doc: str = ""
 
     @property
     def is_fixed(self) -> bool:
         """Whether the broker knows only one behaviour."""
-        return self.field is None and self.check is None
+        return self.field is None and self.check is None and not self.is_moot
 
 
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
@@ -138,8 +140,23 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
             doc="Whether groups may put their dead letters into this topic.",
         ),
         Setting("file.delete.delay.ms", LONG, "60000"),
-        Setting("flush.messages", LONG, str(_INT64_MAX)),
-        Setting("flush.ms", LONG, str(_INT64_MAX)),
+        Setting(
+            "flush.messages",
+            LONG,
+            str(_INT64_MAX),
+            minimum=1,
+            field="flush_messages",
+            doc="A write that leaves so many records of a partition off the disk is answered once they "
+            "are on it, whatever its acks.",
+        ),
+        Setting(
+            "flush.ms",
+            LONG,
+            str(_INT64_MAX),
+            field="flush_ms",
+            doc="Within which time records are on the disk, where that is less than the broker's "
+            "log.flush.interval.ms.",
+        ),
         Setting("follower.replication.throttled.replicas", LIST, ""),
         Setting("index.interval.bytes", INT, "16384"),
         Setting("leader.replication.throttled.replicas", LIST, ""),
@@ -214,7 +231,15 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
             field="min_compaction_lag_ms",
             doc="How long a record stays uncompacted at least.",
         ),
-        Setting("min.insync.replicas", INT, "1"),
+        Setting(
+            "min.insync.replicas",
+            INT,
+            "1",
+            minimum=1,
+            maximum=_INT32_MAX,
+            is_moot=True,
+            doc="How many replicas a write with acks=all needs, but no more than there are: here, one.",
+        ),
         Setting(
             "penstock.iceberg.table",
             STRING,
@@ -291,7 +316,14 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
             field="segment_ms",
             doc="Age at which a new segment is begun.",
         ),
-        Setting("unclean.leader.election.enable", BOOLEAN, "false"),
+        Setting(
+            "unclean.leader.election.enable",
+            BOOLEAN,
+            "false",
+            values=FLAG,
+            is_moot=True,
+            doc="Whether a replica that lags may lead: a partition has one replica here, so none does.",
+        ),
     )
 }
 

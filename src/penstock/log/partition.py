@@ -299,6 +299,11 @@ class Partition(PartitionReader):
         """Whether a sync would make anything durable."""
         return self.durable_offset < self.end_offset
 
+    @property
+    def is_sync_due(self) -> bool:
+        """Whether as many records aren't durable as the topic allows (`flush.messages`)."""
+        return self.end_offset - self.durable_offset >= self.config.flush_messages
+
     def begin_sync(self, *, checkpoint: bool = False) -> SyncTask:
         """What to do, possibly in another thread, so that all that was appended is durable."""
         checkpoint |= bool(self._closed) or self._since_checkpoint >= CHECKPOINT_BYTES

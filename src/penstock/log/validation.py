@@ -51,6 +51,8 @@ class LogConfig:
     gzip_level: int = -1  # -1: gzip's own default
     lz4_level: int = 9
     zstd_level: int = 3
+    flush_messages: int = (1 << 63) - 1
+    flush_ms: int = (1 << 63) - 1
 
     @property
     def recompresses(self) -> bool:
