@@ -282,6 +282,31 @@ def test_a_brokers_topic_is_a_table(tmp_path: Path, connect: Callable[[str], Any
     assert found == (len(good), sum(users), len(good))
 
 
+def test_a_damaged_stretch_does_not_hold_up_the_table(
+    tmp_path: Path, connect: Callable[[str], Any]
+) -> None:
+    """What can't be read is missing, and what follows is there."""
+    (tmp_path / "warehouse").mkdir()
+    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", (tmp_path / "warehouse").as_uri()
+    arguments = ["--iceberg-catalog", uri, "--iceberg-warehouse", warehouse]
+    arguments += ["--iceberg-interval-ms", "100"]
+    settings = {"retention.ms": "-1", "penstock.iceberg.table": "shop.events"}
+    with BrokerProcess(tmp_path / "data") as broker, connect(broker.address) as raw:
+        configs = [{"name": name, "value": text} for name, text in settings.items()]
+        wanted = {"name": "t", "num_partitions": 1, "replication_factor": 1, "configs": configs}
+        assert raw.call(19, 5, topics=[wanted], timeout=1000)["topics"][0]["error_code"] == 0
+        for _ in range(6):
+            raw.produce("t", batches.build([(None, bytes(20_000))] * 2), acks=-1)
+    file = tmp_path / "data/topics/t/0/00000000000000000000.log"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 6 * 2 + 100] ^= 1
+    file.write_bytes(data)
+    with BrokerProcess(tmp_path / "data", arguments=arguments):
+        table = _wait_for(uri, warehouse, 12)
+    found = table.scan().to_arrow().column("offset").to_pylist()
+    assert sorted(found) == [0, 1, 2, 3, *range(6, 12)]
+
+
 def test_a_stretch_is_read_from_the_table_and_the_log(
     catalog: Any, tmp_path: Path, connect: Callable[[str], Any]
 ) -> None:

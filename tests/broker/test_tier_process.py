@@ -16,6 +16,7 @@ import pytest
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.broker import BrokerProcess
+from penstock.broker.doctor import Level, examine
 from penstock.wire import batches
 
 SMALL = {
@@ -127,6 +128,54 @@ def test_old_offsets_are_served_from_the_tier(
         assert read_all(raw, "t", 13, 60) == list(range(13, 60))
         fill(raw, "t", 10, first=60)
         assert read_all(raw, "t", 0, 70) == list(range(70))
+
+
+def test_local_segments_that_are_damaged_or_lost_come_back_from_the_store(
+    tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
+) -> None:
+    """Clients see nothing of it but a retriable error while the store is away, doctor warns, and the
+    local files are what they were.
+    """
+    with connect(tiered.address) as raw:
+        create(raw, "t", **{**SMALL, "local.retention.bytes": "-1"})
+        fill(raw, "t", 60)
+        wait_until(lambda: offset_for(raw, "t", -6)[0] > 40, "40 records to be in the store")
+    tiered.stop()
+    local = tiered.data / "topics/t/0"
+    files = sorted(local.glob("*.log"))[1:5]
+    before = {one: one.read_bytes() for one in files}
+    flipped, cut, lost, forgotten = files
+    data = bytearray(before[flipped])
+    data[100] ^= 1
+    flipped.write_bytes(data)
+    cut.write_bytes(before[cut][:200])
+    lost.unlink()
+    forgotten.unlink()
+    forgotten.with_suffix(".index").unlink()
+    report = examine(tiered.data)
+    assert report.is_sound
+    told = " ".join(one.text for one in report.findings if one.level is Level.WARNING)
+    assert f"The store has offsets {int(lost.stem)} to" in told
+    (cluster,) = store.iterdir()
+    cluster.rename(store.with_name("away"))
+    cluster.write_bytes(b"")  # nothing can be put there, either
+    tiered.start()
+    with connect(tiered.address) as raw:
+        wait_until(
+            lambda: raw.fetch("t", int(flipped.stem))["error_code"] == STORAGE_ERROR,
+            "a retriable error while the store is away",
+        )
+        cluster.unlink()
+        store.with_name("away").rename(cluster)
+        assert read_all(raw, "t", 0, 60) == list(range(60))
+        assert offset_for(raw, "t", 1_700_000_000_000 + int(lost.stem))[0] == int(lost.stem)
+        wait_until(
+            lambda: all(one.exists() and one.read_bytes() == before[one] for one in files),
+            "the files to come back",
+        )
+        assert read_all(raw, "t", 0, 60) == list(range(60))
+    tiered.stop()
+    assert not examine(tiered.data).findings
 
 
 def test_a_vanished_store_gives_a_retriable_error_and_recovers(

@@ -19,6 +19,7 @@ from penstock.log.errors import DamagedError, StorageError
 from penstock.log.memory import MemoryFiles
 from penstock.log.partition import Partition
 from penstock.log.producers import Producers
+from penstock.log.tier import NotLoadedError
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
 
@@ -108,10 +109,16 @@ class FaultyFiles(MemoryFiles):
         self.chaos = chaos
 
     def store(self, path: str, data: Any) -> None:
-        if path.endswith("/tier") and self.chaos.chance.random() < self.chaos.rate / 2:
+        can_crash = path.endswith(("/tier", ".index"))
+        if can_crash and self.chaos.chance.random() < self.chaos.rate / 2:
             raise Crash
         super().store(path, data)
-        if path.endswith("/tier") and self.chaos.chance.random() < self.chaos.rate / 2:
+        if can_crash and self.chaos.chance.random() < self.chaos.rate / 2:
+            raise Crash
+
+    def rename(self, path: str, new_path: str) -> None:
+        super().rename(path, new_path)
+        if self.chaos.chance.random() < self.chaos.rate / 2:
             raise Crash
 
 
@@ -167,7 +174,12 @@ class World:
         log = self.hosted.log
         log.check()
         local = max(log.segments[0].base_offset, self.plain.start_offset)
-        assert bytes(log.read(local, 300)) == bytes(self.plain.read(local, 300))
+        try:
+            found = bytes(log.read(local, 300))
+        except (DamagedError, NotLoadedError):  # `spoil` was there before
+            pass
+        else:
+            assert bytes(self.plain.read(local, 300)).startswith(found)
         if log.tier_fault and log.start_offset < log.segments[0].base_offset:
             with pytest.raises(StorageError, match="newest manifest"):
                 log.read(log.start_offset, 300)
@@ -202,7 +214,7 @@ class World:
         while offset < log.end_offset:
             at = offset
             found, _ = await self.tiering.cache.loaded(lambda at=at: log.read(at, 400))
-            assert bytes(found) == bytes(plain.read(offset, 400))
+            assert bytes(plain.read(offset, 400)).startswith(bytes(found))  # less before damage
             offset = [header.next_offset for _, header in batches.iterate(bytes(found))][-1]
         await self.read_with_failures()
         when = NOW + self.chance.randint(0, 2000)
@@ -223,7 +235,32 @@ class World:
             return
         finally:
             self.chaos.rate = 0.0
-        assert bytes(found) == bytes(self.plain.read(at, 300))
+        assert bytes(self.plain.read(at, 300)).startswith(bytes(found))
+        assert found or at == log.end_offset
+
+    async def spoil(self) -> None:
+        """While the broker is down, a local segment that was copied is damaged or lost."""
+        copied = [
+            one
+            for one in self.hosted.log.closed_segments()
+            if self.hosted.log.remote.segment_of(one.base_offset) is not None
+        ]
+        await self.tiering.close()
+        self.files.crash(self.chance)
+        for info in self.chance.sample(copied, min(len(copied), self.chance.randint(1, 2))):
+            match self.chance.choice(["flip", "cut", "lose", "lose all"]):
+                case "flip":
+                    self.files.damage(info.path, self.chance.randrange(info.size), 3)
+                case "cut":
+                    file = self.files.open(info.path)
+                    file.truncate(self.chance.randrange(info.size))
+                    file.sync()
+                case "lose":
+                    self.files.delete(info.path)
+                case _:
+                    self.files.delete(info.path)
+                    self.files.delete(info.index_path)
+        self.open()
 
     async def hurt(self) -> None:
         """A closed segment is damaged while there is work to do; then it is what it was again."""
@@ -273,6 +310,8 @@ class World:
         newest = next((self.objects.held[one] for one in others), log.remote.dump())
         assert newest == log.remote.dump()
         assert not list(self.tiering._uncopied(self.hosted))
+        await self.work(0.0)
+        assert not any(one.verify() for one in self.hosted.log.segments)
 
 
 async def _run(seed: int) -> None:
@@ -293,6 +332,9 @@ async def _run(seed: int) -> None:
                 case "crash" if world.chance.random() < 0.5:
                     await world.crash()
                 case "crash" if world.chance.random() < 0.4:
+                    await world.spoil()
+                    await world.compare()
+                case "crash" if world.chance.random() < 0.6:
                     await world.lose_manifest()
                     await world.compare()
                 case _:

@@ -98,6 +98,34 @@ def test_a_wrong_length_may_lead_anywhere() -> None:
         log.read(0, 1000)
 
 
+@pytest.mark.parametrize("loss", ["the segment", "its end", "and the producers"])
+def test_aborted_transactions_are_known_from_the_index_of_a_lost_segment(loss: str) -> None:
+    """Their markers are gone, but not the records before: readers of committed data are told."""
+    files = MemoryFiles()
+    log = Partition(files, "p", replace(CONFIG, segment_bytes=1000), NOW)
+    for n in range(4):
+        for i, value in enumerate((b"aborted", b"committed")):
+            numbers = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 2 * n + i}
+            one = batches.build(
+                [(b"k", value * 60)], timestamps_ms=[NOW], attributes=0x10, **numbers
+            )
+            log.append(one, NOW)
+            log.append_marker(1, 0, commit=i == 1, coordinator_epoch=0, now_ms=NOW)
+    log.close()
+    expected = log.aborted(0, log.end_offset)
+    lost = next(one for one in log.segments if len(one.aborted) and one.base_offset)
+    assert len(expected) == 4
+    if loss == "its end":
+        files.open(lost.path).truncate(10)
+    else:
+        files.delete(lost.path)
+    if loss == "and the producers":
+        files.delete("p/producers")
+    again = Partition(files, "p", CONFIG, NOW, was_there=True)
+    assert again.damaged
+    assert again.aborted(0, again.end_offset) == expected
+
+
 def test_damaged_batch_is_refused_and_others_are_served() -> None:
     """One flipped bit costs one batch: the reader is told where to go on, and it is counted."""
     files, written = copy.deepcopy(LOGS[0])

@@ -34,7 +34,7 @@ from penstock.log.errors import StorageError
 from penstock.log.index import SparseIndex
 from penstock.log.journal import records_in
 from penstock.log.producers import Producers
-from penstock.log.tier import Manifest
+from penstock.log.tier import RESTORED, Manifest
 from penstock.log.verification import add_prefix
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES
@@ -323,6 +323,7 @@ class _PartitionExam:
         self._summary = summary
         self._is_compacted = is_compacted
         self._next_offset: int | None = None
+        self._manifest = Manifest()
         self._gone_upto = 0  # what lies before is deleted, or in the tier
 
     def _add(
@@ -330,12 +331,23 @@ class _PartitionExam:
     ) -> None:
         self._report.add(level, f"{self._path}/{name}", text, mend)
 
+    def _add_lost(self, name: str, text: str, first: int, end: int) -> None:
+        """Records that can't be read here; the store may have them."""
+        if self._manifest.missing_from(first) >= end:
+            text += (
+                f" The store has offsets {first} to {end - 1}, as its list here says: the broker serves "
+                "them from there, and puts the segment back, if it is started with the same --tier"
+            )
+            self._add(Level.WARNING, name, text)
+        else:
+            self._add(Level.DAMAGE, name, text)
+
     def run(self) -> None:
         names = sorted(os.listdir(self._directory))  # noqa: PTH208
         bases = sorted(int(name[:-4]) for name in names if _is_segment(name))
-        start, manifest = self._examine_start(), self._examine_manifest()
+        start, self._manifest = self._examine_start(), self._examine_manifest()
         begins = min(bases, default=0) if start is None else start
-        self._gone_upto = max(begins, manifest.end_offset)
+        self._gone_upto = max(begins, self._manifest.local_start_offset)
         for name in names:
             self._examine_name(name, bases)
         if not bases:
@@ -364,6 +376,10 @@ class _PartitionExam:
         elif name.endswith(".index") and name[:-6].isdigit():
             if int(name[:-6]) not in bases:
                 self._examine_lonely_index(name)
+        elif name.endswith(RESTORED):
+            self._add(
+                Level.NOTE, name, "a copy that was being brought back; the next start ends it"
+            )
         elif name.endswith((".cleaned", ".swap")):
             self._add(
                 Level.NOTE, name, "of a compaction that was cut short; the next start ends it"
@@ -389,9 +405,9 @@ class _PartitionExam:
         text = (
             f"expected the segment of {loaded[1].valid_bytes:,} bytes whose index this is, found none: "
             f"offsets {int(name[:-6])} to {loaded[1].next_offset - 1} are lost; restore its .log file "
-            "from a copy"
+            "from a copy."
         )
-        self._add(Level.DAMAGE, name, text)
+        self._add_lost(name, text, int(name[:-6]), loaded[1].next_offset)
 
     def _examine_manifest(self) -> Manifest:
         try:
@@ -415,13 +431,12 @@ class _PartitionExam:
     def _examine_segment(self, name: str, base: int, *, is_last: bool) -> None:
         self._summary.segments += 1
         if self._next_offset is not None and base != self._next_offset:
-            is_gap = base > self._next_offset
-            if not (is_gap and self._is_compacted):
-                text = (
-                    f"expected a segment from offset {self._next_offset} on, found one from {base}"
-                )
-                text += ": records are missing" if is_gap else ": it overlaps the one before"
-                self._add(Level.DAMAGE, f"{name}.log", text)
+            text = f"expected a segment from offset {self._next_offset} on, found one from {base}: "
+            if base < self._next_offset:
+                self._add(Level.DAMAGE, f"{name}.log", text + "it overlaps the one before")
+            elif not self._is_compacted:
+                text += "records are missing."
+                self._add_lost(f"{name}.log", text, self._next_offset, base)
         file = self._directory / f"{name}.log"
         size = file.stat().st_size
         self._summary.bytes += size
@@ -431,9 +446,9 @@ class _PartitionExam:
         if loaded is not None and end >= vouched and prefix_sum != loaded[1].prefix_sum:
             text = (
                 f"expected the offsets and lengths that were written up to byte {vouched}, found others: "
-                "restore the file from a copy"
+                "restore the file from a copy."
             )
-            self._add(Level.DAMAGE, f"{name}.log", text)
+            self._add_lost(f"{name}.log", text, base, loaded[1].next_offset)
         if loaded is not None:
             if end >= vouched:
                 next_offset = max(next_offset, loaded[1].next_offset)
@@ -451,8 +466,9 @@ class _PartitionExam:
             self._add(Level.WARNING, f"{name}.log", text, lambda path: os.truncate(path, end))
             return
         text = f"expected whole batches up to byte {max(vouched, size)}, found at byte {end}: {fault}; "
-        text += f"offsets from {next_offset} on can't be read here: restore the file from a copy"
-        self._add(Level.DAMAGE, f"{name}.log", text)
+        text += f"offsets from {next_offset} on can't be read here: restore the file from a copy."
+        upto = max(loaded[1].next_offset if loaded is not None else 0, next_offset + 1)
+        self._add_lost(f"{name}.log", text, next_offset, upto)
 
     def _load_index(self, name: str, size: int) -> tuple[SparseIndex, Any] | None:
         file = self._directory / f"{name}.index"
@@ -469,8 +485,8 @@ class _PartitionExam:
             self._add(Level.WARNING, f"{name}.index", text, _delete)
             return None
         if loaded[1].valid_bytes > size:
-            text = f"expected {loaded[1].valid_bytes:,} bytes or more, found {size:,}: it was cut"
-            self._add(Level.DAMAGE, f"{name}.log", text)
+            text = f"expected {loaded[1].valid_bytes:,} bytes or more, found {size:,}: it was cut."
+            self._add_lost(f"{name}.log", text, int(name), loaded[1].next_offset)
         return loaded[0], loaded[1]
 
     def _scan(self, file: Path, base: int, vouched: int) -> tuple[int, int, str, int]:

@@ -425,7 +425,7 @@ def _read(wanted: Wanted, left: int, *, at_least_one: bool, is_committed: bool) 
         if left <= 0 and not at_least_one:
             return b""
         limit = max(min(left, wanted.bytes_max), 0)
-        if wanted.offset < log.local_start_offset:
+        if log.is_remote(wanted.offset):
             limit = min(limit, tier_fetch.READ_BYTES_MAX)
         upto = log.last_stable_offset if is_committed else None
         return log.read(wanted.offset, limit, at_least_one=at_least_one, upto=upto)

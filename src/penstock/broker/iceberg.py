@@ -20,6 +20,9 @@ from penstock.broker.history import Chunk, HistoryTable, schema_of
 from penstock.broker.tiering import BACKOFF_S_MAX, BACKOFF_S_MIN, Tiering
 from penstock.broker.topics import Hosted, Topic, Topics
 from penstock.core.schema import Schema
+from penstock.log.errors import DamagedError
+from penstock.log.partition import Partition
+from penstock.wire.batches import Buffer
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -165,19 +168,29 @@ class Iceberg:
                     hosted.topic.name, hosted.index, start, log.start_offset - 1,
                 )  # fmt: skip
             start = log.start_offset
-        if start >= end or hosted.topic.is_deleted:
-            return None
-        if start < log.local_start_offset and self._tiering is not None:
-            data, kept = await self._tiering.cache.loaded(
-                lambda: log.read(start, READ_BYTES, upto=end)
-            )
-            held += kept
-        else:
-            data = log.read(start, READ_BYTES, upto=end)
+        while True:
+            if start >= end or hosted.topic.is_deleted:
+                return None
+            try:
+                data = await self._load(log, start, end, held)
+                break
+            except DamagedError as damage:
+                _log.warning(
+                    "the history of %s-%d lacks offsets %d to %d: %s",
+                    hosted.topic.name, hosted.index, start, damage.next_offset - 1, damage,
+                )  # fmt: skip
+                start = damage.next_offset
         stop = _stop(data)
         if stop <= start:
             return None
         return Chunk(hosted.index, start, stop, data, log.aborted(start, stop))
+
+    async def _load(self, log: Partition, start: int, end: int, held: list[object]) -> Buffer:
+        if self._tiering is None:
+            return log.read(start, READ_BYTES, upto=end)
+        data, kept = await self._tiering.cache.loaded(lambda: log.read(start, READ_BYTES, upto=end))
+        held += kept
+        return data
 
     async def close(self) -> None:
         """Waits for the commit that is under way."""

@@ -178,6 +178,11 @@ def _tier(broker: Broker) -> Iterator[Metric]:
             ("penstock_tier_copied_segments", "Segments copied.", tiering.copied_segments),
             ("penstock_tier_copied_bytes", "Bytes copied.", tiering.copied_bytes),
             ("penstock_tier_deleted_segments", "Segments deleted.", tiering.deleted_segments),
+            (
+                "penstock_tier_restored_segments",
+                "Local segments that were damaged or lost, and replaced by their copy.",
+                tiering.restored_segments,
+            ),
             ("penstock_tier_failures", "Rounds that failed.", tiering.failures),
             ("penstock_tier_read_bytes", "Bytes read back.", cache.bytes_read),
             ("penstock_tier_read_failures", "Reads that failed.", cache.failures),

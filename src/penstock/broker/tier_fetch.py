@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.topics import Hosted
-from penstock.log.errors import OffsetRangeError, StorageError
+from penstock.log.errors import DamagedError, OffsetRangeError, StorageError
 from penstock.wire.kafka import ErrorCode
 
 if TYPE_CHECKING:
@@ -39,13 +39,11 @@ class Wanted(Protocol):
 
 
 def cold(wanted: Iterable[Wanted]) -> list[Wanted]:
-    """The partitions whose offset lies in object storage only."""
+    """The partitions whose offset is read in object storage."""
     return [
         one
         for one in wanted
-        if one.hosted is not None
-        and not one.code
-        and one.hosted.log.start_offset <= one.offset < one.hosted.log.local_start_offset
+        if one.hosted is not None and not one.code and one.hosted.log.is_remote(one.offset)
     ]
 
 
@@ -68,8 +66,8 @@ async def _load_one(tiering: Tiering, wanted: Wanted, bytes_max: int, wait_s: fl
         return await asyncio.wait_for(
             tiering.cache.loaded(lambda: log.read(wanted.offset, limit)), wait_s
         )
-    except OffsetRangeError:
-        return None
+    except (OffsetRangeError, DamagedError):
+        return None  # the answer says so
     except TimeoutError:
         if tiering.cache.is_failing:
             wanted.code = ErrorCode.kafka_storage_error

@@ -136,6 +136,7 @@ class Tiering:
         self.cache = Cache(objects, cache_bytes)
         self.tier = RemoteTier(self.cache)
         self.copied_segments = self.copied_bytes = self.deleted_segments = self.failures = 0
+        self.restored_segments = 0
         self.last_failure = ""
         self._objects = objects
         self._files = files
@@ -223,6 +224,8 @@ class Tiering:
         if log.config.remote_storage and not log.config.remote_copy_disable:
             await self._copy_all(hosted, state)
         await self._drop_local(hosted)
+        for copy in log.damaged_copies():
+            await self._restore(hosted, copy)
 
     async def _copy_all(self, hosted: Hosted, state: _State) -> None:
         """Copies what is closed. A damaged segment is passed over; it and what follows it stay on the
@@ -436,6 +439,46 @@ class Tiering:
         await self._commit(hosted, log.remote.dropped(upto))
         if not log.is_syncing:
             log.drop_local(upto)
+
+    async def _restore(self, hosted: Hosted, copy: RemoteSegment) -> None:
+        """Puts a copy in the place of a local segment that was damaged, or lost, after it was copied.
+
+        Until then readers are served from the store.
+        """
+        log = hosted.log
+        if hosted.topic.is_deleted:
+            return
+        data = await self._in_store(self._objects.get, copy.index_name, 0, copy.index_size)
+        chunks = Chunks.load(data, copy)
+        file = self._files.open(log.restored_path(copy))
+        try:
+            await self._in_store(self._bring_back, hosted, copy, chunks, file)
+        finally:
+            file.close()
+        if not hosted.topic.is_deleted and log.restore_segment(copy, chunks.index_file()):
+            self.restored_segments += 1
+            _log.warning(
+                "restored offsets %d to %d of %s from %s: the local segment was damaged or lost",
+                copy.base_offset, copy.next_offset - 1, log.directory, copy.name,
+            )  # fmt: skip
+
+    def _bring_back(
+        self, hosted: Hosted, copy: RemoteSegment, chunks: Chunks, file: LogFile
+    ) -> None:
+        """In a thread: a segment's bytes, as they were written, durably."""
+        file.truncate(0)
+        for number, checksum in enumerate(chunks.checksums):
+            if self._is_closing or hosted.topic.is_deleted:
+                raise _StoppedError("the restoration was given up")
+            at = number * CHUNK_BYTES
+            data = self._objects.get(copy.name, at, min(CHUNK_BYTES, copy.size - at))
+            if crc32c(data) != checksum:
+                raise StorageError(
+                    f"expected chunk {number} of {copy.name} as it was written, found other bytes; the "
+                    "local segment is damaged, too: restore either from a copy"
+                )
+            file.write(at, data)
+        file.sync()
 
     async def _sweep(self, hosted: Hosted) -> None:
         """Removes objects that the manifest doesn't list: left by crashes and failures."""

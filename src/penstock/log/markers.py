@@ -122,6 +122,13 @@ class AbortedIndex:
         """All of them, by marker."""
         return list(map(Aborted, self.producers, self.first, self.last))
 
+    def before(self, offset: int) -> AbortedIndex:
+        """The entries of markers before an offset."""
+        found, count = AbortedIndex(), bisect_left(self.last, offset)
+        for its, mine in zip(found._columns(), self._columns(), strict=True):
+            its.extend(mine[:count])
+        return found
+
     def extend(self, other: AbortedIndex) -> None:
         """Takes over the entries of the segment after this one."""
         assert not self.last or not other.last or other.last[0] > self.last[-1]

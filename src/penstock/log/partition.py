@@ -33,8 +33,8 @@ from penstock.log.producers import Producers
 from penstock.log.reading import PartitionReader
 from penstock.log.recovery import begin_after_hole, note_end, recover, start_document
 from penstock.log.retention import kept_from, kept_locally_from
-from penstock.log.segment import LEADER_EPOCH, Segment
-from penstock.log.tier import Manifest, RemoteSegment, SegmentInfo, Tier
+from penstock.log.segment import LEADER_EPOCH, Segment, segment_name
+from penstock.log.tier import RESTORED, Manifest, RemoteSegment, SegmentInfo, Tier
 from penstock.log.validation import LogConfig, recompressed, validate
 from penstock.wire import batches
 from penstock.wire.batches import NO_PRODUCER, Buffer, Header
@@ -518,6 +518,33 @@ class Partition(PartitionReader):
         self._keep_producers(before_offset)
         while len(self.segments) > 1 and self.segments[0].next_offset <= before_offset:
             self._delete_files(self.segments.pop(0))
+
+    def restore_segment(self, copy: RemoteSegment, index: bytes) -> bool:
+        """Puts the tier's copy in the place of a local segment that is damaged or lost. False where
+        that has gone meanwhile.
+
+        Args:
+            copy: what the tier has; its bytes are in `restored_path` and on the disk.
+            index: the segment's index file. It is stored first: a crash before the renaming leaves an
+                index whose segment is damaged or lost, which is what it was.
+        """
+        found = [one for one in self.segments[:-1] if one.base_offset == copy.base_offset]
+        if not found or found[0].next_offset != copy.next_offset or found[0] in self._closed:
+            self._files.delete(self.restored_path(copy))
+            return False
+        old = found[0]
+        self._files.store(old.index_path, index)
+        self._files.rename(self.restored_path(copy), old.path)
+        old.file.close()
+        restored = Segment(self._files, self.directory, copy.base_offset, old.created_ms)
+        restored.recover(lambda *_: None, copy.next_offset)
+        assert (restored.size, restored.next_offset) == (copy.size, copy.next_offset)
+        self.segments[self.segments.index(old)] = restored
+        return True
+
+    def restored_path(self, copy: RemoteSegment) -> str:
+        """Where a copy is brought back to."""
+        return f"{self.directory}/{segment_name(copy.base_offset)}{RESTORED}"
 
     # -- invariants --------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Reading a partition: what of it lies where, and its batches from any offset on.
 
-Local segments are contiguous and reach the end of the log; older ones may lie in a tier. The state is
-the partition's (see `penstock.log.partition`), which sets it and changes it.
+Local segments are contiguous and reach the end of the log; older ones may lie in a tier. What is
+damaged or lost here is read there, if the tier has it. The state is the partition's (see
+`penstock.log.partition`), which sets it and changes it.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ class PartitionReader:
             found += some
             if is_all:
                 break
-        if lo < self.segments[0].base_offset:
+        if lo < self.remote.end_offset:
             tiered = [
-                one for one in self._tiered() if one.next_offset > lo and one.base_offset < hi
+                one for one in self._read_in_tier() if one.next_offset > lo and one.base_offset < hi
             ]
             more = {Aborted(*one) for remote in tiered for one in remote.aborted}
             found += [one for one in more.difference(found) if one[1] < hi and one[2] >= lo]
@@ -87,7 +88,12 @@ class PartitionReader:
         """What is known to be damaged, or was set aside, in words."""
         found = [
             f"expected offsets {one.first_offset} to {one.next_offset - 1} in {segment.path}, found "
-            f"{one.what}; restore the file from a copy if there is one"
+            f"{one.what}; "
+            + (
+                "the tier has them: they are served from there, and the file is restored"
+                if self.remote.missing_from(one.first_offset) >= one.next_offset
+                else "restore the file from a copy if there is one"
+            )
             for segment in self.segments
             for one in segment.damage
         ]
@@ -123,7 +129,29 @@ class PartitionReader:
         """The first offset that is on the local disk; what lies below is in the tier."""
         return max(self.start_offset, self.segments[0].base_offset)
 
+    def is_remote(self, offset: int) -> bool:
+        """Whether a read there is one of the tier, as far as is known: damage is found by reading."""
+        if offset < self.local_start_offset:
+            return offset >= self.start_offset
+        if offset >= self.remote.end_offset:
+            return False
+        damage = self._segment_of(offset).damage
+        return (
+            bool(damage)
+            and self._copy_at(offset) is not None
+            and any(one.first_offset <= offset < one.next_offset for one in damage)
+        )
+
+    def damaged_copies(self) -> list[RemoteSegment]:
+        """What the tier has of local segments that are known to be damaged or lost."""
+        copies = [self._copy_at(one.base_offset) for one in self.segments[:-1] if one.damage]
+        return [one for one in copies if one is not None]
+
     # -- reading -----------------------------------------------------------------------------------
+
+    def _copy_at(self, offset: int) -> RemoteSegment | None:
+        """What can be read in the tier instead of a local segment."""
+        return None if self.tier is None else self.remote.segment_of(offset)
 
     def _segment_of(self, offset: int) -> Segment:
         if offset < self.segments[0].base_offset:
@@ -189,13 +217,31 @@ class PartitionReader:
         try:
             while True:
                 segment = self._segment_of(offset)
-                data = segment.read(offset, bytes_max, at_least_one=at_least_one, upto=end)
+                data = self._read_in(segment, offset, bytes_max, at_least_one, end)
                 following = _after_hollow(data)
                 if following is None or following >= end or segment is self.active:
                     return data
                 offset = following
         except OSError as error:
             raise StorageError(f"expected to read {self.directory}, found: {error}") from error
+
+    def _read_in(
+        self,
+        segment: Segment,
+        offset: int,
+        bytes_max: int,
+        at_least_one: bool,  # noqa: FBT001
+        upto: int,
+    ) -> Buffer:
+        try:
+            return segment.read(offset, bytes_max, at_least_one=at_least_one, upto=upto)
+        except (DamagedError, OSError) as error:
+            copy = self._copy_at(offset)
+            if copy is None:
+                raise
+            if isinstance(error, OSError):
+                segment.lose()
+        return self._open_remote(copy).read(offset, bytes_max, at_least_one=at_least_one, upto=upto)
 
     def bytes_from(self, offset: int) -> int:
         """Bytes that a reader at `offset` has before it."""
@@ -213,6 +259,10 @@ class PartitionReader:
         local_from = self.segments[0].base_offset
         return [one for one in self.remote.segments if one.next_offset <= local_from]
 
+    def _read_in_tier(self) -> list[RemoteSegment]:
+        """The same, and those that are damaged here."""
+        return self._tiered() + self.damaged_copies()
+
     def find_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Offset and time (ms) of the first record at or after the time; None if there is none.
 
@@ -228,13 +278,16 @@ class PartitionReader:
                 return found
         for segment in self.segments:
             found = segment.find_time(timestamp_ms, self.start_offset)
+            copy = self._copy_at(segment.base_offset) if segment.damage else None
+            if copy is not None:
+                found = self._open_remote(copy).find_time(timestamp_ms, self.start_offset)
             if found is not None:
                 return found
         return None
 
     def find_latest_time(self) -> tuple[int, int] | None:
         """Offset and time (ms) of the first record with the greatest time; None if log is empty."""
-        pieces: list[Segment | RemoteSegment] = [*self._tiered(), *self.segments]
+        pieces: list[Segment | RemoteSegment] = [*self._read_in_tier(), *self.segments]
         times = [one.max_timestamp for one in pieces if one.next_offset > self.start_offset]
         newest = max(times, default=-1)
         while newest >= 0 and self.start_offset < self.end_offset:
@@ -247,7 +300,7 @@ class PartitionReader:
     def _newest_after_start(self) -> int:
         """The greatest time at or after the start, where the segment's own lies before it."""
         newest = -1
-        tiered = [one for one in self._tiered() if one.next_offset > self.start_offset]
+        tiered = [one for one in self._read_in_tier() if one.next_offset > self.start_offset]
         for segment in [*(self._open_remote(one) for one in tiered), *self.segments]:
             if segment.next_offset <= self.start_offset:
                 continue

@@ -7,7 +7,8 @@ its snapshot. Where the snapshot and the log don't fit together, only the log co
 Invariant: of what was durable nothing is dropped silently, and no offset of it is given out again.
 Bytes that are cut were never said to be durable; what was and isn't readable any more is damage, which
 the segment keeps in mind, or a file that is set aside; both are counted. An index file without its
-segment tells of one that is lost: it is stored after the segment and deleted before it.
+segment tells of one that is lost: it is stored after the segment and deleted before it. So does the
+tier's manifest, of a segment between local ones; what it lists is read there meanwhile.
 
 Source: Kafka's LogLoader.
 """
@@ -21,11 +22,11 @@ from dataclasses import dataclass
 from penstock.log.errors import StorageError
 from penstock.log.files import LogFiles
 from penstock.log.index import SparseIndex
-from penstock.log.markers import Aborted, AbortedIndex, Marker
+from penstock.log.markers import Aborted, Marker
 from penstock.log.memory import MemoryFiles
 from penstock.log.producers import Producers
 from penstock.log.segment import NAME_DIGITS, Segment, segment_name
-from penstock.log.tier import Manifest
+from penstock.log.tier import RESTORED, Manifest
 from penstock.wire.batches import NO_PRODUCER, Header
 from penstock.wire.checksum import crc32c
 
@@ -151,8 +152,7 @@ class _Recovery:
         self._remote = self._load_manifest(bases, stored_start or 0, may_tier=may_tier)
         names = self._without_dropped(names)
         start_offset, tiered_upto = stored_start or 0, self._remote.end_offset
-        there = {_base_of(name, ".log") for name in names}
-        bases = [one for one in bases if one in there or self._remote.segment_of(one) is None]
+        bases = self._with_copied(bases, {_base_of(name, ".log") for name in names})
         begins = max(start_offset, tiered_upto)
         is_known = stored_start is not None and not self._tier_fault
         if bases and is_known and bases[0] > begins:
@@ -163,6 +163,8 @@ class _Recovery:
             self._open_nothing(begins)
         kept = {one.base_offset for one in self._segments}
         for name in names:
+            if name.endswith(RESTORED):
+                self._files.delete(f"{self._directory}/{name}")
             if name.endswith(".index") and _base_of(name, ".index") not in kept:
                 self._files.delete(f"{self._directory}/{name}")
         first, end = self._segments[0].base_offset, self._segments[-1].next_offset
@@ -211,6 +213,14 @@ class _Recovery:
                 found.append(base)
         return sorted(found)
 
+    def _with_copied(self, bases: list[int], there: set[int | None]) -> list[int]:
+        """Where local segments begin: what is lost, but in the tier, stays a place among the others."""
+        found = {one for one in bases if one in there or self._remote.segment_of(one) is None}
+        if found:
+            first = min(found)
+            found |= {one.base_offset for one in self._remote.segments if one.base_offset > first}
+        return sorted(found)
+
     def _open(self, bases: list[int]) -> None:
         for i, base in enumerate(bases):
             if self._segments and base != self._segments[-1].next_offset:
@@ -255,6 +265,11 @@ class _Recovery:
         one's own goes further, this one was whole, and what isn't so any more is damage, to be refused
         when it is read. Without one it is how far the log came before the power failed.
         """
+        copy = self._remote.segment_of(segment.base_offset)
+        if copy is not None and segment.next_offset < copy.next_offset:
+            segment.give_up(copy.next_offset)
+            segment.max_timestamp = copy.max_timestamp
+            return
         is_whole = not beyond and (not later or segment.next_offset == later[0])
         if is_whole and not segment.missing_bytes:
             return
@@ -347,7 +362,7 @@ class _Recovery:
         """The snapshot and the log don't fit together: only the log counts."""
         self._producers, self._replay_from = Producers(), 0
         for segment in self._segments:
-            segment.aborted = AbortedIndex()
+            segment.aborted = segment.aborted.before(segment.vouched_upto)
             for position, header in segment.headers(0):
                 self._replay(segment, position, header)
 

@@ -67,6 +67,7 @@ class Segment:
         self.prefix_sum = 0
         self.missing_bytes = 0  # that a checkpoint vouched for
         self.missing_upto = 0  # the offset up to which it did
+        self.vouched_upto = 0  # the offset up to which the stored index knows aborted transactions
         self._lost: list[Damage] = []  # what recovery found missing
         self._verification: Verification | None = None
 
@@ -90,6 +91,7 @@ class Segment:
         """
         on_disk = self.file.size()
         loaded = SparseIndex.load(self._files.load(self.index_path))
+        self.vouched_upto = loaded[1].next_offset if loaded else 0
         if loaded is not None and loaded[1].valid_bytes <= on_disk:
             self.index, checkpoint, self.aborted = loaded
             self.size = self.trusted_bytes = checkpoint.valid_bytes
@@ -105,6 +107,7 @@ class Segment:
                 has_gaps=self.base_offset < gaps_upto,
             )
         elif loaded is not None:
+            self.aborted = loaded[2]  # the markers in what is lost ended transactions before it
             self.missing_bytes = loaded[1].valid_bytes - on_disk
             self.missing_upto = loaded[1].next_offset
         if visit_from < self.next_offset:
@@ -123,6 +126,10 @@ class Segment:
         end = max(self.file.size(), self.size)
         self._lost.append(Damage(self.size, end, self.next_offset, next_offset))
         self.next_offset = next_offset
+
+    def lose(self) -> None:
+        """The disk no longer gives the file."""
+        self._lost.append(Damage(0, self.size, self.base_offset, self.next_offset))
 
     @property
     def is_incomplete(self) -> bool:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.log.errors import StorageError
 from penstock.log.index import Checkpoint, SparseIndex
+from penstock.log.markers import AbortedIndex
 from penstock.wire.checksum import crc32c
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHUNK_BYTES",
+    "RESTORED",
     "Chunks",
     "Manifest",
     "NotLoadedError",
@@ -48,6 +50,8 @@ __all__ = [
 
 CHUNK_BYTES: Final = 1 << 20
 """Bytes of a segment that are read back, checked and cached as one."""
+RESTORED: Final = ".restored"
+"""Ends the name of a copy that is being brought back, until it has a segment's place."""
 _MAGIC: Final = b"pstier01"
 _HEAD = struct.Struct("<8sIII")
 _FORMAT: Final = 1
@@ -256,12 +260,17 @@ class Chunks:
     index: SparseIndex
     checkpoint: Checkpoint
     checksums: Sequence[int]
+    aborted: AbortedIndex
 
     @staticmethod
     def dump(index: bytes, checksums: Sequence[int]) -> bytes:
         """The object's bytes."""
         table = struct.pack(f"<{len(checksums)}I", *checksums)
         return _HEAD.pack(_MAGIC, CHUNK_BYTES, len(checksums), len(index)) + table + index
+
+    def index_file(self) -> bytes:
+        """The segment's index file, as it was."""
+        return self.index.dump(self.checkpoint, self.aborted)
 
     @classmethod
     def load(cls, data: bytes, segment: RemoteSegment) -> Chunks:
@@ -277,7 +286,7 @@ class Chunks:
                 checksums = array("I", struct.unpack_from(f"<{count}I", data, _HEAD.size))
                 loaded = SparseIndex.load(data[table_end : table_end + index_size])
                 if loaded is not None:
-                    return cls(loaded[0], loaded[1], checksums)
+                    return cls(loaded[0], loaded[1], checksums, loaded[2])
         raise StorageError(
             f"expected the index object {segment.index_name} as it was written "
             f"({segment.index_size} bytes), found {len(data)} bytes that differ; the store has "
