@@ -44,7 +44,7 @@ class Side:
 
     def command(self) -> list[str]:
         """The program with the interpreter that it needs."""
-        python = str(cache.FLINK_PYTHON) if self.peer == "flink" else sys.executable
+        python = str(cache.python("flink")) if self.peer == "flink" else sys.executable
         return [python, str(HERE / self.program), *self.arguments]
 
 

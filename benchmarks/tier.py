@@ -16,13 +16,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.catalog import load_catalog
 
+import penstock as ps
 from penstock.broker import BrokerProcess
 from penstock.client import Client, Producer
-from penstock.client.history import History
+from penstock.client.history import catalog_loader, open_table
 from penstock.client.reader import Reader
 from penstock.core.schema import Schema
+from penstock.errors import UserError
 
 SCHEMA = Schema.parse("user BIGINT, url STRING, ms DOUBLE, at TIMESTAMP")
 BATCH = 10_000
@@ -80,22 +81,24 @@ def measure(directory: Path, records: int) -> dict[str, float]:
         client.create_topic("events", 1, configs=settings)
         produce(broker.address, "events", records)
         began = time.perf_counter()
-        catalog = load_catalog("penstock", uri=uri, warehouse=warehouse)
-        wait_for("a table", lambda: catalog.table_exists("bench.events"))
+        load = catalog_loader(uri, None)
 
-        def history() -> History:
-            return History(catalog.load_table("bench.events"), broker.address, "events", SCHEMA)
+        def covered() -> int:
+            try:
+                return open_table(broker.address, "events", load).covered.get(0, 0)
+            except UserError:
+                return 0  # there is no table yet
 
-        wait_for("all rows", lambda: history().covered.get(0, 0) >= records)
+        wait_for("all rows", lambda: covered() >= records)
         figures["appended to the table"] = records / (time.perf_counter() - began)
         with Reader(broker.address) as reader:
             figures["log: records"] = rate(records, reader.read("events", 0, 0, records))
-        rows = history()
-        covered, rows.covered = rows.covered, {}
-        figures["log: rows"] = rate(records, rows.read(0, 0, records))
-        rows.covered = covered
-        figures["Iceberg: all columns"] = rate(records, rows.read(0, 0, records))
-        figures["Iceberg: two columns"] = rate(records, rows.read(0, 0, records, ["user", "ms"]))
+        table = open_table(broker.address, "events", load)
+        rows = table.log.read(0, 0, records, table.schema.names)
+        figures["log: rows"] = rate(records, rows)
+        history = ps.History("events", uri, broker.address)
+        figures["Iceberg: all columns"] = rate(records, history.arrow())
+        figures["Iceberg: two columns"] = rate(records, history.arrow(["user", "ms"]))
     return figures
 
 

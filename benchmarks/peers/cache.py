@@ -1,7 +1,8 @@
 """Where the fetched peers lie, and why one of them can't be used.
 
-Everything is under `benchmarks/peers/.cache/`, which git ignores: a folder of jars per peer and
-Flink's Python environment. `fetch.py` fills it; the programs that drive the peers only read it.
+Everything is under `benchmarks/peers/.cache/`, which git ignores: a folder of jars per peer, and a
+Python environment for those that come with pip. `fetch.py` fills it; the programs that drive the
+peers only read it.
 """
 
 import functools
@@ -10,23 +11,56 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE / ".cache"
-FLINK_REQUIREMENT = "apache-flink==2.3.0"
-FLINK_VENV = CACHE / "flink-venv"
-FLINK_PYTHON = FLINK_VENV / "bin" / "python"
 STAMP = ".complete"
 FETCH_HINT = "run `python benchmarks/peers/fetch.py`"
 
-JAR_PEERS = ("kafka", "spark", "flink")
+JAR_PEERS = ("kafka", "spark", "flink", "iceberg")
 JAVA_MAJORS = {
     "kafka": range(17, 26),  # Kafka 4's brokers need 17
     "spark": range(17, 26),  # Spark 4's floor is 17
     "flink": range(11, 22),  # Flink 2 is built for 11, 17 and 21
+    "iceberg": range(17, 22),  # Spark 4.1 is built for 17 and 21
 }
 JAVA_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A peer's own Python environment.
+
+    Attributes:
+        requirement: what pip installs.
+        pythons: the versions that it has wheels for, the likeliest first.
+        check: a statement that works once it is there.
+        note: said of it while it is fetched.
+    """
+
+    requirement: str
+    pythons: tuple[tuple[int, int], ...]
+    check: str
+    note: str
+
+
+ENVIRONMENTS = {
+    "flink": Environment(
+        "apache-flink==2.3.0",
+        ((3, 11), (3, 12), (3, 10), (3, 9)),
+        "from pyflink.table import TableEnvironment",
+        "about 1 GB installed",
+    ),
+    # The Spark that Iceberg's newest runtime is built for, which isn't Penstock's own.
+    "iceberg": Environment(
+        "pyspark==4.1.4",
+        ((3, 11), (3, 12), (3, 13), (3, 10)),
+        "from pyspark.sql import SparkSession",
+        "about 500 MB installed",
+    ),
+}
 
 
 def pom(peer: str) -> Path:
@@ -58,6 +92,16 @@ def stamped(directory: Path, stamp: str) -> bool:
     """Whether `directory` was filled to the end, for this stamp."""
     file = directory / STAMP
     return file.is_file() and file.read_text(encoding="utf-8") == stamp
+
+
+def venv(peer: str) -> Path:
+    """The folder of a peer's Python environment."""
+    return CACHE / f"{peer}-venv"
+
+
+def python(peer: str) -> Path:
+    """The Python of a peer's environment."""
+    return venv(peer) / "bin" / "python"
 
 
 def java() -> Path | None:
@@ -99,6 +143,6 @@ def problem(peer: str) -> str | None:
     """Why a peer can't be used here and what to do, or None where it can."""
     if not stamped(jar_dir(peer), jars_stamp(peer)):
         return f"{peer}'s jars aren't fetched; {FETCH_HINT} {peer}"
-    if peer == "flink" and not stamped(FLINK_VENV, FLINK_REQUIREMENT):
-        return f"flink's Python environment isn't fetched; {FETCH_HINT} flink"
+    if peer in ENVIRONMENTS and not stamped(venv(peer), ENVIRONMENTS[peer].requirement):
+        return f"{peer}'s Python environment isn't fetched; {FETCH_HINT} {peer}"
     return java_problem(peer)

@@ -1,10 +1,10 @@
 """Fetches what only benchmarks and peer tests need, into `benchmarks/peers/.cache/`.
 
-    python benchmarks/peers/fetch.py [kafka] [spark] [flink]
+    python benchmarks/peers/fetch.py [kafka] [spark] [flink] [iceberg]
 
-Jars come from Maven Central through `mvn` and the poms beside this file; Flink itself comes with
-pip, in an environment of its own. What is there already is left alone, and a fetch that was
-interrupted starts again. Penstock itself needs none of this.
+Jars come from Maven Central through `mvn` and the poms beside this file; Flink itself, and the Spark
+that Iceberg is built for, come with pip, in environments of their own. What is there already is left
+alone, and a fetch that was interrupted starts again. Penstock itself needs none of this.
 """
 
 import argparse
@@ -17,9 +17,7 @@ from pathlib import Path
 
 from cache import (
     CACHE,
-    FLINK_PYTHON,
-    FLINK_REQUIREMENT,
-    FLINK_VENV,
+    ENVIRONMENTS,
     JAR_PEERS,
     STAMP,
     jar_dir,
@@ -27,10 +25,11 @@ from cache import (
     jars_stamp,
     java_problem,
     pom,
+    python,
     stamped,
+    venv,
 )
 
-FLINK_PYTHONS = ((3, 11), (3, 12), (3, 10), (3, 9))  # Flink 2.3's, the likeliest first
 TRANSITIVE = {"kafka"}  # Spark brings the rest itself; Flink's connector is one self-contained jar
 LAST_LINES = 15  # of a failed command's output, shown with the error
 
@@ -84,7 +83,7 @@ def fetch_jars(peer: str) -> None:
             f"{peer}'s jars come through Apache Maven: no `mvn` on the path; install Maven 3.6 or"
             " newer (Debian: apt install maven)"
         )
-    if complaint := java_problem("kafka" if peer == "kafka" else peer):
+    if complaint := java_problem(peer):
         raise FetchError(complaint)
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
@@ -99,41 +98,42 @@ def fetch_jars(peer: str) -> None:
     say(f"{peer}: {len(jars(peer))} jars, {size_mib(into):.0f} MiB")
 
 
-def flink_interpreter() -> str:
-    """A Python that Flink has wheels for: this one, or the first fitting one on the path."""
-    if sys.version_info[:2] in FLINK_PYTHONS:
+def interpreter(peer: str) -> str:
+    """A Python that a peer has wheels for: this one, or the first fitting one on the path."""
+    environment = ENVIRONMENTS[peer]
+    if sys.version_info[:2] in environment.pythons:
         return sys.executable
-    for major, minor in FLINK_PYTHONS:
+    for major, minor in environment.pythons:
         name = f"python{major}.{minor}"
         found = shutil.which(name)
         # a shim on the path may stand for a version that isn't installed
         if found and subprocess.run([found, "-V"], capture_output=True).returncode == 0:
             return found
-    wanted = ", ".join(f"{major}.{minor}" for major, minor in sorted(FLINK_PYTHONS))
+    wanted = ", ".join(f"{major}.{minor}" for major, minor in sorted(environment.pythons))
     raise FetchError(
-        f"{FLINK_REQUIREMENT} needs Python {wanted}: this is {sys.version.split()[0]} and none of"
-        " them is on the path; install one"
+        f"{environment.requirement} needs Python {wanted}: this is {sys.version.split()[0]} and"
+        " none of them is on the path; install one"
     )
 
 
-def fetch_flink_environment() -> None:
-    """Make Flink's own Python environment."""
-    if stamped(FLINK_VENV, FLINK_REQUIREMENT):
-        say(f"flink: {FLINK_REQUIREMENT} is there")
+def fetch_environment(peer: str) -> None:
+    """Make a peer's own Python environment."""
+    environment, into = ENVIRONMENTS[peer], venv(peer)
+    if stamped(into, environment.requirement):
+        say(f"{peer}: {environment.requirement} is there")
         return
-    if complaint := java_problem("flink"):
+    if complaint := java_problem(peer):
         raise FetchError(complaint)
-    shutil.rmtree(FLINK_VENV, ignore_errors=True)
-    interpreter = flink_interpreter()
-    run([interpreter, "-m", "venv", str(FLINK_VENV)], what="flink: environment")
-    # pemja, which Flink's pip package depends on, may have to be built: setuptools must be there
-    pip = [str(FLINK_PYTHON), "-m", "pip", "install", "--progress-bar", "off"]
-    run([*pip, "setuptools<81", "wheel"], what="flink: build tools")
-    run([*pip, FLINK_REQUIREMENT], what=f"flink: {FLINK_REQUIREMENT} (about 1 GB installed)")
-    check = "from pyflink.table import TableEnvironment"
-    run([str(FLINK_PYTHON), "-c", check], what="flink: import")
-    (FLINK_VENV / STAMP).write_text(FLINK_REQUIREMENT, encoding="utf-8")
-    say(f"flink: environment, {size_mib(FLINK_VENV):.0f} MiB")
+    shutil.rmtree(into, ignore_errors=True)
+    run([interpreter(peer), "-m", "venv", str(into)], what=f"{peer}: environment")
+    # pemja and PySpark may have to be built: setuptools must be there
+    pip = [str(python(peer)), "-m", "pip", "install", "--progress-bar", "off"]
+    run([*pip, "setuptools<81", "wheel"], what=f"{peer}: build tools")
+    what = f"{peer}: {environment.requirement} ({environment.note})"
+    run([*pip, environment.requirement], what=what)
+    run([str(python(peer)), "-c", environment.check], what=f"{peer}: import")
+    (into / STAMP).write_text(environment.requirement, encoding="utf-8")
+    say(f"{peer}: environment, {size_mib(into):.0f} MiB")
 
 
 def size_mib(directory: Path) -> float:
@@ -153,8 +153,8 @@ def main() -> int:
     for peer in asked:
         try:
             fetch_jars(peer)
-            if peer == "flink":
-                fetch_flink_environment()
+            if peer in ENVIRONMENTS:
+                fetch_environment(peer)
         except FetchError as error:
             failed = True
             say(f"error: {error}")

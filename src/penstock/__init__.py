@@ -32,10 +32,12 @@ if TYPE_CHECKING:
         sum,  # noqa: A004
         tumbling,
     )
+    from penstock.history import History
     from penstock.queue import Queue
 
 __all__ = [
     "App",
+    "History",
     "PenstockError",
     "Progress",
     "Queue",
@@ -55,6 +57,7 @@ __all__ = [
 
 _HOMES = {
     "App": "penstock.app",
+    "History": "penstock.history",
     "Progress": "penstock.engine.driver",
     "PenstockError": "penstock.errors",
     "Queue": "penstock.queue",

@@ -28,8 +28,6 @@ from penstock.broker import BrokerProcess, history, iceberg
 from penstock.broker.history import Chunk, HistoryError, HistoryTable
 from penstock.broker.iceberg import Iceberg
 from penstock.broker.topics import Topics
-from penstock.client import Client
-from penstock.client.history import History, open_history
 
 NOW = 1_700_000_000_000
 SCHEMA = Schema.parse("user BIGINT NOT NULL, key STRING, at TIMESTAMP")
@@ -305,62 +303,6 @@ def test_a_damaged_stretch_does_not_hold_up_the_table(
         table = _wait_for(uri, warehouse, 12)
     found = table.scan().to_arrow().column("offset").to_pylist()
     assert sorted(found) == [0, 1, 2, 3, *range(6, 12)]
-
-
-def test_a_stretch_is_read_from_the_table_and_the_log(
-    catalog: Any, tmp_path: Path, connect: Callable[[str], Any]
-) -> None:
-    """Whatever the stretch and wherever the table ends, the rows are those of the log, in order."""
-    table = HistoryTable(catalog, "shop.events", SCHEMA, "id")
-    chance = random.Random(3)
-    with BrokerProcess(tmp_path / "data") as broker:
-        with connect(broker.address) as raw:
-            lasting = [{"name": "retention.ms", "value": "-1"}]
-            wanted = {"name": "t", "num_partitions": 2, "replication_factor": 1, "configs": lasting}
-            raw.call(19, 5, topics=[wanted], timeout=1000)
-            for start in range(0, 100, 10):
-                raw.produce("t", chunk(start, 10).data, partition=1)
-        table.append([chunk(0, 30, partition=1)])
-        table.append([chunk(0, 5), chunk(30, 20, partition=1)])
-        history = History(catalog.load_table("shop.events"), broker.address, "t", SCHEMA)
-        assert history.covered == {0: 5, 1: 50}
-        table.append([chunk(50, 20, partition=1)])
-        history.refresh()
-        for _ in range(8):
-            start, end = sorted((chance.randint(0, 100), chance.randint(0, 100)))
-            found = [row for part in history.read(1, start, end) for row in part.to_pylist()]
-            good = [n for n in range(start, end) if n % 7 != 3 or n % 11 == 0]
-            assert [row["offset"] for row in found] == good
-            assert [row["user"] for row in found] == [n if n % 11 else None for n in good]
-        narrow = list(history.read(1, 60, 80, ["user"]))
-        assert {tuple(part.column_names) for part in narrow} == {("user",)}
-
-
-def test_what_was_aborted_is_in_neither_part(tmp_path: Path) -> None:
-    """Whatever the table covers, the rows beyond it are committed ones: `History` reads so."""
-    kafka = pytest.importorskip("confluent_kafka")
-    (tmp_path / "warehouse").mkdir()
-    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", (tmp_path / "warehouse").as_uri()
-    arguments = ["--iceberg-catalog", uri, "--iceberg-warehouse", warehouse]
-    arguments += ["--iceberg-interval-ms", "100"]
-    with BrokerProcess(tmp_path / "data", arguments=arguments) as broker:
-        with Client(broker.address) as client:
-            client.create_topic("t", 1, {"penstock.iceberg.table": "shop.events"})
-        producer = kafka.Producer({"bootstrap.servers": broker.address, "transactional.id": "x"})
-        producer.init_transactions()
-        for first in range(0, 60, 10):
-            producer.begin_transaction()
-            for n in range(first, first + 10):
-                producer.produce("t", value=b"%d" % n)
-            producer.flush()
-            producer.abort_transaction() if first % 20 else producer.commit_transaction()
-        _wait_for(uri, warehouse, 66)  # a marker for each transaction
-        whole = open_history(broker.address, "t", uri, warehouse)
-        committed = [b"%d" % n for n in range(60) if n // 10 % 2 == 0]
-        for covered in (66, 40, 22, 15, 11, 4, 0):
-            whole.covered = {0: covered}
-            rows = pa.concat_tables(whole.read(0, 0, 66))
-            assert rows.column("value").to_pylist() == committed
 
 
 def _wait_for(uri: str, warehouse: str, offset: int) -> Any:

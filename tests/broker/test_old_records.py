@@ -27,7 +27,7 @@ from penstock.broker.history import Chunk, HistoryTable
 from penstock.client import Client, Producer, Reader, copying
 from penstock.client.copying import Copy, CopyJob
 from penstock.client.groups import GroupAdmin
-from penstock.client.history import History, open_history
+from penstock.client.history import TopicTable, catalog_loader, open_table
 from penstock.client.old_records import OldRecords
 from penstock.core.schema import Schema
 from penstock.errors import CorruptError, UserError
@@ -74,8 +74,8 @@ class World:
                 table.append(old[len(old) // 3 :])
         return name
 
-    def history(self, topic: str) -> History:
-        return open_history(self.address, topic, self.uri)
+    def history(self, topic: str) -> TopicTable:
+        return open_table(self.address, topic, catalog_loader(self.uri, None))
 
     def rows(self, topic: str) -> list[tuple[Any, ...]]:
         """Everything of a topic's records but their offsets."""
@@ -230,7 +230,7 @@ def test_tables_that_are_not_the_topics_are_refused(world: World) -> None:
         table.append([_batch(random.Random(1), 0, 20)])
         own = world.catalog.load_table("shop.mixed")
         own.append(own.scan().to_arrow().slice(5, 3))
-        history = History(world.catalog.load_table("shop.mixed"), world.address, "bare", None)
+        history = TopicTable(world.catalog.load_table("shop.mixed"), world.address, "bare", None)
         with pytest.raises(CorruptError, match="rewritten"):
             list(history.records(0, 0, 20))
 

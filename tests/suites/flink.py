@@ -47,7 +47,7 @@ class Jobs:
     def __init__(self, folder: Path) -> None:
         self._log = (folder / "flink.log").open("a")
         self._process = subprocess.Popen(
-            [str(cache.FLINK_PYTHON), str(JOB)],
+            [str(cache.python("flink")), str(JOB)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
             text=True, start_new_session=True,
             env={name: one for name, one in os.environ.items() if name != "PYTHONPATH"},

@@ -18,7 +18,7 @@ from penstock.errors import UserError
 if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.client.copying import Copy
-    from penstock.client.history import History
+    from penstock.client.history import TopicTable
 
 STEP_OFFSETS_SLOW = 500
 """Source offsets of a step with --rate: small, so that the rate is even."""
@@ -112,10 +112,10 @@ def replay(
     note(f"replayed {copy.copied:,} records from {copy.job.source} to {copy.job.target}")
 
 
-def _open(address: str, topic: str, catalog: str, warehouse: str | None) -> History:
-    from penstock.client.history import open_history
+def _open(address: str, topic: str, catalog: str, warehouse: str | None) -> TopicTable:
+    from penstock.client.history import catalog_loader, open_table
 
-    return open_history(address, topic, catalog, warehouse, **client_settings())
+    return open_table(address, topic, catalog_loader(catalog, warehouse), **client_settings())
 
 
 def _run(copy: Copy, rate: int | None) -> None:
@@ -133,7 +133,7 @@ def _run(copy: Copy, rate: int | None) -> None:
 
 
 def _spans(
-    client: Client, topic: str, start: str, stop: str, history: History | None = None
+    client: Client, topic: str, start: str, stop: str, history: TopicTable | None = None
 ) -> dict[int, tuple[int, int]]:
     """From where to where in each partition; those with nothing in between are left out."""
     starts, ends = client.offsets(topic, "earliest"), client.offsets(topic, "latest")
@@ -157,7 +157,7 @@ def _offsets(
     option: str,
     starts: dict[int, int],
     ends: dict[int, int],
-    history: History | None,
+    history: TopicTable | None,
 ) -> dict[int, int]:
     if text == "beginning":
         return starts
@@ -166,9 +166,6 @@ def _offsets(
     if text.isdigit():
         return dict.fromkeys(ends, int(text))
     moment = moment_ms(text, time.time_ns() // 1_000_000, option)
-    found = client.offsets(topic, moment)
     if history is not None:
-        for partition, log_start in client.offsets(topic, "earliest").items():
-            older = history.offset_at(partition, moment, log_start)
-            found[partition] = found[partition] if older is None else older
-    return found
+        return history.first_since(client, moment)
+    return client.offsets(topic, moment)

@@ -31,7 +31,7 @@ from penstock.wire.columns import Records
 from penstock.wire.headers import raw_headers
 
 if TYPE_CHECKING:
-    from penstock.client.history import History
+    from penstock.client.history import TopicTable
     from penstock.client.old_records import OldRecords
 
 __all__ = ["GROUP_PREFIX", "Copy", "CopyJob"]
@@ -123,7 +123,7 @@ class Copy:
         """Source offsets that are still to be read."""
         return sum(place.stop - place.position for place in self._places.values())
 
-    def read_from(self, history: History) -> None:
+    def read_from(self, history: TopicTable) -> None:
         """Reads what a table covers from there; to be said before a job is run.
 
         Raises:

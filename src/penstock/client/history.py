@@ -1,20 +1,17 @@
-"""Reads a stretch of a topic by column: from its Iceberg table as far as that goes, then the log.
+"""A topic's Iceberg table and the log beyond it: the same rows (`penstock.formats.rows`) of both.
 
-    history = History(catalog.load_table("shop.events"), "127.0.0.1:9092", "events", schema)
-    for rows in history.read(0, start, end, ["user", "offset"]):
-        ...
+The table is what the broker wrote (`penstock.iceberg.table`); what isn't in it yet comes from the log,
+as committed. A `TopicTable` is the table at one snapshot, and `covered` says where the log goes on, so
+each record is read once. `penstock.history` is what people use.
 
-Both give the same rows (`penstock.formats.rows`), in the order of the offsets: a batch over old
-records reads a few columns of Parquet instead of decoding every record. The table is what the
-broker wrote (`penstock.iceberg.table`); what isn't in it yet comes from the log, as committed.
-
-Records as they were produced come from tables that keep values as bytes (`History.records`).
+Records as they were produced come from tables that keep values as bytes (`TopicTable.records`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,9 +26,12 @@ from penstock.wire.headers import records_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import FileScanTask, Table
 
-__all__ = ["History", "catalog_loader", "open_history"]
+    from penstock.client.client import Client
+
+__all__ = ["LogRows", "TableRows", "TopicTable", "catalog_loader", "open_table", "within"]
 
 COVERED: Final = "penstock.offsets"
 TOPIC_ID: Final = "penstock.topic-id"
@@ -55,32 +55,30 @@ def catalog_loader(uri: str, warehouse: str | None) -> Callable[[], Catalog]:
         from pyiceberg.catalog import load_catalog
     except ImportError:
         raise SetupError(
-            "expected pyiceberg for --iceberg-catalog, found none; "
+            "expected pyiceberg, which reads and writes Iceberg tables, found none; "
             "run: pip install 'penstock[iceberg]'"
         ) from None
     properties = {"uri": uri} | ({"warehouse": warehouse} if warehouse else {})
     return lambda: load_catalog("penstock", **properties)
 
 
-def open_history(
-    bootstrap: str, topic: str, uri: str, warehouse: str | None = None, **settings: Any
-) -> History:
-    """The history of a topic, in the table that its settings name.
+def open_table(
+    bootstrap: str, topic: str, load: Callable[[], Catalog], **settings: Any
+) -> TopicTable:
+    """The table that a topic's settings name, as it is now.
 
     Args:
         bootstrap: of the topic's log.
         topic: its name.
-        uri: of the catalog, as for `penstock broker --iceberg-catalog`.
-        warehouse: as for `--iceberg-warehouse`.
+        load: gives the catalog, see `catalog_loader`.
         settings: as for `Client`.
 
     Raises:
         UserError: the topic names no table, or another topic's, or the table isn't there.
-        SetupError: pyiceberg is missing, or the catalog can't be opened.
+        SetupError: the catalog can't be opened.
     """
     from penstock.client.groups import GroupAdmin
 
-    load = catalog_loader(uri, warehouse)
     with GroupAdmin(bootstrap, **settings) as admin:
         told = admin.topic_settings(topic)
         topic_id = admin.topic_id(topic)
@@ -88,7 +86,7 @@ def open_history(
     if not name:
         raise UserError(
             f"expected topic {topic!r} to name its table (penstock.iceberg.table), found that it "
-            "has none; leave out --iceberg-catalog to read the log"
+            "has none: name one, or read the log"
         )
     from pyiceberg.exceptions import NoSuchTableError
 
@@ -96,8 +94,8 @@ def open_history(
         table = load().load_table(name)
     except NoSuchTableError:
         raise UserError(
-            f"expected table {name} of topic {topic!r} in the catalog {uri!r}, found none; is it "
-            "the broker's own catalog, and has it committed yet?"
+            f"expected table {name} of topic {topic!r} in the catalog, found none; is it the "
+            "broker's own catalog, and has it committed yet?"
         ) from None
     except Exception as error:
         raise SetupError(f"expected to open table {name} in the catalog, found: {error}") from error
@@ -106,11 +104,68 @@ def open_history(
             f"expected table {name} to be that of topic {topic!r} (id {topic_id}), found that of "
             f"{table.properties.get(TOPIC_ID)!r}; its offsets are another topic's"
         )
-    return History(table, bootstrap, topic, Schema.parse(schema) if schema else None, **settings)
+    return TopicTable(table, bootstrap, topic, Schema.parse(schema) if schema else None, **settings)
 
 
-class History:
-    """One topic's rows. Blocking, for one thread.
+@dataclass(frozen=True)
+class LogRows:
+    """A topic's rows out of its log. Goes to other processes.
+
+    Attributes:
+        bootstrap: of the log.
+        topic: its name.
+        schema: of its values; None where it has none.
+        options: for the log's `Reader`.
+    """
+
+    bootstrap: str
+    topic: str
+    schema: Schema | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(
+        self, partition: int, start: int, end: int, names: Sequence[str]
+    ) -> Iterator[pa.Table]:
+        """The rows with start <= offset < end, in order; those columns of them.
+
+        Raises:
+            BrokerError: as `Reader.read` does.
+        """
+        from penstock.client.reader import Reader
+
+        rows = Rows(self.schema)
+        with Reader(self.bootstrap, **self.options) as reader:
+            for records in reader.read(self.topic, partition, start, end):
+                yield rows.make(partition, records)[0].select(list(names))
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of a table's files, as pyiceberg reads them. Goes to other processes.
+
+    Attributes:
+        scan: pyiceberg's `ArrowScan`: which rows, which columns.
+        schema: of what is given; a column that the table doesn't have is null.
+    """
+
+    scan: Any
+    schema: pa.Schema
+
+    def read(self, task: FileScanTask) -> Iterator[pa.Table]:
+        """The rows of one file."""
+        for batch in self.scan.to_record_batches([task]):
+            if batch.num_rows:
+                yield self._fitted(pa.Table.from_batches([batch]))
+
+    def _fitted(self, rows: pa.Table) -> pa.Table:
+        for one in self.schema:
+            if one.name not in rows.column_names:
+                rows = rows.append_column(one, pa.nulls(len(rows), one.type))
+        return rows.select(self.schema.names).cast(self.schema)
+
+
+class TopicTable:
+    """One topic's table at one snapshot, and the log beyond it. Blocking, for one thread.
 
     Args:
         table: the topic's Iceberg table, as pyiceberg loads it.
@@ -118,14 +173,19 @@ class History:
         topic: its name.
         schema: of its values, as in its setting `penstock.schema`; None where it has none.
         options: for the log's `Reader`.
+
+    Attributes:
+        covered: for each partition the first offset that isn't in the table.
+        schema: of the rows.
+        log: the rows of the log.
     """
 
     def __init__(
         self, table: Table, bootstrap: str, topic: str, schema: Schema | None, **options: Any
     ) -> None:
         self._table = table
-        self._bootstrap, self._topic, self._options = bootstrap, topic, options
-        self._rows = Rows(schema)
+        self.log = LogRows(bootstrap, topic, schema, options)
+        self.schema = Rows(schema).schema
         self.name = ".".join(table.name())
         self.covered = self._read_covered()
 
@@ -142,36 +202,58 @@ class History:
             snapshot = self._table.snapshot_by_id(parent) if parent is not None else None
         return {int(partition): int(upto) for partition, upto in json.loads(said).items()}
 
-    def refresh(self) -> None:
-        """Sees what has been appended to the table meanwhile."""
-        self._table.refresh()
-        self.covered = self._read_covered()
-
-    def read(
-        self, partition: int, start: int, end: int, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.Table]:
-        """The rows with start <= offset < end, in order; values that don't fit are left out.
-
-        Args:
-            partition: its number.
-            start: the first offset.
-            end: the offset to stop before.
-            columns: which columns, None for all; fewer are read faster.
+    def columns(self, names: Sequence[str] | None) -> pa.Schema:
+        """Those columns, None for all.
 
         Raises:
-            SetupError: there is no such column.
-            BrokerError: as `Reader.read` does, for what isn't in the table.
+            UserError: there is no such column, or no column at all.
         """
-        names = list(self._rows.schema.names if columns is None else columns)
-        unknown = set(names) - set(self._rows.schema.names)
-        if unknown:
-            raise SetupError(
-                f"expected columns of {', '.join(self._rows.schema.names)}; found {sorted(unknown)}"
+        chosen = list(self.schema.names if names is None else names)
+        unknown = sorted(set(chosen) - set(self.schema.names))
+        if unknown or not chosen:
+            raise UserError(
+                f"expected columns of {', '.join(self.schema.names)}; found {unknown or 'none'}"
             )
-        middle = min(max(self.covered.get(partition, 0), start), end)
-        yield from self._from_table(partition, start, middle, names)
-        if middle < end:
-            yield from self._from_log(partition, middle, end, names)
+        return pa.schema([self.schema.field(name) for name in chosen])
+
+    def read(self, partition: int, start: int, end: int, wanted: pa.Schema) -> Iterator[pa.Table]:
+        """The table's rows with start <= offset < end, as far as it covers them.
+
+        They are in the order of the offsets, unless somebody has rewritten the table.
+        """
+        end = min(end, self.covered.get(partition, 0))
+        if start >= end:
+            return
+        chosen = within(partition, start, end)
+        rows = self.rows(chosen, wanted)
+        for task in self.files(chosen):
+            yield from rows.read(task)
+
+    def files(self, chosen: BooleanExpression | None = None) -> list[FileScanTask]:
+        """The files that may hold rows which fulfil a condition, in the order of their offsets.
+
+        Raises:
+            UserError: the table has equality deletes, which pyiceberg doesn't read.
+        """
+        scan = self._table.scan() if chosen is None else self._table.scan(row_filter=chosen)
+        try:
+            return sorted(scan.plan_files(), key=self._first_offset)
+        except (NotImplementedError, ValueError) as error:
+            raise UserError(
+                f"expected table {self.name} without equality deletes, found some: somebody else "
+                f"changes it. Have them compacted away, or read it with Spark's Iceberg ({error})"
+            ) from error
+
+    def rows(self, chosen: BooleanExpression, wanted: pa.Schema) -> TableRows:
+        """What reads the rows of files that fulfil a condition, and those columns of them."""
+        from pyiceberg.io.pyarrow import ArrowScan
+
+        known = set(self._table.schema().column_names)
+        names = tuple(name for name in wanted.names if name in known)
+        projection = self._table.scan(selected_fields=names or ("offset",)).projection()
+        return TableRows(
+            ArrowScan(self._table.metadata, self._table.io, projection, chosen), wanted
+        )
 
     def require_values(self) -> None:
         """Makes sure that the table has values as they were produced.
@@ -222,42 +304,28 @@ class History:
 
     def _pieces(self, partition: int, start: int, end: int, names: list[str]) -> Iterator[pa.Table]:
         """The rows in tables that a copy of in memory is no burden."""
-        for rows in self._from_table(partition, start, end, names):
+        for rows in self.read(partition, start, end, self.columns(names)):
             step = max(len(rows) * PIECE_BYTES // max(rows.nbytes, 1), 1)
             for at in range(0, len(rows), step):
                 yield rows.slice(at, step)
 
     def offset_at(self, partition: int, timestamp_ms: int, before: int) -> int | None:
         """The first offset below `before` in the table with that timestamp or a later one."""
-        end = min(before, self.covered.get(partition, 0))
         at = pa.scalar(timestamp_ms * 1000)
-        for rows in self._from_table(partition, 0, end, ["offset", "timestamp"]):
+        for rows in self.read(partition, 0, before, self.columns(["offset", "timestamp"])):
             late = pc.greater_equal(rows.column("timestamp").cast(pa.int64()), at)
             first = pc.index(late, pa.scalar(value=True)).as_py()
             if first >= 0:
                 return int(rows.column("offset")[first].as_py())
         return None
 
-    def _from_table(
-        self, partition: int, start: int, end: int, names: list[str]
-    ) -> Iterator[pa.Table]:
-        if start >= end:
-            return
-        from pyiceberg.expressions.parser import parse
-        from pyiceberg.io.pyarrow import ArrowScan
-
-        chosen = parse(f"partition = {partition} and offset >= {start} and offset < {end}")
-        scan = self._table.scan(row_filter=chosen, selected_fields=tuple(names))
-        reader = ArrowScan(self._table.metadata, self._table.io, scan.projection(), chosen)
-        wanted = self._schema(names)
-        for task in sorted(scan.plan_files(), key=self._first_offset):
-            for batch in reader.to_record_batches([task]):
-                if batch.num_rows:
-                    yield pa.Table.from_batches([batch]).select(names).cast(wanted)
-
-    def _schema(self, names: list[str]) -> pa.Schema:
-        fields: list[Any] = [self._rows.schema.field(name) for name in names]
-        return pa.schema(fields)
+    def first_since(self, client: Client, timestamp_ms: int) -> dict[int, int]:
+        """For each partition the first offset of that time or later, in the table or the log."""
+        found = client.offsets(self.log.topic, timestamp_ms)
+        for partition, log_start in client.offsets(self.log.topic, "earliest").items():
+            older = self.offset_at(partition, timestamp_ms, log_start)
+            found[partition] = found[partition] if older is None else older
+        return found
 
     def _first_offset(self, task: FileScanTask) -> int:
         """A file's least offset. A file holds rows of one partition, and files don't overlap."""
@@ -267,12 +335,68 @@ class History:
         bound = (task.file.lower_bounds or {}).get(field.field_id)
         return 0 if bound is None else int(from_bytes(field.field_type, bound))
 
-    def _from_log(
-        self, partition: int, start: int, end: int, names: list[str]
-    ) -> Iterator[pa.Table]:
-        from penstock.client.reader import Reader
+    def is_plain(self, wanted: pa.Schema) -> bool:
+        """Whether the files' columns are found by their names, as whoever knows Parquet alone does.
 
-        with Reader(self._bootstrap, **self._options) as reader:
-            for records in reader.read(self._topic, partition, start, end):
-                rows, _ = self._rows.make(partition, records)
-                yield rows.select(names)
+        Not where somebody has renamed one, dropped one and given its name to another, or changed
+        its type to one that a reader of Parquet doesn't make of the old one.
+        """
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        places: dict[str, set[int]] = {}
+        names: dict[int, set[str]] = {}
+        types: dict[str, list[pa.DataType]] = {}
+        for schema in self._table.schemas().values():
+            arrow = schema_to_pyarrow(schema, include_field_ids=False)
+            for one in schema.fields:
+                places.setdefault(one.name, set()).add(one.field_id)
+                names.setdefault(one.field_id, set()).add(one.name)
+                types.setdefault(one.name, []).append(arrow.field(one.name).type)
+        return all(
+            len(places[one.name]) == 1
+            and len(names[next(iter(places[one.name]))]) == 1
+            and all(_reads_as(found, one.type) for found in types[one.name])
+            for one in wanted
+            if one.name in places
+        )
+
+    def bounds(self, task: FileScanTask) -> tuple[int, int, int] | None:
+        """A file's partition, its least offset and its greatest; None where it doesn't say."""
+        from pyiceberg.conversions import from_bytes
+
+        found = []
+        for name in ("partition", "offset"):
+            one: Any = self._table.schema().find_field(name)
+            for side in (task.file.lower_bounds, task.file.upper_bounds):
+                bound = (side or {}).get(one.field_id)
+                if bound is None:
+                    return None
+                found.append(int(from_bytes(one.field_type, bound)))
+        first, last, low, high = found
+        return (first, low, high) if first == last else None
+
+
+def _reads_as(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a column of one type may be read as one of another."""
+    widened = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
+    return _bare(found).equals(_bare(wanted)) or (found, wanted) in widened
+
+
+def _bare(type_: pa.DataType) -> pa.DataType:
+    """The type without what Arrow alone tells apart: widths of lengths, names of items."""
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return pa.list_(_bare(type_.value_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([(one.name, _bare(one.type)) for one in type_])
+    narrow: dict[pa.DataType, pa.DataType] = {
+        pa.large_string(): pa.string(),
+        pa.large_binary(): pa.binary(),
+    }
+    return narrow.get(type_, type_)
+
+
+def within(partition: int, start: int, end: int) -> BooleanExpression:
+    """The condition that a row is of a partition and start <= offset < end."""
+    from pyiceberg.expressions.parser import parse
+
+    return parse(f"partition = {partition} and offset >= {start} and offset < {end}")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.client.history import History
+from penstock.client.history import TopicTable
 from penstock.client.reader import Reader
 from penstock.wire.columns import Records
 
@@ -38,7 +38,7 @@ class OldRecords:
         UserError: the table has decoded values only.
     """
 
-    def __init__(self, history: History, reader: Reader) -> None:
+    def __init__(self, history: TopicTable, reader: Reader) -> None:
         history.require_values()
         self._history = history
         self._reader = reader

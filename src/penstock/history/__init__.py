@@ -1,0 +1,13 @@
+"""A topic's history by column: what its Iceberg table has, and the log beyond it.
+
+    history = ps.History("clicks", "sqlite:////srv/catalog.db")
+    clicks = history.arrow(["user", "at"], start="2026-11-01").read_all()     # Arrow, without a JVM
+    per_user = history.spark(session, ["user"]).groupBy("user").count()       # Spark, without a copy
+
+Each record is there once: the table is taken at one snapshot, which says up to which offsets it
+covers the topic, and the log from there to its end, as committed, at the moment of the call.
+"""
+
+from penstock.history._history import History
+
+__all__ = ["History"]

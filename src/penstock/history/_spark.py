@@ -1,0 +1,196 @@
+"""A topic's rows for Spark: it reads the table's files itself, its tasks read the rest in Python.
+
+A file is left to Spark where its columns are found by their names and nothing of it is deleted; one
+that lies within what is read is taken whole, without a condition that would make Spark read two more
+columns. Other files, and the log, are pieces that `mapInArrow` reads. Only APIs that Spark Connect
+has too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from penstock.client.history import LogRows, TableRows, TopicTable, within
+
+if TYPE_CHECKING:
+    from pyiceberg.table import FileScanTask
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.history._history import Stretch
+
+__all__ = ["frame"]
+
+PIECE_OFFSETS: Final = 250_000
+"""Offsets of the log that one task reads: a second's work or less, so that all cores have some."""
+READING: Final = {
+    "datetimeRebaseMode": "CORRECTED",  # the calendar is the usual one, also before 1582
+    "mergeSchema": "false",
+    "ignoreCorruptFiles": "false",  # whatever the session says: a file that is gone isn't empty
+    "ignoreMissingFiles": "false",
+}
+SCHEMES: Final = {"s3://": "s3a://", "s3n://": "s3a://", "/": "file:///"}
+"""What Spark calls the file systems that pyiceberg names otherwise."""
+_TYPES: Final = {
+    pa.bool_(): "BOOLEAN",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.date32(): "DATE",
+}
+
+
+@dataclass(frozen=True)
+class _LogPiece:
+    """A stretch of a partition of the log."""
+
+    rows: LogRows
+    partition: int
+    span: range
+    names: tuple[str, ...]
+
+    def read(self) -> Iterator[pa.Table]:
+        """Its rows."""
+        return self.rows.read(self.partition, self.span.start, self.span.stop, self.names)
+
+
+@dataclass(frozen=True)
+class _FilePiece:
+    """A file of the table, as pyiceberg reads it."""
+
+    rows: TableRows
+    task: FileScanTask
+
+    def read(self) -> Iterator[pa.Table]:
+        """Its rows."""
+        return self.rows.read(self.task)
+
+
+Piece: TypeAlias = "_LogPiece | _FilePiece"
+
+
+def frame(
+    session: SparkSession, table: TopicTable, stretches: Sequence[Stretch], wanted: pa.Schema
+) -> DataFrame:
+    """The rows of these stretches.
+
+    Args:
+        session: Spark's.
+        table: the topic's.
+        stretches: what is read of each partition, each partition once.
+        wanted: the columns.
+    """
+    ddl = spark_schema(wanted)
+    whole, cut, pieces = _divide(table, stretches, wanted)
+    for one in stretches:
+        for start in range(one.log.start, one.log.stop, PIECE_OFFSETS):
+            span = range(start, min(start + PIECE_OFFSETS, one.log.stop))
+            pieces.append(_LogPiece(table.log, one.partition, span, tuple(wanted.names)))
+    frames = []
+    if whole:
+        frames.append(_parquet(session, wanted, whole))
+    if cut:
+        own = pa.schema([table.schema.field("partition"), table.schema.field("offset")])
+        more = [one for one in own if one.name not in wanted.names]
+        rows = _parquet(session, pa.schema([*wanted, *more]), cut)
+        chosen = rows.where(_condition(stretches))
+        frames.append(chosen.select(*(_quoted(name) for name in wanted.names)))
+    if pieces or not frames:
+        numbers = session.range(0, len(pieces), 1, max(len(pieces), 1))
+        frames.append(numbers.mapInArrow(_reading(pieces), ddl))
+    return functools.reduce(lambda all_rows, more_rows: all_rows.unionAll(more_rows), frames)
+
+
+def _divide(
+    table: TopicTable, stretches: Sequence[Stretch], wanted: pa.Schema
+) -> tuple[list[str], list[str], list[Piece]]:
+    """The table's files that Spark takes whole, those it takes in part, and those it can't read."""
+    whole: list[str] = []
+    cut: list[str] = []
+    pieces: list[Piece] = []
+    read = [one for one in stretches if one.table]
+    is_plain = table.is_plain(pa.schema([*wanted, *table.columns(["partition", "offset"])]))
+    for task in table.files() if read else ():
+        bounds = table.bounds(task)
+        is_parquet = task.file.file_format == "PARQUET"
+        for one in read:
+            partition, low, high = bounds or (one.partition, one.table.start, one.table.start)
+            if partition != one.partition or low >= one.table.stop or high < one.table.start:
+                continue
+            if not (is_plain and is_parquet and bounds) or task.delete_files:
+                chosen = within(one.partition, one.table.start, one.table.stop)
+                pieces.append(_FilePiece(table.rows(chosen, wanted), task))
+            elif low in one.table and high in one.table:
+                whole.append(_path(task))
+            else:
+                cut.append(_path(task))
+    return whole, cut, pieces
+
+
+def _path(task: FileScanTask) -> str:
+    """A file's name for Spark."""
+    path = task.file.file_path
+    for theirs, sparks in SCHEMES.items():
+        if path.startswith(theirs):
+            return sparks + path.removeprefix(theirs)
+    return path
+
+
+def _parquet(session: SparkSession, columns: pa.Schema, paths: list[str]) -> DataFrame:
+    return session.read.schema(spark_schema(columns)).options(**READING).parquet(*paths)
+
+
+def _condition(stretches: Sequence[Stretch]) -> str:
+    """The condition, in SQL, that a row of the table is in one of the stretches."""
+    return " OR ".join(
+        f"(`partition` = {one.partition} AND `offset` >= {one.table.start} "
+        f"AND `offset` < {one.table.stop})"
+        for one in stretches
+        if one.table
+    )
+
+
+def _reading(
+    pieces: Sequence[Piece],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What Spark's tasks do: read the pieces whose numbers they are given."""
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            asked: Any = batch.column(0).to_pylist()
+            for number in asked:
+                for rows in pieces[number].read():
+                    yield from rows.combine_chunks().to_batches()
+
+    return read
+
+
+def spark_schema(schema: pa.Schema) -> str:
+    """An Arrow schema as Spark's DDL.
+
+    >>> spark_schema(pa.schema([("at", pa.timestamp("us", tz="UTC")), ("tags", pa.list_(pa.string()))]))
+    '`at` TIMESTAMP, `tags` ARRAY<STRING>'
+    """
+    return ", ".join(f"{_quoted(one.name)} {_type(one.type)}" for one in schema)
+
+
+def _type(type_: Any) -> str:
+    if pa.types.is_timestamp(type_):
+        return "TIMESTAMP"
+    if pa.types.is_list(type_):
+        return f"ARRAY<{_type(type_.value_type)}>"
+    if pa.types.is_struct(type_):
+        fields = ", ".join(f"{_quoted(one.name)}: {_type(one.type)}" for one in type_)
+        return f"STRUCT<{fields}>"
+    return _TYPES[type_]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
