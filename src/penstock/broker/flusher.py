@@ -1,29 +1,48 @@
 """Group commit: many requests wait for one fdatasync.
 
-While one round of syncs runs in a thread, whoever wants durability joins the next round. So under
-load one fdatasync serves all the requests that arrived during the one before it, and an idle broker
-answers after one.
+While a log is being synced, whoever wants its records durable waits for the next sync; what is written
+before a thread really begins is part of it still. So under load one fdatasync serves all the requests
+that arrived during the one before it, and an idle broker answers after one. The thread of a log goes on
+with it while more is wanted: on busy processors two threads that wake each other take as long as the
+disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Iterable, Sequence
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
 from typing import Any, Final, Protocol
 
 __all__ = ["Durable", "Flusher"]
 
 THREADS: Final = 4
-"""Syncs that run at once: the file system merges the journal commits of concurrent ones."""
+"""Logs that are synced at once: the file system merges the journal commits of concurrent syncs."""
+RUNS_MAX: Final = 64
+"""Syncs of a log after which its thread comes back, so that a checkpoint is written when it is due."""
+
+_log = logging.getLogger(__name__)
 
 
 class Task(Protocol):
     """What makes something durable."""
 
+    end_offset: int
+    """Up to where it came when it was run last."""
+
     def run(self) -> None:
         """Does it; may block, in another thread. Raises OSError."""
+        ...
+
+    @property
+    def may_run_again(self) -> bool:
+        """Whether it may be run once more, for what was written meanwhile."""
         ...
 
 
@@ -37,8 +56,24 @@ class Durable(Protocol):
         """Whether there is anything to do."""
         ...
 
+    @property
+    def end_offset(self) -> int:
+        """Up to where it is written."""
+        ...
+
+    @property
+    def durable_offset(self) -> int:
+        """Up to where it is known to be durable."""
+        ...
+
     def begin_sync(self) -> Any:
-        """What is to be done (a `Task`) so that everything written so far is durable."""
+        """What is to be done (a `Task`) so that everything written is durable, by the time that the
+        task begins to run.
+        """
+        ...
+
+    def note_durable(self, upto: int) -> None:
+        """Takes note of how far it went, and that it goes on."""
         ...
 
     def end_sync(self, task: Any, failure: OSError | None = None) -> None:
@@ -50,43 +85,67 @@ class Durable(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """Who wants to be told, and of how many logs it is waiting for."""
+
+    left: int
+    then: Callable[[], None]
+
+
 class Flusher:
-    """Makes partitions and journals durable, in rounds."""
+    """Makes partitions and journals durable. Use from the event loop's thread.
+
+    Attributes:
+        syncs: how many there were.
+        busy_s: what they took, all threads together.
+        failed: what couldn't be made durable.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-sync")
-        self._wanted: set[Durable] = set()
-        self._round_done: asyncio.Future[None] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._waiting: dict[Durable, deque[tuple[int, _Waiting]]] = {}  # by the offset they want
+        self._goals: dict[Durable, int] = {}  # the last of these; threads read it
+        self._running: set[Durable] = set()  # a sync is under way, or about to be
+        self._settled: asyncio.Future[None] | None = None
         self._timers: dict[Durable, asyncio.TimerHandle] = {}
-        self.rounds = 0
+        self.syncs = 0
         self.busy_s = 0.0
         self.failed: set[Durable] = set()
 
     @property
     def is_busy(self) -> bool:
-        """Whether a sync is under way."""
-        return self._task is not None
+        """Whether a sync is under way, or about to be."""
+        return bool(self._running)
+
+    def when_durable(self, wanted: Iterable[Durable], then: Callable[[], None]) -> None:
+        """Calls `then` once all that was written so far is durable, or its keeper has failed: at
+        once where it is already.
+
+        Of those whose wait ends together the newest is told first: a connection, whose answers have
+        an order, then sends all of them when its oldest comes.
+        """
+        goals = [(one, one.end_offset) for one in wanted if one.is_dirty and one.failure is None]
+        if not goals:
+            then()
+            return
+        waiting = _Waiting(len(goals), then)
+        for log, goal in goals:
+            self._waiting.setdefault(log, deque()).append((goal, waiting))
+            self._goals[log] = goal
+            if log not in self._running:  # not at once: what the loop has at hand may join
+                self._running.add(log)
+                asyncio.get_running_loop().call_soon(self._begin, log)
 
     async def make_durable(self, wanted: Iterable[Durable]) -> None:
         """Returns once all that was written so far is durable, or its keeper has failed."""
-        done = self.begin(wanted)
-        if done is not None:
-            await asyncio.shield(done)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.when_durable(wanted, partial(_set_done, done))
+        await done
 
-    def begin(self, wanted: Iterable[Durable]) -> asyncio.Future[None] | None:
-        """Has all that was written so far made durable; what to wait for, if anything."""
-        logs = [one for one in wanted if one.is_dirty and one.failure is None]
-        if not logs:
-            return None
-        self._wanted.update(logs)
-        loop = asyncio.get_running_loop()
-        if self._round_done is None:
-            self._round_done = loop.create_future()
-        done = self._round_done
-        if self._task is None:
-            self._task = loop.create_task(self._run())
-        return done
+    def begin(self, wanted: Iterable[Durable]) -> None:
+        """Has all that was written so far made durable; nobody waits for it."""
+        self.when_durable(wanted, _nobody)
 
     def begin_within(self, ms: int, log: Durable) -> None:
         """Has what was written made durable after that time; a time that runs already counts."""
@@ -98,37 +157,59 @@ class Flusher:
         del self._timers[log]
         self.begin([log])
 
-    async def _run(self) -> None:
-        try:
-            while self._wanted:
-                logs, self._wanted = self._wanted, set()
-                done, self._round_done = self._round_done, None
-                await self._round([log for log in logs if log.failure is None])
-                self.rounds += 1
-                if done is not None and not done.done():
-                    done.set_result(None)
-        finally:
-            self._task = None
+    def _begin(self, log: Durable) -> None:
+        self._pool.submit(self._run, log, log.begin_sync(), asyncio.get_running_loop())
 
-    async def _round(self, logs: Sequence[Durable]) -> None:
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        tasks = [log.begin_sync() for log in logs]
-        if not tasks:
-            return
-        groups = [list(range(n, len(tasks), THREADS)) for n in range(min(THREADS, len(tasks)))]
-        outcomes = await asyncio.gather(
-            *(
-                loop.run_in_executor(self._pool, _run_all, [tasks[one] for one in group])
-                for group in groups
-            )
-        )
-        for group, failures in zip(groups, outcomes, strict=True):
-            for one, failure in zip(group, failures, strict=True):
-                logs[one].end_sync(tasks[one], failure)
-                if failure is not None:
-                    self.failed.add(logs[one])
-        self.busy_s += loop.time() - began_s
+    def _run(self, log: Durable, task: Any, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread: runs a task, again while more is wanted, and tells how far it came."""
+        for _ in range(RUNS_MAX):
+            began_s = perf_counter()
+            failure = _failure_of(task)
+            took_s, upto = perf_counter() - began_s, task.end_offset
+            is_done = failure is not None or upto >= self._goals.get(log, 0)
+            others_wait = len(self._running) > THREADS
+            if is_done or others_wait or not task.may_run_again:
+                break
+            loop.call_soon_threadsafe(self._went_on, log, upto, took_s)
+        loop.call_soon_threadsafe(self._ended, log, task, failure, took_s)
+
+    def _went_on(self, log: Durable, upto: int, took_s: float) -> None:
+        log.note_durable(upto)
+        self._count(took_s)
+        _tell(self._over(log))
+
+    def _ended(self, log: Durable, task: Any, failure: OSError | None, took_s: float) -> None:
+        log.end_sync(task, failure)
+        if failure is not None:
+            self.failed.add(log)
+        self._count(took_s)
+        over = self._over(log)
+        if log in self._goals:  # the disk goes on while the others are told
+            self._begin(log)
+        else:
+            self._running.discard(log)
+            if self._settled is not None and not self._running:
+                _set_done(self._settled)
+        _tell(over)
+
+    def _count(self, took_s: float) -> None:
+        self.syncs += 1
+        self.busy_s += took_s
+
+    def _over(self, log: Durable) -> list[_Waiting]:
+        """Who need wait no longer, now that the log has come further or has failed."""
+        waiting = self._waiting.get(log, deque())
+        is_all = log.failure is not None or not log.is_dirty
+        over = []
+        while waiting and (is_all or waiting[0][0] <= log.durable_offset):
+            one = waiting.popleft()[1]
+            one.left -= 1
+            if not one.left:
+                over.append(one)
+        if not waiting:
+            self._waiting.pop(log, None)
+            self._goals.pop(log, None)
+        return over
 
     def mend(self) -> int:
         """Lets those go on whose sync failed for want of room; returns how many can."""
@@ -138,8 +219,9 @@ class Flusher:
 
     async def settle(self) -> None:
         """Returns when no sync is under way."""
-        while self._task is not None:
-            await asyncio.wait([self._task])
+        if self._running:
+            self._settled = asyncio.get_running_loop().create_future()
+            await self._settled
 
     def close(self) -> None:
         """Ends the threads."""
@@ -148,15 +230,29 @@ class Flusher:
         self._pool.shutdown()
 
 
-def _run_all(tasks: list[Task]) -> list[OSError | None]:
-    failures: list[OSError | None] = []
-    for task in tasks:
+def _nobody() -> None:
+    """Is told."""
+
+
+def _set_done(done: asyncio.Future[None]) -> None:
+    if not done.done():  # nobody waits any more
+        done.set_result(None)
+
+
+def _tell(over: list[_Waiting]) -> None:
+    for one in reversed(over):
         try:
-            task.run()
-        except OSError as error:
-            failures.append(error)
-        except Exception as error:  # noqa: BLE001 - whatever it was, nothing is known to be durable
-            failures.append(OSError(errno.EIO, repr(error)))
-        else:
-            failures.append(None)
-    return failures
+            one.then()
+        except Exception:  # noqa: BLE001 - the others must be told as well
+            _log.exception("what waited for a sync failed unexpectedly")
+
+
+def _failure_of(task: Task) -> OSError | None:
+    """Runs a task; what went wrong."""
+    try:
+        task.run()
+    except OSError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - whatever it was, nothing is known to be durable
+        return OSError(errno.EIO, repr(error))
+    return None

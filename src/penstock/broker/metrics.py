@@ -82,7 +82,7 @@ def _requests(broker: Broker) -> Iterator[Metric]:
     for name, text, value in (
         ("penstock_received_bytes", "Bytes of requests.", counts.bytes_in),
         ("penstock_sent_bytes", "Bytes of answers.", counts.bytes_out),
-        ("penstock_flushes", "Rounds of syncs to the disk.", broker.flusher.rounds),
+        ("penstock_flushes", "Syncs to the disk.", broker.flusher.syncs),
         ("penstock_flush_seconds", "Spent in them.", broker.flusher.busy_s),
         ("penstock_connections_opened", "Connections accepted.", counts.connections_opened),
     ):

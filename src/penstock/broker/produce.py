@@ -303,12 +303,15 @@ def serve(
             )
         return
     if any(one.log.is_dirty for one in due):
-        broker.spawn(_answer_when_durable(broker, slot, due, request, corr, version))
+        broker.flusher.when_durable(
+            [one.log for one in due],
+            lambda: _answer_durable(broker, slot, due, request, corr, version),
+        )
         return
     slot.send(render(request, corr, version))
 
 
-async def _answer_when_durable(
+def _answer_durable(
     broker: Broker,
     slot: Slot,
     due: Collection[Hosted],
@@ -316,7 +319,6 @@ async def _answer_when_durable(
     corr: int,
     version: int,
 ) -> None:
-    await broker.flusher.make_durable(one.log for one in due)
     awaited = set(due)
     for _, parts in request:
         for part in parts:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from penstock.log.errors import StorageError
@@ -28,11 +28,14 @@ _log = logging.getLogger(__name__)
 
 
 class _Sync:
-    def __init__(self, file: LogFile, end: int) -> None:
+    def __init__(self, file: LogFile, written: Callable[[], int]) -> None:
         self._file = file
-        self.end = end
+        self._written = written
+        self.end_offset = -1
+        self.may_run_again = True
 
     def run(self) -> None:
+        self.end_offset = self._written()
         self._file.sync()
 
 
@@ -53,7 +56,7 @@ class Journal:
         directory = path.rpartition("/")[0]
         files.sync_directory(directory)  # the file may be new, and its directory, too
         files.sync_directory(directory.rpartition("/")[0])
-        self._durable = self.size
+        self.durable_offset = self.size
 
     def _recover(self) -> None:
         """Finds the end; counts and tells what is left out."""
@@ -127,16 +130,25 @@ class Journal:
             raise
         self._file.close()
         self._file = self._files.open(self._path)
-        self.size = self._durable = len(data)
+        self.size = self.durable_offset = len(data)
 
     @property
     def is_dirty(self) -> bool:
         """Whether records await a sync."""
-        return self._durable < self.size
+        return self.durable_offset < self.end_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Bytes in the journal."""
+        return self.size
 
     def begin_sync(self) -> _Sync:
         """What makes all records durable."""
-        return _Sync(self._file, self.size)
+        return _Sync(self._file, lambda: self.size)
+
+    def note_durable(self, upto: int) -> None:
+        """A sync has come that far."""
+        self.durable_offset = max(self.durable_offset, min(upto, self.size))
 
     def end_sync(self, task: _Sync, failure: OSError | None = None) -> None:
         """Takes note of how a sync went; after a failed one nothing more is written."""
@@ -147,7 +159,7 @@ class Journal:
                 "check the disk and restart"
             )
         else:
-            self._durable = max(self._durable, min(task.end, self.size))
+            self.note_durable(task.end_offset)
 
     def mend(self) -> bool:
         """Goes on after a sync that failed for want of room; False where that can't be.
@@ -158,10 +170,10 @@ class Journal:
         if self.failure is None or not self.is_short_of_room:
             return False
         try:
-            rest = bytes(self._file.read(self._durable, self.size - self._durable))
-            if len(rest) != self.size - self._durable or not _is_whole(rest):
+            rest = bytes(self._file.read(self.durable_offset, self.size - self.durable_offset))
+            if len(rest) != self.size - self.durable_offset or not _is_whole(rest):
                 return False
-            self._file.write(self._durable, rest)
+            self._file.write(self.durable_offset, rest)
         except OSError:
             return False
         self.failure, self.is_short_of_room = None, False

@@ -57,21 +57,31 @@ class Appended(NamedTuple):
 
 @dataclass(slots=True)
 class SyncTask:
-    """What must reach the disk so that all before `end_offset` is durable. `run` may block."""
+    """What must reach the disk so that all before `end_offset` is durable. `run` may block, and then
+    covers what was written to the active segment until it began.
+    """
 
     files: LogFiles
     directory: str
-    end_offset: int
+    active: Segment
     segments: list[LogFile]
     names_changed: bool
     stores: list[tuple[str, bytes]]
     bytes_appended: int
     closed: list[Segment]
     settled_offset: int
+    snapshot_offset: int
     is_store_put_off: bool = False
+    end_offset: int = -1
+
+    @property
+    def may_run_again(self) -> bool:
+        """Whether it is but a matter of the active segment's bytes."""
+        return len(self.segments) == 1 and not self.names_changed and not self.stores
 
     def run(self) -> None:
         """Data first, then what vouches for it: that may wait until there is room for it."""
+        self.end_offset = self.active.next_offset  # grows only once a batch is written
         for file in self.segments:
             file.sync()
         if self.names_changed:
@@ -317,18 +327,23 @@ class Partition(PartitionReader):
         task = SyncTask(
             self._files,
             self.directory,
-            self.end_offset,
+            self.active,
             [segment.file for segment in segments],
             self._names_changed,
             stores,
             self._since_checkpoint if checkpoint else 0,
             self._closed,
             self.active.base_offset,
+            self.end_offset,
         )
         self._closed = []
         self._names_changed = False
         self._syncing += 1
         return task
+
+    def note_durable(self, upto: int) -> None:
+        """A sync that goes on has come that far."""
+        self.durable_offset = max(self.durable_offset, upto)
 
     def end_sync(self, task: SyncTask, failure: OSError | None = None) -> None:
         """Takes note of how a sync went. After a failed one nothing more is written.
@@ -348,11 +363,11 @@ class Partition(PartitionReader):
                 f"{failure.strerror or failure}; check the disk and restart the broker"
             )
             return
-        self.durable_offset = max(self.durable_offset, task.end_offset)
+        self.note_durable(task.end_offset)
         if task.stores and not task.is_store_put_off:
             self._since_checkpoint -= task.bytes_appended
             self.settled_offset = max(self.settled_offset, task.settled_offset)
-            self._snapshot_offset = max(self._snapshot_offset, task.end_offset)
+            self._snapshot_offset = max(self._snapshot_offset, task.snapshot_offset)
 
     def mend(self) -> bool:
         """Goes on after a sync that failed for want of room; False where that can't be.
