@@ -49,6 +49,7 @@ from load_tools import (
     java_consume,
     java_latency,
     java_produce,
+    plain_latency,
     say,
     table,
 )
@@ -232,10 +233,14 @@ def small_load(which: str, plan: Plan, libs: Path, process: Process) -> Iterator
         median, tail = java_latency(libs, address, "latency", plan.latency_records)
         yield Figure("end to end, p50", 100, which, median, "ms")
         yield Figure("end to end, p99", 100, which, tail, "ms")
+        create(address, "latency-plain")  # has its leader by the time that it is used
         create(address, "latency-fine")
         median, tail = confluent_latency(address, "latency-fine", plan.latency_records)
         yield Figure("end to end (librdkafka), p50", 100, which, median, "ms")
         yield Figure("end to end (librdkafka), p99", 100, which, tail, "ms")
+        median, tail = plain_latency(address, "latency-plain", plan.latency_records)
+        yield Figure("end to end (the broker's part), p50", 100, which, median, "ms")
+        yield Figure("end to end (the broker's part), p99", 100, which, tail, "ms")
 
 
 def many_partitions(which: str, plan: Plan, work: Path) -> Iterator[Figure]:
