@@ -126,6 +126,50 @@ def test_aborted_transactions_are_known_from_the_index_of_a_lost_segment(loss: s
     assert again.aborted(0, again.end_offset) == expected
 
 
+def test_a_gap_before_damage_is_not_the_end() -> None:
+    """Where compaction left a gap and what follows is damaged, a reader is told where to go on: an
+    empty answer would let it wait for ever.
+    """
+    files = MemoryFiles()
+    log = Partition(files, "p", replace(CONFIG, cleanup_policy="compact"), NOW)
+    for n in range(20):
+        log.append(batches.build([(b"k%d" % max(n, 9), bytes(50))], timestamps_ms=[NOW]), NOW)
+    log.append(batches.build([(b"more", bytes(70_000))], timestamps_ms=[NOW]), NOW)
+    log.sync(checkpoint=True)
+    log.compactor.run(NOW)
+    log.close()
+    assert log.segments[0].index.offsets[0] > 0
+    files.damage(log.segments[0].path, 70, 1)
+    log = Partition(files, "p", CONFIG, NOW)
+    with pytest.raises(DamagedError) as damage:
+        log.read(0, 1000)
+    assert len(log.read(damage.value.next_offset, 1000))
+
+
+def test_committed_data_is_read_up_to_damage() -> None:
+    """What lies before a damaged open transaction is served: its damage isn't theirs."""
+    files = MemoryFiles()
+    log = Partition(files, "p", CONFIG, NOW)
+    log.append(batches.build([(b"k", bytes(20_000))], timestamps_ms=[NOW]), NOW)
+    log.append(
+        batches.build(
+            [(b"k", bytes(20_000))],
+            timestamps_ms=[NOW],
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=0,
+            attributes=0x10,
+        ),
+        NOW,
+    )
+    log.close()
+    files.damage(log.active.path, 30_000, 1)
+    log = Partition(files, "p", CONFIG, NOW)
+    assert log.last_stable_offset == 1
+    log.active.verify()
+    assert batches.parse(log.read(0, 1000, upto=1)).next_offset == 1
+
+
 def test_damaged_batch_is_refused_and_others_are_served() -> None:
     """One flipped bit costs one batch: the reader is told where to go on, and it is counted."""
     files, written = copy.deepcopy(LOGS[0])

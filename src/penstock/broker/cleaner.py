@@ -21,12 +21,16 @@ from typing import Final, TypeVar
 
 from penstock.errors import PenstockError
 from penstock.log.compaction import Task
+from penstock.log.errors import DamagedSegmentError
 from penstock.log.partition import Partition
 
 __all__ = ["LogCleaner"]
 
 PAUSE_S_MAX: Final = 1.0
 """Longest rest between two chunks."""
+
+TOLD_MAX: Final = 10_000
+"""Holes of which it is remembered that they were told of."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -59,6 +63,7 @@ class LogCleaner:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._pool = ThreadPoolExecutor(1, "penstock-cleaner")
+        self._told: set[tuple[str, int]] = set()
         self.failures = 0
 
     def start(self) -> None:
@@ -90,6 +95,7 @@ class LogCleaner:
         if not due:
             return False
         log = max(due, key=lambda one: one.compactor.dirty_bytes(now_ms)[0])
+        self._tell_holes(log)
         await self._in_thread(lambda: importlib.import_module("penstock.log.cleaning"))
         began = time.perf_counter()
         task = log.compactor.plan(now_ms, _hash_key(), self._pace(log))
@@ -100,6 +106,10 @@ class LogCleaner:
             await self._clean(log, task)
         except _StoppedError as stopped:
             log.compactor.end(task, stopped)
+        except DamagedSegmentError as damaged:
+            self.failures += 1
+            log.compactor.end(task, damaged)
+            _log.error("%s", damaged)
         except (OSError, PenstockError) as error:
             self.failures += 1
             log.compactor.end(task, error)
@@ -115,6 +125,18 @@ class LogCleaner:
                 log.compactor.removed_bytes - removed,
             )
         return True
+
+    def _tell_holes(self, log: Partition) -> None:
+        """Says once of each hole that it is passed over."""
+        for segment in log.compactor.passed_over():
+            place = log.directory, segment.base_offset
+            if place not in self._told and len(self._told) < TOLD_MAX:
+                self._told.add(place)
+                _log.error(
+                    "compaction of %s passes over offsets %d to %d, which are damaged or lost: it leaves "
+                    "that segment as it is, and keeps all tombstones behind it; restore %s from a copy",
+                    log.directory, segment.base_offset, segment.next_offset - 1, segment.path,
+                )  # fmt: skip
 
     async def _clean(self, log: Partition, task: Task) -> None:
         await self._in_thread(task.map)

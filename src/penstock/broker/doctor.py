@@ -365,6 +365,7 @@ class _PartitionExam:
                 partial(self._examine_segment, name, base, is_last=is_last),
             )
         self._examine_producers()
+        self._examine_cleaner()
 
     def _examine_name(self, name: str, bases: list[int]) -> None:
         if name.endswith(".tmp"):
@@ -516,6 +517,18 @@ class _PartitionExam:
             view.release()
             mapped.close()
         return at, next_offset, fault, prefix_sum
+
+    def _examine_cleaner(self) -> None:
+        file = self._directory / "cleaner"
+        content = file.read_bytes() if file.exists() else b""
+        if content[:9] == b"%08x " % crc32c(content[9:]) and content:
+            hole_from = json.loads(content[9:]).get("hole_from")
+            if hole_from is not None:
+                text = (
+                    f"compaction passed over a damaged or lost segment at offset {hole_from}, and keeps all "
+                    "tombstones behind it: restore its .log file from a copy"
+                )
+                self._add(Level.WARNING, "cleaner", text)
 
     def _examine_producers(self) -> None:
         file = self._directory / "producers"

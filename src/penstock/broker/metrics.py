@@ -162,8 +162,13 @@ def _upkeep(broker: Broker) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "penstock_partitions_uncleanable",
-        "Compacted partitions that are left as they are, as a batch in them is damaged.",
+        "Compacted partitions that are left as they are, as something in them can't be understood.",
         value=sum(one.compactor.uncleanable is not None for one in logs),
+    )
+    yield GaugeMetricFamily(
+        "penstock_compaction_passed_over_segments",
+        "Segments of compacted partitions that are left as they are, as they are damaged or lost.",
+        value=sum(len(one.compactor.passed_over()) for one in logs if one.config.compacts),
     )
 
 

@@ -401,7 +401,8 @@ class Tiering:
         log, state = hosted.log, self._state(hosted)
         await self._store_manifest(hosted, manifest)
         log.remote = manifest
-        before, name = state.manifest_name, f"{self._directory(hosted)}/manifest-{self._token()}"
+        before, state.manifest_name = state.manifest_name, ""  # after a failure: a copy is due
+        name = f"{self._directory(hosted)}/manifest-{self._token()}"
         await self._in_store(self._objects.put, name, [manifest.dump()])
         state.manifest_name = name
         if before:

@@ -10,6 +10,11 @@ kept goes, except the last one of a producer (its sequence numbers are still nee
 of a segment (so a segment always reaches its end): those stay as batches without records. A marker
 stays as long as records of its transaction are there, and then for the grace time.
 
+Holes, segments that can't be read, may be restored one day. So nothing is concluded from them, and what
+hides records in them stays: after the first one tombstones and markers have no end of their grace
+time, and aborted transactions that reach into one stay in the index. Where a hole's part of that
+index is lost, too, records in transactions before its end are kept as they are.
+
 Memory: the key map, one chunk of the log, and one unpacked piece. A key map that is full ends the
 pass early; the next one goes on from there. Source: Kafka's LogCleaner, KIP-98, KIP-534.
 """
@@ -27,8 +32,9 @@ import numpy as np
 from penstock.errors import CorruptError, LimitError
 from penstock.log import compaction_kernels as loops
 from penstock.log.compaction_kernels import Bytes, Int64s
+from penstock.log.errors import DamagedSegmentError
 from penstock.log.files import LogFile, LogFiles
-from penstock.log.markers import Aborted
+from penstock.log.markers import Aborted, AbortedIndex
 from penstock.log.segment import Segment
 from penstock.log.verification import add_prefix
 from penstock.wire import batches, columns, kernels
@@ -36,7 +42,7 @@ from penstock.wire.batches import HEADER_BYTES, Header
 from penstock.wire.checksum import crc32c
 from penstock.wire.compression import compress, decompress
 
-__all__ = ["Cleaner", "Pace", "Source"]
+__all__ = ["Cleaner", "Holes", "Pace", "Source"]
 
 CHUNK_BYTES: Final = 4 << 20
 """Bytes of the log that are read at a time."""
@@ -68,6 +74,22 @@ class Source:
     size: int
     path: str
     prefix_sum: int
+    aborted: AbortedIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Holes:
+    """Where the segments that can't be read lie.
+
+    Attributes:
+        begin: the base offset of the first one.
+        end: the offset after the last one.
+        unsure_upto: the offset after the last one whose aborted transactions aren't known.
+    """
+
+    begin: int = 1 << 62
+    end: int = 0
+    unsure_upto: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +125,7 @@ class Cleaner:
         files: LogFiles,
         *,
         aborted: Sequence[Aborted],
+        holes: Holes,
         last_of_producers: dict[int, tuple[int, int]],
         now_ms: int,
         grace_ms: int,
@@ -115,6 +138,7 @@ class Cleaner:
         Args:
             files: where the segments are.
             aborted: the aborted transactions in what is to be cleaned.
+            holes: what lies between the segments, but can't be read.
             last_of_producers: base offset of each producer's last batch (-1: none) and its epoch.
             now_ms: the time.
             grace_ms: how long tombstones and markers are kept once they were cleaned.
@@ -123,6 +147,7 @@ class Cleaner:
             pace: see `Pace`.
         """
         self._files = files
+        self._holes = holes
         self._last_of_producers = last_of_producers
         self._now_ms = now_ms
         self._grace_ms = grace_ms
@@ -148,7 +173,7 @@ class Cleaner:
         self._make_map(left)
         for source in sources:
             for piece in self._pieces(source):
-                skip = piece.opaque | self._aborted_batches(piece) | _is_control(piece)
+                skip = self._aborted_batches(piece) | _is_control(piece) | piece.opaque
                 at = 0
                 while at < len(piece.table):
                     done = self._put(piece, at, skip, from_offset)
@@ -198,6 +223,8 @@ class Cleaner:
             for piece in self._pieces(source):
                 last = piece.header(len(piece.table) - 1)
                 changed |= self._clean_piece(piece, out, is_end=last.next_offset == end)
+            if source.base_offset > self._holes.begin:
+                target.aborted.extend(source.aborted.begun_before(self._holes.end))
         out.flush()
         target.next_offset = sources[-1].next_offset
         return changed
@@ -207,7 +234,8 @@ class Cleaner:
         horizon = np.where(
             table[:, kernels.ATTRIBUTES] & _HORIZON_BIT, table[:, kernels.BASE_TIME], 1 << 62
         )
-        within_grace = (horizon > self._now_ms).astype(np.uint8)
+        is_after_hole = table[:, kernels.BASE_OFFSET] > self._holes.begin
+        within_grace = ((horizon > self._now_ms) | is_after_hole).astype(np.uint8)
         is_control, is_aborted = _is_control(piece), self._aborted_batches(piece)
         records, found = self._judge(piece, is_control | is_aborted | piece.opaque, within_grace)
         kept, count = found[:, loops.KEPT], table[:, kernels.COUNT]
@@ -282,6 +310,7 @@ class Cleaner:
         self._begun.discard(header.producer_id)
         last, epoch = self._last_of_producers.get(header.producer_id, (0, -1))
         is_needed |= last < 0 and epoch == header.producer_epoch
+        is_needed |= header.base_offset > self._holes.begin
         if header.horizon_ms is None and not is_needed:
             one = Piece(piece.data, piece.table[i : i + 1], piece.source, piece.opaque[i : i + 1])
             nothing = np.zeros(1, np.uint8)
@@ -306,6 +335,9 @@ class Cleaner:
         attributes = piece.table[:, kernels.ATTRIBUTES]
         for i in np.flatnonzero((attributes & 0x30) == 0x10).tolist():
             header = piece.header(i)
+            if header.base_offset < self._holes.unsure_upto:
+                piece.opaque[i] = 1
+                continue
             firsts, lasts = self._transactions.get(header.producer_id, ([], []))
             at = bisect_right(firsts, header.base_offset) - 1
             found[i] = at >= 0 and header.base_offset <= lasts[at]
@@ -317,7 +349,7 @@ class Cleaner:
         """A segment's batches, unpacked, a limited number of bytes at a time.
 
         Raises:
-            CorruptError: a batch is damaged.
+            DamagedSegmentError: a batch is damaged.
         """
         file = self._files.open(source.path)
         try:
@@ -331,6 +363,11 @@ class Cleaner:
                 self._pace(chunk.whole_bytes)
             if total != source.prefix_sum:
                 raise CorruptError(f"expected the offsets in {source.path} as they were written")
+        except CorruptError as error:
+            raise DamagedSegmentError(
+                f"expected {source.path} as it was written, found damage: {error}",
+                source.base_offset,
+            ) from error
         finally:
             file.close()
 

@@ -20,7 +20,10 @@ The work is done in a thread, the decisions in the partition's own:
     compactor.end(task)                     owner, also after a failure
 
 Invariant: a pass begins at the log's start and leaves alone the active segment, what isn't durable,
-what lies beyond the last stable offset and what is younger than `min.compaction.lag.ms`. Segments
+what lies beyond the last stable offset and what is younger than `min.compaction.lag.ms`. It passes
+over segments that are damaged or lost (`penstock.log.cleaning` says what that means for the others);
+one that is found damaged on the way ends the pass, and the next one passes over it. As it may be
+restored before the next start, the first pass after that begins to map keys there again. Segments
 stay contiguous, as the last batch of a cleaned one stays, if need be without records. While a pass is
 under way no file is deleted: that waits for its end. Source: Kafka's LogCleanerManager.
 """
@@ -34,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CorruptError
-from penstock.log.errors import StorageError
+from penstock.log.errors import DamagedSegmentError, StorageError
 from penstock.log.files import LogFiles
 from penstock.log.segment import Segment, segment_name
 from penstock.wire.checksum import crc32c
@@ -112,7 +115,7 @@ class Task:
         """Notes where each key is last.
 
         Raises:
-            CorruptError: a batch is damaged.
+            DamagedSegmentError: a segment is damaged.
             OSError: the disk failed.
         """
         dirty = [one for one in self.sources if one.next_offset > self.dirty_from]
@@ -124,7 +127,7 @@ class Task:
         """Writes the next cleaned segment aside, durably. False once there is nothing more.
 
         Raises:
-            CorruptError: a batch is damaged.
+            DamagedSegmentError: a segment is damaged.
             OSError: the disk failed or is full.
         """
         while self.groups:
@@ -156,6 +159,7 @@ def _grouped(sources: Sequence[Source], bytes_max: int) -> list[list[Source]]:
     for one in sources:
         if (
             groups
+            and groups[-1][-1].next_offset == one.base_offset
             and size + one.size <= bytes_max
             and one.next_offset - groups[-1][0].base_offset <= OFFSETS_MAX
         ):
@@ -176,6 +180,8 @@ class Compactor:
         self._path = f"{directory}/cleaner"
         self.task: Task | None = None
         self.uncleanable: str | None = None
+        self._found_damaged: set[int] = set()  # base offsets, by the passes of this process
+        self._hole_from: int | None = None  # the first one that the last pass passed over
         self.passes = 0
         self.removed_bytes = 0
         self.last_pass_ms = -1
@@ -184,6 +190,8 @@ class Compactor:
         # A damaged file means that there may be gaps anywhere.
         self.gaps_upto = int(state["gaps_upto"]) if state else (0 if stored is None else 1 << 62)
         self.dirty_from = int(state["dirty_from"]) if state else 0
+        if state and "hole_from" in state:
+            self.dirty_from = min(self.dirty_from, int(state["hole_from"]))
 
     @property
     def is_busy(self) -> bool:
@@ -192,26 +200,35 @@ class Compactor:
 
     def _store(self) -> None:
         content: dict[str, int | str] = {"gaps_upto": self.gaps_upto, "dirty_from": self.dirty_from}
+        if self._hole_from is not None:
+            content["hole_from"] = self._hole_from
         self._files.store(self._path, _dump(content))
 
     # -- when --------------------------------------------------------------------------------------
 
     def cleanable(self, now_ms: int) -> list[Segment]:
-        """The closed segments that may be cleaned, from the log's start on."""
+        """The closed segments that may be cleaned, from the log's start on; there may be holes."""
         log, config = self._partition, self._partition.config
         upto = min(log.last_stable_offset, log.settled_offset)
         found: list[Segment] = []
         for segment in log.segments[:-1]:
+            if segment.next_offset > upto:
+                break
+            if self._is_damaged(segment):
+                continue
             is_young = segment.max_timestamp > now_ms - config.min_compaction_lag_ms
             is_dirty = segment.next_offset > self.dirty_from
-            if (
-                segment.damage
-                or segment.next_offset > upto
-                or (is_dirty and config.min_compaction_lag_ms > 0 and is_young)
-            ):
+            if is_dirty and config.min_compaction_lag_ms > 0 and is_young:
                 break
             found.append(segment)
         return found
+
+    def _is_damaged(self, segment: Segment) -> bool:
+        return bool(segment.damage) or segment.base_offset in self._found_damaged
+
+    def passed_over(self) -> list[Segment]:
+        """The closed segments that no pass reads, as they are damaged or lost."""
+        return [one for one in self._partition.segments[:-1] if self._is_damaged(one)]
 
     def dirty_bytes(self, now_ms: int) -> tuple[int, int]:
         """Bytes that may be cleaned: those that never were, and all."""
@@ -229,7 +246,7 @@ class Compactor:
         dirty, total = self.dirty_bytes(now_ms)
         if not dirty:
             return False
-        first = next(one for one in log.segments if one.next_offset > self.dirty_from)
+        first = next(one for one in self.cleanable(now_ms) if one.next_offset > self.dirty_from)
         has_waited = now_ms - first.created_ms > config.max_compaction_lag_ms
         return has_waited or dirty > total * config.min_cleanable_dirty_ratio
 
@@ -256,14 +273,23 @@ class Compactor:
         if not (self.is_due(now_ms) or (force and not self.is_busy and self.cleanable(now_ms))):
             return None
         # NumPy and Numba come with it, so they are loaded when there is something to clean.
-        from penstock.log.cleaning import Cleaner, Source
+        from penstock.log.cleaning import Cleaner, Holes, Source
 
         log = self._partition
         segments = self.cleanable(now_ms)
         upto = segments[-1].next_offset
+        holes = [one for one in self.passed_over() if one.base_offset < upto]
+        self._hole_from = holes[0].base_offset if holes else None
         cleaner = Cleaner(
             self._files,
             aborted=log.aborted(log.start_offset, upto),
+            holes=Holes()
+            if not holes
+            else Holes(
+                holes[0].base_offset,
+                holes[-1].next_offset,
+                max((one.next_offset for one in holes if not one.knows_aborted), default=0),
+            ),
             last_of_producers=log.producers.last_batches(),
             now_ms=now_ms,
             grace_ms=log.config.delete_retention_ms,
@@ -279,7 +305,14 @@ class Compactor:
             log.directory,
             cleaner,
             [
-                Source(one.base_offset, one.next_offset, one.size, one.path, one.prefix_sum)
+                Source(
+                    one.base_offset,
+                    one.next_offset,
+                    one.size,
+                    one.path,
+                    one.prefix_sum,
+                    one.aborted,
+                )
                 for one in segments
             ],
             dirty_from,
@@ -329,6 +362,8 @@ class Compactor:
             self._store()
             self.passes += 1
             self.last_pass_ms = task.now_ms
+        elif isinstance(failure, DamagedSegmentError):
+            self._found_damaged.add(failure.base_offset)
         elif isinstance(failure, (CorruptError, StorageError)):
             self.uncleanable = str(failure)
         self._partition.end_compaction()
@@ -348,6 +383,8 @@ class Compactor:
                 self.settle(task)
         except (OSError, CorruptError, StorageError) as error:
             self.end(task, error)
+            if isinstance(error, DamagedSegmentError):
+                return self.run(now_ms, hash_key, map_bytes_max=map_bytes_max)
             raise
         self.end(task)
         return True

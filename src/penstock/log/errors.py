@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import enum
 
-from penstock.errors import PenstockError
+from penstock.errors import CorruptError, PenstockError
 
-__all__ = ["AppendError", "DamagedError", "OffsetRangeError", "Refusal", "StorageError"]
+__all__ = [
+    "AppendError",
+    "DamagedError",
+    "DamagedSegmentError",
+    "OffsetRangeError",
+    "Refusal",
+    "StorageError",
+]
 
 
 class Refusal(enum.IntEnum):
@@ -51,6 +58,18 @@ class DamagedError(StorageError):
     def __init__(self, message: str, next_offset: int) -> None:
         super().__init__(message)
         self.next_offset = next_offset
+
+
+class DamagedSegmentError(CorruptError):
+    """A segment isn't what was written, so it can't be copied.
+
+    Attributes:
+        base_offset: where it begins.
+    """
+
+    def __init__(self, message: str, base_offset: int) -> None:
+        super().__init__(message)
+        self.base_offset = base_offset
 
 
 class OffsetRangeError(PenstockError):

@@ -129,6 +129,14 @@ class AbortedIndex:
             its.extend(mine[:count])
         return found
 
+    def begun_before(self, offset: int) -> AbortedIndex:
+        """The entries of transactions that began before an offset."""
+        found = AbortedIndex()
+        kept = [i for i, first in enumerate(self.first) if first < offset]
+        for its, mine in zip(found._columns(), self._columns(), strict=True):
+            its.extend([mine[i] for i in kept])
+        return found
+
     def extend(self, other: AbortedIndex) -> None:
         """Takes over the entries of the segment after this one."""
         assert not self.last or not other.last or other.last[0] > self.last[-1]

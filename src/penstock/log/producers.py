@@ -209,6 +209,11 @@ class Producers:
         known.coordinator_epoch = coordinator_epoch
         return self._open.pop(producer_id, None)
 
+    def close_others(self, open_ids: set[int]) -> None:
+        """Only these producers have a transaction open; the others' markers can't be read."""
+        for producer_id in self._open.keys() - open_ids:
+            del self._open[producer_id]
+
     def expire(self, now_ms: int) -> None:
         """Forgets those that wrote nothing for `EXPIRY_MS` and have no transaction open."""
         for producer_id in [

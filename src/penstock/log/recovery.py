@@ -347,7 +347,7 @@ class _Recovery:
         """Takes note of a batch that is in the log, if the snapshot doesn't cover it."""
         if header.base_offset < self._replay_from:
             # The snapshot is newer than the segment's index, which lacks this marker.
-            self._must_rebuild |= header.is_control
+            self._must_rebuild |= header.is_control and header.base_offset >= segment.vouched_upto
         elif header.producer_id == NO_PRODUCER:
             pass
         elif header.is_control:
@@ -359,12 +359,18 @@ class _Recovery:
             self._producers.record(header, header.base_offset, self._now_ms)
 
     def _rebuild(self) -> None:
-        """The snapshot and the log don't fit together: only the log counts."""
+        """The snapshot and the log don't fit together: only the log counts. But a transaction of which
+        the snapshot knows that it has ended isn't open, wherever its marker is: readers of committed
+        data would wait for it for ever.
+        """
+        known_open = self._producers.open_transactions()
         self._producers, self._replay_from = Producers(), 0
         for segment in self._segments:
             segment.aborted = segment.aborted.before(segment.vouched_upto)
             for position, header in segment.headers(0):
                 self._replay(segment, position, header)
+        if self._has_snapshot:
+            self._producers.close_others(set(known_open))
 
     def _store_producers(self, end: int) -> None:
         """Takes the place of a snapshot that knows of batches that are lost."""

@@ -136,6 +136,11 @@ class Segment:
         """Whether its end is lost, so that no checkpoint can vouch for it."""
         return bool(self._lost)
 
+    @property
+    def knows_aborted(self) -> bool:
+        """Whether all its aborted transactions are known, also those whose markers are lost."""
+        return not self._lost or self.vouched_upto >= self.next_offset
+
     def _scan(self, on_disk: int, visit: Visit, gaps_upto: int) -> None:
         """Takes in whole, checked batches after `size`, and stops at the first that is not."""
         while self.size + HEADER_BYTES <= on_disk:
@@ -249,9 +254,11 @@ class Segment:
             position = self._verification.ensure(self.file, position)
         return self.damage
 
-    def _refuse_damage(self, offset: int) -> None:
+    def _refuse_damage(self, offset: int, position: int) -> None:
+        """Raises if records from an offset on, before what is at a position, are damaged."""
         for one in self.damage:
-            if one.first_offset <= offset < one.next_offset:
+            is_between = one.first_offset <= offset or one.begin < position
+            if is_between and offset < one.next_offset:
                 raise DamagedError(
                     f"expected the records that were written at offsets {one.first_offset} to "
                     f"{one.next_offset - 1} of {self.path}, found {one.what}; read on from offset "
@@ -269,14 +276,22 @@ class Segment:
     def locate(self, offset: int) -> int:
         """Where the batch that holds `offset` starts (or the first one after it); `size` if
         none.
+
+        Raises:
+            DamagedError: what would be there is not what was written.
         """
+        position = self._find(offset)
+        self._refuse_damage(offset, position)
+        return position
+
+    def _find(self, offset: int) -> int:
+        """The same, damage passed over."""
         hint = self._hints.get(offset)
         if hint is None and offset >= self.next_offset:
             return self.size
         start = self.index.at_offset(offset) if hint is None else hint
         if self._verification is not None and start < self.size:
             self._verification.ensure(self.file, start)
-        self._refuse_damage(offset)
         if hint is not None:
             return hint
         for position, header in self.headers(start):
@@ -328,7 +343,7 @@ class Segment:
 
     def _end_before(self, upto: int) -> tuple[int, int]:
         """Where the batches end whose base offset is below `upto`, and the offset there."""
-        first = self.locate(upto)
+        first = self._find(upto)
         for position, header in self.headers(first):
             if header.base_offset >= upto:
                 if position == first:
