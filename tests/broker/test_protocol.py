@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.broker.dispatch import FETCH_VERSIONS, PRODUCE_VERSIONS
 from penstock.broker.handlers import API_TABLE
-from penstock.broker.server import FETCH_VERSIONS, PRODUCE_VERSIONS
 from penstock.errors import ProtocolError
 from penstock.wire import batches, messages
 from penstock.wire.kafka import ErrorCode

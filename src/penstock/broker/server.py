@@ -7,23 +7,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import inspect
 import logging
 import resource
 import secrets
 import signal
-import struct
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker import fetch, produce
+from penstock.broker import dispatch, fetch
 from penstock.broker.acceptor import Acceptor
 from penstock.broker.cleaner import LogCleaner
 from penstock.broker.config import (
     IDLE_MS_MAX,
-    MESSAGE_BYTES_MAX,
     BrokerConfig,
 )
 from penstock.broker.connection import Connection
@@ -38,7 +35,6 @@ from penstock.broker.group_registry import SHARE, GroupRegistry
 from penstock.broker.group_settings import GroupSettings
 from penstock.broker.group_store import GroupStore, Kept
 from penstock.broker.groups import Groups
-from penstock.broker.handlers import API_TABLE, Call
 from penstock.broker.journals import lost_journals
 from penstock.broker.lag import LagWatch
 from penstock.broker.listeners import Listener
@@ -49,21 +45,16 @@ from penstock.broker.mixed_groups import MixedGroups
 from penstock.broker.producer_ids import ProducerIds
 from penstock.broker.requests import Requests
 from penstock.broker.room import Room
-from penstock.broker.security import access
 from penstock.broker.security.guard import Guard
-from penstock.broker.security.metering import Meter
 from penstock.broker.security.model import Caller, Operation, ResourceType
 from penstock.broker.share.shares import Shares
 from penstock.broker.stats import Stats
 from penstock.broker.topic_patterns import matching
 from penstock.broker.topics import Topic, Topics
-from penstock.errors import ProtocolError, SetupError
+from penstock.errors import SetupError
 from penstock.log import documents
 from penstock.log.errors import StorageError
 from penstock.log.files import LocalFiles
-from penstock.wire import messages
-from penstock.wire.batches import Buffer
-from penstock.wire.kafka import ErrorCode
 
 if TYPE_CHECKING:
     from penstock.broker.iceberg import Iceberg
@@ -71,9 +62,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker", "serve"]
 
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
-PRODUCE_VERSIONS: Final = (3, 13)
-FETCH_VERSIONS: Final = (4, 18)
 DESCRIPTORS_WANTED: Final = 65_536
 """Open files that the process asks the system for, as far as it is allowed to."""
 TICK_MS: Final = 100
@@ -83,17 +71,7 @@ SAMPLE_S: Final = 1.0
 LISTEN_RETRY_S: Final = 0.1
 """How often a port that is taken is tried again, while a predecessor may still hold it."""
 
-_HEAD = struct.Struct(">hhih")
 _log = logging.getLogger(__name__)
-
-
-def _advertise() -> list[dict[str, int]]:
-    ranges = {PRODUCE: PRODUCE_VERSIONS, FETCH: FETCH_VERSIONS}
-    ranges |= {key: (api.first, api.last) for key, api in API_TABLE.items()}
-    return [
-        {"api_key": key, "min_version": first, "max_version": last}
-        for key, (first, last) in sorted(ranges.items())
-    ]
 
 
 class Broker:
@@ -104,7 +82,7 @@ class Broker:
         self.clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.listeners = config.listeners()
-        self.advertised = _advertise()
+        self.advertised = dispatch.advertised()
         self.connections: set[Connection] = set()
         self.receive_bytes = 0
         self.cluster_id = ""
@@ -426,117 +404,8 @@ class Broker:
     # -- requests ----------------------------------------------------------------------------------
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
-        """Serves one request (a frame without its length).
-
-        Raises:
-            ProtocolError: it makes no sense; the connection is to be closed.
-        """
-        try:
-            self._handle(connection, frame)
-        except (struct.error, IndexError, UnicodeDecodeError) as error:
-            raise ProtocolError(
-                f"expected a whole request in {len(frame)} bytes, found that it ends early or "
-                f"holds no valid text ({error})"
-            ) from None
-
-    def _handle(self, connection: Connection, frame: memoryview) -> None:
-        key, version, corr, client_size = _HEAD.unpack_from(frame)
-        if connection.session is not None:
-            connection.session.check(key, len(frame), self.loop.time())
-        self.requests.began(key)
-        at = _HEAD.size + max(client_size, 0)
-        if at > len(frame):
-            raise ProtocolError(f"expected a client id of {client_size} bytes, found fewer")
-        quotas = self.guard.quotas
-        if not quotas.is_on:
-            self._dispatch(connection, frame, at, key, version, corr)
-            return
-        client, size = bytes(frame[_HEAD.size : at]).decode(), len(frame)
-        meter = Meter(quotas, connection, key, version, client, size, self.loop.time())
-        connection.meter = meter
-        try:
-            self._dispatch(connection, frame, at, key, version, corr)
-        finally:
-            connection.meter = None
-            meter.served(self.loop.time())
-
-    def _dispatch(
-        self, connection: Connection, frame: memoryview, at: int, key: int, version: int, corr: int
-    ) -> None:
-        if key == PRODUCE and PRODUCE_VERSIONS[0] <= version <= PRODUCE_VERSIONS[1]:
-            if version >= produce.FLEXIBLE_FROM:
-                at = produce.skip_tags(frame, at)
-            produce.serve(self, connection, frame, at, version, corr)
-            return
-        if len(frame) > MESSAGE_BYTES_MAX:
-            raise ProtocolError(
-                f"expected a request of at most {MESSAGE_BYTES_MAX} bytes (Produce may be larger), "
-                f"found {len(frame)}"
-            )
-        if key == FETCH and FETCH_VERSIONS[0] <= version <= FETCH_VERSIONS[1]:
-            if version >= fetch.FLEXIBLE_FROM:
-                at = produce.skip_tags(frame, at)
-            fetch.serve(self, connection, frame, at, version, corr)
-            return
-        client_id = bytes(frame[_HEAD.size : at]).decode()
-        self._handle_described(connection, frame, at, key, version, corr, client_id)
-
-    def _handle_described(
-        self,
-        connection: Connection,
-        frame: memoryview,
-        at: int,
-        key: int,
-        version: int,
-        corr: int,
-        client_id: str,
-    ) -> None:
-        api = API_TABLE.get(key)
-        if api is None or not api.first <= version <= api.last:
-            if key == API_VERSIONS:
-                slot = connection.slot()
-                fields = {
-                    "error_code": ErrorCode.unsupported_version,
-                    "api_keys": self.advertised,
-                }
-                slot.send(_frame(key, 0, corr, fields))
-                return
-            raise ProtocolError(
-                f"expected a request that was advertised, found {messages.api_name(key)} version "
-                f"{version} from client {client_id!r}"
-            )
-        codec = messages.request_codec(key, version)
-        if codec.flexible:
-            at = produce.skip_tags(frame, at)
-        address = self._advertised(connection)
-        call = Call(
-            self,
-            key,
-            version,
-            client_id,
-            connection.client_host,
-            address,
-            connection,
-            connection.principal,
-        )
-        slot = connection.slot()
-        answer = access.serve(call, api, codec.decode(bytes(frame[at:])))
-        if inspect.isawaitable(answer):
-
-            async def work(later: Awaitable[dict[str, Any]] = answer) -> None:
-                fields = await later
-                self.requests.note_errors(key, fields)
-                slot.send(_frame(key, version, corr, fields))
-
-            connection.block_on(work())
-        else:
-            self.requests.note_errors(key, answer)
-            slot.send(_frame(key, version, corr, answer))
-
-    def _advertised(self, connection: Connection) -> tuple[str, int]:
-        """Where clients are told to connect: as configured, or where this one has reached us."""
-        listener = connection.listener
-        return listener.advertise or (connection.local_host or listener.host, listener.port)
+        """See `dispatch.handle`."""
+        dispatch.handle(self, connection, frame)
 
     def authorize(
         self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str
@@ -559,16 +428,6 @@ class Broker:
 
 def _new_member_id(name: str) -> str:
     return f"{name[:200]}-{uuid.uuid4()}"
-
-
-def _frame(key: int, version: int, corr: int, fields: dict[str, Any]) -> list[Buffer]:
-    codec = messages.response_codec(key, version)
-    out = bytearray(4) + corr.to_bytes(4, "big", signed=True)
-    if codec.flexible and key != API_VERSIONS:
-        out.append(0)
-    codec.write(out, fields)
-    struct.pack_into(">i", out, 0, len(out) - 4)
-    return [out]
 
 
 def _raise_descriptor_limit() -> None:
