@@ -4,11 +4,14 @@
 
 One broker with a directory as its tier, one topic of JSON events. The same stretch is read in full
 by the columnar reader: from local segments, from the tier with a cold cache, both decoded to rows;
-then from the Parquet files of its Iceberg table, all columns and two of them. Records per second.
+then from the Parquet files of its Iceberg table, all columns and two of them. Then Spark groups all
+records by a column: of `ps.History`, and beside it of Spark's own Kafka source and from_json, where that
+is fetched (`benchmarks/peers/fetch.py spark`). Records per second.
 """
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
@@ -25,8 +28,11 @@ from penstock.client.reader import Reader
 from penstock.core.schema import Schema
 from penstock.errors import UserError
 
+sys.path.append(str(Path(__file__).parent / "peers"))
 SCHEMA = Schema.parse("user BIGINT, url STRING, ms DOUBLE, at TIMESTAMP")
+JSON_SCHEMA = "user BIGINT, url STRING, ms DOUBLE, at BIGINT"
 BATCH = 10_000
+CORES = 2
 WAIT_S = 300.0
 
 
@@ -72,6 +78,7 @@ def measure(directory: Path, records: int) -> dict[str, float]:
     arguments += ["--iceberg-catalog", uri, "--iceberg-warehouse", warehouse]
     arguments += ["--iceberg-interval-ms", "100"]
     settings = {"segment.bytes": str(8 << 20), "remote.storage.enable": "true"}
+    settings["retention.ms"] = "-1"  # the events are old
     settings |= {"penstock.schema": SCHEMA.text, "penstock.iceberg.table": "bench.events"}
     figures: dict[str, float] = {}
     with (
@@ -99,6 +106,48 @@ def measure(directory: Path, records: int) -> dict[str, float]:
         history = ps.History("events", uri, broker.address)
         figures["Iceberg: all columns"] = rate(records, history.arrow())
         figures["Iceberg: two columns"] = rate(records, history.arrow(["user", "ms"]))
+        figures |= measure_spark(broker.address, history, records)
+    return figures
+
+
+def measure_spark(address: str, history: ps.History, records: int) -> dict[str, float]:
+    """Spark's aggregate, the second of two: over the table, and over the topic with its own source."""
+    import cache
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F  # noqa: N812
+    from spark_session import session
+
+    problem = cache.problem("spark")
+    spark = session("memory", CORES)
+
+    def table() -> DataFrame:
+        return history.spark(spark, ["url", "ms"])
+
+    def kafka() -> DataFrame:
+        source = spark.read.format("kafka").option("kafka.bootstrap.servers", address)
+        value = F.col("value").cast("string")
+        rows = source.option("subscribe", history.topic).load()
+        return rows.select(F.from_json(value, JSON_SCHEMA).alias("row")).select("row.*")
+
+    def aggregated(rows: DataFrame) -> dict[str, tuple[int, float]]:
+        groups = rows.groupBy("url").agg(F.count("*").alias("n"), F.sum("ms").alias("ms"))
+        return {row.url: (row.n, row.ms) for row in groups.collect()}
+
+    figures: dict[str, float] = {}
+    results = []
+    sides = {"Spark, ps.History": table} | ({} if problem else {"Spark, its Kafka source": kafka})
+    for what, rows in sides.items():
+        aggregated(rows())
+        began = time.perf_counter()
+        results.append(aggregated(rows()))
+        figures[what] = records / (time.perf_counter() - began)
+    spark.stop()
+    if problem:
+        print(f"without Spark's Kafka source: {problem}", file=sys.stderr)
+    for one in results:
+        assert sum(n for n, _ in one.values()) == records
+        assert one.keys() == results[0].keys()
+        assert all(math.isclose(ms, results[0][url][1]) for url, (_, ms) in one.items())
     return figures
 
 
@@ -109,6 +158,7 @@ def measure_tier(directory: Path, records: int) -> dict[str, float]:
         "segment.bytes": str(1 << 20 if records < 100_000 else 8 << 20),
         "remote.storage.enable": "true",
         "local.retention.bytes": "0",
+        "retention.ms": "-1",
     }
     with (
         BrokerProcess(directory / "data", arguments=arguments) as broker,

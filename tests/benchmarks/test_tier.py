@@ -10,8 +10,10 @@ import pytest
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "tier.py"
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_tier_benchmark_runs() -> None:
-    """It gives a figure for the log, the tier and the table."""
+    """It gives a figure for the log, the tier, the table and Spark."""
     pytest.importorskip("pyiceberg", reason="needs penstock[iceberg]")
     done = subprocess.run(
         [sys.executable, str(PROGRAM), "--smoke", "--json"],
@@ -24,3 +26,4 @@ def test_tier_benchmark_runs() -> None:
     figures = json.loads(done.stdout)["figures"]
     assert all(value > 0 for value in figures.values())
     assert {"log: rows", "tier: records, cold", "Iceberg: two columns"} <= figures.keys()
+    assert "Spark, ps.History" in figures

@@ -12,11 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
-import queue
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -25,12 +21,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from jobs import Jobs
 from suite import Scenario, cache, create_topic, expect, report, tried, wait
 
 from penstock.broker import BrokerProcess
 
 JOB = Path(__file__).with_name("flink_job.py")
-RESULT = "RESULT "
 JOB_S_MAX = 120.0
 CHECKPOINT_INTERVAL_MS = 1500
 RECORDS_PER_S = 400
@@ -41,53 +37,9 @@ KNOWN: dict[str, str] = {}
 """Failures that stay, and why."""
 
 
-class Jobs:
-    """A process that carries out jobs, one after another."""
-
-    def __init__(self, folder: Path) -> None:
-        self._log = (folder / "flink.log").open("a")
-        self._process = subprocess.Popen(
-            [str(cache.python("flink")), str(JOB)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
-            text=True, start_new_session=True,
-            env={name: one for name, one in os.environ.items() if name != "PYTHONPATH"},
-        )  # fmt: skip
-        self._told: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        for line in self._process.stdout or ():
-            if line.startswith(RESULT):
-                self._told.put(line.removeprefix(RESULT))
-            else:
-                print(line, end="", file=self._log, flush=True)
-        self._told.put('{"error": "its process ended"}')
-
-    def begin(self, **job: Any) -> None:
-        """Sends a job."""
-        assert self._process.stdin is not None
-        print(json.dumps(job), file=self._process.stdin, flush=True)
-
-    def ended(self) -> str | None:
-        """What a job has told that should run on, if it ended."""
-        return None if self._told.empty() else self._told.get()
-
-    def result(self) -> dict[str, Any]:
-        """What the job tells at its end."""
-        try:
-            told = json.loads(self._told.get(timeout=JOB_S_MAX))
-        except queue.Empty:
-            raise AssertionError(f"expected the job's end within {JOB_S_MAX:g} s") from None
-        if "error" in told:
-            raise AssertionError(f"expected the job to end well, found {told['error'][-1500:]}")
-        return dict(told)
-
-    def kill(self) -> None:
-        """Ends the process and its JVM at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._log.close()
+def begin() -> Jobs:
+    """A process that carries out Flink jobs."""
+    return Jobs([cache.python("flink"), JOB], _folder / "flink.log", JOB_S_MAX)
 
 
 _reader: Jobs | None = None
@@ -100,7 +52,7 @@ def flink() -> Iterator[None]:
     global _reader, _folder
     with tempfile.TemporaryDirectory(prefix="penstock-flink-") as name:
         _folder = Path(name)
-        _reader = Jobs(_folder)
+        _reader = begin()
         try:
             yield
         finally:
@@ -297,7 +249,7 @@ def copy(address: str, topic: str, into: str, **job: Any) -> Jobs:
     """Begins a job that copies a topic exactly once, in a process of its own."""
     checkpoints = _folder / "checkpoints" / into
     checkpoints.mkdir(parents=True, exist_ok=True)
-    made = Jobs(_folder)
+    made = begin()
     common = {"group": f"{into}-group", "prefix": f"{into}-", "start": ["earliest"]}
     where = {"checkpoints": str(checkpoints), "interval_ms": CHECKPOINT_INTERVAL_MS}
     made.begin(bootstrap=address, topic=topic, into=into, **{**common, **where, **job})

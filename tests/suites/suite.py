@@ -133,6 +133,7 @@ def tried(
     description: str | None,
     problem: str | None,
     around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    own: Sequence[str] = (),
 ) -> list[Outcome]:
     """How those scenarios ended that the command line asks for.
 
@@ -141,11 +142,14 @@ def tried(
         description: what the script does.
         problem: why it can't be run here; None where it can.
         around: what must be there for as long as the scenarios take.
+        own: arguments of the broker, which must then be one of the script's own.
     """
     asked = arguments(description)
     if problem:
         raise SystemExit(problem)
-    with serving(asked.address) as address, around():
+    if own and asked.address:
+        raise SystemExit("expected no --address: these scenarios look into their broker's files")
+    with serving(asked.address, *own) as address, around():
         return [carry_out(one, address) for one in scenarios if asked.only in one.__name__]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import iceberg_spark_job
 import kcat
 import pytest
 import suite
@@ -37,16 +39,32 @@ def test_kcat(scenario: suite.Scenario, address: str) -> None:
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("peer", "scenario"), [("flink", "sink_to_the_end"), ("spark", "batch_read_committed")]
+    ("peer", "script", "scenario"),
+    [
+        ("flink", "flink", "sink_to_the_end"),
+        ("spark", "spark", "batch_read_committed"),
+        ("iceberg", "iceberg_spark", "aggregates_agree"),
+    ],
 )
-def test_peer(peer: str, scenario: str) -> None:
-    """A scenario of Flink's and of Spark's, each in a process of its own as it has a JVM."""
+def test_peer(peer: str, script: str, scenario: str) -> None:
+    """A scenario of each peer that has a JVM, in a process of its own."""
     if reason := suite.cache.problem(peer):
         pytest.skip(reason)
-    command = [sys.executable, HERE / f"{peer}.py", "--only", scenario]
+    command = [sys.executable, HERE / f"{script}.py", "--only", scenario]
     got = suite.run(command, timeout_s=PEER_S_MAX)
     assert got.returncode == 0, got.stdout[-3000:]
     assert "| 1 | 0 | 0 | 0 |" in got.stdout
+
+
+def test_the_documents_settings_are_those_of_the_suite() -> None:
+    """What docs/tiering.md tells Spark of Iceberg and the catalog is what the suite was run with."""
+    text = (suite.ROOT / "docs" / "tiering.md").read_text()
+    told = dict(re.findall(r"--conf ([^=\s]+)=(\S+)", text))
+    assert told == iceberg_spark_job.settings("/srv/catalog.db", "file:///srv/warehouse")
+    pom = suite.cache.pom("iceberg").read_text()
+    jars = re.findall(r"Id>(.*)</artifactId>\s*<version>(.*)</version>", pom)
+    (packages,) = re.findall(r"--packages (\S+)", text)
+    assert [tuple(one.split(":")[1:]) for one in packages.split(",")] == jars[-2:]
 
 
 def test_failure_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,11 +176,16 @@ class History:
         """Divides what is read of a partition between the table and the log, which has a start."""
         old = range(low, min(covered, high))
         new = range(max(low, covered, first), high)
-        if max(low, covered) < min(first, high) and covered:
+        lost = range(max(low, covered), min(first, high))
+        if lost and covered:
             _log.warning(
-                "the history of %s-%d lacks offsets %d to %d: the log doesn't have them any more, "
-                "and the table never got them", self.topic, partition, max(low, covered), first - 1,
-            )  # fmt: skip
+                "%s-%d: offsets %d to %d are neither in the table nor in the log any more; what "
+                "committed records they had is missing",
+                self.topic,
+                partition,
+                lost.start,
+                lost.stop - 1,
+            )
         return Stretch(partition, old, new)
 
     def _opened(self) -> Catalog:
