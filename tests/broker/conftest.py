@@ -30,6 +30,7 @@ class Raw:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
         self.correlation = 0
+        self.client_id = b"test"
 
     def __enter__(self) -> Self:
         return self
@@ -40,7 +41,8 @@ class Raw:
     def frame(self, key: int, version: int, body: bytes, *, flexible: bool) -> bytes:
         """A request's frame."""
         self.correlation += 1
-        head = struct.pack(">hhih", key, version, self.correlation, 4) + b"test"
+        size = len(self.client_id)
+        head = struct.pack(">hhih", key, version, self.correlation, size) + self.client_id
         head += b"\0" if flexible else b""
         return struct.pack(">i", len(head) + len(body)) + head + body
 

@@ -147,6 +147,19 @@ EXPLAINED: tuple[Explained, ...] = (
         "Kafka assigns a partition once it has made its state anew",
     ),
     Explained(
+        r"^mixed odd 68 classic ",
+        r"\.error_code$",
+        values(25, 110),
+        "a heartbeat of the newer protocol with a classic member's id: there is no such member",
+    ),
+    Explained(
+        r"^mixed last modern is back as classic ",
+        r"\.said\.|\.seen\.",
+        lambda mine, its: mine != its,
+        "ours has it join once more, which begins a generation; Kafka does so as well, or lets it have "
+        "what it had, or tells it a generation that there isn't; who has what then is compared",
+    ),
+    Explained(
         r"^(76|77) ",
         r"epochs?(\[\d\])?$",
         is_behind,

@@ -19,6 +19,7 @@ from oracle import SETTLE_S, Answer, Ref, Side, Step, know
 from oracle_compaction import CompactionSteps
 from oracle_consumer import ConsumerSteps
 from oracle_groups import GroupSteps
+from oracle_mixed import MixedSteps
 from oracle_records import RecordSteps
 from oracle_share import ShareSteps
 from oracle_transactions import TransactionSteps
@@ -46,6 +47,7 @@ class Script:
         self.compaction = CompactionSteps(self)
         self.consumers = ConsumerSteps(self)
         self.shares = ShareSteps(self)
+        self.mixed = MixedSteps(self)
 
     # -- drawing -----------------------------------------------------------------------------------
 
@@ -89,7 +91,7 @@ class Script:
             (1, self.compaction.draw),
         ]
         if 68 in self.versions:
-            kinds.append((16, self.consumers.draw))
+            kinds += [(16, self.consumers.draw), (12, self.mixed.draw)]
         if 78 in self.versions:
             kinds.append((12, self.shares.draw))
         if 24 in self.versions:

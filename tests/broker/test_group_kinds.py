@@ -268,7 +268,7 @@ def test_deletion(raw: Raw, topic: str, group: str) -> None:
 
 def test_faults_are_named_as_in_kafka(raw: Raw, topic: str, group: str) -> None:
     """Groups without a name, without members, or with an unreadable subscription."""
-    assert raw.call(SYNC, 5, group_id="")["error_code"] == ErrorCode.invalid_group_id
+    assert raw.call(SYNC, 4, group_id="")["error_code"] == ErrorCode.invalid_group_id
     assert raw.call(HEARTBEAT, 4, group_id="")["error_code"] == ErrorCode.invalid_group_id
     left = raw.call(LEAVE, 5, group_id="", members=[{"member_id": "m"}])
     assert (left["error_code"], left["members"]) == (ErrorCode.invalid_group_id, [])

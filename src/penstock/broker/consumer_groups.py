@@ -95,6 +95,7 @@ class ConsumerGroups:
         """Takes over a group that was a classic one."""
         assert group.id not in self._groups
         self._groups[group.id] = group
+        group.topics_digest = self._look_up(group)
         group.ends_ms = min((one.ends_ms for one in group.members.values()), default=0)
         for member in group.members.values():
             self._note(group, member)
@@ -129,9 +130,11 @@ class ConsumerGroups:
         group = self._group_for(beat)
         matches = self._resolve(group, beat.regex)
         member = self._member_for(group, beat)
-        before = dict(member.assigned)
+        before, voted = dict(member.assigned), member.assignor
         is_changed = _update(member, beat)
         group.members[member.id] = member
+        if member.assignor != voted and group.assignor:  # else the members have assigned themselves
+            is_changed |= self.preferred_assignor(group) != group.assignor
         if is_changed or group.catalog_version != self._catalog.version:
             self._refresh(group, matches, is_changed=is_changed)
         if group.epoch > group.target_epoch:
@@ -234,6 +237,14 @@ class ConsumerGroups:
     ) -> None:
         """Looks at subscriptions and topics again; another epoch if they are not the same."""
         group.matches = matches
+        digest = self._look_up(group)
+        if is_changed or digest != group.topics_digest:
+            group.topics_digest = digest
+            group.epoch += 1
+            self._changed.add(group.id)
+
+    def _look_up(self, group: ConsumerGroup) -> str:
+        """Finds the subscribed topics; what tells whether they are the same as before."""
         names: set[str] = set()
         for member in group.members.values():
             names |= group.subscribed(member)
@@ -241,11 +252,7 @@ class ConsumerGroups:
         topics = {name: topic for name, topic in found.items() if topic is not None}
         group.catalog_version = self._catalog.version
         group.topics = topics
-        digest = blake2b(repr(topics).encode(), digest_size=8).hexdigest()
-        if is_changed or digest != group.topics_digest:
-            group.topics_digest = digest
-            group.epoch += 1
-            self._changed.add(group.id)
+        return blake2b(repr(topics).encode(), digest_size=8).hexdigest()
 
     # -- assignments -------------------------------------------------------------------------------
 
@@ -466,7 +473,7 @@ def _update(member: ConsumerMember, beat: Beat) -> bool:
         member.rack_id = beat.rack_id
     if beat.rebalance_ms != -1:
         member.rebalance_ms = beat.rebalance_ms
-    before = (member.names, member.regex, member.assignor)
+    before = (member.names, member.regex)
     if beat.names is not None:
         member.names = frozenset(beat.names)
     if beat.regex is not None:
@@ -474,4 +481,4 @@ def _update(member: ConsumerMember, beat: Beat) -> bool:
     if beat.assignor is not None:
         member.assignor = beat.assignor
     is_new = member.epoch == 0 and not member.target and not member.assigned
-    return is_new or before != (member.names, member.regex, member.assignor)
+    return is_new or before != (member.names, member.regex)

@@ -308,9 +308,8 @@ class Groups:
         code = self._member_fault(group, sync.member_id, sync.instance_id, sync.generation)
         if code or group is None:
             return code
-        if sync.protocol_type not in {None, group.protocol_type} or (
-            sync.protocol_name not in {None, group.protocol}
-        ):
+        is_other = group.protocol is not None and sync.protocol_name not in {None, group.protocol}
+        if sync.protocol_type not in {None, group.protocol_type} or is_other:
             return ErrorCode.inconsistent_group_protocol
         member = group.members[sync.member_id]
         member.session_ends_ms = now_ms + member.join.session_timeout_ms
@@ -355,7 +354,7 @@ class Groups:
         static = group.by_instance(instance_id)
         if static is not None and static.id != member_id:
             return ErrorCode.fenced_instance_id
-        if member_id not in group.members:
+        if member_id not in group.members or (static is None and instance_id is not None):
             return ErrorCode.unknown_member_id
         if generation != group.generation:
             return ErrorCode.illegal_generation

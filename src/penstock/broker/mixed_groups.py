@@ -188,8 +188,9 @@ class MixedGroups:
         try:
             fields = self._join(now_ms, group, join)
         except _RefusedError as refused:
-            code = refused.code
-            fields = {"error_code": code, "generation_id": -1, "member_id": join.member_id}
+            is_early = refused.code is ErrorCode.invalid_session_timeout
+            member_id = join.member_id if is_early else ""  # as Kafka says it
+            fields = {"error_code": refused.code, "generation_id": -1, "member_id": member_id}
         self._settle(now_ms)
         return [Reply(token, fields)]
 
@@ -202,20 +203,21 @@ class MixedGroups:
                 names &= set(one.classic.names)
         if join.protocol_type != CONSUMERS or not names:
             raise _RefusedError(ErrorCode.inconsistent_group_protocol)
+        if not join.member_id and join.instance_id is None and join.requires_member_id:
+            code, member_id = ErrorCode.member_id_required, self._new_member_id(join.client_id)
+            return {"error_code": code, "generation_id": -1, "member_id": member_id}
         try:
             said = read_subscription(join.protocols[0][1])
         except MalformedError:
             raise _RefusedError(ErrorCode.inconsistent_group_protocol) from None
         is_static = join.instance_id is not None and group.by_instance(join.instance_id) is not None
         is_fenced = bool(join.member_id) and join.member_id not in group.members and not is_static
-        if is_fenced and said.owned:  # others may have them by now: it must give them up first
+        if is_fenced and (said.owned or join.instance_id is not None):
+            # Others may have what it owned by now, or its instance was taken out: it begins anew.
             raise _RefusedError(ErrorCode.unknown_member_id)
         member_id = join.member_id
         if not member_id and join.instance_id is None:
             member_id = self._new_member_id(join.client_id)
-            if join.requires_member_id:
-                code = ErrorCode.member_id_required
-                return {"error_code": code, "generation_id": -1, "member_id": member_id}
         answer = self._consumer.heartbeat(now_ms, _beat(join, member_id, said, self._parts))
         if answer["error_code"]:
             raise _RefusedError(answer["error_code"])
@@ -393,6 +395,8 @@ def _member(
 ) -> tuple[ConsumerMember, Classic]:
     """The classic member that a request is of."""
     static = None if instance_id is None else group.by_instance(instance_id)
+    if static is None and instance_id is not None:
+        raise _RefusedError(ErrorCode.unknown_member_id)
     if static is not None and static.id != member_id:
         raise _RefusedError(ErrorCode.fenced_instance_id)
     member = group.members.get(member_id)

@@ -23,6 +23,8 @@ SHARE_KEY_FORM: Final = re.compile(r".+:[A-Za-z0-9_-]{22}:\d+", re.DOTALL)
 BATCH_FROM: Final = 4
 """Version of FindCoordinator from which on it takes many keys."""
 MEMBER_ID_REQUIRED_FROM: Final = 4
+PROTOCOL_NAMED_FROM: Final = 5
+"""Version of SyncGroup from which on members must say which protocol they believe in."""
 
 
 def find_coordinator(call: Call, fields: Fields) -> Fields:
@@ -90,6 +92,10 @@ def _is_unknown(call: Call, group_id: str) -> bool:
 
 async def sync_group(call: Call, fields: Fields) -> Fields:
     """Waits until the leader has sent the assignment."""
+    if call.version >= PROTOCOL_NAMED_FROM and not (
+        fields["protocol_type"] and fields["protocol_name"]
+    ):
+        return {"error_code": ErrorCode.inconsistent_group_protocol}
     token: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
     sync = Sync(
         group_id=fields["group_id"],
