@@ -94,6 +94,10 @@ def test_trimming_deletes_what_is_older(penstock: Any, topic: str) -> None:
     assert (done.code, "deleted 3 records" in done.err) == (0, True)
     row = json.loads(penstock("topics", "describe", topic, "--format", "json").out)
     assert (row["first_offset"], row["next_offset"]) == (3, 3)
+    assert penstock("produce", topic, stdin=b"d\ne\n").code == 0
+    done = penstock("topics", "trim", topic, "--to-offset", 4, "-p", 0, "--yes")
+    assert (done.code, "deleted 1 records" in done.err) == (0, True)
+    assert penstock("consume", topic).out == "e\n"
 
 
 def test_lines_go_in_and_come_out(penstock: Any, topic: str) -> None:
@@ -167,6 +171,8 @@ def test_gzipped_files_are_unpacked(penstock: Any, topic: str, tmp_path: Path) -
         (("topics", "alter", "x"), "nothing to change"),
         (("topics", "alter", "x", "--set", "oops"), "--set NAME=VALUE"),
         (("topics", "trim", "x", "--before", "then"), "--before"),
+        (("topics", "trim", "x"), "either --before or --to-offset"),
+        (("topics", "trim", "{topic}", "--to-offset", "1", "-p", "7"), "from 0 to 0"),
     ],
 )
 def test_mistakes_have_one_clear_message(

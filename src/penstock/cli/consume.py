@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
@@ -59,6 +60,11 @@ headers; bytes that aren't UTF-8 are written with replacement marks.
 @click.option("--max", "-n", "most", type=click.IntRange(1), help="End after so many records.")
 @click.option("--follow", "-F", is_flag=True, help="At the end, wait for more.")
 @click.option(
+    "--skip-damaged",
+    is_flag=True,
+    help="Go on behind records that the broker can't read, with a warning.",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["value", "key-value", "json"]),
@@ -83,6 +89,7 @@ def consume(
     broker: str | None,
     *,
     follow: bool,
+    skip_damaged: bool,
 ) -> None:
     """Print the records of TOPIC, a line each, and end at its end.
 
@@ -100,7 +107,7 @@ def consume(
         left = most
         try:
             while True:
-                for records in _round(client, reader, topic, positions, left):
+                for records in _round(client, reader, topic, positions, left, skips=skip_damaged):
                     p, batch = records
                     _write(out, topic, p, batch, _Form(form, key_separator))
                     positions[p] = int(batch.offset[-1]) + 1
@@ -163,7 +170,13 @@ def _at_end(client: Client, topic: str, positions: dict[int, int]) -> bool:
 
 
 def _round(
-    client: Client, reader: Reader, topic: str, positions: dict[int, int], most: int | None
+    client: Client,
+    reader: Reader,
+    topic: str,
+    positions: dict[int, int],
+    most: int | None,
+    *,
+    skips: bool,
 ) -> Iterator[tuple[int, Records]]:
     """What each partition has now, some of it at a time; at most `most` records in all."""
     left = most
@@ -172,7 +185,8 @@ def _round(
         stop = min(end, begin + ROUND_RECORDS)
         if begin >= stop or left == 0:
             continue
-        for records in reader.read(topic, p, begin, stop, missing="skip"):
+        warn = partial(_warn_of_damage, topic, p) if skips else None
+        for records in reader.read(topic, p, begin, stop, missing="skip", on_damage=warn):
             part = records if left is None else records.slice(0, min(left, len(records)))
             left = None if left is None else left - len(part)
             yield p, part
@@ -180,6 +194,14 @@ def _round(
                 return
         if left is None or left > 0:
             positions[p] = max(positions[p], stop)
+
+
+def _warn_of_damage(topic: str, partition: int, first: int, following: int) -> None:
+    click.echo(
+        f"warning: offsets {first} to {following - 1} of partition {partition} of topic {topic!r} are "
+        "damaged or lost, and left out",
+        err=True,
+    )
 
 
 def _write(out: BinaryIO, topic: str, partition: int, records: Records, form: _Form) -> None:

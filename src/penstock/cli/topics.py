@@ -170,21 +170,40 @@ def alter(
 @click.argument("name")
 @click.option(
     "--before",
-    required=True,
     metavar="WHEN",
     help="2026-11-21T09:00:00Z, '30 days ago', or now: all that is there.",
 )
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="Before this offset.")
+@click.option("--partition", "-p", type=click.IntRange(0), help="Only of this partition.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.pass_obj
-def trim(broker: str | None, name: str, before: str, *, yes: bool) -> None:
-    """Delete the records before a moment, for good.
+def trim(
+    broker: str | None,
+    name: str,
+    before: str | None,
+    to_offset: int | None,
+    partition: int | None,
+    *,
+    yes: bool,
+) -> None:
+    """Delete the records before a moment or an offset, for good.
 
     What goes is all that lies before a partition's first record of that moment or later.
     """
-    moment = moment_ms(before, time.time_ns() // 1_000_000, "--before")
+    if (before is None) == (to_offset is None):
+        raise UserError("expected either --before or --to-offset, found both or none")
+    moment = None if before is None else moment_ms(before, time.time_ns() // 1_000_000, "--before")
     with _admin(broker) as admin:
         first = admin.offsets(name, "earliest")
-        upto = admin.offsets(name, "latest" if before.strip() == "now" else moment)
+        if partition is not None and partition not in first:
+            raise UserError(
+                f"expected a partition of {name!r} from 0 to {len(first) - 1}; found {partition}"
+            )
+        if before is None or moment is None:
+            upto = dict.fromkeys(first, to_offset or 0)
+        else:
+            upto = admin.offsets(name, "latest" if before.strip() == "now" else moment)
+        upto = {p: offset for p, offset in upto.items() if partition in {None, p}}
         count = sum(max(upto[part] - first[part], 0) for part in upto)
         if count and not yes:
             click.confirm(f"Delete {count} records of {name} for good?", abort=True, err=True)

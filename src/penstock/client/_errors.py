@@ -8,6 +8,7 @@ from penstock.errors import BrokerError
 
 NONE: Final = 0
 OFFSET_OUT_OF_RANGE: Final = 1
+CORRUPT_MESSAGE: Final = 2
 UNKNOWN_TOPIC: Final = 3
 MESSAGE_TOO_LARGE: Final = 10
 RECORD_LIST_TOO_LARGE: Final = 18

@@ -8,14 +8,19 @@ a receive buffer of its own: `Records` stay valid for as long as they are held.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from penstock.client import _hot
 from penstock.client._cluster import PATIENCE_S, Cluster, OnWait
 from penstock.client._connection import Connection
-from penstock.client._errors import OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE, broker_error
+from penstock.client._errors import (
+    CORRUPT_MESSAGE,
+    OFFSET_NOT_AVAILABLE,
+    OFFSET_OUT_OF_RANGE,
+    broker_error,
+)
 from penstock.client._security import Security
 from penstock.errors import BrokerError, CorruptError, ProtocolError
 from penstock.wire.columns import Batches, Records, decode, scan
@@ -24,6 +29,9 @@ CHUNK_BYTES: Final = 16 << 20  # large enough that a request costs nothing besid
 CHUNK_BYTES_MIN: Final = 64 << 10
 CHUNK_BYTES_MAX: Final = 1 << 30  # a single batch can't be larger than a response
 WAIT_MS: Final = 500  # a long poll's length, as Kafka's own consumer's
+
+OnDamage = Callable[[int, int], None]
+"""Is told of a stretch that can't be read: its first offset, and the next one that can."""
 
 # How far the estimate of a range's bytes may fall short before a second request is needed.
 _ESTIMATE_SLACK: Final = 1.25
@@ -49,6 +57,7 @@ class _Cursor:
     stop: int
     chunk_bytes: int
     may_skip: bool
+    on_damage: OnDamage | None = None
     bytes_per_offset: float = 0.0
     flight: _Flight | None = None
     end_seen_at: float | None = None
@@ -113,6 +122,7 @@ class Reader:
         *,
         chunk_bytes: int = CHUNK_BYTES,
         missing: Literal["error", "skip"] = "error",
+        on_damage: OnDamage | None = None,
     ) -> Iterator[Records]:
         """Reads the records with `from_offset <= offset < to_offset`, in order.
 
@@ -126,15 +136,19 @@ class Reader:
                 the reader waits for it, up to its patience.
             chunk_bytes: about how much to ask for at a time; a larger batch still comes whole.
             missing: what to do where retention has removed the first offsets: `error`, or `skip`.
+            on_damage: is told of records that the broker can't read, which are then skipped; without
+                it they are an error.
 
         Yields:
             Records that are never empty.
 
         Raises:
-            BrokerError: `OFFSET_OUT_OF_RANGE` where offsets were removed; or patience ran out.
+            BrokerError: `OFFSET_OUT_OF_RANGE` where offsets were removed, `CORRUPT_MESSAGE` where the
+                broker can't read them; or patience ran out.
             CorruptError: a batch is damaged.
         """
-        cursor = _Cursor(topic, partition, from_offset, to_offset, chunk_bytes, missing == "skip")
+        may_skip = missing == "skip"
+        cursor = _Cursor(topic, partition, from_offset, to_offset, chunk_bytes, may_skip, on_damage)
         try:
             while cursor.position < cursor.stop:
                 batches = self._cluster.attempt(
@@ -210,6 +224,9 @@ class Reader:
         if part.error == OFFSET_OUT_OF_RANGE:
             self._out_of_range(cursor)
             return None
+        if part.error == CORRUPT_MESSAGE:
+            self._damaged(cursor)
+            return None
         if part.error:
             raise broker_error(part.error, f"read {cursor.name} from offset {cursor.position}")
         batches = scan(frame[part.start : part.end])
@@ -235,6 +252,50 @@ class Reader:
             "(missing='skip'), or restore the topic",
             f"the log goes from {log_start} to {log_end}",
         )
+
+    def _damaged(self, cursor: _Cursor) -> None:
+        """Skips what the broker can't read, or says what that is and how to go on."""
+        first, following = cursor.position, self._first_readable(cursor)
+        if cursor.on_damage is not None:
+            cursor.on_damage(first, following)
+            cursor.position = following
+            return
+        place = f"{cursor.topic}:{cursor.partition}"
+        raise broker_error(
+            CORRUPT_MESSAGE,
+            f"read {cursor.name} from offset {first}",
+            f"Offsets {first} to {following - 1} are damaged or lost there. Restore the file that the "
+            f"broker's log names, or give them up and go on at offset {following}: "
+            f"`penstock consume {cursor.topic} -p {cursor.partition} --from {following}`, "
+            f"`penstock groups reset GROUP --topic {place} --to-offset {following}`; for a pipeline, "
+            f"`penstock topics trim {cursor.topic} -p {cursor.partition} --to-offset {following}`, "
+            "which deletes what lies before",
+        )
+
+    def _first_readable(self, cursor: _Cursor) -> int:
+        """The first offset after the cursor's that isn't damaged; any broker can be asked so."""
+        damaged, step = cursor.position, 1
+        while self._is_damaged(cursor, damaged + step):
+            damaged += step
+            step *= 2
+        readable = damaged + step
+        while readable - damaged > 1:
+            middle = (damaged + readable) // 2
+            if self._is_damaged(cursor, middle):
+                damaged = middle
+            else:
+                readable = middle
+        return readable
+
+    def _is_damaged(self, cursor: _Cursor, offset: int) -> bool:
+        connection = self._cluster.leader(cursor.topic, cursor.partition)
+        version = self._cluster.version(connection, _hot.FETCH, _hot.FETCH_VERSIONS)
+        place = (cursor.topic, cursor.partition, offset)
+        request = _hot.fetch_request(version, [place], wait_ms=0, bytes_max=1)
+        flexible = version >= _hot.FETCH_FLEXIBLE
+        number = connection.send(_hot.FETCH, version, [request], flexible=flexible)
+        error, found = _hot.read_fetch(version, connection.receive(number))
+        return not error and found[0].error == CORRUPT_MESSAGE
 
     def _offset(self, cursor: _Cursor, which: int) -> int:
         """The log's first (-2) or next (-1) offset."""
