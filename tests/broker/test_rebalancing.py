@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
 
 from penstock.broker import BrokerProcess
 
+BENCHMARKS: Final = Path(__file__).parents[2] / "benchmarks"
 MEMBER: Final = Path(__file__).with_name("group_member.py")
 PARTITIONS: Final = 5
 BATCH: Final = 50
@@ -198,15 +199,36 @@ def test_members_of_both_protocols(broker: BrokerProcess) -> None:
     """Consumers are changed from one protocol to the other one after the other, and back, while
     they read: nobody reads what another one has, and no record is lost.
     """
+    change_protocols(broker.address)
+
+
+@pytest.mark.peer
+def test_members_of_both_protocols_at_kafka(tmp_path: Path) -> None:
+    """The same clients come through the same changes at a Kafka node."""
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.append(str(BENCHMARKS))
+    kafka = pytest.importorskip("peers.kafka", reason="benchmarks/peers/kafka.py is not there")
+    if reason := kafka.available():
+        pytest.skip(reason)
+    settings = {
+        "group.consumer.min.session.timeout.ms": "6000",
+        "group.consumer.min.heartbeat.interval.ms": "500",
+    }
+    with kafka.KafkaProcess(tmp_path, settings=settings) as process:
+        change_protocols(process.address)
+
+
+def change_protocols(address: str) -> None:
+    """A group of real clients is upgraded and downgraded, member by member."""
     name = "mixed"
-    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     admin.create_topics([NewTopic(name, PARTITIONS)])[name].result()
     make_quick(admin, name)
-    feed = Feed(broker.address, name)
+    feed = Feed(address, name)
     everyone: list[Member] = []
 
     def start(*variant: str) -> Member:
-        member = Member((variant[0], variant[1]), broker.address, name, name)
+        member = Member((variant[0], variant[1]), address, name, name)
         everyone.append(member)
         return member
 

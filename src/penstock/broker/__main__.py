@@ -18,6 +18,7 @@ import uvloop
 from penstock.broker.config import BrokerConfig
 from penstock.broker.groups import SESSION_MS_MIN
 from penstock.broker.logs import FORMATS, configure_logs
+from penstock.broker.mixed_groups import BIDIRECTIONAL, POLICIES
 from penstock.broker.security.tls import TlsFiles
 from penstock.broker.server import Broker, serve
 from penstock.errors import PenstockError
@@ -44,6 +45,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--no-auto-create", action="store_true", help="don't make topics on first use")
     add("--rebalance-delay-ms", type=int, default=0, help="how long a new group waits for members")
     add("--session-ms-min", type=int, default=SESSION_MS_MIN, help="shortest session of a member")
+    add("--migration-policy", choices=POLICIES, default=BIDIRECTIONAL, help="of consumer groups")
     add("--lock-wait-s", type=float, default=5.0, help="for a predecessor that is still stopping")
     add("--tier", metavar="URI", help="object storage for closed segments: s3://bucket/prefix")
     add("--tier-cache-mb", type=int, default=128, help="memory for what is read back from there")
@@ -132,6 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
             auto_create_topics=not parsed.no_auto_create,
             rebalance_delay_ms=parsed.rebalance_delay_ms,
             session_ms_min=parsed.session_ms_min,
+            migration_policy=parsed.migration_policy,
             lock_wait_s=parsed.lock_wait_s,
             tier=parsed.tier,
             tier_cache_bytes=parsed.tier_cache_mb << 20,

@@ -94,6 +94,7 @@ def broker_values(broker: Broker) -> dict[str, str]:
         "advertised.listeners": f"{protocol}://{config.advertise or f'{host}:{port}'}",
         "auto.create.topics.enable": str(config.auto_create_topics).lower(),
         "broker.id": "1",
+        "group.consumer.migration.policy": config.migration_policy,
         "group.initial.rebalance.delay.ms": str(config.rebalance_delay_ms),
         "group.max.size": "1000",
         "group.min.session.timeout.ms": str(config.session_ms_min),

@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.broker.groups import SESSION_MS_MAX, SESSION_MS_MIN
 from penstock.broker.listeners import Listener, SecurityProtocol, parse_listeners, split_address
+from penstock.broker.mixed_groups import BIDIRECTIONAL, POLICIES
 from penstock.broker.security.tls import TlsFiles
 from penstock.errors import SetupError, UserError
 from penstock.wire.scram import MECHANISMS, PLAIN
@@ -62,6 +63,9 @@ class BrokerConfig:
             generation.
         session_ms_min: shortest session timeout that a group's member may ask for (Kafka's
             group.min.session.timeout.ms).
+        migration_policy: which of "upgrade", "downgrade" a group of consumers may go through while it
+            has members of both protocols; "bidirectional", "disabled": both, none (Kafka's
+            group.consumer.migration.policy).
         flush_interval_ms: records that nobody waits for (acks=1) are made durable this often.
         retention_interval_ms: how often old segments (Kafka's log.retention.check.interval.ms) and
             groups without members and offsets are looked for.
@@ -97,6 +101,7 @@ class BrokerConfig:
     auto_create_topics: bool = True
     rebalance_delay_ms: int = 0
     session_ms_min: int = SESSION_MS_MIN
+    migration_policy: str = BIDIRECTIONAL
     flush_interval_ms: int = 1000
     retention_interval_ms: int = 30_000
     cleaner_interval_ms: int = 15_000
@@ -128,6 +133,11 @@ class BrokerConfig:
             raise UserError(
                 f"expected SASL mechanisms of {PLAIN}, {', '.join(MECHANISMS)}; found "
                 f"{', '.join(unknown) or 'none'}"
+            )
+        if self.migration_policy not in POLICIES:
+            raise UserError(
+                f"expected a migration policy of {', '.join(POLICIES)}, found "
+                f"{self.migration_policy!r}"
             )
         if not 1 <= self.default_partitions <= PARTITIONS_PER_TOPIC_MAX:
             raise UserError(

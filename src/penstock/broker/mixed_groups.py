@@ -11,14 +11,18 @@ clients do anyway (others give up everything before each). REBALANCE_IN_PROGRESS
 Heartbeat, has it join again: when the group's epoch has grown, when it has to give something up, or
 when what it waited for is free.
 
+Either conversion can be forbidden (`group.consumer.migration.policy`). Without the upgrade members of
+KIP-848 are refused as long as there are others; without the downgrade a group of classic members may
+go on as a consumer group; without both there are no groups with members of both.
+
 Invariant (see `check`): a group id is of one coordinator; a consumer group with members has one of
-KIP-848 among them. That a partition has one owner is `ConsumerGroups`' affair.
+KIP-848 among them, if groups may be downgraded. That a partition has one owner is `ConsumerGroups`' affair.
 
 In an upgrade members keep what the leader gave them, as of the generation that was the last: what
 one said it owned and wasn't given is still to be given up. In a downgrade the group begins a
 rebalance: the classic protocol's own rules hold from the next generation on.
 
-Source: KIP-848 (online migration; `group.consumer.migration.policy` is `bidirectional`); Kafka's
+Source: KIP-848 (online migration); Kafka's
 GroupMetadataManager, classicGroupJoinToConsumerGroup and what follows it.
 """
 
@@ -50,7 +54,10 @@ from penstock.broker.groups import SESSION_MS_MAX, Groups
 from penstock.broker.members import Group, GroupState, Join, Member, Reply, Sync, Token
 from penstock.wire.kafka import ErrorCode
 
-__all__ = ["MixedGroups"]
+__all__ = ["BIDIRECTIONAL", "POLICIES", "MixedGroups"]
+
+BIDIRECTIONAL: Final = "bidirectional"
+POLICIES: Final = (BIDIRECTIONAL, "upgrade", "downgrade", "disabled")
 
 CONSUMERS: Final = "consumer"
 """The classic protocol type whose groups can be upgraded."""
@@ -71,6 +78,7 @@ class MixedGroups:
         catalog: the topics.
         topic_name: a topic's name; None: it is gone.
         new_member_id: makes a unique id from a client id.
+        policy: one of `POLICIES`.
     """
 
     def __init__(
@@ -80,7 +88,11 @@ class MixedGroups:
         catalog: Catalog,
         topic_name: Callable[[UUID], str | None],
         new_member_id: Callable[[str], str],
+        policy: str = BIDIRECTIONAL,
     ) -> None:
+        assert policy in POLICIES
+        self._may_upgrade = policy in {BIDIRECTIONAL, "upgrade"}
+        self._may_downgrade = policy in {BIDIRECTIONAL, "downgrade"}
         self._classic = classic
         self._consumer = consumer
         self._catalog = catalog
@@ -125,6 +137,12 @@ class MixedGroups:
                 ErrorCode.group_id_not_found,
                 f"expected a group of consumers, found {classic.id!r} with members of the type "
                 f"{classic.protocol_type!r}; choose another group id",
+            )
+        if classic.members and not self._may_upgrade:
+            raise _RefusedError(
+                ErrorCode.group_id_not_found,
+                f"expected a consumer group, found {classic.id!r} with members of the classic "
+                "protocol; stop them first, or permit upgrades (--migration-policy)",
             )
         group = ConsumerGroup(classic.id, classic.generation, classic.generation)
         said: dict[str, Subscription] = {}
@@ -197,6 +215,8 @@ class MixedGroups:
     def _join(self, now_ms: int, group: ConsumerGroup, join: Join) -> dict[str, Any]:
         if not self._classic.session_ms_min <= join.session_timeout_ms <= SESSION_MS_MAX:
             raise _RefusedError(ErrorCode.invalid_session_timeout)
+        if not (self._may_upgrade or self._may_downgrade):
+            raise _RefusedError(ErrorCode.inconsistent_group_protocol)
         names = {name for name, _ in join.protocols}
         for one in group.members.values():
             if one.classic is not None and one.id != join.member_id:
@@ -306,6 +326,8 @@ class MixedGroups:
     def _settle(self, now_ms: int) -> None:
         """Groups whose last member of KIP-848 left become classic ones, if there are others."""
         left, self._consumer.left = self._consumer.left, set()
+        if not self._may_downgrade:
+            return
         for group_id in left:
             group = self._consumer.get(group_id)
             if group is None or not group.members:
@@ -342,7 +364,7 @@ class MixedGroups:
         for group in self._consumer:
             classic = self._classic.get(group.id)
             assert classic is None, f"{group.id} is two groups"
-            if group.members and group.id not in self._consumer.left:
+            if group.members and self._may_downgrade and group.id not in self._consumer.left:
                 assert any(one.classic is None for one in group.members.values())
 
 

@@ -225,7 +225,12 @@ class Broker:
         kept: dict[str, Kept] = {"classic": self.groups, "consumer": self.consumer_groups}
         self.group_store = GroupStore(self._files, kept, self.now_ms())
         self.mixed_groups = MixedGroups(
-            self.groups, self.consumer_groups, self.topics, self._topic_name, _new_member_id
+            self.groups,
+            self.consumer_groups,
+            self.topics,
+            self._topic_name,
+            _new_member_id,
+            self.config.migration_policy,
         )
         self.mixed_groups.restored(self.now_ms())
         self.registry = GroupRegistry(self.groups, self.consumer_groups, self.group_offsets)
