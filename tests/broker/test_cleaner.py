@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.cleaner import LogCleaner
 from penstock.broker.config import BrokerConfig
 from penstock.broker.server import Broker
 from penstock.broker.settings import log_config
+from penstock.log.files import LocalFiles
 from penstock.log.partition import Partition
 from penstock.wire import batches, columns
 
@@ -73,6 +75,45 @@ def test_compaction_in_the_background(tmp_path: Path) -> None:
     again = Partition(log._files, log.directory, log.config, 0)
     again.check()
     assert latest(again) == latest(log)
+
+
+def test_a_damaged_segment_is_told_once_and_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next pass after the one that finds it cleans the others."""
+    now_ms = time.time_ns() // 1_000_000
+    files = LocalFiles(tmp_path)
+    log = Partition(files, "p", log_config(SETTINGS), now_ms)
+    for n in range(400):
+        write(log, n)
+    log.sync(checkpoint=True)
+    path = tmp_path / log.segments[1].path
+    data = bytearray(path.read_bytes())
+    data[500] ^= 1
+    path.write_bytes(data)
+    log.close()
+    log = Partition(files, "p", log_config(SETTINGS), now_ms)
+
+    async def clean() -> None:
+        cleaner = LogCleaner(lambda: [log], lambda: now_ms, 1.0)
+        try:
+            while await cleaner.clean_one():
+                pass
+            for n in range(200):
+                write(log, n)
+            log.sync(checkpoint=True)
+            while await cleaner.clean_one():
+                pass
+            assert cleaner.failures == 1
+        finally:
+            await cleaner.stop()
+
+    asyncio.run(clean())
+    assert log.compactor.passes >= 2
+    assert [one.path for one in log.compactor.passed_over()] == ["p/" + path.name]
+    told = [one for one in caplog.messages if "passes over offsets" in one]
+    assert len(told) == 1
+    assert bytes(data) == path.read_bytes()
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete"])

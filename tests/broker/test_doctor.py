@@ -242,6 +242,29 @@ def test_the_command_explains_and_its_exit_code_tells(data):
     assert told["findings"][0]["level"] == "damage"
 
 
+def test_a_hole_that_compaction_passes_over_is_told(data):
+    """As long as it is there, tombstones behind it stay."""
+    log = Partition(
+        LocalFiles(data),
+        "topics/t/0",
+        LogConfig(cleanup_policy="compact", segment_bytes=1000),
+        NOW_MS,
+    )
+    for n in range(60):
+        log.append(batches.build([(b"k", b"%d" % n * 20)], timestamps_ms=[NOW_MS]), NOW_MS)
+    log.close()
+    hole = log.segments[2].path
+    content = bytearray((data / hole).read_bytes())
+    content[100] ^= 1
+    (data / hole).write_bytes(content)
+    log = Partition(LocalFiles(data), "topics/t/0", log.config, NOW_MS)
+    assert log.compactor.run(NOW_MS)
+    log.close()
+    found = [one for one in examine(data).findings if one.path.endswith("cleaner")]
+    assert [one.level for one in found] == [Level.WARNING]
+    assert f"at offset {int(hole[-24:-4])}" in found[0].text
+
+
 def test_a_damaged_list_of_remote_segments_is_told(data):
     """Without it nobody knows what of the log lies in object storage."""
     (data / "topics" / "t" / "0" / "tier").write_bytes(b"12345678 {}")

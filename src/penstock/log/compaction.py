@@ -224,7 +224,7 @@ class Compactor:
         return found
 
     def _is_damaged(self, segment: Segment) -> bool:
-        return bool(segment.damage) or segment.base_offset in self._found_damaged
+        return segment.is_damaged or segment.base_offset in self._found_damaged
 
     def passed_over(self) -> list[Segment]:
         """The closed segments that no pass reads, as they are damaged or lost."""

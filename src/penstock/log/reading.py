@@ -144,7 +144,7 @@ class PartitionReader:
 
     def damaged_copies(self) -> list[RemoteSegment]:
         """What the tier has of local segments that are known to be damaged or lost."""
-        copies = [self._copy_at(one.base_offset) for one in self.segments[:-1] if one.damage]
+        copies = [self._copy_at(one.base_offset) for one in self.segments[:-1] if one.is_damaged]
         return [one for one in copies if one is not None]
 
     # -- reading -----------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class PartitionReader:
                 return found
         for segment in self.segments:
             found = segment.find_time(timestamp_ms, self.start_offset)
-            copy = self._copy_at(segment.base_offset) if segment.damage else None
+            copy = self._copy_at(segment.base_offset) if segment.is_damaged else None
             if copy is not None:
                 found = self._open_remote(copy).find_time(timestamp_ms, self.start_offset)
             if found is not None:

@@ -77,6 +77,11 @@ class Segment:
         known = self._verification.damage if self._verification else []
         return [*known, *self._lost]
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether there is any."""
+        return bool(self._lost or (self._verification and self._verification.damage))
+
     def recover(self, visit: Visit, visit_from: int, gaps_upto: int = 0) -> int:
         """Finds the segment's end: trusts its checkpoint, scans and checks what follows.
 
