@@ -243,7 +243,7 @@ class World:
         copied = [
             one
             for one in self.hosted.log.closed_segments()
-            if self.hosted.log.remote.segment_of(one.base_offset) is not None
+            if one.size and self.hosted.log.remote.segment_of(one.base_offset) is not None
         ]
         await self.tiering.close()
         self.files.crash(self.chance)

@@ -5,6 +5,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.log.faults import FailingFiles, PowerLossError
 
 from penstock.log.errors import StorageError
 from penstock.log.journal import Journal
@@ -63,3 +64,60 @@ def test_full_disk_refuses_and_recovers() -> None:
     files.room_bytes = None
     journal.append(b"y")
     assert list(Journal(files, "j")) == [b"y"]
+
+
+def test_an_end_that_is_lost_between_two_records_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was durable when the journal was closed, or synced after some growth, must be there."""
+    monkeypatch.setattr("penstock.log.journal.LENGTH_STEP_BYTES", 10)
+    for closes in (True, False):
+        files = MemoryFiles()
+        journal = Journal(files, "j")
+        journal.append(b"first record")
+        first = journal.size
+        journal.append(b"second record")
+        task = journal.begin_sync()
+        task.run()
+        journal.end_sync(task)
+        if closes:
+            journal.close()
+        files.open("j").truncate(first)
+        again = Journal(files, "j")
+        assert again.lost_bytes == task.end_offset - first
+        assert "records that were durable are lost" in caplog.messages[-1]
+        again.append(b"third record")
+        again.close()
+        assert Journal(files, "j").lost_bytes == 0
+
+
+@pytest.mark.parametrize("step", [1, 40, 1 << 20])
+def test_a_length_never_says_too_much(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever operation is the last one before the power fails, a journal whose disk keeps what it
+    synced is never said to have lost something.
+    """
+    monkeypatch.setattr("penstock.log.journal.LENGTH_STEP_BYTES", step)
+    done, left = False, 0
+    while not done:
+        files = FailingFiles()
+        journal = Journal(files, "j")
+        files.left = left
+        try:
+            for n in range(12):
+                journal.append(bytes(10 + n))
+                task = journal.begin_sync()
+                task.run()
+                journal.end_sync(task)
+                if n % 5 == 4:
+                    journal.rewrite([b"kept"])
+                if n % 4 == 3:
+                    journal.close()
+                    journal = Journal(files, "j")
+            done = True
+        except PowerLossError:
+            files.left = -1
+            files.crash(random.Random(left))
+        files.left = -1
+        assert Journal(files, "j").lost_bytes == 0
+        left += 1
+    assert left > 20

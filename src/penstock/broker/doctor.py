@@ -32,7 +32,7 @@ from penstock.broker.topics import name_fault
 from penstock.errors import SetupError
 from penstock.log.errors import StorageError
 from penstock.log.index import SparseIndex
-from penstock.log.journal import records_in
+from penstock.log.journal import length_path, lost_text, records_in, stored_length
 from penstock.log.producers import Producers
 from penstock.log.tier import RESTORED, Manifest
 from penstock.log.verification import add_prefix
@@ -581,6 +581,10 @@ def _examine_journals(report: Report) -> None:
         for _, after in records_in(content):
             count, end = count + 1, after
         report.facts[path] = f"{count:,} entries, {len(content):,} bytes"
+        beside = file.with_name(length_path(file.name))
+        expected = stored_length(beside.read_bytes() if beside.exists() else None)
+        if end < expected:
+            report.add(Level.DAMAGE, path, lost_text(expected, end))
         if end < len(content):
             text = (
                 f"expected whole entries, found {len(content) - end:,} bytes after byte {end} that are "

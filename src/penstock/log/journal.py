@@ -1,15 +1,21 @@
 """A journal: small records appended to one file, whole or not at all; for state that is kept in
 memory.
 
-    record = length (u32, big-endian), CRC-32C of the body (u32), body
+    PATH           record = length (u32, big-endian), CRC-32C of the body (u32), body
+    PATH.length    how many bytes are durable at least, with a checksum
 
 Recovery keeps the whole records up to the first torn one, which it cuts off with all that follows. A
 record in the middle that was changed (its checksum is wrong, a whole record follows) is left out.
 Either is told. `rewrite` replaces the file by one that holds only what is still of use.
+
+An end that is lost exactly between two records can't be seen in the file. The length beside it tells:
+it is stored after a sync once the journal has grown by `LENGTH_STEP_BYTES`, and when it is closed;
+before the journal becomes shorter it is deleted. So it never says too much, whatever crashes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -19,24 +25,30 @@ from penstock.log.errors import StorageError
 from penstock.log.files import LogFile, LogFiles, is_want_of_room
 from penstock.wire.checksum import crc32c
 
-__all__ = ["Journal", "records_in"]
+__all__ = ["Journal", "length_path", "lost_text", "records_in", "stored_length"]
 
 RECORD_BYTES_MAX: Final = 64 << 20
 """Largest record: what a request may carry; a greater length is damage."""
+LENGTH_STEP_BYTES: Final = 1 << 20
+"""Growth after which the durable length is stored anew: a small file for each MiB costs nothing."""
 _HEAD = struct.Struct(">II")
 _log = logging.getLogger(__name__)
 
 
 class _Sync:
-    def __init__(self, file: LogFile, written: Callable[[], int]) -> None:
+    def __init__(
+        self, file: LogFile, written: Callable[[], int], told: Callable[[int], None]
+    ) -> None:
         self._file = file
         self._written = written
+        self._told = told
         self.end_offset = -1
         self.may_run_again = True
 
     def run(self) -> None:
         self.end_offset = self._written()
         self._file.sync()
+        self._told(self.end_offset)
 
 
 class Journal:
@@ -53,6 +65,11 @@ class Journal:
                 files.sync_directory(directory)
         self.size = self.cut_bytes = 0
         self._recover()
+        self._length = stored_length(files.load(length_path(path)))
+        self.lost_bytes = max(self._length - self.size, 0)
+        if self.lost_bytes:
+            _log.error("%s: %s", path, lost_text(self._length, self.size))
+            self._forget_length()
         directory = path.rpartition("/")[0]
         files.sync_directory(directory)  # the file may be new, and its directory, too
         files.sync_directory(directory.rpartition("/")[0])
@@ -122,6 +139,7 @@ class Journal:
     def rewrite(self, bodies: Iterable[bytes]) -> None:
         """Replaces all records, durably; without room for that they stay. No sync may be under way."""
         data = b"".join(_HEAD.pack(len(body), crc32c(body)) + body for body in bodies)
+        self._forget_length()
         try:
             self._files.store(self._path, data)
         except OSError as error:
@@ -131,6 +149,24 @@ class Journal:
         self._file.close()
         self._file = self._files.open(self._path)
         self.size = self.durable_offset = len(data)
+        self._store_length(len(data))
+
+    def _note_length(self, durable: int) -> None:
+        """In a sync: what is durable may be worth a note."""
+        if durable - self._length >= LENGTH_STEP_BYTES:
+            self._store_length(durable)
+
+    def _store_length(self, durable: int) -> None:
+        body = b"%d" % durable
+        with contextlib.suppress(OSError):  # a full disk: the next one says more
+            self._files.store(length_path(self._path), b"%08x " % crc32c(body) + body)
+            self._length = durable
+
+    def _forget_length(self) -> None:
+        if self._length:
+            self._files.delete(length_path(self._path))
+            self._files.sync_directory(self._path.rpartition("/")[0])
+            self._length = 0
 
     @property
     def is_dirty(self) -> bool:
@@ -144,7 +180,7 @@ class Journal:
 
     def begin_sync(self) -> _Sync:
         """What makes all records durable."""
-        return _Sync(self._file, lambda: self.size)
+        return _Sync(self._file, lambda: self.size, self._note_length)
 
     def note_durable(self, upto: int) -> None:
         """A sync has come that far."""
@@ -183,6 +219,8 @@ class Journal:
         """Makes everything durable and closes the file."""
         if self.failure is None:
             self._file.sync()
+            if self.size > self._length:
+                self._store_length(self.size)
         self._file.close()
 
 
@@ -197,6 +235,26 @@ def records_in(data: bytes) -> Iterator[tuple[bytes, int]]:
             return
         at += size
         yield body, at
+
+
+def length_path(path: str) -> str:
+    """Where a journal's durable length is kept."""
+    return path + ".length"
+
+
+def stored_length(data: bytes | None) -> int:
+    """The length in that file's bytes; 0 where it isn't known."""
+    if data is None or data[:9] != b"%08x " % crc32c(data[9:]):
+        return 0
+    return int(data[9:])
+
+
+def lost_text(expected: int, found: int) -> str:
+    """What is to be said of a journal that is shorter than it was."""
+    return (
+        f"expected {expected} bytes of whole records at least, found {found}: records that were durable "
+        "are lost; stop the broker and put the file back from a copy"
+    )
 
 
 def _is_whole(data: bytes) -> bool:
