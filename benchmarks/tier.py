@@ -126,7 +126,7 @@ def measure_spark(address: str, history: ps.History, records: int) -> dict[str, 
     def kafka() -> DataFrame:
         source = spark.read.format("kafka").option("kafka.bootstrap.servers", address)
         value = F.col("value").cast("string")
-        rows = source.option("subscribe", history.topic).load()
+        rows = source.option("subscribe", history.topic).option("minPartitions", CORES).load()
         return rows.select(F.from_json(value, JSON_SCHEMA).alias("row")).select("row.*")
 
     def aggregated(rows: DataFrame) -> dict[str, tuple[int, float]]:

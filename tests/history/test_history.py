@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -15,7 +16,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from tests.patience import wait_until
 
 from penstock.wire.columns import encode
 
@@ -33,7 +36,7 @@ from penstock.client.history import TopicTable
 from penstock.client.topic_admin import TopicAdmin
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.engine.spark import start_session
-from penstock.errors import UserError
+from penstock.errors import SetupError, UserError
 from penstock.history import _spark
 
 SCHEMA = Schema.parse("user BIGINT, key STRING, at TIMESTAMP, tags ARRAY<STRING>")
@@ -211,8 +214,9 @@ def test_arrow_gives_each_row_once(world: World, seed: int) -> None:
 def test_spark_gives_what_arrow_gives(
     world: World, session: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All columns, some, any stretch; what is written after the call isn't there."""
+    """All columns, some, any stretch, any time zone; what is written after the call isn't there."""
     monkeypatch.setattr(_spark, "PIECE_OFFSETS", 17)
+    session.conf.set("spark.sql.session.timeZone", ("UTC", "Asia/Tokyo", "America/Lima")[seed])
     chance = random.Random(seed)
     topic = world.topic(3)
     _anything(chance, topic)
@@ -352,6 +356,79 @@ def test_what_was_aborted_is_nowhere(world: World, monkeypatch: pytest.MonkeyPat
     for covered in (66, 40, 22, 15, 11, 4, 0):
         monkeypatch.setattr(TopicTable, "_read_covered", lambda _, upto=covered: {0: upto})
         assert topic.history.arrow(["value"]).read_all()["value"].to_pylist() == committed
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_each_moment_is_whole_while_the_broker_appends(tmp_path: Path, session: Any) -> None:
+    """Producer and broker go on while it is read: every offset up to some end, once, each time more."""
+    (tmp_path / "warehouse").mkdir()
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    arguments = ["--iceberg-catalog", uri, "--iceberg-interval-ms", "50"]
+    arguments += ["--iceberg-warehouse", (tmp_path / "warehouse").as_uri()]
+    with BrokerProcess(tmp_path / "data", arguments=arguments) as broker:
+        with Client(broker.address) as client:
+            client.create_topic("busy", 2, {"penstock.iceberg.table": "shop.busy"})
+        end = threading.Event()
+
+        def produce() -> None:
+            with Producer(broker.address) as producer:
+                while not end.is_set():
+                    values = pa.array([b"x"] * 7, pa.binary())
+                    for partition in (0, 1):
+                        producer.send("busy", partition, None, values, np.full(7, NOW_MS))
+
+        writer = threading.Thread(target=produce)
+        writer.start()
+        try:
+            history = ps.History("busy", uri, broker.address)
+            wait_until(lambda: _is_there(history))
+            before, is_from_both = [0, 0], False
+            for turn in range(8):
+                (_, stretches) = history._begin(None, None, None)
+                is_from_both |= any(one.table and one.log for one in stretches)
+                ends = [one.log.stop for one in stretches]
+                columns = ["partition", "offset"]
+                upto = {one.partition: one.log.stop for one in stretches}
+                rows = (
+                    history.spark(session, columns, end=upto).toArrow()
+                    if turn % 4 == 3
+                    else history.arrow(columns, end=upto).read_all()
+                )
+                for partition in (0, 1):
+                    mine = rows.filter(pc.equal(rows["partition"], partition))["offset"]
+                    assert sorted(mine.to_pylist()) == list(range(ends[partition]))
+                    assert ends[partition] >= before[partition]
+                before = ends
+            assert is_from_both
+        finally:
+            end.set()
+            writer.join()
+
+
+def _is_there(history: ps.History) -> bool:
+    try:
+        history.arrow()
+    except UserError:
+        return False
+    return True
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_file_system_that_spark_lacks_is_told(
+    world: World, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Spark can't read the files, the message says what it needs."""
+    topic = world.topic()
+    topic.produce(random.Random(1), 0, 9)
+    topic.cover(0, 9)
+    assert _spark.path_for_spark("s3://a/b.parquet") == "s3a://a/b.parquet"
+    assert _spark.path_for_spark("/a/b.parquet") == "file:///a/b.parquet"
+    assert _spark.path_for_spark("file:///a/b.parquet") == "file:///a/b.parquet"
+    monkeypatch.setattr(_spark, "path_for_spark", lambda _: "s3a://bucket/b.parquet")
+    with pytest.raises(SetupError, match=r"s3a:.*hadoop-aws.*fs\.s3a"):
+        topic.history.spark(session)
 
 
 @pytest.mark.spark

@@ -9,6 +9,7 @@ Records as they were produced come from tables that keep values as bytes (`Topic
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.client.table_files import TableFile, TableRows, is_plain
 from penstock.core.schema import Schema
 from penstock.errors import CorruptError, SetupError, UserError
 from penstock.formats.rows import OWN_COLUMNS, Rows
@@ -27,11 +29,11 @@ from penstock.wire.headers import records_of
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.expressions import BooleanExpression
-    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table import Table
 
     from penstock.client.client import Client
 
-__all__ = ["LogRows", "TableRows", "TopicTable", "catalog_loader", "open_table", "within"]
+__all__ = ["LogRows", "TopicTable", "catalog_loader", "open_table"]
 
 COVERED: Final = "penstock.offsets"
 TOPIC_ID: Final = "penstock.topic-id"
@@ -139,31 +141,6 @@ class LogRows:
                 yield rows.make(partition, records)[0].select(list(names))
 
 
-@dataclass(frozen=True)
-class TableRows:
-    """Rows of a table's files, as pyiceberg reads them. Goes to other processes.
-
-    Attributes:
-        scan: pyiceberg's `ArrowScan`: which rows, which columns.
-        schema: of what is given; a column that the table doesn't have is null.
-    """
-
-    scan: Any
-    schema: pa.Schema
-
-    def read(self, task: FileScanTask) -> Iterator[pa.Table]:
-        """The rows of one file."""
-        for batch in self.scan.to_record_batches([task]):
-            if batch.num_rows:
-                yield self._fitted(pa.Table.from_batches([batch]))
-
-    def _fitted(self, rows: pa.Table) -> pa.Table:
-        for one in self.schema:
-            if one.name not in rows.column_names:
-                rows = rows.append_column(one, pa.nulls(len(rows), one.type))
-        return rows.select(self.schema.names).cast(self.schema)
-
-
 class TopicTable:
     """One topic's table at one snapshot, and the log beyond it. Blocking, for one thread.
 
@@ -216,44 +193,66 @@ class TopicTable:
             )
         return pa.schema([self.schema.field(name) for name in chosen])
 
-    def read(self, partition: int, start: int, end: int, wanted: pa.Schema) -> Iterator[pa.Table]:
+    def read(
+        self,
+        partition: int,
+        start: int,
+        end: int,
+        wanted: pa.Schema,
+        since_us: int | None = None,
+    ) -> Iterator[pa.Table]:
         """The table's rows with start <= offset < end, as far as it covers them.
 
-        They are in the order of the offsets, unless somebody has rewritten the table.
+        They are in the order of the offsets, unless somebody has rewritten the table. Files whose
+        rows are all older than `since_us` are passed over.
         """
-        end = min(end, self.covered.get(partition, 0))
-        if start >= end:
-            return
-        chosen = within(partition, start, end)
-        rows = self.rows(chosen, wanted)
-        for task in self.files(chosen):
-            yield from rows.read(task)
+        span = range(start, min(end, self.covered.get(partition, 0)))
+        for file in self.files(partition, span):
+            if since_us is None or file.newest_us is None or file.newest_us >= since_us:
+                yield from self.rows(file, partition, span, wanted).read(file.task)
 
-    def files(self, chosen: BooleanExpression | None = None) -> list[FileScanTask]:
-        """The files that may hold rows which fulfil a condition, in the order of their offsets.
+    def files(self, partition: int, span: range) -> list[TableFile]:
+        """The files that may hold rows of a partition at these offsets, in the order of these.
 
         Raises:
             UserError: the table has equality deletes, which pyiceberg doesn't read.
         """
-        scan = self._table.scan() if chosen is None else self._table.scan(row_filter=chosen)
+        return [one for one in self._files if one.may_hold(partition, span)] if span else []
+
+    @functools.cached_property
+    def _files(self) -> list[TableFile]:
+        """All files of the snapshot, by their least offsets: its manifests are read once."""
+        schema = self._table.schema()
         try:
-            return sorted(scan.plan_files(), key=self._first_offset)
+            found = [TableFile.of(task, schema) for task in self._table.scan().plan_files()]
         except (NotImplementedError, ValueError) as error:
             raise UserError(
                 f"expected table {self.name} without equality deletes, found some: somebody else "
                 f"changes it. Have them compacted away, or read it with Spark's Iceberg ({error})"
             ) from error
+        return sorted(found, key=lambda one: one.offsets.start if one.offsets is not None else 0)
 
-    def rows(self, chosen: BooleanExpression, wanted: pa.Schema) -> TableRows:
-        """What reads the rows of files that fulfil a condition, and those columns of them."""
+    def rows(self, file: TableFile, partition: int, span: range, wanted: pa.Schema) -> TableRows:
+        """What reads of a file the rows at these offsets, and those columns of them."""
+        from pyiceberg.expressions import AlwaysTrue
+        from pyiceberg.expressions.parser import parse
         from pyiceberg.io.pyarrow import ArrowScan
 
+        chosen: BooleanExpression = AlwaysTrue()
+        if not file.is_within(partition, span):
+            chosen = parse(
+                f"partition = {partition} and offset >= {span.start} and offset < {span.stop}"
+            )
         known = set(self._table.schema().column_names)
         names = tuple(name for name in wanted.names if name in known)
         projection = self._table.scan(selected_fields=names or ("offset",)).projection()
         return TableRows(
             ArrowScan(self._table.metadata, self._table.io, projection, chosen), wanted
         )
+
+    def is_plain(self, wanted: pa.Schema) -> bool:
+        """Whether the files' columns are found by their names (`table_files.is_plain`)."""
+        return is_plain(self._table.schemas().values(), wanted)
 
     def require_values(self) -> None:
         """Makes sure that the table has values as they were produced.
@@ -312,7 +311,8 @@ class TopicTable:
     def offset_at(self, partition: int, timestamp_ms: int, before: int) -> int | None:
         """The first offset below `before` in the table with that timestamp or a later one."""
         at = pa.scalar(timestamp_ms * 1000)
-        for rows in self.read(partition, 0, before, self.columns(["offset", "timestamp"])):
+        wanted = self.columns(["offset", "timestamp"])
+        for rows in self.read(partition, 0, before, wanted, timestamp_ms * 1000):
             late = pc.greater_equal(rows.column("timestamp").cast(pa.int64()), at)
             first = pc.index(late, pa.scalar(value=True)).as_py()
             if first >= 0:
@@ -326,77 +326,3 @@ class TopicTable:
             older = self.offset_at(partition, timestamp_ms, log_start)
             found[partition] = found[partition] if older is None else older
         return found
-
-    def _first_offset(self, task: FileScanTask) -> int:
-        """A file's least offset. A file holds rows of one partition, and files don't overlap."""
-        from pyiceberg.conversions import from_bytes
-
-        field: Any = self._table.schema().find_field("offset")
-        bound = (task.file.lower_bounds or {}).get(field.field_id)
-        return 0 if bound is None else int(from_bytes(field.field_type, bound))
-
-    def is_plain(self, wanted: pa.Schema) -> bool:
-        """Whether the files' columns are found by their names, as whoever knows Parquet alone does.
-
-        Not where somebody has renamed one, dropped one and given its name to another, or changed
-        its type to one that a reader of Parquet doesn't make of the old one.
-        """
-        from pyiceberg.io.pyarrow import schema_to_pyarrow
-
-        places: dict[str, set[int]] = {}
-        names: dict[int, set[str]] = {}
-        types: dict[str, list[pa.DataType]] = {}
-        for schema in self._table.schemas().values():
-            arrow = schema_to_pyarrow(schema, include_field_ids=False)
-            for one in schema.fields:
-                places.setdefault(one.name, set()).add(one.field_id)
-                names.setdefault(one.field_id, set()).add(one.name)
-                types.setdefault(one.name, []).append(arrow.field(one.name).type)
-        return all(
-            len(places[one.name]) == 1
-            and len(names[next(iter(places[one.name]))]) == 1
-            and all(_reads_as(found, one.type) for found in types[one.name])
-            for one in wanted
-            if one.name in places
-        )
-
-    def bounds(self, task: FileScanTask) -> tuple[int, int, int] | None:
-        """A file's partition, its least offset and its greatest; None where it doesn't say."""
-        from pyiceberg.conversions import from_bytes
-
-        found = []
-        for name in ("partition", "offset"):
-            one: Any = self._table.schema().find_field(name)
-            for side in (task.file.lower_bounds, task.file.upper_bounds):
-                bound = (side or {}).get(one.field_id)
-                if bound is None:
-                    return None
-                found.append(int(from_bytes(one.field_type, bound)))
-        first, last, low, high = found
-        return (first, low, high) if first == last else None
-
-
-def _reads_as(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a column of one type may be read as one of another."""
-    widened = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
-    return _bare(found).equals(_bare(wanted)) or (found, wanted) in widened
-
-
-def _bare(type_: pa.DataType) -> pa.DataType:
-    """The type without what Arrow alone tells apart: widths of lengths, names of items."""
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        return pa.list_(_bare(type_.value_type))
-    if pa.types.is_struct(type_):
-        return pa.struct([(one.name, _bare(one.type)) for one in type_])
-    narrow: dict[pa.DataType, pa.DataType] = {
-        pa.large_string(): pa.string(),
-        pa.large_binary(): pa.binary(),
-    }
-    return narrow.get(type_, type_)
-
-
-def within(partition: int, start: int, end: int) -> BooleanExpression:
-    """The condition that a row is of a partition and start <= offset < end."""
-    from pyiceberg.expressions.parser import parse
-
-    return parse(f"partition = {partition} and offset >= {start} and offset < {end}")

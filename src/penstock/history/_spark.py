@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from penstock.client.history import LogRows, TableRows, TopicTable, within
+from penstock.client.history import LogRows, TopicTable
+from penstock.client.table_files import TableFile, TableRows
+from penstock.errors import SetupError
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
@@ -110,41 +112,49 @@ def frame(
 
 def _divide(
     table: TopicTable, stretches: Sequence[Stretch], wanted: pa.Schema
-) -> tuple[list[str], list[str], list[Piece]]:
+) -> tuple[list[TableFile], list[TableFile], list[Piece]]:
     """The table's files that Spark takes whole, those it takes in part, and those it can't read."""
-    whole: list[str] = []
-    cut: list[str] = []
+    whole: list[TableFile] = []
+    cut: list[TableFile] = []
     pieces: list[Piece] = []
-    read = [one for one in stretches if one.table]
     is_plain = table.is_plain(pa.schema([*wanted, *table.columns(["partition", "offset"])]))
-    for task in table.files() if read else ():
-        bounds = table.bounds(task)
-        is_parquet = task.file.file_format == "PARQUET"
-        for one in read:
-            partition, low, high = bounds or (one.partition, one.table.start, one.table.start)
-            if partition != one.partition or low >= one.table.stop or high < one.table.start:
-                continue
-            if not (is_plain and is_parquet and bounds) or task.delete_files:
-                chosen = within(one.partition, one.table.start, one.table.stop)
-                pieces.append(_FilePiece(table.rows(chosen, wanted), task))
-            elif low in one.table and high in one.table:
-                whole.append(_path(task))
+    for one in stretches:
+        for file in table.files(one.partition, one.table):
+            is_parquet = file.task.file.file_format == "PARQUET"
+            is_known = file.partition is not None and file.offsets is not None
+            if not (is_plain and is_parquet and is_known) or file.task.delete_files:
+                rows = table.rows(file, one.partition, one.table, wanted)
+                pieces.append(_FilePiece(rows, file.task))
+            elif file.is_within(one.partition, one.table):
+                whole.append(file)
             else:
-                cut.append(_path(task))
+                cut.append(file)
     return whole, cut, pieces
 
 
-def _path(task: FileScanTask) -> str:
-    """A file's name for Spark."""
-    path = task.file.file_path
+def path_for_spark(path: str) -> str:
+    """A file's name as Spark takes it."""
     for theirs, sparks in SCHEMES.items():
         if path.startswith(theirs):
             return sparks + path.removeprefix(theirs)
     return path
 
 
-def _parquet(session: SparkSession, columns: pa.Schema, paths: list[str]) -> DataFrame:
-    return session.read.schema(spark_schema(columns)).options(**READING).parquet(*paths)
+def _parquet(session: SparkSession, columns: pa.Schema, files: list[TableFile]) -> DataFrame:
+    paths = [path_for_spark(one.task.file.file_path) for one in files]
+    reader = session.read.schema(spark_schema(columns)).options(**READING)
+    try:
+        return reader.parquet(*paths)
+    except Exception as error:
+        scheme = paths[0].partition("//")[0]
+        if scheme == "file:":
+            raise
+        raise SetupError(
+            f"expected Spark to read {scheme}//, found: {str(error).strip().splitlines()[0]}. It needs "
+            "the file system's classes (for s3a:// those of org.apache.hadoop:hadoop-aws, in the "
+            "version of its Hadoop: spark.jars.packages) and credentials (spark.hadoop.fs.s3a.*); "
+            "`arrow` reads without them"
+        ) from error
 
 
 def _condition(stretches: Sequence[Stretch]) -> str:
@@ -167,7 +177,7 @@ def _reading(
             asked: Any = batch.column(0).to_pylist()
             for number in asked:
                 for rows in pieces[number].read():
-                    yield from rows.combine_chunks().to_batches()
+                    yield from rows.to_batches()
 
     return read
 
