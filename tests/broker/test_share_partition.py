@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,7 +61,29 @@ def test_records_go_to_one_member_each() -> None:
 def test_batches_are_handed_out_whole() -> None:
     """Unless the limit is strict, a batch that was begun goes to one member."""
     partition = SharePartition(RULES, 0)
-    assert take(partition, "a", 12, strict=False) == [(0, 9, 1), (10, 19, 1)]
+    assert take(partition, "a", 12, strict=False) == [(0, 19, 1)]
+
+
+def test_new_batches_in_a_row_are_handed_out_as_one() -> None:
+    """Up to as many records as are wanted, and no further batch is looked at; a gap and a control
+    batch lie between.
+    """
+    partition = SharePartition(RULES, 0)
+    seen: list[int] = []
+
+    def spans(offsets: Iterable[int]) -> Iterator[Span]:
+        for one in offsets:
+            seen.append(one)
+            yield Span(one, one, one != 8)
+
+    assert partition.acquire(0, "a", 0, spans(range(100)), 5, is_strict=False) == [(0, 4, 1)]
+    assert max(seen) == 5
+    later = [5, 6, 7, 8, *range(9, 12), *range(15, 100)]
+    found = partition.acquire(0, "a", 5, spans(later), 8, is_strict=True)
+    assert found == [(5, 7, 1), (9, 11, 1), (15, 16, 1)]
+    partition.check()
+    assert partition.acknowledge(0, "a", [Ack(0, 7, ACCEPT), Ack(9, 11, ACCEPT)]) is None
+    assert partition.start_offset == 15
 
 
 def test_released_records_come_again_with_their_count() -> None:

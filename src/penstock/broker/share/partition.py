@@ -22,7 +22,7 @@ unsettled records and not the window's length, so one slow record does not stop 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -153,7 +153,7 @@ class SharePartition:
         now_ms: int,
         member: str,
         read_from: int,
-        spans: Sequence[Span],
+        spans: Iterable[Span],
         records_max: int,
         *,
         is_strict: bool,
@@ -165,13 +165,14 @@ class SharePartition:
             member: who gets them.
             read_from: where the batches were read from; offsets from there on that lie in no batch
                 are gaps.
-            spans: the batches, in order.
+            spans: the batches, in order; no more of them are asked for than are needed.
             records_max: how many records are wanted.
             is_strict: whether that is a limit; else a batch that was begun is handed out whole, or
                 of records that were handed out before, a run of them.
         """
         found: list[Acquired] = []
         if self.rules.in_key_order:
+            spans = list(spans)
             self._admit_all(read_from, spans)
             reach = min(spans[-1].last, self.end_offset - 1) if spans else -1
             runs = self._free_runs(read_from, reach)
@@ -180,10 +181,11 @@ class SharePartition:
             return found
         left, bound = records_max, NEVER
         position = max(read_from, self.start_offset)
-        for span in spans:
+        joined = self._joined(spans, lambda: left)
+        for span in joined:
             if span.last < position:
                 continue
-            if left <= 0 or position >= bound:
+            if position >= bound:
                 break
             first = self._approach(position, span)
             position = span.last + 1
@@ -196,9 +198,29 @@ class SharePartition:
             if bound == NEVER and left > sum(run.size for run in runs):
                 runs += self._admit(first, span, left if is_strict else NEVER)
             left -= self._hand_out(now_ms, member, runs, left, found, is_strict=is_strict)
-            if self.end_offset <= span.last:
+            if left <= 0 or self.end_offset <= span.last:
                 break
         return found
+
+    def _joined(self, spans: Iterable[Span], left: Callable[[], int]) -> Iterator[Span]:
+        """The batches; such as were never handed out count as one, as many as are wanted. Producers
+        that don't wait make a batch of each record, and a batch costs as much as a thousand records.
+        """
+        joined: Span | None = None
+        for span in spans:
+            if joined is not None:
+                is_more = joined.is_deliverable and joined.last + 1 - joined.first < left()
+                if is_more and joined.first >= self.end_offset and self._follows(joined, span):
+                    joined = Span(joined.first, span.last)
+                    continue
+                yield joined
+            joined = span
+        if joined is not None:
+            yield joined
+
+    @staticmethod
+    def _follows(before: Span, span: Span) -> bool:
+        return span.is_deliverable and span.first == before.last + 1
 
     def _approach(self, position: int, span: Span) -> int | None:
         """Finishes what lies between two batches, and a batch that is not for members; else the

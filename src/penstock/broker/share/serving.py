@@ -8,6 +8,7 @@ passed over, like those that compaction took away.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -103,10 +104,9 @@ def _acquire(shares: Shares, held: Held, wanted: Wanted, found: Portion) -> bool
     except DamagedError as damage:
         _pass_over(shares, held, offset, damage)
         return False
-    heads = list(batches.iterate(buffer))
-    if not heads:
-        raise StorageError(f"expected a batch at offset {offset} of {log.directory}, found none")
-    spans = _spans(log, buffer, heads, is_committed=is_committed, keyed=state.rules.in_key_order)
+    heads: list[tuple[int, Header]] = []
+    keyed = state.rules.in_key_order
+    spans = _spans(log, buffer, heads, is_committed=is_committed, keyed=keyed)
     found.acquired = state.acquire(
         shares.broker.now_ms(),
         wanted.member,
@@ -115,6 +115,8 @@ def _acquire(shares: Shares, held: Held, wanted: Wanted, found: Portion) -> bool
         wanted.records_left,
         is_strict=wanted.is_strict,
     )
+    if not heads:
+        raise StorageError(f"expected a batch at offset {offset} of {log.directory}, found none")
     if not found.acquired:
         return False
     found.records = _cut(buffer, heads, found.acquired[0].first, found.acquired[-1].last)
@@ -143,23 +145,21 @@ def _spans(
     *,
     is_committed: bool,
     keyed: bool,
-) -> list[Span]:
-    low, high = heads[0][1].base_offset, heads[-1][1].next_offset
-    aborted: set[tuple[int, int, int]] = set()
-    if is_committed and any(one.is_transactional for _, one in heads):
-        aborted = {
-            (one.producer_id, one.first_offset, one.last_offset) for one in log.aborted(low, high)
-        }
-    found = []
-    for at, one in heads:
-        is_aborted = one.is_transactional and any(
-            producer == one.producer_id and first <= one.base_offset <= last
-            for producer, first, last in aborted
-        )
-        is_deliverable = not one.is_control and not is_aborted
+) -> Iterator[Span]:
+    """The batches, one by one as they are asked for, and into `heads`."""
+    for at, one in batches.iterate(buffer):
+        heads.append((at, one))
+        is_deliverable = not one.is_control and not (is_committed and _is_aborted(log, one))
         keys = _keys(buffer, at, one) if keyed and is_deliverable else {}
-        found.append(Span(one.base_offset, one.next_offset - 1, is_deliverable, keys))
-    return found
+        yield Span(one.base_offset, one.next_offset - 1, is_deliverable, keys)
+
+
+def _is_aborted(log: Partition, head: Header) -> bool:
+    return head.is_transactional and any(
+        one.producer_id == head.producer_id
+        and one.first_offset <= head.base_offset <= one.last_offset
+        for one in log.aborted(head.base_offset, head.next_offset)
+    )
 
 
 def _keys(buffer: Buffer, at: int, header: Header) -> dict[int, int]:
