@@ -18,7 +18,7 @@ WARM_UP_RECORDS = 500
 PARKED_S = 0.001  # by then a fetch lies in the broker
 BATCHED = ("linger.ms=5", "batch.size=65536")
 UNBATCHED = ("linger.ms=0", "batch.size=0", "max.in.flight.requests.per.connection=5")
-MORE_IS_BETTER = {"records/s", "requests/s"}
+MORE_IS_BETTER = {"records/s", "requests/s", "jobs/s"}
 
 
 @dataclass(frozen=True)
@@ -204,6 +204,18 @@ def java_consume(libs: Path, address: str, topic: str, count: int) -> float:
     lines = [line.split(",") for line in out.splitlines() if line.count(",") >= 5]
     row = dict(zip((name.strip() for name in lines[0]), lines[-1], strict=True))
     return float(row["fetch.nMsg.sec"])
+
+
+def java_take(libs: Path, address: str, topic: str, count: int) -> float:
+    """Records/s that ShareConsumerPerformance takes and acknowledges, with what joining takes."""
+    options = ("--topic", topic, "--group", topic, "--num-records", str(count))
+    options += ("--timeout", str(int(1e3 * READ_TIMEOUT_S)))
+    out = java(libs, "ShareConsumerPerformance", "--bootstrap-server", address, *options)
+    lines = [line.split(",") for line in out.splitlines() if line.count(",") >= 5]
+    row = dict(zip((name.strip() for name in lines[0]), lines[-1], strict=True))
+    if int(row["data.consumed.in.nMsg"]) < count:
+        raise RuntimeError(f"expected {count} records, found {out}")
+    return float(row["nMsg.sec"])
 
 
 def java_latency(libs: Path, address: str, topic: str, count: int) -> tuple[float, float]:

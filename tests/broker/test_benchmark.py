@@ -38,3 +38,17 @@ def test_broker_benchmark_runs() -> None:
     assert {"start-up", "consume", "produce acks=all", "memory under load, anonymous"} <= {
         one["what"] for one in figures
     }
+
+
+def test_queue_benchmark_runs() -> None:
+    """The queues' benchmark works at its smallest size."""
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM.with_name("queues.py")), "--smoke", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)["figures"]
+    assert {one["what"] for one in figures} == {"jobs, one at a time", "jobs, CPU"}
+    assert all(one["value"] > 0 for one in figures)
