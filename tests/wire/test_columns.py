@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptError, LimitError, UserError
 from penstock.wire import columns
+from penstock.wire.batches import CODECS
 from penstock.wire.columns import decode, encode, header, scan
-from penstock.wire.compression import CODECS
 
 with warnings.catch_warnings():  # it loads its schemas in a deprecated way
     warnings.simplefilter("ignore", DeprecationWarning)

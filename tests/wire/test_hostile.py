@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptError, LimitError
 from penstock.wire import columns, compression
+from penstock.wire.batches import CODECS
 from penstock.wire.columns import decode, encode
-from penstock.wire.compression import CODECS, compress, decompress
+from penstock.wire.compression import compress, decompress
 
 VALUES = pa.array([b"value %d" % i * (i % 9) for i in range(40)], pa.binary())
 HEADERS = [[("name", b"value")] if i % 4 == 0 else [] for i in range(40)]

@@ -20,7 +20,7 @@ from penstock.broker.topics import Hosted, Topic
 from penstock.broker.transactions import Place
 from penstock.errors import ProtocolError
 from penstock.log.errors import AppendError, StorageError
-from penstock.wire.batches import HEADER_BYTES, Buffer
+from penstock.wire.batches import CODEC_BITS, CODECS, HEADER_BYTES, Buffer
 from penstock.wire.kafka import ErrorCode
 from penstock.wire.messages import ELEMENTS_MAX, read_unsigned_varint, write_unsigned_varint
 
@@ -35,7 +35,7 @@ TOPIC_IDS_FROM: Final = 13
 NEWEST: Final = 13
 ZSTD_FROM: Final = 7
 """Clients of older versions may not know zstd (KIP-110)."""
-ZSTD: Final = 4
+ZSTD: Final = CODECS.index("zstd")
 MAGIC: Final = 2
 MAGIC_AT: Final = 16
 ATTRIBUTES_AT: Final = 22
@@ -378,7 +378,7 @@ def _has_transactional(request: Request) -> bool:
 def _is_zstd(records: memoryview) -> bool:
     if len(records) <= ATTRIBUTES_AT or records[MAGIC_AT] != MAGIC:
         return False
-    return records[ATTRIBUTES_AT] & 7 == ZSTD
+    return records[ATTRIBUTES_AT] & CODEC_BITS == ZSTD
 
 
 def _transaction_fault(

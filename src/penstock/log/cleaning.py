@@ -38,7 +38,7 @@ from penstock.log.markers import Aborted, AbortedIndex
 from penstock.log.segment import Segment
 from penstock.log.verification import add_prefix
 from penstock.wire import batches, columns, kernels
-from penstock.wire.batches import HEADER_BYTES, Header
+from penstock.wire.batches import CODEC_BITS, HEADER_BYTES, Header
 from penstock.wire.checksum import crc32c
 from penstock.wire.compression import compress, decompress
 
@@ -57,7 +57,6 @@ MAP_LOAD: Final = 0.75
 """Share of the key map's slots that are used."""
 MAP_SLOTS_MIN: Final = 1 << 10
 _HORIZON_BIT: Final = 0x40
-_CODEC_BITS: Final = 0x07
 _CRC_FROM: Final = 21
 _BODY = struct.Struct(">hiqqqhii")
 
@@ -431,7 +430,7 @@ def _check(chunk: columns.Batches, from_offset: int, total: int) -> int:
 def _unpack(chunk: columns.Batches) -> Iterator[Piece]:
     table, data = chunk.table, chunk.data
     attributes, counts = table[:, kernels.ATTRIBUTES], table[:, kernels.COUNT]
-    is_packed = (attributes & _CODEC_BITS != 0) & (attributes & kernels.CONTROL_BIT == 0)
+    is_packed = (attributes & CODEC_BITS != 0) & (attributes & kernels.CONTROL_BIT == 0)
     if not is_packed.any():
         room = (table[:, kernels.BODY_END] - table[:, kernels.BODY]) // kernels.RECORD_BYTES_MIN
         yield Piece(data, table, data, ((counts < 0) | (counts > room)).astype(np.uint8))
@@ -441,7 +440,7 @@ def _unpack(chunk: columns.Batches) -> Iterator[Piece]:
     for i, packed in enumerate(is_packed.tolist()):
         part = data[table[i, kernels.BODY] : table[i, kernels.BODY_END]]
         if packed and len(part):
-            part, opaque[i] = _unpack_batch(int(attributes[i]) & _CODEC_BITS, part)
+            part, opaque[i] = _unpack_batch(int(attributes[i]) & CODEC_BITS, part)
         opaque[i] |= not 0 <= counts[i] <= len(part) // kernels.RECORD_BYTES_MIN
         table[i, kernels.BODY], table[i, kernels.BODY_END] = size, size + len(part)
         parts.append(part)
@@ -461,7 +460,7 @@ def _unpack_batch(codec: int, part: Bytes) -> tuple[Bytes, bool]:
 
 def _without_records(header: Header) -> bytes:
     """The batch with its offsets and its producer's numbers alone."""
-    attributes = header.attributes & ~(_CODEC_BITS | _HORIZON_BIT)
+    attributes = header.attributes & ~(CODEC_BITS | _HORIZON_BIT)
     return _assemble(header, attributes, -1, -1, 0, b"")
 
 
@@ -475,7 +474,7 @@ def _rewritten(
     out = np.empty(int(sizes.sum()), np.uint8)
     size = loops.rewrite(source, rows, header.base_timestamp - base_time, out)
     body: Any = out[:size].data
-    codec = header.attributes & _CODEC_BITS
+    codec = header.attributes & CODEC_BITS
     if codec:
         body = compress(codec, body)
     attributes = header.attributes | (0 if horizon is None else _HORIZON_BIT)

@@ -17,8 +17,8 @@ from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
 __all__ = ["LogConfig", "recompressed", "validate"]
 
 AS_PRODUCED: Final = "producer"
-_CODECS: Final = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-"""Numbers of what Kafka's `compression.type` names."""
+UNCOMPRESSED: Final = "uncompressed"
+"""What `compression.type` calls the codec `none`."""
 
 _LENGTH_MIN_EVER: Final = 14
 """Least length of a message in any of Kafka's formats; less is no message."""
@@ -116,7 +116,8 @@ def recompressed(
     Raises:
         AppendError: its records can't be unpacked, or are too many bytes in the log's compression.
     """
-    codec = _CODECS[config.compression_type]
+    wanted = config.compression_type
+    codec = batches.CODECS.index("none" if wanted == UNCOMPRESSED else wanted)
     if codec == header.codec_number:
         return batch
     try:

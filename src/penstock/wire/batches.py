@@ -32,6 +32,8 @@ from penstock.errors import CorruptError
 from penstock.wire.checksum import crc32c
 
 __all__ = [
+    "CODECS",
+    "CODEC_BITS",
     "HEADER_BYTES",
     "NO_PRODUCER",
     "PREFIX_BYTES",
@@ -61,14 +63,17 @@ DECOMPRESSED_BYTES_MAX: Final = 256 << 20
 """Most bytes that one batch may decompress to while a record is looked up in it: a bomb is
 refused."""
 
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+"""Compressions by their number in a batch's attributes."""
+CODEC_BITS: Final = 0x07
+"""Where in the attributes that number is."""
+
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
 _LENGTH_AT: Final = 8
 _CRC_AT: Final = 17
 _CHECKED_FROM: Final = 21
-_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-_CODEC_BITS: Final = 0x07
 _TIME_TYPE_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
@@ -110,18 +115,18 @@ class Header(NamedTuple):
     @property
     def codec_number(self) -> int:
         """The compression's number; 0: none."""
-        return self.attributes & _CODEC_BITS
+        return self.attributes & CODEC_BITS
 
     @property
     def codec(self) -> str:
         """The compression's name, or `codec 5` where there is none with that number."""
         number = self.codec_number
-        return _CODECS[number] if number < len(_CODECS) else f"codec {number}"
+        return CODECS[number] if number < len(CODECS) else f"codec {number}"
 
     @property
     def is_known_codec(self) -> bool:
         """Whether the compression is one of Kafka's."""
-        return self.codec_number < len(_CODECS)
+        return self.codec_number < len(CODECS)
 
     @property
     def is_append_time(self) -> bool:
@@ -345,7 +350,7 @@ def recompress(batch: Buffer, header: Header, codec: int, level: int | None = No
     made = bytearray(memoryview(batch)[:HEADER_BYTES])
     made += payload
     struct.pack_into(">i", made, _LENGTH_AT, len(made) - PREFIX_BYTES)
-    struct.pack_into(">h", made, _CHECKED_FROM, header.attributes & ~_CODEC_BITS | codec)
+    struct.pack_into(">h", made, _CHECKED_FROM, header.attributes & ~CODEC_BITS | codec)
     struct.pack_into(">I", made, _CRC_AT, crc32c(memoryview(made)[_CHECKED_FROM:]))
     return made
 
@@ -389,7 +394,7 @@ def build(
     if codec != "none":
         from penstock.wire import compression
 
-        payload = compression.compress(_CODECS.index(codec), payload)
+        payload = compression.compress(CODECS.index(codec), payload)
     batch = bytearray(HEADER_BYTES) + payload
     _HEADER.pack_into(
         batch,
@@ -399,7 +404,7 @@ def build(
         -1,
         MAGIC,
         0,
-        attributes | _CODECS.index(codec),
+        attributes | CODECS.index(codec),
         max(len(records) - 1, 0),
         times[0] if times else 0,
         max(times, default=-1),

@@ -14,13 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import CorruptError, LimitError, UserError
+from penstock.wire.batches import CODECS
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _cramjam: Any = cramjam  # its stubs ask for a Buffer, which NumPy declares from Python 3.12 on
-
-CODECS: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-CODEC_NAMES: Final = {number: name for name, number in CODECS.items()}
 
 # What one call may unpack to: far above a broker's largest batch, below a small machine's memory.
 DECOMPRESSED_BYTES_MAX: Final = 1 << 30
@@ -48,7 +46,7 @@ def codec_number(name: str) -> int:
     """
     if name not in CODECS:
         raise UserError(f"expected a compression of {', '.join(CODECS)}; found {name!r}")
-    return CODECS[name]
+    return CODECS.index(name)
 
 
 def compress(codec: int, data: memoryview | bytes, level: int | None = None) -> bytes:
