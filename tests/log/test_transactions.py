@@ -236,8 +236,12 @@ class Machine:
         self.log = Partition(self.files, "p", SMALL, NOW)
         assert self.log.end_offset >= self.durable
         self.model = [one for one in self.model if one.header.next_offset <= self.log.end_offset]
-        is_open, _ = naive(self.model, self.floor)
-        if may_lose and self.log.open_transactions() != is_open:
+        is_open, aborted = naive(self.model, self.floor)
+        lo, hi = self.log.start_offset, self.log.end_offset
+        known = {one[0::2] for one in self.log.aborted(lo, hi)}
+        is_same = known == {one[0::2] for one in aborted if one.last_offset >= lo}
+        if may_lose and not (is_same and self.log.open_transactions() == is_open):
+            # Of a transaction that began before the first segment a marker may be all there is.
             self.floor = self.log.segments[0].base_offset
 
     def check(self) -> None:
