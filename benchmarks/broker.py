@@ -32,7 +32,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, Self
@@ -270,25 +270,32 @@ def medians(figures: list[Figure]) -> list[Figure]:
     ]
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """The options of a benchmark that has both brokers do the same."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--brokers", default="penstock,kafka", help="default: both")
     parser.add_argument("--rounds", type=int, default=1, help="the figures are the medians")
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--mib", type=int, help="produced per run; default 300")
     parser.add_argument("--work", type=Path, help="where to put the data; default: a temporary one")
     parser.add_argument("--smoke", action="store_true", help="a size that only shows that it runs")
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args(arguments)
+    return parser
 
 
-def main(arguments: list[str] | None = None) -> int:
-    options = parse(arguments)
+def compare(
+    options: argparse.Namespace,
+    measure: Callable[[str, Path | None, Path], Iterator[Figure]],
+    aims: dict[str, float],
+) -> None:
+    """Measures each broker in turn, in every round, and prints the medians.
+
+    Args:
+        options: as `parser_of` has them.
+        measure: which broker, Kafka's load tools if they are there, and where to put its data.
+        aims: by unit, the ratio that is aimed at.
+    """
     end_cleanly()
     cores = limit_cores(options.cores)
-    plan = SMOKE if options.smoke else Plan()
-    if options.mib:
-        plan = Plan(options.mib << 20)
     brokers = ["penstock"] if options.smoke else options.brokers.split(",")
     reason = cache.problem("kafka")
     libs = None if reason or options.smoke else cache.jar_dir("kafka")
@@ -301,12 +308,22 @@ def main(arguments: list[str] | None = None) -> int:
             with tempfile.TemporaryDirectory(
                 dir=options.work, ignore_cleanup_errors=True
             ) as folder:
-                figures += measure(which, plan, libs, Path(folder))
+                figures += measure(which, libs, Path(folder))
     figures = medians(figures)
     if options.json:
         print(json.dumps({"cores": cores, "figures": [asdict(one) for one in figures]}))
     else:
-        print(table(figures, AIMS))
+        print(table(figures, aims))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = parser_of(__doc__)
+    parser.add_argument("--mib", type=int, help="produced per run; default 300")
+    options = parser.parse_args(arguments)
+    plan = SMOKE if options.smoke else Plan()
+    if options.mib:
+        plan = Plan(options.mib << 20)
+    compare(options, lambda which, libs, work: measure(which, plan, libs, work), AIMS)
     return 0
 
 

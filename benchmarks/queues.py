@@ -12,21 +12,16 @@ Penstock has an acknowledgement on the disk before it answers, Kafka in the page
 that is all there is.
 """
 
-import argparse
-import json
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import penstock as ps
-from broker import Effort, Process, medians, started
-from load_tools import BATCHED, UNBATCHED, Figure, create, java_produce, java_take, say, table
-from peers import cache
+from broker import Effort, Process, compare, parser_of, started
+from load_tools import BATCHED, UNBATCHED, Figure, create, java_produce, java_take, say
 from penstock.client.share import GROUP, ShareClient
-from sides import end_cleanly, limit_cores
 
 AIMS = {"records/s": 1.5, "jobs/s": 1.5, "us/record": 1.5, "us/job": 1.5}
 WARM_UP = 20
@@ -91,33 +86,9 @@ def take(queue: ps.Queue) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--brokers", default="penstock,kafka", help="default: both")
-    parser.add_argument("--rounds", type=int, default=1, help="the figures are the medians")
-    parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--work", type=Path, help="where to put the data; default: a temporary one")
-    parser.add_argument("--smoke", action="store_true", help="a size that only shows that it runs")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(arguments)
-    end_cleanly()
-    cores = limit_cores(options.cores)
+    options = parser_of(__doc__).parse_args(arguments)
     plan = SMOKE if options.smoke else Plan()
-    brokers = ["penstock"] if options.smoke else options.brokers.split(",")
-    reason = cache.problem("kafka")
-    libs = None if reason or options.smoke else cache.jar_dir("kafka")
-    if reason and not options.smoke:
-        say(f"without Kafka and its tools: {reason}")
-        brokers = [one for one in brokers if one != "kafka"]
-    figures: list[Figure] = []
-    for number in range(options.rounds):
-        for which in brokers if number % 2 == 0 else reversed(brokers):
-            with tempfile.TemporaryDirectory(dir=options.work, ignore_cleanup_errors=True) as work:
-                figures += measure(which, plan, libs, Path(work))
-    figures = medians(figures)
-    if options.json:
-        print(json.dumps({"cores": cores, "figures": [asdict(one) for one in figures]}))
-    else:
-        print(table(figures, AIMS))
+    compare(options, lambda which, libs, work: measure(which, plan, libs, work), AIMS)
     return 0
 
 
