@@ -185,6 +185,12 @@ EXPLAINED: tuple[Explained, ...] = (
     ),
     Explained(
         r"^90 ",
+        r"contradictions$",
+        lambda mine, its: mine == [] and len(its) > 0,
+        "Kafka's start is older than its lag, so that it may be done with all before the end",
+    ),
+    Explained(
+        r"^90 ",
         r"lag$",
         lambda mine, its: 0 <= mine < its or its == -1,
         "from where the group stands; Kafka counts from what it stored",

@@ -218,9 +218,15 @@ class ShareSteps:
                 [{"topic_name": "missing", "partitions": [0]}],
             ]
         )
-        return self.script.one_call(
+        what, describe = self.script.one_call(
             DESCRIBE_OFFSETS, {"groups": [{"group_id": name, "topics": topics}]}
         )
+
+        def step(side: Side) -> Answer:
+            answer = describe(side)
+            return {**answer, "contradictions": contradictions(side, group.topic, answer)}
+
+        return what, step
 
     def alter(self, group: ShareGroup) -> Step:
         """A group is put elsewhere, if it has no members."""
@@ -243,6 +249,21 @@ class ShareSteps:
         if group.members or not forgets:
             return what, delete
         return what, lambda side: [delete(side), visited(side, group, member)]
+
+
+def contradictions(side: Side, topic: str, answer: Answer) -> list[str]:
+    """Where a group is said to be done with all, and not to stand at the log's end."""
+    part = {"partition_index": 0, "timestamp": -1}
+    asked = {"replica_id": -1, "topics": [{"name": topic, "partitions": [part]}]}
+    (found,) = side.ask("main", 2, 5, asked)["topics"]
+    end = found["partitions"][0]["offset"]
+    return [
+        f"done with all at {one['start_offset']} of {end}"
+        for group in answer["groups"]
+        for described in group["topics"]
+        for one in described["partitions"]
+        if one.get("lag") == 0 and one["start_offset"] != end
+    ]
 
 
 class Worker:

@@ -88,6 +88,13 @@ PART = ".responses[0].partition_responses[0]"
         ("76 joins s7-0: m of 1", "[0].member_epoch", -1, 2),
         ("76 joins s7-0: m of 1", "[1].members[0].topic_partitions", [], [{"partitions": [0]}]),
         ("90 v1 {}", ".groups[0].topics[0].partitions[0].start_offset", 3, 5),
+        (
+            "90 v1 {}",
+            ".contradictions[0]",
+            "done with all at 75 of 76",
+            "done with all at 60 of 76",
+        ),
+        ("90 v1 {}", ".contradictions", ["done with all at -1 of 0"], []),
         ("share work s7-0", ".told.again[0].responses[0].partitions[0].error_code", 0, 121),
         ("share work s7-0", ".told.acknowledged[0].error_code", 121, 0),
         ("share work s7-0", ".seen.3", [1], [1, 2]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import struct
+import uuid
 from typing import Any, Final
 
 import pytest
@@ -362,3 +363,49 @@ def test_shortest_session_is_one_for_all_groups() -> None:
         join = Join("g", "", None, "c", "h", session_ms, REBALANCE_MS, "consumer", protocols)
         (reply,) = mixed.join(0, session_ms, join)
         assert reply.fields["error_code"] == code
+
+
+def test_what_is_being_given_up_is_nobody_elses_in_an_upgrade() -> None:
+    """A cooperative member that has just been told to give a partition up still has it when the group is
+    upgraded: the newcomer gets it once the member has joined again without it.
+    """
+    topics = Topics()
+    topics.topics["t1"] = (uuid.UUID(int=1), 2)
+    classic = Groups(lambda name: f"{name}-1", session_ms_min=1_000)
+    modern = ConsumerGroups(topics, lambda: "made", matching)
+    names = {topic[0]: name for name, topic in topics.topics.items()}
+    mixed = MixedGroups(classic, modern, topics, names.get, lambda name: f"{name}-1")
+
+    def join(owned: frozenset[Named], member: str = "c-1") -> dict[str, Any]:
+        protocols = (("cooperative-sticky", subscription(owned)),)
+        join = Join("g", member, None, "c", "h", SESSION_MS, REBALANCE_MS, "consumer", protocols)
+        (reply,) = mixed.join(0, "token", join)
+        fields: dict[str, Any] = reply.fields
+        return fields
+
+    def sync(generation: int, given: frozenset[Named]) -> frozenset[Named]:
+        told = Sync("g", generation, "c-1", None, {"c-1": Assignment(given).to_bytes()})
+        (reply,) = mixed.sync(0, "token", told)
+        return read_assignment(reply.fields["assignment"]).parts
+
+    def newcomer(epoch: int) -> list[int]:
+        beat = Beat("g", "m", epoch, rebalance_ms=REBALANCE_MS, names=("t1",), owned=frozenset())
+        fields, _ = mixed.beat(0, beat)
+        mixed.check()
+        assert fields["error_code"] == 0
+        epochs.append(fields["member_epoch"])
+        parts = fields.get("assignment", {}).get("topic_partitions", [])
+        return [number for topic in parts for number in topic["partitions"]]
+
+    epochs: list[int] = []
+    joined = join(frozenset(), "")
+    both = frozenset({("t1", 0), ("t1", 1)})
+    sync(joined["generation_id"], both)
+    assert sync(join(both)["generation_id"], frozenset({("t1", 0)})) == {("t1", 0)}
+    assert newcomer(0) == []
+    code = mixed.heartbeat(0, "g", modern.get("g").members["c-1"].epoch, "c-1", None)
+    assert code is ErrorCode.rebalance_in_progress
+    kept = sync(join(frozenset({("t1", 0)}))["generation_id"], frozenset())
+    assert len(kept) == 1
+    (number,) = newcomer(epochs[-1])
+    assert {("t1", number)} | kept == both
