@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
-from oracle import Answer, Ref, Side, Step
+from oracle import READY_S_MAX, Answer, Ref, Side, Step
 
 if TYPE_CHECKING:
     from oracle_steps import Script
@@ -190,7 +189,8 @@ def rebalance(
             told.append(side.common(answer, 11))
         side.line(newcomer).send(11, version, {**base, "member_id": member_id})
         waiting.append(newcomer)
-        time.sleep(0.05)
+        if known:
+            rebalancing(side, group)
     for member in known:
         beat = {"group_id": group, "generation_id": 10_000, "member_id": Ref(member)}
         told.append(side.call(12, 3, beat, member))
@@ -224,6 +224,12 @@ def rebalance(
     leads = [joined[one]["leader"] == joined[one]["member_id"] for one in waiting]
     members = side.common({"members": joined[leader]["members"]}, 11)
     return {"told": told, "parts": parts, "leaders": sum(leads), **members}
+
+
+def rebalancing(side: Side, group: str, s_max: float = READY_S_MAX) -> None:
+    """Waits until a group has taken note of a join: on a busy machine a later one could be first."""
+    states = {"PreparingRebalance", "CompletingRebalance"}
+    side.until(15, 3, {"groups": [group]}, lambda a: a["groups"][0]["group_state"] in states, s_max)
 
 
 def role(answer: Answer) -> Answer:

@@ -30,6 +30,7 @@ from oracle_mixed_members import (
     One,
     base_beat,
     beat,
+    fall_silent,
     join_fields,
     leave,
     look,
@@ -76,6 +77,7 @@ class MixedSteps:
             (2, self.committed),
             (3, self.misbehave),
             (2, self.settle),
+            (1, self.die),
         ]
         (kind,) = self.chance.choices([one for _, one in kinds], [w for w, _ in kinds])
         return kind(crowd)
@@ -202,6 +204,21 @@ class MixedSteps:
             return {"bye": bye, "seen": look(side, seen), **rest(side, seen, versions)}
 
         return f"mixed leaves {epoch} {self.told(seen, one)}", step
+
+    def die(self, crowd: Crowd) -> Step:
+        """A classic member of a consumer group is heard of no more; the others share what it had."""
+        victims = [one for one in crowd.members if one.is_classic]
+        if not (crowd.is_modern and victims and any(not one.is_classic for one in crowd.members)):
+            return self.settle(crowd)
+        one, versions = self.chance.choice(victims), self.classic_versions()
+        crowd.members.remove(one)
+        seen = crowd.look()
+
+        def step(side: Side) -> Answer:
+            last = fall_silent(side, seen, one, versions)
+            return {"last": last, "seen": look(side, seen), **rest(side, seen, versions)}
+
+        return f"mixed dies {self.told(seen, one)}", step
 
     def settle_kind(self, crowd: Crowd) -> None:
         """Of which kind a group is after one has left for good."""

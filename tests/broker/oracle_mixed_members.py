@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from oracle import Answer, Ref, Side
+from oracle_groups import rebalancing
 
 from penstock.broker.consumer_protocol import Assignment, read_assignment
 
@@ -15,6 +15,10 @@ JOIN, HEARTBEAT, LEAVE, SYNC, BEAT = 11, 12, 13, 14, 68
 TOPICS = {"a": 4, "b": 3}
 ROUNDS_MAX = 12
 PATIENCE_MS = 300_000
+SHORT_SESSION_MS = 6_000
+"""The least that Kafka allows by default."""
+NOTICED_S_MAX = 1.0
+"""A join that changes nothing begins no rebalance: there is nothing to wait for."""
 ANSWER_S_MAX = 5.0
 """Who has joined when all have is answered at once."""
 REBALANCING = {22, 25, 27}
@@ -195,6 +199,20 @@ def leave(side: Side, crowd: Crowd, one: One, version: int, *, by_instance: bool
     return told(side, crowd, LEAVE, side.ask("main", LEAVE, version, fields))
 
 
+def fall_silent(side: Side, crowd: Crowd, one: One, versions: dict[int, int]) -> Answer:
+    """A classic member asks for a short session and says no more; what it was told at last."""
+    fields = {**join_fields(side, crowd, one), "session_timeout": SHORT_SESSION_MS}
+    last = take(side, crowd, one, side.ask(one.name, JOIN, versions[JOIN], fields))
+    asked = {"group_ids": [crowd.id], "include_authorized_operations": False}
+    member_id = side.real[f"id {one.name}"]
+
+    def is_gone(found: Any) -> bool:
+        return all(each["member_id"] != member_id for each in found["groups"][0]["members"])
+
+    side.until(69, 1, asked, is_gone)
+    return last
+
+
 def alive(side: Side, crowd: Crowd, one: One, version: int) -> int:
     """The code of a classic member's heartbeat."""
     fields = {
@@ -304,14 +322,17 @@ def round_of_classic(side: Side, crowd: Crowd, versions: dict[int, int]) -> list
     said: list[Answer] = []
     behind: list[One] = []
     classic = [one for one in crowd.members if one.is_classic]
+    has_waited = False
     classic.sort(key=lambda one: (not side.real.get(f"again {one.name}"), one.name))
     for one in classic:
         dial(side, one)
-        code = 27
-        if not side.real.get(f"again {one.name}"):
-            code = alive(side, crowd, one, versions[HEARTBEAT])
-            if code:
-                said.append([one.name, "alive", code])
+        must_join = side.real.get(f"again {one.name}")
+        if behind and not must_join and not has_waited:
+            has_waited = True
+            rebalancing(side, crowd.id, NOTICED_S_MAX)
+        code = 27 if must_join else alive(side, crowd, one, versions[HEARTBEAT])
+        if code and not must_join:
+            said.append([one.name, "alive", code])
         if code not in REBALANCING:
             continue
         if code == 25:
@@ -325,7 +346,6 @@ def round_of_classic(side: Side, crowd: Crowd, versions: dict[int, int]) -> list
                 said.append([one.name, "sync", sync(side, crowd, one, versions[SYNC], [])])
         else:
             side.line(one.name).send(JOIN, versions[JOIN], fields)
-            time.sleep(0.03)
             behind.append(one)
     if behind:
         said += join_together(side, crowd, sorted(behind, key=lambda one: one.name), versions)

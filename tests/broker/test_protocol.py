@@ -214,6 +214,23 @@ def test_deleted_topic_ends_a_long_poll(
         assert found["error_code"] == ErrorCode.unknown_topic_or_partition
 
 
+def test_enough_is_not_waited_for(
+    raw: Raw, address: str, connect: Callable[..., Raw], topic: str, make_batch: Any
+) -> None:
+    """A fetch that wants just the bytes that are there, or that come, is answered with them, however
+    long it might wait.
+    """
+    batch = make_batch(1, 100)
+    raw.produce(topic, batch)
+    with connect(address) as waiting:
+        for count in (1, 2):
+            waiting.send_fetch(topic, 0, max_wait=600_000, min_bytes=count * len(batch))
+            if count == 2:
+                raw.produce(topic, batch)
+            found = waiting.receive(1, 11)["responses"][0]["partitions"][0]
+            assert len(found["records"]) == count * len(batch)
+
+
 def test_fetch_sessions_are_not_kept(raw: Raw) -> None:
     """A session is never given out, so naming one makes the client begin afresh."""
     answer = raw.call(1, 11, max_bytes=1, session_id=7, session_epoch=3)
