@@ -143,6 +143,8 @@ def test_two_writers_append_once(catalog: Any) -> None:
     for name in ("shop.events", "shop.events_dead_letters"):
         offsets = [row["offset"] for row in rows_of(catalog, name)]
         assert offsets == sorted(set(offsets))
+        found = catalog.load_table(name).properties
+        assert "commit.retry.num-retries" not in found, "others may try again"
 
 
 def test_another_topics_table_is_refused(catalog: Any) -> None:

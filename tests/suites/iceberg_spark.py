@@ -10,12 +10,14 @@ produced, with what pyiceberg and DuckDB read of the same files, and with `ps.Hi
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
 import random
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -35,6 +37,7 @@ from penstock.errors import PenstockError
 JOB = Path(__file__).with_name("iceberg_spark_job.py")
 JOB_S_MAX = 180.0
 FLUSH_S_MAX = 30
+PAUSE_S = 0.1  # between what is written on and on: commits are made all the time
 SCHEMA = (
     "user BIGINT NOT NULL, key STRING, small INT, ms DOUBLE, ratio FLOAT, ok BOOLEAN, at TIMESTAMP, "
     "day DATE, tags ARRAY<STRING>"
@@ -376,28 +379,78 @@ def aggregates_agree(address: str) -> None:
     expect("a sum of doubles", math.isfinite(sum(one["ms"] or 0 for one in good)), True)
 
 
+@contextlib.contextmanager
+def producing(address: str, topic: str) -> Iterator[list[Sent]]:
+    """Writes on and on for as long as the block; gives what has been acknowledged."""
+    written: list[Sent] = []
+    end = threading.Event()
+
+    def work() -> None:
+        for seed in itertools.count():
+            if end.wait(PAUSE_S):
+                return
+            more = events(random.Random(seed), 20)
+            send_events(address, topic, more)
+            written.extend(more)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        yield written
+    finally:
+        end.set()
+        worker.join()
+
+
 def maintained_by_spark(address: str) -> None:
-    """Spark compacts the table and expires its snapshots; the broker goes on, each record once."""
+    """Spark compacts the table and expires snapshots while the broker appends: each record once."""
     topic, table = table_topic(address, "maintained", **{"penstock.schema": SCHEMA})
-    sent: list[Sent] = []
-    for seed in range(4):
-        more = events(random.Random(seed), 100)
-        send_events(address, topic, more)
-        sent += more
-        covered(address, topic)
-        if seed % 2:
-            continue
-        sql("REFRESH TABLE {table}", table=table)
-        sql(f"CALL penstock.system.rewrite_data_files(table => '{table}', "
-            "options => map('rewrite-all', 'true'))")  # fmt: skip
-        sql(f"CALL penstock.system.rewrite_manifests('{table}')")
-        now = datetime.now(UTC).replace(tzinfo=None).isoformat(sep=" ")
-        sql(f"CALL penstock.system.expire_snapshots('{table}', TIMESTAMP '{now}', 1)")
+    with producing(address, topic) as sent:
+        for _ in range(3):
+            wanted = len(sent) + 100
+            wait(lambda count=wanted: len(sent) > count, "more records")
+            covered(address, topic)
+            sql("REFRESH TABLE {table}", table=table)
+            sql(f"CALL penstock.system.rewrite_data_files(table => '{table}', "
+                "options => map('rewrite-all', 'true'))")  # fmt: skip
+            now = datetime.now(UTC).replace(tzinfo=None).isoformat(sep=" ")
+            sql(f"CALL penstock.system.expire_snapshots('{table}', TIMESTAMP '{now}', 1)")
+    covered(address, topic)
     sql("REFRESH TABLE {table}", table=table)
+    sql(f"CALL penstock.system.rewrite_manifests('{table}')")  # the broker merges them meanwhile
     wanted = by_place([event_row(one) for one in sent if is_good(one)])
     expect("rows", by_place(sql("SELECT * FROM {table}", table=table)), wanted)
     found = ps.History(topic, uri(), address).arrow(["partition", "offset"]).read_all().to_pylist()
     expect("history", by_place([list(row.values()) for row in found]), [row[:2] for row in wanted])
+
+
+def sorted_by_spark(address: str) -> None:
+    """Spark compacts the table in the order of the offsets: replays go on reading it, byte for byte."""
+    topic, table = table_topic(address, "sorted")
+    sent: list[Sent] = []
+    for seed in range(4):
+        more = raw(random.Random(seed), 60)
+        produce(address, topic, more)
+        sent += more
+        covered(address, topic)
+        if seed == 2:
+            sql("REFRESH TABLE {table}", table=table)
+            sql(f"CALL penstock.system.rewrite_data_files(table => '{table}', strategy => 'sort', "
+                "sort_order => 'offset ASC', options => map('rewrite-all', 'true'))")  # fmt: skip
+    opened = open_table(address, topic, catalog_loader(uri(), None))
+    for partition, end in opened.covered.items():
+        mine = [one for one in sent if one["partition"] == partition]
+        found = [
+            (offset, value)
+            for records in opened.records(partition, 0, end)
+            for offset, value in zip(
+                records.offset.tolist(), records.values().to_pylist(), strict=True
+            )
+        ]
+        expect("records", found, [(one["offset"], one["value"]) for one in mine])
+    sql("REFRESH TABLE {table}", table=table)
+    query = "SELECT count(*) FROM {table}.snapshots WHERE operation = 'replace'"
+    expect("compactions", sql(query, table=table), [[1]])
 
 
 def deleted_by_spark(address: str) -> None:
@@ -440,6 +493,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     backfilled,
     aggregates_agree,
     maintained_by_spark,
+    sorted_by_spark,
     deleted_by_spark,
 )
 

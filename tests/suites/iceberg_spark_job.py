@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import traceback
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from pyspark.sql import Row, SparkSession
 
 CATALOG = "spark.sql.catalog.penstock"
 STREAM_S_MAX = 120
+ERROR_CHARACTERS_MAX = 1200  # of an exception's beginning: the JVM's stack follows
 
 
 def settings(database: str, warehouse: str) -> dict[str, str]:
@@ -98,8 +98,8 @@ def main() -> None:
             else:
                 rows = stream(spark, request["stream"], request["into"])
             answer: dict[str, Any] = {"rows": [plain(row) for row in rows]}
-        except Exception:
-            answer = {"error": traceback.format_exc()}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]}
         print("RESULT " + json.dumps(answer), flush=True)
     spark.stop()
 

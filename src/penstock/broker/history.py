@@ -44,8 +44,8 @@ __all__ = [
 ]
 
 DEAD_LETTERS: Final = "_dead_letters"
+RETRIES: Final = "commit.retry.num-retries"
 PROPERTIES: Final = {
-    "commit.retry.num-retries": "0",  # a retry would append what another writer has appended
     "write.parquet.compression-codec": "zstd",
     "write.parquet.page-size-bytes": str(1 << 20),
     "write.metadata.delete-after-commit.enabled": "true",
@@ -111,9 +111,10 @@ class _Target:
         if set(schema.names) - set(table.schema().column_names):
             with table.update_schema() as update:
                 update.union_by_name(schema)
-        if table.properties.get("commit.retry.num-retries") != "0":
+        missing = PROPERTIES.keys() - table.properties.keys()
+        if missing:
             with table.transaction() as transaction:
-                transaction.set_properties(PROPERTIES)
+                transaction.set_properties({name: PROPERTIES[name] for name in missing})
         return table
 
     def _read_covered(self) -> dict[int, int]:
@@ -140,6 +141,9 @@ class _Target:
     def append(self, rows: pa.Table, covered: Mapping[int, int]) -> None:
         """Appends rows that follow on what is covered, in one commit with what then is."""
         said = {COVERED: json.dumps({str(part): upto for part, upto in sorted(covered.items())})}
+        # A retry would append what another writer of ours has appended. This is said here, not in
+        # the table: those who compact it, say, should try again when we were faster.
+        self.table.metadata.properties[RETRIES] = "0"
         with self.table.transaction() as transaction:
             transaction.append(rows, snapshot_properties=said)
             transaction.set_properties(said)
