@@ -359,18 +359,23 @@ class _Recovery:
             self._producers.record(header, header.base_offset, self._now_ms)
 
     def _rebuild(self) -> None:
-        """The snapshot and the log don't fit together: only the log counts. But a transaction of which
-        the snapshot knows that it has ended isn't open, wherever its marker is: readers of committed
-        data would wait for it for ever.
+        """Aborted transactions that no index knows of, and, where the snapshot and the log don't fit
+        together, the producers: then only the log counts. But a transaction of which the snapshot knows
+        that it has ended isn't open, wherever its marker is: readers of committed data would wait for
+        it for ever.
         """
-        known_open = self._producers.open_transactions()
+        first, end = self._segments[0].base_offset, self._segments[-1].next_offset
+        fits = self._has_snapshot and not self._lacks_end and first <= self._replay_from <= end
+        known, replay_from = self._producers, self._replay_from
         self._producers, self._replay_from = Producers(), 0
         for segment in self._segments:
             segment.aborted = segment.aborted.before(segment.vouched_upto)
             for position, header in segment.headers(0):
                 self._replay(segment, position, header)
-        if self._has_snapshot:
-            self._producers.close_others(set(known_open))
+        if fits:
+            self._producers, self._replay_from = known, replay_from
+        elif self._has_snapshot:
+            self._producers.close_others(set(known.open_transactions()))
 
     def _store_producers(self, end: int) -> None:
         """Takes the place of a snapshot that knows of batches that are lost."""
