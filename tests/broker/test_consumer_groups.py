@@ -306,6 +306,25 @@ def test_expressions_take_bounded_time() -> None:
         matching("a)(b", [])
 
 
+def test_only_a_vote_that_counts_begins_an_epoch() -> None:
+    """A member that asks for the assignor which the group has anyway disturbs nobody; the vote that
+    changes it has all partitions shared out again.
+    """
+    host = Host()
+    a, b, c = (
+        Member(host, one, assignor=vote) for one, vote in (("a", "range"), ("b", None), ("c", None))
+    )
+    host.settle(a, b, c)
+    group = host.groups.get("g")
+    assert group is not None
+    epoch = group.epoch
+    b.beat(assignor="range")
+    assert (group.epoch, group.assignor) == (epoch, "range")
+    c.beat(assignor="uniform")
+    b.beat(assignor="uniform")
+    assert (group.epoch, group.assignor) == (epoch + 1, "uniform")
+
+
 def test_assignor_is_the_majoritys() -> None:
     """Members choose among the coordinator's assignors; an unknown one is refused."""
     host = Host(t=4, u=4)

@@ -209,6 +209,42 @@ def test_members_of_both_protocols(raw: Raw, topic: str, group: str) -> None:
     assert listed(raw, group) == [("classic", "consumer", "Stable")]
 
 
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_instances_that_are_not_there_are_told_so(
+    raw: Raw, topic: str, group: str, is_mixed: bool
+) -> None:
+    """A member that names an instance of nobody's is unknown, in groups of either kind, as at Kafka; and
+    SyncGroup must name the protocol from version 5 on.
+    """
+    joined = join_classic(raw, group, topic)
+    if is_mixed:
+        beat(raw, group, "m", subscribed_topic_names=[topic])
+        joined = join_classic(raw, group, topic, joined["member_id"])
+    who = {
+        "group_id": group,
+        "member_id": joined["member_id"],
+        "generation_id": joined["generation_id"],
+    }
+    named = {"protocol_type": "consumer", "protocol_name": "range", "assignments": []}
+    ghost = {**who, "group_instance_id": "ghost"}
+    assert raw.call(HEARTBEAT, 4, **who)["error_code"] == 0
+    assert raw.call(HEARTBEAT, 4, **ghost)["error_code"] == ErrorCode.unknown_member_id
+    assert raw.call(SYNC, 5, **who, **named)["error_code"] == 0
+    assert raw.call(SYNC, 5, **ghost, **named)["error_code"] == ErrorCode.unknown_member_id
+    unnamed = raw.call(SYNC, 5, **who, assignments=[])
+    assert unnamed["error_code"] == ErrorCode.inconsistent_group_protocol
+    again = {
+        "group_id": group,
+        "member_id": "other",
+        "group_instance_id": "ghost",
+        "session_timeout": 10_000,
+        "rebalance_timeout": 10_000,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b"\0\0" + bytes(8)}],
+    }
+    assert raw.call(JOIN, 9, **again)["error_code"] == ErrorCode.unknown_member_id
+
+
 def test_only_consumers_are_mixed(raw: Raw, topic: str, group: str) -> None:
     """Groups of another type, or whose members say what no consumer says, stay what they are."""
     for kind, metadata in (("connect", b""), ("consumer", b"\0\0\0\0\0\7")):

@@ -409,3 +409,27 @@ def test_what_is_being_given_up_is_nobody_elses_in_an_upgrade() -> None:
     assert len(kept) == 1
     (number,) = newcomer(epochs[-1])
     assert {("t1", number)} | kept == both
+
+
+def test_an_instance_that_changes_its_protocol_disturbs_nobody() -> None:
+    """In a rolling upgrade of static members the newcomer has what its instance had, at the same epoch."""
+    topics = Topics()
+    topics.topics["t1"] = (uuid.UUID(int=1), 2)
+    classic = Groups(lambda name: f"{name}-1", session_ms_min=1_000)
+    modern = ConsumerGroups(topics, lambda: "made", matching)
+    mixed = MixedGroups(classic, modern, topics, {uuid.UUID(int=1): "t1"}.get, lambda name: name)
+    protocols = (("range", subscription(frozenset())),)
+    join = Join("g", "", "i", "c", "h", SESSION_MS, REBALANCE_MS, "consumer", protocols)
+    (joined,) = mixed.join(0, "token", join)
+    generation, member = joined.fields["generation_id"], joined.fields["member_id"]
+    both = Assignment(frozenset({("t1", 0), ("t1", 1)})).to_bytes()
+    mixed.sync(0, "token", Sync("g", generation, member, "i", {member: both}))
+    beat = Beat("g", "m", 0, "i", rebalance_ms=REBALANCE_MS, names=WANTED, owned=frozenset())
+    fields, _ = mixed.beat(0, beat)
+    mixed.check()
+    assert fields["member_epoch"] == generation
+    (topic,) = fields["assignment"]["topic_partitions"]
+    assert topic["partitions"] == [0, 1]
+    group = modern.get("g")
+    assert group is not None
+    assert group.epoch == generation
