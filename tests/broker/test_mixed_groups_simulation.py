@@ -433,3 +433,25 @@ def test_an_instance_that_changes_its_protocol_disturbs_nobody() -> None:
     group = modern.get("g")
     assert group is not None
     assert group.epoch == generation
+
+
+def test_a_silent_classic_member_is_fenced_after_its_own_session() -> None:
+    """In a group of both protocols each of its heartbeats buys a classic member one session, no more."""
+    topics = Topics()
+    classic = Groups(lambda name: f"{name}-1", session_ms_min=1_000)
+    modern = ConsumerGroups(topics, lambda: "made", matching)
+    mixed = MixedGroups(classic, modern, topics, lambda _: None, lambda name: f"{name}-1")
+    mixed.beat(0, Beat("g", "m", 0, rebalance_ms=REBALANCE_MS, names=WANTED, owned=frozenset()))
+    protocols = (("range", subscription(frozenset())),)
+    join = Join("g", "", None, "c", "h", 7_000, REBALANCE_MS, "consumer", protocols)
+    (joined,) = mixed.join(0, "token", join)
+    generation, member = joined.fields["generation_id"], joined.fields["member_id"]
+    group = modern.get("g")
+    assert group is not None
+    mixed.sync(1_000, "token", Sync("g", generation, member, None, {}))
+    mixed.tick(7_999)
+    assert mixed.heartbeat(7_999, "g", generation, member, None) is ErrorCode.none
+    mixed.tick(14_998)
+    assert member in group.members
+    mixed.tick(14_999)
+    assert member not in group.members

@@ -189,6 +189,22 @@ def test_open_transactions_hold_back_and_aborted_records_go() -> None:
     assert marker not in [one.base_offset for one in headers(log)]
 
 
+def test_segments_are_joined_as_far_as_they_fit() -> None:
+    """Cleaned segments become one where they fit, and none is larger than a segment may be."""
+    log = opened(MemoryFiles())
+    for n in range(60):
+        put(log, (b"%d" % n, bytes(100)))
+    for _ in range(30):
+        put(log, (b"same", bytes(100)))
+    log.sync()
+    before = len(log.segments)
+    log.compactor.run(NOW)
+    log.compactor.run(NOW)
+    log.check()
+    assert len(log.segments) < before
+    assert max(one.size for one in log.segments) <= COMPACT.segment_bytes
+
+
 def test_damaged_segments_are_passed_over() -> None:
     """A segment with a wrong checksum stays as it is; those before and after it are compacted."""
     files = MemoryFiles()
