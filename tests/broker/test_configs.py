@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.patience import PATIENCE_S
+from tests.peers import kafka_peer
 
 from penstock.broker.broker_settings import broker_settings
 from penstock.broker.group_settings import GROUP_SETTINGS
@@ -18,7 +17,6 @@ from penstock.wire.kafka import ErrorCode
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 # Defaults that say what this broker does where it does something else than Kafka.
 OURS = {"index.interval.bytes"}
@@ -217,11 +215,7 @@ def test_an_admin_client_reads_and_changes_settings(address, topic):
 @pytest.mark.slow
 def test_kafka_describes_the_same_settings(raw, topic, tmp_path, connect):
     """Names, types, defaults and synonyms; where a default differs, the list above says so."""
-    if str(BENCHMARKS) not in sys.path:
-        sys.path.append(str(BENCHMARKS))
-    kafka = pytest.importorskip("peers.kafka", reason="benchmarks/peers/kafka.py is not there")
-    if reason := kafka.available():
-        pytest.skip(reason)
+    kafka = kafka_peer()
     with kafka.KafkaProcess(tmp_path) as node, connect(node.address) as other:
         wanted = {"name": topic, "num_partitions": 1, "replication_factor": 1}
         other.call(19, 5, topics=[wanted], timeout=10_000)

@@ -7,7 +7,6 @@ PENSTOCK_ONLY='ShareSteps|ConsumerSteps|CompactionSteps|create_topic' python -m 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +17,10 @@ from crash_load import Connect
 from oracle import Side, differences
 from oracle_explained import reason_of
 from oracle_steps import Script, ready
+from tests.peers import kafka_peer
 
 from penstock.broker import BrokerProcess
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 STEPS = int(os.environ.get("PENSTOCK_STEPS", "200"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "20261121"))
 TRACE = "PENSTOCK_TRACE" in os.environ
@@ -45,14 +44,10 @@ SHOWN_MAX = int(os.environ.get("PENSTOCK_SHOWN", "40"))
 @pytest.fixture(scope="module")
 def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Kafka."""
-    if str(BENCHMARKS) not in sys.path:
-        sys.path.append(str(BENCHMARKS))
-    kafka = pytest.importorskip("peers.kafka", reason="benchmarks/peers/kafka.py is not there")
     if given := os.environ.get("PENSTOCK_ORACLE"):
         yield given
         return
-    if reason := kafka.available():
-        pytest.skip(reason)
+    kafka = kafka_peer()
     with kafka.KafkaProcess(tmp_path_factory.mktemp("kafka"), settings=SETTINGS) as process:
         yield process.address
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ from oracle_mixed_members import (
     prepare,
     rest,
 )
+from tests.peers import kafka_peer
 
 from penstock.broker import BrokerProcess
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 VERSIONS = {JOIN: 9, SYNC: 5, HEARTBEAT: 4}
 GROUP_ID_NOT_FOUND = 69
@@ -45,11 +44,7 @@ def ours(tmp_path: Path, connect: Connect, policy: str) -> Iterator[Side]:
 @pytest.fixture
 def theirs(tmp_path: Path, connect: Connect, policy: str) -> Iterator[Side]:
     """A real Kafka."""
-    if str(BENCHMARKS) not in sys.path:
-        sys.path.append(str(BENCHMARKS))
-    kafka = pytest.importorskip("peers.kafka", reason="benchmarks/peers/kafka.py is not there")
-    if reason := kafka.available():
-        pytest.skip(reason)
+    kafka = kafka_peer()
     settings = {
         "group.consumer.migration.policy": policy,
         "group.consumer.assignment.interval.ms": "0",

@@ -26,10 +26,10 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from tests.peers import kafka_peer
 
 from penstock.broker import BrokerProcess
 
-BENCHMARKS: Final = Path(__file__).parents[2] / "benchmarks"
 MEMBER: Final = Path(__file__).with_name("group_member.py")
 PARTITIONS: Final = 5
 BATCH: Final = 50
@@ -205,11 +205,7 @@ def test_members_of_both_protocols(broker: BrokerProcess) -> None:
 @pytest.mark.peer
 def test_members_of_both_protocols_at_kafka(tmp_path: Path) -> None:
     """The same clients come through the same changes at a Kafka node."""
-    if str(BENCHMARKS) not in sys.path:
-        sys.path.append(str(BENCHMARKS))
-    kafka = pytest.importorskip("peers.kafka", reason="benchmarks/peers/kafka.py is not there")
-    if reason := kafka.available():
-        pytest.skip(reason)
+    kafka = kafka_peer()
     settings = {
         "group.consumer.min.session.timeout.ms": "6000",
         "group.consumer.min.heartbeat.interval.ms": "500",

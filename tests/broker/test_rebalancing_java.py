@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import Producer
+from tests.peers import kafka_peer
 
 from penstock.broker import BrokerProcess
 
-BENCHMARKS: Final = Path(__file__).parents[2] / "benchmarks"
 CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOOL: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 PATIENCE_S: Final = 60.0
@@ -24,11 +23,7 @@ PARTITIONS: Final = 6
 @pytest.fixture
 def java() -> Callable[..., list[str]]:
     """Makes the command that runs a Java class of Kafka's."""
-    if str(BENCHMARKS) not in sys.path:
-        sys.path.append(str(BENCHMARKS))
-    cache: Any = pytest.importorskip("peers.cache", reason="benchmarks/peers/cache.py is missing")
-    if reason := cache.problem("kafka"):
-        pytest.skip(reason)
+    cache = kafka_peer().cache
     launcher = str(cache.java())
 
     def command(main: str, *arguments: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.peers import kafka_peer
 
 import penstock as ps
 from penstock.broker import BrokerProcess
 from penstock.client.share import GROUP, ShareClient
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TOOLS = "org.apache.kafka.tools"
 START_S = 60.0
 
@@ -26,12 +25,7 @@ START_S = 60.0
 @pytest.fixture(scope="module")
 def kafka() -> Any:
     """The module that knows where Kafka is."""
-    if str(BENCHMARKS) not in sys.path:
-        sys.path.append(str(BENCHMARKS))
-    module = pytest.importorskip("peers.kafka", reason="benchmarks/peers/kafka.py is not there")
-    if reason := module.available():
-        pytest.skip(reason)
-    return module
+    return kafka_peer()
 
 
 class Consumer:

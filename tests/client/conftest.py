@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 from tests.patience import PATIENCE_S
+from tests.peers import kafka_peer
 
 from penstock.broker.process import BrokerProcess
 from penstock.client import Client
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 _names = (f"topic-{i}" for i in itertools.count())
 
 
@@ -53,27 +52,17 @@ class Kafka:
 
     def __init__(self, data: Path) -> None:
         self._data = data
-        self._process = _kafka().KafkaProcess(data)
+        self._process = kafka_peer().KafkaProcess(data)
         self.address = self._process.address
 
     def kill(self) -> None:
         self._process.kill()
 
     def restart(self) -> None:
-        self._process = _kafka().KafkaProcess(self._data)
+        self._process = kafka_peer().KafkaProcess(self._data)
 
     def stop(self) -> None:
         self._process.kill()
-
-
-def _kafka() -> Any:
-    """The module that starts Kafka; a skip with the reason where it can't."""
-    if str(BENCHMARKS) not in sys.path:
-        sys.path.append(str(BENCHMARKS))
-    kafka = pytest.importorskip("peers.kafka", reason="benchmarks/peers/kafka.py is not there")
-    if reason := kafka.available():
-        pytest.skip(reason)
-    return kafka
 
 
 @pytest.fixture(scope="session", params=["embedded", pytest.param("kafka", marks=pytest.mark.peer)])
