@@ -107,6 +107,9 @@ class Flusher:
         self._waiting: dict[Durable, deque[tuple[int, _Waiting]]] = {}  # by the offset they want
         self._goals: dict[Durable, int] = {}  # the last of these; threads read it
         self._running: set[Durable] = set()  # a sync is under way, or about to be
+        self._queue: deque[Durable] = deque()  # of these, those that wait for a thread
+        self._busy_threads = 0
+        self._is_due = False
         self._settled: asyncio.Future[None] | None = None
         self._timers: dict[Durable, asyncio.TimerHandle] = {}
         self.syncs = 0
@@ -133,9 +136,12 @@ class Flusher:
         for log, goal in goals:
             self._waiting.setdefault(log, deque()).append((goal, waiting))
             self._goals[log] = goal
-            if log not in self._running:  # not at once: what the loop has at hand may join
+            if log not in self._running:
                 self._running.add(log)
-                asyncio.get_running_loop().call_soon(self._begin, log)
+                self._queue.append(log)
+        if self._queue and not self._is_due:  # not at once: what the loop has at hand may join
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._begin_next)
 
     async def make_durable(self, wanted: Iterable[Durable]) -> None:
         """Returns once all that was written so far is durable, or its keeper has failed."""
@@ -157,8 +163,13 @@ class Flusher:
         del self._timers[log]
         self.begin([log])
 
-    def _begin(self, log: Durable) -> None:
-        self._pool.submit(self._run, log, log.begin_sync(), asyncio.get_running_loop())
+    def _begin_next(self) -> None:
+        self._is_due = False
+        loop = asyncio.get_running_loop()
+        while self._queue and self._busy_threads < THREADS:
+            log = self._queue.popleft()
+            self._busy_threads += 1
+            self._pool.submit(self._run, log, log.begin_sync(), loop)
 
     def _run(self, log: Durable, task: Any, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: runs a task, again while more is wanted, and tells how far it came."""
@@ -167,8 +178,7 @@ class Flusher:
             failure = _failure_of(task)
             took_s, upto = perf_counter() - began_s, task.end_offset
             is_done = failure is not None or upto >= self._goals.get(log, 0)
-            others_wait = len(self._running) > THREADS
-            if is_done or others_wait or not task.may_run_again:
+            if is_done or self._queue or not task.may_run_again:
                 break
             loop.call_soon_threadsafe(self._went_on, log, upto, took_s)
         loop.call_soon_threadsafe(self._ended, log, task, failure, took_s)
@@ -184,12 +194,14 @@ class Flusher:
             self.failed.add(log)
         self._count(took_s)
         over = self._over(log)
-        if log in self._goals:  # the disk goes on while the others are told
-            self._begin(log)
+        if log in self._goals:
+            self._queue.append(log)
         else:
             self._running.discard(log)
             if self._settled is not None and not self._running:
                 _set_done(self._settled)
+        self._busy_threads -= 1
+        self._begin_next()  # the disk goes on while those are told whose wait is over
         _tell(over)
 
     def _count(self, took_s: float) -> None:

@@ -66,6 +66,8 @@ DESCRIPTORS_WANTED: Final = 65_536
 """Open files that the process asks the system for, as far as it is allowed to."""
 TICK_MS: Final = 100
 """How often timeouts of group members are looked at."""
+FLUSHED_TOGETHER: Final = 16
+"""How many partitions that nobody waits for are synced at once: others wait for these at most."""
 SAMPLE_S: Final = 1.0
 """How often the counters behind rates are sampled."""
 LISTEN_RETRY_S: Final = 0.1
@@ -368,7 +370,9 @@ class Broker:
         sample_at_s = self.loop.time()
         while True:
             await asyncio.sleep(self.config.flush_interval_ms / 1000)
-            await self.flusher.make_durable(one.log for one in self.topics.partitions())
+            dirty = [one.log for one in self.topics.partitions() if one.log.is_dirty]
+            for at in range(0, len(dirty), FLUSHED_TOGETHER):
+                await self.flusher.make_durable(dirty[at : at + FLUSHED_TOGETHER])
             await self.flusher.make_durable([self.group_store.journal, self.share.journal])
             if self.loop.time() >= sample_at_s:
                 self.stats.sample()
