@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import sys
 
-from kafka import KafkaConsumer
-from kafka.errors import CorruptRecordError
-
 
 def main(address: str, group: str, following: int) -> None:
     """Reads topic `t` to its end, and seeks past the hole at the second error."""
+    from kafka import KafkaConsumer
+    from kafka.errors import CorruptRecordError
+
     consumer = KafkaConsumer(
         "t", bootstrap_servers=address, group_id=group, auto_offset_reset="earliest"
     )

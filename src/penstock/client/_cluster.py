@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from penstock.client import _hot
-from penstock.client._connection import REQUEST_TIMEOUT_S, Connection
+from penstock.client._connection import REQUEST_TIMEOUT_S, Connection, HandshakeError
 from penstock.client._errors import UNKNOWN_TOPIC, UNSUPPORTED_VERSION, broker_error
 from penstock.client._security import Security, parse_target
 from penstock.errors import BrokerError
@@ -25,6 +25,8 @@ PATIENCE_S: Final = (
 UNKNOWN_TOPIC_PATIENCE_S: Final = 2.0  # news of a new topic spreads in milliseconds
 PAUSE_MIN_S: Final = 0.02
 PAUSE_MAX_S: Final = 1.0
+HANDSHAKES_MAX: Final = 8
+"""TLS handshakes in a row that the peer may break off (within some 2 s) before that is an answer."""
 
 # The newest version of each cold API whose fields this client knows.
 _NEWEST: Final = {
@@ -115,11 +117,15 @@ class Cluster:
         patience = self.patience_s if patience_s is None else patience_s
         begun = time.monotonic()
         pause = PAUSE_MIN_S
+        hung_up = 0
         while True:
             try:
                 return action()
             except (OSError, BrokerError) as e:
                 if isinstance(e, BrokerError) and not e.retriable:
+                    raise
+                hung_up = hung_up + 1 if isinstance(e, HandshakeError) else 0
+                if hung_up == HANDSHAKES_MAX:
                     raise
                 self.close()
                 code = e.code if isinstance(e, BrokerError) else 0

@@ -31,6 +31,12 @@ _SIZE: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">hhih")  # API, version, correlation, client id's length
 
 
+class HandshakeError(BrokerError):
+    """The peer hung up during a TLS handshake: it dies, or speaks no TLS, as Kafka's and our own
+    listeners without TLS do.
+    """
+
+
 class Connection:
     """A connection; not to be shared between threads.
 
@@ -84,11 +90,22 @@ class Connection:
                         f"expected TLS at {self.name}; found another protocol ({error.reason}). "
                         "Is this the address of the listener with TLS?"
                     ) from None
-                raise
+                if not isinstance(error, ssl.SSLEOFError):
+                    raise
+                raise self._hung_up() from None
+            except (ConnectionError, EOFError):
+                raise self._hung_up() from None
         if security.user is not None:
             lifetime_ms = log_in(self._ask, security, self.name)
             if lifetime_ms > 0:
                 self._expires_s = time.monotonic() + lifetime_ms / 1000 * REAUTHENTICATE_SHARE
+
+    def _hung_up(self) -> HandshakeError:
+        return HandshakeError(
+            f"expected TLS at {self.name}; found that it closes the connection. Is this the address "
+            "of the listener with TLS?",
+            retriable=True,
+        )
 
     def _ask(self, api: int, version: int, body: bytes) -> memoryview:
         return self.receive(self.send(api, version, [body], flexible=False))
