@@ -205,6 +205,20 @@ def test_a_failure_tells_all() -> None:
     run(session)
 
 
+def test_what_fails_while_it_waits_is_not_synced() -> None:
+    """A sync that works after one that failed says nothing of what was lost."""
+
+    async def session(flusher: Flusher) -> None:
+        log, told = SlowLog(seed=1), list[str]()
+        log.end_offset = 1
+        flusher.when_durable([log], lambda: told.append("it"))
+        log.failure = "broken"  # by a sync that somebody else has made
+        await until(lambda: told == ["it"])
+        assert (log.tasks, log.durable_offset, flusher.is_busy) == (0, 0, False)
+
+    run(session)
+
+
 def test_one_who_fails_doesn_t_keep_it_from_the_others() -> None:
     """An error of who is told is logged; the others are told."""
 

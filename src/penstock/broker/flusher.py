@@ -168,6 +168,11 @@ class Flusher:
         loop = asyncio.get_running_loop()
         while self._queue and self._busy_threads < THREADS:
             log = self._queue.popleft()
+            if log.failure is not None:  # meanwhile: a sync that works now would say too much
+                over = self._over(log)
+                self._leave(log)
+                _tell(over)
+                continue
             self._busy_threads += 1
             self._pool.submit(self._run, log, log.begin_sync(), loop)
 
@@ -197,12 +202,15 @@ class Flusher:
         if log in self._goals:
             self._queue.append(log)
         else:
-            self._running.discard(log)
-            if self._settled is not None and not self._running:
-                _set_done(self._settled)
+            self._leave(log)
         self._busy_threads -= 1
         self._begin_next()  # the disk goes on while those are told whose wait is over
         _tell(over)
+
+    def _leave(self, log: Durable) -> None:
+        self._running.discard(log)
+        if self._settled is not None and not self._running:
+            _set_done(self._settled)
 
     def _count(self, took_s: float) -> None:
         self.syncs += 1
