@@ -119,30 +119,30 @@ def plain_latency(address: str, topic: str, count: int) -> tuple[float, float]:
     """Likewise by a client of one thread that does nothing besides: a fetch that waits in the broker
     on one connection, a record on another. What is left is the broker and the system.
     """
-    from penstock.client import _hot
-    from penstock.client._connection import Connection
+    from penstock.client.network import hot
+    from penstock.client.network.connection import Connection
     from penstock.wire import batches
 
     host, _, port = address.rpartition(":")
     reader, writer = (Connection(host, int(port), "plain", READ_TIMEOUT_S) for _ in range(2))
-    version, newest = _hot.FETCH_VERSIONS[1], _hot.PRODUCE_VERSIONS[1]
+    version, newest = hot.FETCH_VERSIONS[1], hot.PRODUCE_VERSIONS[1]
     times: list[float] = []
     try:
         for offset in range(count + WARM_UP_RECORDS):
             batch = batches.build([(None, bytes(100))], timestamps_ms=[int(1e3 * time.time())])
-            record = _hot.produce_request(
+            record = hot.produce_request(
                 newest, topic, 0, memoryview(batch), acks=1, timeout_ms=30_000
             )
-            body = _hot.fetch_request(
+            body = hot.fetch_request(
                 version, [(topic, 0, offset)], wait_ms=10_000, bytes_max=1 << 20
             )
-            wanted = reader.send(_hot.FETCH, version, [body], flexible=True)
+            wanted = reader.send(hot.FETCH, version, [body], flexible=True)
             time.sleep(PARKED_S)
             began = time.perf_counter()
-            sent = writer.send(_hot.PRODUCE, newest, record, flexible=True)
+            sent = writer.send(hot.PRODUCE, newest, record, flexible=True)
             frame = reader.receive(wanted)
             times.append(1e3 * (time.perf_counter() - began))
-            error, (fetched,) = _hot.read_fetch(version, frame)
+            error, (fetched,) = hot.read_fetch(version, frame)
             if error or fetched.error or fetched.start == fetched.end:
                 raise RuntimeError(f"expected a record at offset {offset}, found {fetched}")
             writer.receive(sent)

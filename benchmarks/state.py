@@ -56,14 +56,14 @@ def measure(
         WindowedAggregate,
         judge,
     )  # fmt: skip
-    from penstock.state import LocalFiles, vacuum
+    from penstock.state import LocalStateFiles, vacuum
 
     window = Window("tumbling", 86_400_000_000)
     total = Aggregate("total", "sum", Column("v", pa.float64()))
     user = Column("user", pa.int64(), required=True)
     spec = AggregateSpec((user,), window, (Aggregate("n", "count"), total), "at", changes=changes)
     op = WindowedAggregate(spec)
-    files = LocalFiles(directory, fsync=False)
+    files = LocalStateFiles(directory, fsync=False)
     rng = np.random.default_rng(1)
     everyone = rng.permutation(keys) * 7 + 3
     version = 0

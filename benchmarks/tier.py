@@ -23,8 +23,8 @@ import pyarrow as pa
 import penstock as ps
 from penstock.broker import BrokerProcess
 from penstock.client import Client, Producer
-from penstock.client.history import catalog_loader, open_table
 from penstock.client.reader import Reader
+from penstock.client.tables.history import catalog_loader, open_table
 from penstock.core.schema import Schema
 from penstock.errors import UserError
 

@@ -35,9 +35,13 @@ def pipeline(
         "ip STRING, at TIMESTAMP NOT NULL, method STRING, path STRING, "
         "status INT NOT NULL, bytes BIGINT NOT NULL",
         time=ps.event_time("at", lateness=lateness),
-    ).select("at", "path", "bytes", error="CASE WHEN status >= 400 THEN 1 ELSE 0 END")
+    )
 
-    totals = {"requests": ps.count(), "bytes": ps.sum("bytes"), "errors": ps.sum("error")}
+    totals = {
+        "requests": ps.count(),
+        "bytes": ps.sum("bytes"),
+        "errors": ps.count(where="status >= 400"),
+    }
     windows = requests.window(ps.tumbling(window))
     app.view("per_minute" if window == "1 minute" else "per_window", windows.agg(**totals))
     app.view("per_path", windows.group_by("path").agg(**totals))

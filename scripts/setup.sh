@@ -63,7 +63,7 @@ set_up() {
         make_environment
     fi
     python=${python:-.venv/bin/python}
-    say "[2/5] installing $(grep -c '^[a-z].*==' requirements.lock) packages of requirements.lock (some 700 MB, once)"
+    say "[2/5] installing $(grep -c '^[a-z].*==' requirements.lock) packages of requirements.lock (some 750 MB, once)"
     local quiet=--quiet
     [ -t 2 ] && quiet=--progress-bar=on
     pip install "$quiet" --require-hashes --no-deps -r requirements.lock >&2 || fail \

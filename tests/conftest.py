@@ -1,11 +1,13 @@
-"""What all tests share: Hypothesis' profiles, and their order."""
+"""What all tests share: Hypothesis' profiles, their order, and which of them a quick run leaves out."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.effort import QUICK
 
 # Examples are timed by nobody: machines that run tests are shared and noisy.
 _quiet = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -13,7 +15,36 @@ settings.register_profile("default", **_quiet)
 settings.register_profile("ci", derandomize=True, print_blob=True, **_quiet)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
+LEFT_OUT = pytest.StashKey[int]()
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that no process is left with one of them alone."""
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest first, so that no process is left with one of them alone; in a quick run, no slow ones."""
     items.sort(key=lambda item: (item.path.name != "test_kills.py", "spark" not in item.keywords))
+    if QUICK:
+        slow = [item for item in items if "slow" in item.keywords]
+        items[:] = [item for item in items if "slow" not in item.keywords]
+        config.hook.pytest_deselected(items=slow)
+        config.stash[LEFT_OUT] = len(slow)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """One of several processes tells the one that began them what it has left out."""
+    if (told := getattr(session.config, "workeroutput", None)) is not None:
+        told["left_out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes that; all processes have collected the same."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says what a quick run has left out, and how to run it."""
+    if QUICK:
+        left_out = terminalreporter.config.stash.get(LEFT_OUT, 0)
+        terminalreporter.write_line(
+            f"quick run: {left_out} slow tests were left out, and others tried fewer rounds; "
+            "./test --all runs everything"
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import signal
 import subprocess
@@ -16,16 +15,19 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.effort import rounds
 from tests.patience import PATIENCE_S, wait_until
 
 import penstock as ps
 from penstock.broker import BrokerProcess
-from penstock.client import Reader
+from penstock.client import Client, Reader
 from penstock.errors import JobLostError, UserError
 from penstock.wire.columns import header
 
+pytestmark = pytest.mark.interpreter
+
 MakeQueue = Callable[..., ps.Queue]
-KILLS = int(os.environ.get("PENSTOCK_QUEUE_KILLS", "2"))
+KILLS = rounds("PENSTOCK_QUEUE_KILLS", quick=1, full=2)
 _names = (f"jobs-{i}" for i in itertools.count())
 
 
@@ -162,6 +164,25 @@ def test_delays(make: MakeQueue) -> None:
         assert time.monotonic() >= due.pop(one.text())
         one.ack()
     assert not due
+
+
+def test_a_queue_whose_topic_is_made_anew_goes_on(
+    make: MakeQueue, broker: BrokerProcess, name: str
+) -> None:
+    """A worker gets the new topic's jobs; what it says of an old one settles none of them."""
+    queue = make()
+    queue.put("old")
+    old = take(queue)
+    with Client(broker.address) as client:
+        client.delete_topic(name)
+        client.create_topic(name, 1)
+    queue.put("new")
+    new = take(queue)
+    assert (new.text(), new.offset) == ("new", old.offset)
+    with pytest.raises(JobLostError):
+        old.ack()
+    new.ack()
+    assert queue.stats().waiting == 0
 
 
 def test_lock_ends_unless_it_is_renewed(make: MakeQueue) -> None:

@@ -13,55 +13,24 @@ Names are imported when they are first used: workers and command lines need only
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from penstock import serve, testing
-    from penstock.app import App
-    from penstock.engine.driver import Progress
-    from penstock.errors import PenstockError
-    from penstock.flow import (
-        Stream,
-        Table,
-        avg,
-        count,
-        event_time,
-        hopping,
-        max,  # noqa: A004 - the field's names, used as ps.max and so on
-        min,  # noqa: A004
-        sum,  # noqa: A004
-        tumbling,
-    )
-    from penstock.history import History
-    from penstock.queue import Queue
-
-__all__ = [
-    "App",
-    "History",
-    "PenstockError",
-    "Progress",
-    "Queue",
-    "Stream",
-    "Table",
-    "avg",
-    "count",
-    "event_time",
-    "hopping",
-    "max",
-    "min",
-    "serve",
-    "sum",
-    "testing",
-    "tumbling",
-]
-
-_HOMES = {
-    "App": "penstock.app",
-    "History": "penstock.history",
-    "Progress": "penstock.engine.driver",
-    "PenstockError": "penstock.errors",
-    "Queue": "penstock.queue",
+_PUBLIC = {
+    "penstock": ("serve", "testing"),
+    "penstock.app": ("App",),
+    "penstock.engine.driver": ("Progress",),
+    "penstock.errors": ("PenstockError",),
+    "penstock.flow": (
+        *("Stream", "Table", "avg", "count", "event_time"),
+        *("hopping", "max", "min", "sum", "tumbling"),
+    ),
+    "penstock.history": ("History",),
+    "penstock.queue": ("Queue",),
 }
+"""Public names by where they are; `__init__.pyi` says the same to type checkers, a test compares them."""
+_HOMES = {name: home for home, names in _PUBLIC.items() for name in names}
+
+__all__ = [*_HOMES]  # noqa: PLE0604 - they are texts
 
 
 def _version() -> str:
@@ -76,11 +45,12 @@ def _version() -> str:
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
-    if name not in __all__:
+    home = _HOMES.get(name)
+    if home is None:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    if name in {"serve", "testing"}:
-        return import_module(f"penstock.{name}")
-    return getattr(import_module(_HOMES.get(name, "penstock.flow")), name)
+    if home == __name__:
+        return import_module(f"{home}.{name}")
+    return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -14,26 +14,30 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
 from penstock.core.partitioner import murmur2_partitions
-from penstock.core.time import duration_us, instant_us
+from penstock.core.time import instant_us
 from penstock.engine.driver import LOOK_EVERY_US, Progress
 from penstock.engine.local import LocalHost
 from penstock.engine.log import Outgoing, Writer
 from penstock.engine.runtime import assemble
 from penstock.engine.store import Store
-from penstock.errors import QueryError, UserError
+from penstock.errors import FlowError, UserError
 from penstock.flow import Flow
+from penstock.flow.checks import check_columns, check_duration, check_name, check_number, check_text
 from penstock.serve.views import Snapshot
-from penstock.state import MemoryFiles
+from penstock.state import MemoryStateFiles
 from penstock.wire.columns import Records, decode, encode
 
 __all__ = ["MemoryLog", "Record", "Run", "View", "run"]
+
+FAR_AHEAD: Final = "2100-01-01T00:00:00Z"
+CORES_MAX: Final = 256  # shards that a test has any use for
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,11 @@ class MemoryLog:
             )
         )
 
+    @property
+    def topics(self) -> Mapping[str, list[list[Record]]]:
+        """Every topic's partitions."""
+        return self._topics
+
     def records(self, topic: str) -> list[Record]:
         """All records of a topic, by partition and offset."""
         return [record for partition in self._topics.get(topic, []) for record in partition]
@@ -160,11 +169,11 @@ class Run:
 
     def __init__(self, flow: Flow, *, cores: int, now: str | None) -> None:
         self._graph = flow.graph()
-        self._clock_us = instant_us(now) if now else instant_us("2100-01-01T00:00:00Z")
+        self._clock_us = instant_us(check_text(now or FAR_AHEAD, "now", repr(FAR_AHEAD)))
         self._day: str | None = None
         self._cores = cores
         self.log = MemoryLog()
-        self.store = Store(MemoryFiles())
+        self.store = Store(MemoryStateFiles())
         self._sources = {source.topic: source for source in self._graph.sources}
         self.restart()
 
@@ -188,10 +197,14 @@ class Run:
             topic: a stream's.
             partition: where to; by default by the stream's key, or the first.
             row: the columns. A TIMESTAMP may be a time of day, on 2000-01-01: `at="12:00:05"`.
+
+        Raises:
+            FlowError: there is no such stream, partition or column; `send_raw` sends anything.
         """
-        source = self._sources[topic]
+        source = check_name(topic, self._sources, "one of the streams")
+        check_columns(tuple(row), source.schema, "send")
         for name, value in row.items():
-            if name in source.schema and pa.types.is_timestamp(source.schema[name].type):
+            if pa.types.is_timestamp(source.schema[name].type):
                 row[name] = _instant(value)
         key = row.get(source.key) if source.key else None
         text = None if key is None else str(key)
@@ -202,7 +215,13 @@ class Run:
                 partition = int(
                     murmur2_partitions(pa.array([text.encode()], pa.binary()), count)[0]
                 )
-        self.send_raw(topic, orjson.dumps(row), key=text, partition=partition)
+        try:
+            body = orjson.dumps(row)
+        except TypeError as error:
+            raise FlowError(
+                f"expected values that JSON can say in {row!r}; found: {error}"
+            ) from None
+        self.send_raw(topic, body, key=text, partition=partition)
 
     def send_raw(
         self,
@@ -213,7 +232,16 @@ class Run:
         partition: int = 0,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Appends a record as it is."""
+        """Appends a record as it is.
+
+        Raises:
+            FlowError: there is no such topic or partition, or it is no record.
+        """
+        count = len(check_name(topic, self.log.topics, "one of the topics"))
+        check_number(partition, f"as a partition of {topic!r}", 0, count - 1)
+        for what, given in (("value", value), ("key", key)):
+            if not isinstance(given, str | bytes | None):
+                raise FlowError(f"expected the {what} as bytes or text; found {given!r}")
         at_ms = self._clock_us // 1_000 if timestamp_ms is None else timestamp_ms
         self.log.append(topic, partition, key, value, at_ms)
 
@@ -228,24 +256,32 @@ class Run:
 
     def advance(self, by: str) -> None:
         """Moves the wall clock on, with batches meanwhile: a partition becomes idle, say."""
-        left_us = duration_us(by)
+        left_us = check_duration(by, "how far to advance", "'1 minute'")
         while left_us > 0:
             self.step()
             self._clock_us += min(left_us, LOOK_EVERY_US)
             left_us -= LOOK_EVERY_US
 
     def view(self, name: str) -> View:
-        """A view's content after all that was sent."""
+        """A view's content after all that was sent.
+
+        Raises:
+            FlowError: there is no such view.
+        """
+        check_name(name, {view.name: view for view in self._graph.views}, "one of the views")
         self.settle()
         number = self.store.newest_version()
         if number == 0:
-            if name not in {view.name for view in self._graph.views}:
-                raise QueryError(f"expected one of the views; found {name!r}")
             return View(name, pa.table({}))
         return View(name, Snapshot(self.store, self.store.version(number)).table(name))
 
     def topic(self, name: str) -> list[Record]:
-        """The records of a topic after all that was sent."""
+        """The records of a topic after all that was sent.
+
+        Raises:
+            FlowError: there is no such topic.
+        """
+        check_name(name, self.log.topics, "one of the topics")
         self.settle()
         return self.log.records(name)
 
@@ -262,8 +298,18 @@ def run(flow: Flow, *, cores: int = 2, now: str | None = None) -> Run:
         cores: into how many shards exchanged state is cut.
         now: what the wall clock shows, ISO 8601; by default far in the future, so that no event time
             lies ahead of it.
+
+    Raises:
+        FlowError: it is no app, or nothing would be computed.
     """
+    if not isinstance(flow, Flow):
+        raise _no_flow(flow)
+    check_number(cores, "cores", 1, CORES_MAX)
     return Run(flow, cores=cores, now=now)
+
+
+def _no_flow(found: object) -> FlowError:
+    return FlowError(f"expected a ps.App, such as ps.testing.run(app); found {found!r}")
 
 
 def _instant(value: Any) -> Any:

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "json_rows.py"
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_json_rows_runs() -> None:
     """Its smoke size measures every case, and gives each peer's rate and ratio as JSON."""
     done = subprocess.run(

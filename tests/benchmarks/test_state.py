@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "state.py"
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_state_runs() -> None:
     """Its smoke size measures two sizes of state, with and without look-ups, and gives ratios."""
     done = subprocess.run(

@@ -17,14 +17,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.patience import PATIENCE_S
 
-from penstock.broker.group_offsets import Committed, GroupOffsets
-from penstock.broker.lag import LagWatch, lags, time_left_ms
+from penstock.broker.groups.lag import LagWatch, lags, time_left_ms
+from penstock.broker.groups.offsets import Committed, GroupOffsets
 from penstock.broker.logs import Seldom, _Json
 from penstock.broker.process import BrokerProcess
-from penstock.broker.requests import BUCKETS, Requests
-from penstock.broker.topics import Topics
+from penstock.broker.protocol.requests import BUCKETS, Requests
+from penstock.broker.storage.topics import Topics
 from penstock.log import LocalFiles, LogConfig, Partition
-from penstock.log.memory import MemoryFiles
+from penstock.log.disk.memory import MemoryFiles
 from penstock.wire import batches
 
 DAY_MS = 24 * 3600 * 1000

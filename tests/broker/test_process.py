@@ -16,9 +16,12 @@ import psutil
 import pytest
 from tests.patience import PATIENCE_S
 
-from penstock.broker import BrokerConfig, BrokerProcess
+from penstock.broker import BrokerProcess
+from penstock.broker.config import BrokerConfig
 from penstock.errors import SetupError, UserError
 from penstock.wire import batches
+
+pytestmark = pytest.mark.interpreter
 
 Raw = Any
 NOW_MS = time.time_ns() // 1_000_000
@@ -252,12 +255,11 @@ def test_remote_addresses_need_consent(tmp_path: Path) -> None:
 
 
 def test_damaged_description_is_explained(own_broker: BrokerProcess, capfd: Any) -> None:
-    """A topic's description that can't be read stops the start with a message, and is kept."""
+    """A topic's description that can't be read is told, and kept; the broker serves what it can."""
     damaged = own_broker.data / "topics" / "t" / "topic.json"
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{")
-    with pytest.raises(SetupError):
-        own_broker.start()
+    own_broker.start()
     assert "topics/t/topic.json" in capfd.readouterr().err
     assert damaged.read_text() == "{"
 

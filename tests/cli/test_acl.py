@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.acl import acl
+from penstock.cli.access.acl import acl
 from penstock.errors import UserError
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,14 +13,15 @@ import pytest
 from tests.patience import PATIENCE_S
 
 import penstock as ps
-from penstock.cli._address import DEFAULT, find_broker
 from penstock.cli._main import _COMMANDS
-from penstock.cli._tables import text_table, write_table
-from penstock.cli.run import find_app
-from penstock.demo.programs import load
+from penstock.cli.pipelines.run import find_app
+from penstock.cli.support.programs import load
+from penstock.cli.support.tables import text_table, write_table
 from penstock.engine.store import Store
-from penstock.errors import SetupError, UserError
-from penstock.state import LocalFiles
+from penstock.errors import UserError
+from penstock.state import LocalStateFiles
+
+pytestmark = pytest.mark.interpreter
 
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
@@ -61,7 +61,7 @@ def test_a_closed_pipe_is_no_error(broker: str, tmp_path: Path) -> None:
     """`penstock consume … | head -1` ends quietly."""
     penstock_command = [sys.executable, "-m", "penstock.cli"]
     produce = [*penstock_command, "produce", "pipe", "--create", "--broker", broker]
-    lines = b"".join(b"%d some line\n" % i for i in range(200_000))
+    lines = b"".join(b"%d some line\n" % i for i in range(40_000))  # more than pipes hold
     subprocess.run(produce, input=lines, check=True, capture_output=True)
     with subprocess.Popen(
         [*penstock_command, "consume", "pipe", "--broker", broker],
@@ -75,47 +75,6 @@ def test_a_closed_pipe_is_no_error(broker: str, tmp_path: Path) -> None:
         child.stdout.close()
         assert child.wait(PATIENCE_S) == 0
         assert child.stderr.read() == b""
-
-
-class TestAddress:
-    """Where the broker is found."""
-
-    def test_what_is_said_counts_before_the_environment(self, tmp_path: Path) -> None:
-        """--broker, then PENSTOCK_BROKER, then what runs here, then the usual."""
-        env = {"PENSTOCK_BROKER": "kafka://h:2"}
-        assert find_broker("a:1,b:2", env, tmp_path) == "a:1,b:2"
-        assert find_broker(None, env, tmp_path) == "h:2"
-        assert find_broker(None, {}, tmp_path) == DEFAULT
-
-    def test_a_running_pipeline_is_found(self, tmp_path: Path, broker: str) -> None:
-        """Its directory says where its broker is; one that ran here once doesn't count."""
-        for name, address in (("a", broker), ("b", "127.0.0.1:1")):
-            (tmp_path / f"{name}.penstock").mkdir()
-            content = json.dumps({"address": address})
-            (tmp_path / f"{name}.penstock" / "broker.json").write_text(content)
-        assert find_broker(None, {}, tmp_path) == broker
-        assert find_broker(str(tmp_path / "a.penstock"), {}, tmp_path) == broker
-        assert find_broker(str(tmp_path / "a"), {}, tmp_path) == broker
-        with pytest.raises(SetupError, match="doesn't answer"):
-            find_broker(str(tmp_path / "b"), {}, tmp_path)
-
-    @pytest.mark.parametrize("said", ["nonsense", "host:", "host:0", "host:99999", ":9"])
-    def test_nonsense_is_refused(self, said: str) -> None:
-        """The message says what an address looks like."""
-        with pytest.raises(UserError, match="host:port"):
-            find_broker(said, {})
-
-    def test_a_broker_that_is_not_there_is_an_error(
-        self, penstock: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """After a short wait the message names the address."""
-        monkeypatch.setattr("penstock.cli._options.PATIENCE_S", 0.2)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
-            result = penstock("topics", "--broker", address)
-        assert result.code == 1
-        assert address in result.err
 
 
 class TestTables:
@@ -171,7 +130,7 @@ def shop(tmp_path: Path) -> Path:
     program.write_text(SHOP)
     run = ps.testing.run(find_app(load(program), program))
     directory = tmp_path / "shop.penstock"
-    run.store = Store(LocalFiles(directory / "state"))
+    run.store = Store(LocalStateFiles(directory / "state"))
     run.restart()
     run.send("sales", item="tea", n=2, at="12:00:00")
     run.send("sales", item="tea", n=3, at="12:00:30")
@@ -201,6 +160,14 @@ def test_bad_queries_fail_with_a_message(penstock: Any, shop: Path) -> None:
         assert result.err.startswith("error: ")
 
 
+def test_an_unknown_view_is_told_with_those_there_are(penstock: Any, shop: Path) -> None:
+    """And the one that may be meant, not a table of DuckDB's own."""
+    found = penstock("query", "shop", "SELECT * FROM per_itme").err
+    assert found == (
+        "error: expected one of the views per_item; found 'per_itme' (did you mean 'per_item'?)\n"
+    )
+
+
 def test_a_program_has_one_app(tmp_path: Path) -> None:
     """`app`, the only App, or what pipeline() gives; two without a name are a question."""
     for text, ok in (
@@ -208,6 +175,7 @@ def test_a_program_has_one_app(tmp_path: Path) -> None:
         ("x = ps.App('a'); y = x", True),
         ("def pipeline(): return ps.App('a')", True),
         ("x = ps.App('a'); y = ps.App('b')", False),
+        ("app = ps.App('a'); app.main()", True),
         ("x = 1", False),
     ):
         path = tmp_path / "p.py"
@@ -217,6 +185,55 @@ def test_a_program_has_one_app(tmp_path: Path) -> None:
         else:
             with pytest.raises(UserError, match=r"one ps\.App"):
                 find_app(load(path), path)
+
+
+WRONG = """
+import penstock as ps
+
+def helper(app):
+    return app.stream("sales", "item STRING").where("itme = 'tea'")
+
+def broken():
+    return {}["price"]
+
+app = ps.App("shop")
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "shown"),
+    [
+        ("broken()", ["line 8, in broken", 'return {}["price"]', "KeyError: 'price'", "line 11"]),
+        ("helper(app)", ["found 'itme'", "did you mean 'item'", "p.py, line 5: return app.stream"]),
+        ("import sys; sys.exit(3)", ["sys.exit(3)", "line 11", "__main__"]),
+        ("import no_such_module", ["ModuleNotFoundError", "line 11"]),
+        ("def (:", ["expected Python", "line 11", "def (:"]),
+    ],
+)
+def test_an_error_of_the_program_shows_its_own_lines(
+    penstock: Any, tmp_path: Path, last: str, shown: list[str]
+) -> None:
+    """None of ours, unless --debug asks for them."""
+    (tmp_path / "p.py").write_text(WRONG.rstrip() + "\n" + last + "\n")
+    result = penstock("run", "p.py")
+    assert result.code == 1
+    for text in shown:
+        assert text in result.err
+    assert "penstock/cli" not in result.err
+    assert "importlib" not in result.err
+    assert result.err.count("\n") < 9
+    assert "penstock/cli" in penstock("--debug", "run", "p.py").err
+
+
+def test_ctrl_c_is_code_130(penstock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As shells have it; click would say that the command failed."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("penstock.cli.log.topics.find_broker", interrupted)
+    result = penstock("topics")
+    assert (result.code, result.err) == (130, "")
 
 
 def test_a_traceback_is_shown_only_when_asked(penstock: Any) -> None:

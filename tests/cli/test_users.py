@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.broker.security.users import Users
-from penstock.cli.users import users
+from penstock.cli.access.users import users
 from penstock.errors import UserError
 
 

@@ -13,6 +13,8 @@ from tests.patience import PATIENCE_S
 from penstock.client import Client, Lag, Producer
 from penstock.errors import BrokerError, UserError
 
+pytestmark = pytest.mark.interpreter
+
 
 def produce(address: str, topic: str, n: int, partition: int = 0, first_ms: int = 1000) -> None:
     """Writes n records, one each millisecond."""

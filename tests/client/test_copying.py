@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 import time
 
 import numpy as np
@@ -149,7 +150,7 @@ def test_resets_are_planned_and_then_made(address, topics):
         with pytest.raises(UserError, match="a partition"):
             planned("offset", 1, {topic: [7]})
         admin.reset(group, {(topic, 0): 500})
-        assert {one.partition: one.lag for one in admin.progress(group)} == {0: 2500, 1: 2800}
+        assert {one.partition: one.lag for one in admin.positions(group)} == {0: 2500, 1: 2800}
         admin.delete_group(group)
         with pytest.raises(UserError, match="no 'g-"):
             admin.info(group)
@@ -166,11 +167,58 @@ def test_lag_and_the_time_that_is_left_are_told(address):
         times = np.full(10, now_ms - 600_000, np.int64)
         producer.send(topic, 0, None, pa.array([b"v"] * 10, pa.binary()), times)
         admin.commit("slow", {(topic, 0): 4})
-        (one,) = admin.progress("slow", reader, now_ms)
+        (one,) = admin.positions("slow", reader, now_ms)
         assert (one.lag, one.lost, one.time_left_ms) == (6, 0, 3_000_000)
         admin.commit("slow", {(topic, 0): 10})
-        (one,) = admin.progress("slow", reader, now_ms)
+        (one,) = admin.positions("slow", reader, now_ms)
         assert (one.lag, one.time_left_ms) == (0, None)
+
+
+def test_the_time_that_retention_by_size_leaves_is_told(address):
+    """At the pace at which the log grows; the sooner of both limits counts."""
+    topic = next(_names)
+    now_ms = time.time_ns() // 1_000_000
+    stopped = threading.Event()
+
+    def grow() -> None:
+        with Producer(address) as producer:
+            while not stopped.is_set():
+                send(producer, 1)
+                stopped.wait(0.02)
+
+    def send(producer: Producer, count: int) -> None:
+        values = pa.array([bytes(1000)] * count, pa.binary())
+        producer.send(topic, 0, None, values, np.full(count, now_ms, np.int64))
+
+    with GroupAdmin(address) as admin, Producer(address) as producer, Reader(address) as reader:
+        limits = {"retention.bytes": "1000000", "retention.ms": "3600000", "segment.bytes": "10000"}
+        admin.create_topic(topic, 1, limits)
+        send(producer, 100)
+        admin.commit(f"g-{topic}", {(topic, 0): 10})
+        (still,) = admin.positions(f"g-{topic}", reader, now_ms)
+        assert still.time_left_ms == 3_600_000
+        growing = threading.Thread(target=grow)
+        growing.start()
+        try:
+            (one,) = admin.positions(f"g-{topic}", reader, now_ms)
+        finally:
+            stopped.set()
+            growing.join()
+        assert one.time_left_ms is not None
+        # Some 900 KB are left, at a pace of one KB in 20 ms or more.
+        assert 18_000 <= one.time_left_ms < 3_600_000
+
+
+def test_what_is_only_compacted_leaves_all_time(address):
+    """Its retention.ms, which all topics have, removes nothing."""
+    topic = next(_names)
+    with GroupAdmin(address) as admin, Producer(address) as producer, Reader(address) as reader:
+        admin.create_topic(topic, 1, {"cleanup.policy": "compact", "retention.bytes": "1"})
+        key = pa.array([b"k"], pa.binary())
+        producer.send(topic, 0, key, key, np.zeros(1, np.int64))
+        admin.commit(f"g-{topic}", {(topic, 0): 0})
+        (one,) = admin.positions(f"g-{topic}", reader, time.time_ns() // 1_000_000)
+        assert (one.lag, one.time_left_ms) == (1, None)
 
 
 def test_a_group_with_members_is_not_reset(address, topics):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import signal
@@ -16,19 +17,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from tests.effort import rounds
 
 from penstock.broker.process import BrokerProcess
 from penstock.cli import main
 from penstock.client import Client, Producer, Reader
-from penstock.client import letter_ledger as entries
-from penstock.client.dead_letters import PRODUCER_MEMORY_MS, DeadLetters, Where
-from penstock.client.letter_ledger import Ledger, State
-from penstock.client.mending import mended_value, parse_assignment
+from penstock.client.letters import ledger as entries
+from penstock.client.letters.dead_letters import PRODUCER_MEMORY_MS, DeadLetters, Where
+from penstock.client.letters.ledger import Ledger, State
+from penstock.client.letters.mending import mended_value, parse_assignment
 from penstock.errors import CorruptError, UserError
 from penstock.wire.columns import header
 from penstock.wire.headers import header_values, raw_headers
 
-KILLS = int(os.environ.get("PENSTOCK_REPLAY_KILLS", "3"))
+KILLS = rounds("PENSTOCK_REPLAY_KILLS", quick=1, full=3)
 NOW_MS = 1_767_225_600_000
 _names = (f"orders-{i}" for i in itertools.count())
 
@@ -205,7 +207,7 @@ def test_killed_at_any_moment_it_replays_each_letter_once(address, origin):
     fill(address, origin, 4000, size=300)
     topic = f"{origin}.dead-letters"
     code = (
-        "import sys\nfrom penstock.client.dead_letters import DeadLetters, Where\n"
+        "import sys\nfrom penstock.client.letters.dead_letters import DeadLetters, Where\n"
         "with DeadLetters(*sys.argv[1:]) as dead:\n"
         "    list(dead.letters(Where(reason='none')))\n"
         "    print('ready', flush=True)\n    print(dead.replay(Where()), flush=True)\n"
@@ -300,6 +302,39 @@ def test_headers_are_columns(address, origin):
     assert [header(copied, i) for i in range(5)] == [header(records, i) for i in range(5)]
 
 
+def test_reasons_with_times_are_one_line(address, origin, tmp_path: Path, monkeypatch):
+    """A thousand late letters are one kind, with an example; the kind can be asked for as it is shown."""
+    monkeypatch.chdir(tmp_path)
+    topic = f"{origin}.dead-letters"
+    reasons = [
+        f"late: its event time is 2026-01-01T{i // 60:02}:{i % 60:02}:00Z, too late; for per_minute"
+        for i in range(1000)
+    ]
+    with Producer(address) as producer:
+        headers = [[("penstock.reason", one.encode()), ("penstock.topic", b"t")] for one in reasons]
+        values = pa.array([b"v"] * len(reasons), pa.binary())
+        times = np.full(len(reasons), NOW_MS, np.int64)
+        producer.send(topic, 0, None, values, times, headers=headers)
+
+    def listed(*arguments: str) -> str:
+        done = CliRunner().invoke(main, ["dlq", "--broker", address, "list", topic, *arguments])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    kind = "late: its event time is …, too late; for per_minute"
+    shown = listed()
+    assert shown.count("\n") == 3
+    assert "1,000 letters" in shown
+    assert f"reason: {kind}\n" in shown
+    assert f"such as 0/0: {reasons[0]}" in shown
+    for pattern in (kind, "late*"):
+        [group] = [
+            json.loads(one) for one in listed("--reason", pattern, "--format", "json").splitlines()
+        ]
+        assert (group["letters"], group["reason"], group["example"]) == (1000, kind, "0/0")
+    assert listed("--reason", "early*", "--format", "json") == ""
+
+
 def test_the_commands_do_it(address, origin, tmp_path: Path, monkeypatch):
     """List, show, mend, replay and drop from the command line."""
     fill(address, origin, 6)
@@ -310,7 +345,7 @@ def test_the_commands_do_it(address, origin, tmp_path: Path, monkeypatch):
         done = CliRunner().invoke(main, ["dlq", "--broker", address, *arguments])
         return done.stdout, done.stderr
 
-    assert "no such field" in penstock("list")[0]
+    assert "no such field" in penstock("list", topic)[0]
     assert "naming" not in penstock("show", topic, "0/1")[0]
     mended = penstock("mend", topic, "--reason", "no*", "--set", "user=7", "--replay")[1]
     assert "mended 4" in mended

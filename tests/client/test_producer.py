@@ -12,9 +12,11 @@ import pytest
 from tests.patience import PATIENCE_S
 
 from penstock.client import Client, Producer, Reader
-from penstock.client._connection import Connection
+from penstock.client.network.connection import Connection
 from penstock.errors import BrokerError, FencedError, LimitError, UserError
 from penstock.wire.columns import header
+
+pytestmark = pytest.mark.interpreter
 
 N = 1000
 BATCH_BYTES = 1000  # about 20 batches: more than a leader remembers of one producer

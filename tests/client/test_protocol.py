@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client import Client, _hot
-from penstock.client._connection import Connection
+from penstock.client import Client
+from penstock.client.network import hot
+from penstock.client.network.connection import Connection
 from penstock.errors import BrokerError, ProtocolError
 from penstock.wire import messages
 
@@ -31,7 +32,7 @@ class TestMessages:
     def test_fetch_request(self, version):
         """Each version of a Fetch request reads as what was asked for."""
         wanted = [("a", 0, 5), ("b", 1, 6), ("a", 2, 7)]
-        data = _hot.fetch_request(version, wanted, wait_ms=9, bytes_max=99, isolation=1)
+        data = hot.fetch_request(version, wanted, wait_ms=9, bytes_max=99, isolation=1)
         found = messages.request_codec(1, version).decode(data)
         assert (found["max_wait"], found["min_bytes"], found["max_bytes"]) == (9, 1, 99)
         assert found["isolation_level"] == 1
@@ -57,7 +58,7 @@ class TestMessages:
         }
         fields = {"responses": [{"topic": "t", "partitions": [part, part | {"records": None}]}]}
         frame = answer(1, version, fields)
-        error, (one, two) = _hot.read_fetch(version, frame)
+        error, (one, two) = hot.read_fetch(version, frame)
         assert error == 0
         start = 2 if version >= 5 else -1
         assert (one.topic, one.partition, one.error, one.high_watermark) == ("t", 3, 1, 10)
@@ -68,7 +69,7 @@ class TestMessages:
     @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
     def test_produce(self, version):
         """Each version of Produce carries the batch and gives the partition's answer."""
-        parts = _hot.produce_request(version, "t", 4, memoryview(b"batch"), acks=-1, timeout_ms=9)
+        parts = hot.produce_request(version, "t", 4, memoryview(b"batch"), acks=-1, timeout_ms=9)
         found = messages.request_codec(0, version).decode(b"".join(parts))
         assert (found["acks"], found["timeout"], found["transactional_id"]) == (-1, 9, None)
         (topic,) = found["topic_data"]
@@ -77,13 +78,13 @@ class TestMessages:
         response = {"index": 4, "error_code": 45, "base_offset": 8, "error_message": "why"}
         fields = {"responses": [{"name": "t", "partition_responses": [response]}]}
         message = "why" if version >= 8 else None
-        expected = [_hot.Produced("t", 4, 45, 8, message)]
-        assert _hot.read_produce(version, answer(0, version, fields)) == expected
+        expected = [hot.Produced("t", 4, 45, 8, message)]
+        assert hot.read_produce(version, answer(0, version, fields)) == expected
 
     def test_metadata(self):
         """Metadata gives nodes, the controller and each topic's leaders."""
-        assert messages.request_codec(3, 4).decode(_hot.metadata_request(None))["topics"] is None
-        found = messages.request_codec(3, 4).decode(_hot.metadata_request(["a", "b"]))
+        assert messages.request_codec(3, 4).decode(hot.metadata_request(None))["topics"] is None
+        found = messages.request_codec(3, 4).decode(hot.metadata_request(["a", "b"]))
         assert [topic["name"] for topic in found["topics"]] == ["a", "b"]
         assert not found["allow_auto_topic_creation"]
         part = {"partition_index": 1, "leader_id": 7, "replica_nodes": [7], "isr_nodes": [7]}
@@ -92,19 +93,19 @@ class TestMessages:
             "controller_id": 7,
             "topics": [{"name": "a", "partitions": [part]}],
         }
-        nodes, controller, topics = _hot.read_metadata(answer(3, 4, fields))
+        nodes, controller, topics = hot.read_metadata(answer(3, 4, fields))
         assert nodes == {7: ("h", 9)}
         assert controller == 7
-        assert topics == {"a": _hot.TopicMetadata(0, False, {1: 7})}
+        assert topics == {"a": hot.TopicMetadata(0, False, {1: 7})}
 
     @settings(deadline=None)
     @given(data=st.binary(max_size=200), version=st.sampled_from([4, 7, 11, 12]))
     def test_any_bytes(self, data, version):
         """Any bytes at all are an answer or a protocol error."""
         readers: list[Callable[[], object]] = [
-            lambda: _hot.read_fetch(version, memoryview(data)),
-            lambda: _hot.read_produce(min(version, 9), memoryview(data)),
-            lambda: _hot.read_metadata(memoryview(data)),
+            lambda: hot.read_fetch(version, memoryview(data)),
+            lambda: hot.read_produce(min(version, 9), memoryview(data)),
+            lambda: hot.read_metadata(memoryview(data)),
         ]
         for read in readers:
             try:
@@ -119,7 +120,7 @@ class TestMessages:
         frame = answer(1, version, {"responses": [{"topic": "t", "partitions": [part]}]})
         for cut in range(len(frame)):
             with pytest.raises(ProtocolError):
-                _hot.read_fetch(version, frame[:cut])
+                hot.read_fetch(version, frame[:cut])
 
 
 @pytest.fixture

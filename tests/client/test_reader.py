@@ -15,9 +15,11 @@ from confluent_kafka.admin import AdminClient
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.client import Client, Producer, Reader
-from penstock.client._connection import Connection
+from penstock.client.network.connection import Connection
 from penstock.errors import BrokerError
 from penstock.wire.columns import header
+
+pytestmark = pytest.mark.interpreter
 
 N = 3000
 BATCH_BYTES = 5000

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +17,11 @@ from tests.patience import PATIENCE_S
 from penstock.broker import BrokerProcess
 from penstock.broker.security.users import Users
 from penstock.client import Client, Producer, Reader, Security
-from penstock.client._security import parse_target
+from penstock.client.network.cluster import HANDSHAKES_MAX
+from penstock.client.network.security import parse_target
 from penstock.errors import BrokerError, UserError
+
+pytestmark = pytest.mark.interpreter
 
 PASSWORD = "sw=ord,fish"
 PROTOCOLS = "SSL", "SASL_SSL", "SASL_PLAINTEXT"
@@ -97,6 +103,39 @@ def test_what_is_wrong_is_told_at_once(place: Place) -> None:
         assert "wrong-secret" not in str(caught.value)
         assert "tried for" not in str(caught.value)
         assert "no broker answering" not in str(caught.value)
+
+
+LEAVE = bytes.fromhex("15 0303 0002 01 00")
+"""TLS's alert close_notify. Up to Python 3.11.2 a connection that is merely closed looks like that."""
+
+
+def test_a_peer_that_takes_its_leave_during_handshakes_is_told_at_once() -> None:
+    """A few handshakes that end so are enough of an answer, as with a peer that just hangs up."""
+    handshakes = 0
+
+    def peer(listener: socket.socket) -> None:
+        nonlocal handshakes
+        with contextlib.suppress(OSError):  # the listener is shut
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(LEAVE)
+                handshakes += 1
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=peer, args=[listener])
+        thread.start()
+        url = f"kafka+tls://127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            Client(url, patience_s=PATIENCE_S) as client,
+            pytest.raises(BrokerError, match=r"expected TLS at .* listener with TLS") as caught,
+        ):
+            client.topics()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert "tried for" not in str(caught.value)
+    assert handshakes == HANDSHAKES_MAX
 
 
 def test_passwords_are_in_no_address_and_no_repr() -> None:

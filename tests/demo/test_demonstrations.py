@@ -14,7 +14,7 @@ import pytest
 
 from penstock.serve import Views
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_800)]
 MINUTE_LINES = 400
 
 
@@ -48,7 +48,11 @@ def access_log(path: Path, *, seed: int) -> list[tuple[datetime, str, int, int]]
     return rows
 
 
-@pytest.mark.parametrize(("window", "lateness"), [("1 minute", "60s"), ("10 seconds", "10s")])
+@pytest.mark.interpreter
+@pytest.mark.parametrize(
+    ("window", "lateness"),
+    [("1 minute", "60s"), pytest.param("10 seconds", "10s", marks=pytest.mark.slow)],
+)
 def test_weblog(tmp_path: Path, window: str, lateness: str) -> None:
     """Every line is counted, late or bad; with enough lateness all counts are DuckDB's."""
     rows = access_log(tmp_path / "access.log.gz", seed=7)
@@ -87,6 +91,7 @@ def test_weblog(tmp_path: Path, window: str, lateness: str) -> None:
     assert views.table("per_path").num_rows == total[0]
 
 
+@pytest.mark.slow
 def test_machine_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """The sampler's events become views; a second run adds to what the first one left."""
     command = ("demo", "machine", "--seconds", "6", "--no-ui")

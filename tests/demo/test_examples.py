@@ -14,9 +14,10 @@ import pytest
 from tests.demo.machines import busy_machine
 
 import penstock as ps
+from penstock.cli.support.programs import load
 from penstock.demo.lines import values_of_lines
 from penstock.demo.machine import TOPICS, Sampler
-from penstock.demo.programs import example, load
+from penstock.demo.programs import example
 from penstock.errors import UserError
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,7 +39,7 @@ def log_lines(count: int, disorder_s: int, seed: int = 1) -> tuple[list[bytes], 
 
 def weblog(lateness: str, lines: list[bytes], batch: int) -> ps.testing.Run:
     """The weblog pipeline after these lines, cut into batches."""
-    run = ps.testing.run(example("weblog").pipeline(lateness=lateness))
+    run = ps.testing.run(load(example("weblog")).pipeline(lateness=lateness))
     for lo in range(0, len(lines), batch):
         values, _ = values_of_lines(lines[lo : lo + batch])
         for value in values.to_pylist():
@@ -82,7 +83,7 @@ def test_the_machine_pipeline_takes_what_the_sampler_gives() -> None:
     """Every event fits the example's schemas, and every view has rows."""
     machine = busy_machine()
     sampler = Sampler(lambda: machine.now_us, machine)
-    run = ps.testing.run(example("machine").pipeline())
+    run = ps.testing.run(load(example("machine")).pipeline())
     sent = Counter[str]()
     for _ in range(200):
         for topic, rows in sampler.sample().items():
@@ -120,7 +121,7 @@ def test_gzip_of_json_is_no_log(tmp_path: Path) -> None:
         json.dumps({"at": "2026-01-01T00:00:00Z", "status": 1, "bytes": 1}).encode()
     )
     values, bad = values_of_lines(gzip.decompress(data).split(b"\n"))
-    run = ps.testing.run(example("weblog").pipeline())
+    run = ps.testing.run(load(example("weblog")).pipeline())
     run.send_raw("requests", values[0].as_py())
     assert bad == 1
     assert run.view("per_minute").rows() == []

@@ -22,6 +22,7 @@ import orjson
 import psutil
 import pyarrow as pa
 import pytest
+from tests.effort import rounds
 
 from penstock.broker.process import BrokerProcess
 from penstock.client import Client, Producer, Reader
@@ -31,13 +32,13 @@ from penstock.serve import Views
 from penstock.wire.columns import header
 
 PROGRAM = Path(__file__).with_name("kill_program.py")
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "50"))
+KILLS = rounds("PENSTOCK_KILLS", quick=5, full=50)
 SEED = int(os.environ.get("PENSTOCK_KILL_SEED", "20261121"))
 EVENTS_PER_CHUNK = 400
 LATENESS_US = 2_000_000
 PATIENCE_S = 300.0
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3_000)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(3_000)]
 
 
 class Feed(threading.Thread):
@@ -250,6 +251,7 @@ def test_kills_leave_no_trace(tmp_path: Path) -> None:
         broker.stop()
 
 
+@pytest.mark.slow
 def test_the_older_owner_stops(tmp_path: Path) -> None:
     """Of two programs with one directory the older one ends with an error that says why."""
     broker = BrokerProcess(tmp_path / "log")

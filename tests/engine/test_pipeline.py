@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 from tests.engine.reference import Expected, expect
 
 import penstock as ps
@@ -119,7 +120,7 @@ def check(run: Run, expected: Expected) -> None:
         assert row["n"] == len(expected.view[start, row["user"]]), "closed means complete"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     log=logs,
     every=st.sampled_from([60, 20, 45]),
@@ -152,7 +153,7 @@ def feed(
             step()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(log=logs, keyed=st.booleans(), cores=st.integers(1, 2), seed=st.integers(0, 2**32))
 def test_any_crash_point_gives_the_reference(
     log: list[list[dict[str, Any]]], keyed: bool, cores: int, seed: int

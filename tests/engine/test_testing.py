@@ -129,6 +129,65 @@ def test_map_batches() -> None:
         run(forgetful).view("sums")
 
 
+def per_user(stream: ps.Stream) -> ps.Table:
+    """What a program's helper builds anew at each call."""
+    recent = stream.where("v > 0").select("user", "v", "at")
+    return recent.window(ps.tumbling("1 minute")).group_by("user").agg(total=ps.sum("v"))
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_what_is_built_twice_is_one(partitions: int) -> None:
+    """Two views, two outputs and two readers over equal aggregates all get their rows."""
+    app = ps.App("p")
+    stream = app.stream(
+        "t", "user STRING, v BIGINT, at TIMESTAMP", time=ps.event_time("at"), partitions=partitions
+    )
+    app.view("first", per_user(stream))
+    app.view("second", per_user(stream))
+    per_user(stream).to("closed")
+    per_user(stream).where("total > 1").to("large")
+    for name in ("hours", "hours_again"):
+        hours = per_user(stream).window(ps.tumbling("1 hour")).agg(most=ps.max("total"))
+        app.view(name, hours)
+    run = ps.testing.run(app)
+    for user, v in (("ann", 1), ("bob", 2), ("ann", 3), ("cid", 1)):
+        run.send("t", user=user, v=v, at="12:00:01")
+    for partition in range(partitions):
+        run.send("t", user="ann", v=1, at="14:00:00", partition=partition)
+    totals = [(row["user"], row["total"]) for row in run.view("second").rows()]
+    assert totals == [("ann", 4), ("bob", 2), ("cid", 1), ("ann", partitions)]
+    assert run.view("first").rows() == run.view("second").rows()
+    assert [row["most"] for row in run.view("hours").rows()] == [4, partitions]
+    assert run.view("hours").rows() == run.view("hours_again").rows()
+    assert sorted(record.key or b"" for record in run.topic("closed")) == [
+        b"ann", b"bob", b"cid",
+    ]  # fmt: skip
+    assert sorted(record.key or b"" for record in run.topic("large")) == [b"ann", b"bob"]
+
+
+def test_functions_of_one_name_are_not_one() -> None:
+    """A helper's function is the same at each call, unless it took along something else."""
+
+    def scaled(stream: ps.Stream, factor: int, name: str | None = None) -> ps.Table:
+        def scale(rows: pa.Table) -> pa.Table:
+            column = pc.multiply(rows["v"], factor)
+            return rows.set_column(rows.schema.get_field_index("v"), "v", column)
+
+        return stream.map_batches(scale, "v BIGINT", name=name).group_by().agg(total=ps.sum("v"))
+
+    app = ps.App("p")
+    stream = app.stream("t", "v BIGINT")
+    app.view("twice", scaled(stream, 2))
+    app.view("twice_again", scaled(stream, 2))
+    with pytest.raises(FlowError, match=r"two called .*scale'.* name="):
+        scaled(stream, 3)
+    app.view("thrice", scaled(stream, 3, "thrice"))
+    run = ps.testing.run(app)
+    run.send("t", v=5)
+    found = [run.view(name).rows() for name in ("twice", "twice_again", "thrice")]
+    assert found == [[{"total": 10}], [{"total": 10}], [{"total": 15}]]
+
+
 def test_the_older_owner_is_fenced() -> None:
     """When a new owner has taken over, the older one stops before its next batch."""
     run = ps.testing.run(counted())
@@ -151,6 +210,21 @@ def test_a_changed_program_does_not_take_up_old_state() -> None:
     run._graph = changed.graph()
     with pytest.raises(FlowError, match="--rebuild"):
         run.restart()
+
+
+def test_another_pipelines_state_is_left_alone() -> None:
+    """A pipeline in another one's directory takes nothing over: the other one goes on."""
+    run = ps.testing.run(counted())
+    run.send("clicks", user="ann", at="12:00:00")
+    run.settle()
+    mine, other = run._graph, ps.App("q")
+    other.view("counts", other.stream("clicks", "user STRING").group_by("user").agg(n=ps.count()))
+    run._graph = other.graph()
+    with pytest.raises(FlowError, match="'q', or none; found that of 'p'"):
+        run.restart()
+    run._graph = mine
+    run.send("clicks", user="ann", at="12:00:00")
+    assert [row["n"] for row in run.view("counts").rows()] == [2]
 
 
 def test_rows_without_a_key_are_written_too() -> None:

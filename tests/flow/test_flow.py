@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import penstock as ps
 from penstock.errors import FlowError, SchemaError, UserError
 from penstock.flow import Stream
+from penstock.testing import Run
 
 SCHEMA = "user STRING NOT NULL, v BIGINT, tags ARRAY<STRING>, at TIMESTAMP"
 
@@ -54,6 +56,102 @@ MISTAKES: list[tuple[Callable[[], object], type[UserError], str]] = [
 ]
 
 
+SHOWN = "user STRING NOT NULL"
+WRONG_TYPES: list[tuple[Callable[[], object], str]] = [
+    (lambda: ps.App(5), "a name of letters"),
+    (lambda: ps.App("p", log=9092), "log='kafka://127.0.0.1:9092'"),
+    (lambda: ps.App("p", listen=9092), "listen='127.0.0.1:9092'"),
+    (lambda: ps.App("p", spark=1, state="s"), "spark='spark://master:7077'"),
+    (lambda: ps.App("p", state=1), "state='s3://bucket/shop'"),
+    (lambda: ps.App("p", directory=5), "directory as a path"),
+    (lambda: ps.App("p", cores="2"), "1 to 256 cores; found '2'"),
+    (lambda: ps.App("p", cores=0), "1 to 256 cores; found 0"),
+    (lambda: ps.App("p", cores=1.5), "cores; found 1.5"),
+    (lambda: ps.App("p", batch_rows="x"), "batch_rows; found 'x'"),
+    (lambda: ps.App("p").run("5"), "seconds as a number"),
+    (lambda: ps.App("p").run(until=True), "until as a function"),
+    (lambda: ps.App("p").stream(5, SCHEMA), "a topic name"),
+    (lambda: ps.App("p").stream("a", {"user": "STRING", "at": "TIMESTAMP"}), '"user STRING, at TIMESTAMP"'),
+    (lambda: ps.App("p").stream("a", ["user"]), "as text, such as 'user STRING NOT NULL"),
+    (lambda: ps.App("p").stream("a", None), "a schema as text"),
+    (lambda: ps.App("p").stream("a", SCHEMA, time="at"), "ps.event_time('at'"),
+    (lambda: ps.App("p").stream("a", SCHEMA, time=ps.tumbling("1 minute")), "ps.event_time('at'"),
+    (lambda: ps.App("p").stream("a", SCHEMA, key=["user"]), "key='user'"),
+    (lambda: ps.App("p").stream("a", SCHEMA, key="usr"), "(did you mean 'user'?)"),
+    (lambda: ps.App("p").stream("a", SCHEMA, partitions="2"), "partitions; found '2'"),
+    (lambda: ps.App("p").stream("a", SCHEMA, partitions=True), "partitions; found True"),
+    (lambda: ps.App("p").stream("a", SCHEMA, retention=7), "'7 seconds'"),
+    (lambda: ps.App("p").view(5, per_user(clicks())), "a name of letters"),
+    (lambda: ps.App("p").view("v", None), "a table for the view"),
+    (lambda: ps.event_time(5), "ps.event_time('at')"),
+    (lambda: ps.event_time("at", lateness=30), "lateness as a duration, such as '30 seconds'"),
+    (lambda: ps.event_time("at", lateness=30), "Say the unit: '30 seconds'"),
+    (lambda: ps.event_time("at", lateness="soon"), "lateness: expected a duration"),
+    (lambda: ps.event_time("at", idle=None), "idle as a duration"),
+    (lambda: ps.tumbling(60), "'60 seconds'"),
+    (lambda: ps.hopping("5 minutes", every=60), "every as a duration"),
+    (lambda: ps.tumbling("1 hour", offset=30), "offset as a duration"),
+    (lambda: clicks().window(ps.tumbling("1 minute"), keep=7), "keep as a duration"),
+    (lambda: clicks().window("1 minute"), "window(ps.tumbling('1 minute'))"),
+    (lambda: clicks().window(60), "ps.tumbling(…)"),
+    (lambda: clicks().where(5), "a condition as text"),
+    (lambda: clicks().where(lambda row: True), "a condition as text"),
+    (lambda: clicks().where("usr = 'ann'"), "(did you mean 'user'?)"),
+    (lambda: clicks().select(5), "select('user')"),
+    (lambda: clicks().select(["user", "v"]), "select('user', 'v')"),
+    (lambda: clicks().select("v + 1"), "select(name='v + 1')"),
+    (lambda: clicks().select(w=5), "the column 'w' as text"),
+    (lambda: clicks().select("usr"), "(did you mean 'user'?)"),
+    (lambda: clicks().group_by(["user", "v"]), "group_by('user', 'v')"),
+    (lambda: clicks().group_by(5), "group_by('user')"),
+    (lambda: clicks().group_by("User_"), "(did you mean 'user'?)"),
+    (lambda: clicks().group_by("user").agg(ps.count()), "n=ps.count()"),
+    (lambda: clicks().window(ps.tumbling("1 minute")).agg(ps.count()), "n=ps.count()"),
+    (lambda: clicks().group_by("user").agg(n=sum), "ps.count()"),
+    (lambda: clicks().group_by("user").agg(n=ps.sum("vv")), "(did you mean 'v'?)"),
+    (lambda: ps.sum(5), "ps.sum('amount')"),
+    (lambda: ps.sum(None), "ps.sum('amount')"),
+    (lambda: ps.count(5), "ps.count('amount')"),
+    (lambda: ps.count(where=True), "where='amount > 0'"),
+    (lambda: clicks().to(5), "a topic name"),
+    (lambda: clicks().to("out", partitions="2"), "partitions; found '2'"),
+    (lambda: clicks().to("out", retention=7), "'7 seconds'"),
+    (lambda: clicks().map_batches("f", SHOWN), "as a function"),
+    (lambda: clicks().map_batches(lambda rows: rows, {"user": "STRING"}), '"user STRING"'),
+    (lambda: ps.testing.run("p"), "ps.testing.run(app)"),
+    (lambda: ps.testing.run(None), "ps.testing.run(app)"),
+    (lambda: in_test(cores="2"), "cores; found '2'"),
+    (lambda: in_test(now=5), "now as text"),
+    (lambda: in_test().send("clickz", user="ann"), "(clicks); found 'clickz' (did you mean 'clicks'?)"),
+    (lambda: in_test().send(5, user="ann"), "one of the streams"),
+    (lambda: in_test().send("clicks", usr="ann"), "(did you mean 'user'?)"),
+    (lambda: in_test().send("clicks", user=object()), "that JSON can say"),
+    (lambda: in_test().send("clicks", user="ann", partition=3), "0 to 0 as a partition of 'clicks'"),
+    (lambda: in_test().send_raw("nope", b"{}"), "one of the topics"),
+    (lambda: in_test().send_raw("clicks", {"user": 1}), "the value as bytes or text"),
+    (lambda: in_test().view("vv"), "(v); found 'vv' (did you mean 'v'?)"),
+    (lambda: in_test().topic("nope"), "one of the topics (clicks, p.dead-letters)"),
+    (lambda: in_test().advance(60), "'60 seconds'"),
+]  # fmt: skip
+
+
+def in_test(**settings: Any) -> Run:
+    """A pipeline in a test."""
+    app = ps.App("p")
+    app.view("v", per_user(clicks(app)))
+    return ps.testing.run(app, **settings)
+
+
+@pytest.mark.parametrize(("mistake", "text"), WRONG_TYPES, ids=[text for _, text in WRONG_TYPES])
+def test_wrong_types_and_names_are_told_with_what_to_write(
+    mistake: Callable[[], object], text: str
+) -> None:
+    """Whatever is passed: an error of ours, at that line, that shows the right one."""
+    with pytest.raises(UserError, match="expected") as caught:
+        mistake()
+    assert text in str(caught.value)
+
+
 @pytest.mark.parametrize(("mistake", "error", "text"), MISTAKES)
 def test_mistakes_are_refused(
     mistake: Callable[[], object], error: type[UserError], text: str
@@ -62,6 +160,56 @@ def test_mistakes_are_refused(
     with pytest.raises(error, match="expected") as caught:
         mistake()
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "advice"),
+    [
+        ("random() < 0.1", "random()", "hash("),
+        ("uuid() IS NULL", "uuid()", "hash("),
+        ("gen_random_uuid() IS NULL", "gen_random_uuid()", "hash("),
+        ("at < now()", "now()", "TIMESTAMP column"),
+        ("at < get_current_timestamp()", "get_current_timestamp()", "TIMESTAMP column"),
+        ("at < current_timestamp", "CURRENT_TIMESTAMP", "TIMESTAMP column"),
+        ("at::DATE = CURRENT_DATE", "CURRENT_DATE", "TIMESTAMP column"),
+        ("at::TIME < LOCALTIME", "LOCALTIME", "TIMESTAMP column"),
+        ("at < localtimestamp", "LOCALTIMESTAMP", "TIMESTAMP column"),
+        ("age(at::TIMESTAMP) > INTERVAL 1 DAY", "age()", "TIMESTAMP column"),
+        ("at > ago(INTERVAL 1 DAY)", "ago()", "TIMESTAMP column"),
+        ("nextval('s') > 1", "nextval()", "own columns"),
+        ("current_setting('TimeZone') = 'UTC'", "current_setting()", "own columns"),
+        ("system.main.random() < 0.1", "random()", "hash("),
+        ("len(list_transform(tags, lambda t: random())) > 1", "random()", "hash("),
+        ("len([uuid() FOR t IN tags]) > 1", "uuid()", "hash("),
+        ("CASE WHEN v > 1 THEN coalesce(random(), 1) END > 0", "random()", "hash("),
+        ("favg(v) > 1", "the aggregate favg()", "group_by"),
+        ("weighted_avg(v, 1) > 1", "the aggregate weighted_avg()", "group_by"),
+        ("v IN (SELECT random())", "SELECT", "group_by"),
+        ("EXISTS (SELECT now())", "SELECT", "group_by"),
+    ],
+)
+def test_an_expression_is_a_function_of_its_row(text: str, found: str, advice: str) -> None:
+    """What a repeated batch would compute differently is refused, with what to use instead."""
+    with pytest.raises(SchemaError, match="expected an expression") as caught:
+        clicks().where(text)
+    assert found in str(caught.value)
+    assert advice in str(caught.value)
+
+
+def test_names_of_volatile_functions_may_be_columns_and_words() -> None:
+    """Only calls are refused; so is not what fails, or needs the session's time zone, which is UTC."""
+    stream = ps.App("p").stream("t", "now STRING, random BIGINT, at TIMESTAMP")
+    for text in (
+        "now = 'now()'",
+        "random > 1",
+        "age(at, TIMESTAMPTZ '2026-01-01') > INTERVAL 1 DAY",
+        "CASE WHEN random < 0 THEN error('negative') ELSE random > 1 END",
+        "at AT TIME ZONE 'Europe/Berlin' > '2026-01-01'",
+        "date_trunc('day', at) = TIMESTAMPTZ '2026-01-01'",
+        "list_sum(list_transform([1, 2], lambda x: x + random)) > 1",
+        "split_part(now, '/', 1) = 'x'",
+    ):
+        stream.where(text)
 
 
 def test_one_name_one_thing() -> None:
@@ -74,8 +222,16 @@ def test_one_name_one_thing() -> None:
     stream.to("out")
     with pytest.raises(FlowError, match="one writer"):
         stream.to("out")
-    with pytest.raises(FlowError, match="two that differ"):
-        app.stream("clicks", "user STRING")
+    for changed in ({"schema": f"{SCHEMA}, w INT"}, {"key": "user"}, {"partitions": 2}):
+        said: dict[str, Any] = {"schema": SCHEMA, "time": ps.event_time("at"), **changed}
+        with pytest.raises(FlowError, match="two that differ"):
+            app.stream("clicks", **said)
+
+
+def test_a_table_of_another_app_is_refused() -> None:
+    """Its sources would be missing."""
+    with pytest.raises(FlowError, match=r"app 'p'; found one of 'q'.*table\.to"):
+        ps.App("p").view("v", per_user(clicks(ps.App("q"))))
 
 
 def test_no_cycles() -> None:
@@ -97,7 +253,7 @@ def test_schemas_follow_the_operators() -> None:
         .agg(n=ps.count(), mean=ps.avg("half"), top=ps.max("at"))
     )
     assert table.schema.text == (
-        "window_start TIMESTAMP NOT NULL, window_end TIMESTAMP NOT NULL, user STRING, "
+        "window_start TIMESTAMP NOT NULL, window_end TIMESTAMP NOT NULL, user STRING NOT NULL, "
         "n BIGINT NOT NULL, mean DOUBLE, top TIMESTAMP"
     )
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from penstock.core.schema import Schema
 from penstock.errors import LimitError, SchemaError, UserError
@@ -69,7 +70,7 @@ def bits(array: pa.ChunkedArray) -> bytes:
     return struct.pack(f"{len(array)}d", *(math.nan if v is None else v for v in array.to_pylist()))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(tables(), st.data())
 def test_rows_read_back_the_same(table: pa.Table, data: st.DataObject) -> None:
     """Whatever is written, from whole tables or slices, is decoded to the same values."""
@@ -84,7 +85,7 @@ def test_rows_read_back_the_same(table: pa.Table, data: st.DataObject) -> None:
             assert bits(again.column(name)) == bits(part.column(name))  # zero has a sign
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(tables())
 def test_rows_are_valid_for_strict_parsers(table: pa.Table) -> None:
     """Every row is one JSON object with the table's columns in order, to parsers that aren't ours."""
@@ -92,7 +93,7 @@ def test_rows_are_valid_for_strict_parsers(table: pa.Table) -> None:
         assert list(orjson.loads(row)) == list(json.loads(row)) == table.column_names
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tables(), st.integers(1, 5))
 def test_text_does_not_depend_on_chunks(table: pa.Table, size: int) -> None:
     """The same rows have the same text, however the table is cut."""

@@ -30,12 +30,12 @@ from pyiceberg.types import LongType
 
 import penstock as ps
 from penstock.broker import BrokerProcess
-from penstock.broker.history import Chunk, HistoryTable
+from penstock.broker.tier.tables import Chunk, HistoryTable
 from penstock.client import Client, Producer
-from penstock.client.history import TopicTable
+from penstock.client.tables.history import TopicTable
 from penstock.client.topic_admin import TopicAdmin
 from penstock.core.schema import TIMESTAMP, Schema
-from penstock.engine.spark import start_session
+from penstock.engine.session import start_session
 from penstock.errors import SetupError, UserError
 from penstock.history import _spark
 

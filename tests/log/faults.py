@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.log.files import LogFile
-from penstock.log.memory import MemoryFiles
+from penstock.log.disk.files import LogFile
+from penstock.log.disk.memory import MemoryFiles
 from penstock.wire.batches import Buffer
 
 

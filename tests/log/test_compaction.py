@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 from tests.log.faults import FailingFiles, PowerLossError
 
+from penstock.log.disk.memory import MemoryFiles
 from penstock.log.errors import AppendError, DamagedError, Refusal
 from penstock.log.markers import Aborted
-from penstock.log.memory import MemoryFiles
 from penstock.log.partition import Partition
 from penstock.log.validation import LogConfig
 from penstock.wire import batches, columns
@@ -349,7 +350,7 @@ def test_a_transaction_whose_end_is_not_known_hides_nothing() -> None:
     assert table_of(committed(log)[0])[b"k"] == b"good"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_holes_neither_stop_compaction_nor_mislead_it(seed: int) -> None:
     """With segments damaged, lost and restored, passes and restarts, no readable latest value is
@@ -357,12 +358,14 @@ def test_holes_neither_stop_compaction_nor_mislead_it(seed: int) -> None:
     """
     world = Holes(seed)
     truth: dict[int, Row] = {}
+    after: list[Row] = []
     steps = ["append"] * 14 + ["end", "end", "wait", "compact", "compact", "hurt", "restore"]
     for _ in range(120):
         step = world.chance.choice(steps)
+        before = after
         if step in {"compact", "hurt", "restore"}:
             world.end()
-        before, _ = committed(world.log)
+            before, _ = committed(world.log)
         truth.update({row[0]: row for row in before})
         getattr(world, step)()
         after, _ = committed(world.log)
@@ -493,7 +496,7 @@ class Machine:
 STEPS = ["append"] * 14 + ["end"] * 3 + ["sync", "compact", "compact", "wait", "kill"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_compaction_equals_the_naive_one(seed: int) -> None:
     """After any writes, transactions, passes and restarts the log holds exactly what a naive

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from penstock.errors import CorruptError
+from penstock.log.disk.memory import MemoryFiles
 from penstock.log.errors import DamagedError, StorageError
-from penstock.log.memory import MemoryFiles
 from penstock.log.partition import Partition
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
@@ -201,7 +202,7 @@ def test_every_field_of_a_header_is_guarded(at: int) -> None:
         assert len(found) > len(written) * 0.6
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(number=st.integers(0, len(LOGS) - 1), seed=st.integers(0, 1 << 32))
 def test_damage_is_noticed_and_never_served(number: int, seed: int) -> None:
     """Whatever files are flipped, cut or lost, the partition opens, gives out only what was written, says

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.log.faults import FailingFiles, PowerLossError
 
+from penstock.log.disk.journal import Journal
+from penstock.log.disk.memory import MemoryFiles
 from penstock.log.errors import StorageError
-from penstock.log.journal import Journal
-from penstock.log.memory import MemoryFiles
 
 
 @given(
@@ -70,7 +70,7 @@ def test_an_end_that_is_lost_between_two_records_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was durable when the journal was closed, or synced after some growth, must be there."""
-    monkeypatch.setattr("penstock.log.journal.LENGTH_STEP_BYTES", 10)
+    monkeypatch.setattr("penstock.log.disk.journal.LENGTH_STEP_BYTES", 10)
     for closes in (True, False):
         files = MemoryFiles()
         journal = Journal(files, "j")
@@ -96,7 +96,7 @@ def test_a_length_never_says_too_much(step: int, monkeypatch: pytest.MonkeyPatch
     """Whatever operation is the last one before the power fails, a journal whose disk keeps what it
     synced is never said to have lost something.
     """
-    monkeypatch.setattr("penstock.log.journal.LENGTH_STEP_BYTES", step)
+    monkeypatch.setattr("penstock.log.disk.journal.LENGTH_STEP_BYTES", step)
     done, left = False, 0
     while not done:
         files = FailingFiles()

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.log.disk.files import LocalFiles, LogFiles
+from penstock.log.disk.memory import MemoryFiles
 from penstock.log.errors import (
     AppendError,
     DamagedError,
@@ -15,9 +18,8 @@ from penstock.log.errors import (
     Refusal,
     StorageError,
 )
-from penstock.log.files import LocalFiles, LogFiles
-from penstock.log.memory import MemoryFiles
 from penstock.log.partition import Partition
+from penstock.log.segments.index import INTERVAL_BYTES_MAX
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
 from penstock.wire.checksum import crc32c
@@ -229,25 +231,6 @@ def test_torn_tail_is_cut(cut: int) -> None:
     assert read_all(again) == written[:whole]
     again.append(batch(), NOW)
     again.check()
-
-
-@settings(max_examples=150, deadline=None)
-@given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
-def test_flipped_bit_is_never_served(at: int, bit: int) -> None:
-    """With a bit flipped anywhere and no checkpoint, recovery keeps the batches before it,
-    intact.
-    """
-    files = MemoryFiles()
-    log = Partition(files, "p", LogConfig(), NOW)
-    written = []
-    for _ in range(8):
-        one = batch(2)
-        log.append(one, NOW)
-        written.append(bytes(one))
-    at %= log.size
-    files.damage(log.active.path, at, bit)
-    again = Partition(files, "p", LogConfig(), NOW)
-    assert read_all(again) == written[: at // len(written[0])]
 
 
 @settings(max_examples=60, deadline=None)
@@ -687,6 +670,110 @@ def test_segments_roll_by_age(files: LogFiles) -> None:
     assert len(log.segments) == 1
     log.append(batch(), NOW + 1001)
     assert len(log.segments) == 2
+
+
+def test_jitter_lets_segments_roll_sooner_each_at_its_own_time() -> None:
+    """Partitions that began together don't begin new segments together; none is late, and each is
+    true to its time.
+    """
+
+    def rolls_after(name: str, segment_ms: int, jitter_ms: int) -> int:
+        config = LogConfig(segment_ms=segment_ms, segment_jitter_ms=jitter_ms)
+        log = Partition(MemoryFiles(), name, config, NOW)
+        for ms in range(segment_ms + 2):
+            log.append(batch(), NOW + ms)
+            if len(log.segments) == 2:
+                return ms
+        raise AssertionError("it has not rolled")
+
+    names = [f"t/{n}" for n in range(20)]
+    assert {rolls_after(name, 50, 0) for name in names} == {51}
+    found = [rolls_after(name, 50, 20) for name in names]
+    assert found == [rolls_after(name, 50, 20) for name in names]
+    assert len(set(found)) > 5
+    assert 31 <= min(found) <= max(found) <= 51
+    assert max(rolls_after(name, 50, 1 << 62) for name in names) <= 51
+
+
+def test_the_topic_says_how_dense_the_index_is(files: LogFiles) -> None:
+    """As soon as it is told, over a reopening, and records are found all the same."""
+    dense = LogConfig(index_interval_bytes=0)
+    log = Partition(files, "p", LogConfig(), NOW)
+    for _ in range(10):
+        log.append(batch(), NOW)
+    assert len(log.active.index) == 1
+    log.config = dense
+    for _ in range(10):
+        log.append(batch(), NOW)
+    assert len(log.active.index) == 11
+    log.close()
+    log = reopen(files, dense)
+    assert len(log.active.index) == 11
+    assert [header.base_offset for _, header in batches.iterate(log.read(57, 100))] == [57]
+    log.config = LogConfig(index_interval_bytes=(1 << 31) - 1, max_message_bytes=2 << 20)
+    log.append(batch(9, INTERVAL_BYTES_MAX // 9), NOW)
+    log.append(batch(), NOW)
+    assert len(log.active.index) == 12
+
+
+def test_segments_roll_when_their_index_is_full() -> None:
+    """So that dense indexes have an end."""
+    config = LogConfig(index_interval_bytes=0, segment_index_bytes=5 * 32)
+    log = Partition(MemoryFiles(), "p", config, NOW)
+    for _ in range(12):
+        log.append(batch(), NOW)
+    log.check()
+    assert [len(one.index) for one in log.segments] == [5, 5, 2]
+
+
+def test_files_of_deleted_segments_stay_for_a_while(files: LogFiles) -> None:
+    """As long as the topic says; none of them is served, nor found again after a crash."""
+    config = LogConfig(segment_bytes=1000, retention_ms=-1, file_delete_delay_ms=1000)
+
+    def names() -> list[str]:
+        return [name for name in files.list("p") if name.endswith(".log")]
+
+    log = Partition(files, "p", config, NOW)
+    for _ in range(20):
+        log.append(batch(), NOW)
+    log.sync(checkpoint=True)
+    everything = names()
+    log.delete_records(30, NOW)
+    log.remove_doomed(NOW + 10)
+    assert names() == everything
+    with pytest.raises(OffsetRangeError):
+        log.read(0, 100)
+    log.remove_doomed(NOW + 1009)
+    assert names() == everything
+    again = reopen(files, config)  # as after a crash
+    assert again.start_offset == 30
+    log.remove_doomed(NOW + 1010)
+    kept = names()
+    assert kept == everything[-len(log.segments) :]
+    log.delete_records(45, NOW)
+    log.remove_doomed(NOW, is_urgent=True)  # the disk is full
+    assert len(names()) < len(kept)
+    log.delete_records(54, NOW)
+    log.close()
+    assert len(names()) == len(log.segments)
+    assert reopen(files, config).start_offset == 54
+
+
+def test_what_a_crash_left_of_a_deletion_is_deleted() -> None:
+    """By the next retention."""
+    files = MemoryFiles()
+    config = LogConfig(segment_bytes=1000, retention_ms=-1, file_delete_delay_ms=1000)
+    log = Partition(files, "p", config, NOW)
+    for _ in range(20):
+        log.append(batch(), NOW)
+    log.sync(checkpoint=True)
+    log.delete_records(30, NOW)
+    log = reopen(files, replace(config, file_delete_delay_ms=0))
+    before = len(files.list("p"))
+    log.retain(NOW)
+    log.check()
+    assert len(files.list("p")) < before
+    assert log.segments[0].next_offset > 30
 
 
 def test_closing_an_idle_partition_writes_nothing() -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.log.disk.memory import MemoryFiles
 from penstock.log.errors import AppendError, Refusal
-from penstock.log.memory import MemoryFiles
 from penstock.log.partition import Partition
 from penstock.log.producers import BATCHES_KEPT, EXPIRY_MS, Producers
 from penstock.log.validation import LogConfig

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.log import memory
-from penstock.log.journal import Journal
-from penstock.log.memory import MemoryFiles
+from penstock.log.disk import memory
+from penstock.log.disk.journal import Journal
+from penstock.log.disk.memory import MemoryFiles
 from penstock.log.partition import Partition
 from penstock.log.validation import LogConfig
 from penstock.wire import batches

@@ -5,10 +5,10 @@ import random
 import pytest
 from crc32c import crc32c
 
+from penstock.log.disk.memory import MemoryFiles
 from penstock.log.errors import StorageError
-from penstock.log.memory import MemoryFiles
 from penstock.log.partition import Partition
-from penstock.log.segment import Segment
+from penstock.log.segments.segment import Segment
 from penstock.log.tier import Chunks, Manifest, RemoteSegment
 from penstock.log.validation import LogConfig
 from penstock.wire import batches

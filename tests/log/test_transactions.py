@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.log.disk.memory import MemoryFiles
 from penstock.log.errors import AppendError, Refusal
 from penstock.log.markers import Aborted, Marker, build_marker, read_marker
-from penstock.log.memory import MemoryFiles
 from penstock.log.partition import Partition
 from penstock.log.validation import LogConfig
 from penstock.wire import batches

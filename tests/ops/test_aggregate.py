@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from penstock.core.keys import hash_columns
 from penstock.errors import CorruptError, FlowError, LimitError, SchemaError
@@ -26,7 +27,7 @@ from penstock.ops import (
     WindowedAggregate,
     judge,
 )
-from penstock.state import MemoryFiles, trace, vacuum
+from penstock.state import MemoryStateFiles, trace, vacuum
 
 TS = pa.timestamp("us", "UTC")
 INPUT = pa.schema([("k", pa.string()), ("j", pa.int32()), ("x", pa.int64()), ("v", pa.float64()),
@@ -132,7 +133,7 @@ class Pipeline:
         self.op = WindowedAggregate.from_spec(spec)
         if hash_ is not None:
             self.op = WindowedAggregate(self.op.spec, hash=hash_)
-        self.files = MemoryFiles()
+        self.files = MemoryStateFiles()
         self.version = 0
         self.states = [self.op.empty(self.files) for _ in range(shards)]
         self.changed = Counter()
@@ -211,7 +212,7 @@ def judged(rows, window):
     return counted, late, partly
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(batches, window, st.integers(1, 3), st.booleans(), st.booleans())
 def test_inserts_equal_a_recomputation_at_every_step(batches, window, shards, is_weak, changes):
     """View, changes, finals and late counts equal those of a from-scratch recomputation."""
@@ -250,7 +251,7 @@ def test_inserts_equal_a_recomputation_at_every_step(batches, window, shards, is
             assert dict(run.final) == flat(closed)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(batches, window, st.booleans(), st.integers(0, 2**16))
 def test_retractions_equal_a_recomputation_and_cancel_out(batches, window, is_weak, seed):
     """Rows come and go; the view follows; and when all are taken back nothing is left."""
@@ -359,7 +360,7 @@ def test_sums_that_leave_a_bigint_are_refused_by_name():
     op = WindowedAggregate(small())
     with pytest.raises(LimitError, match=r"sum\(x\).*DOUBLE"):
         op.partials(to_table([("a", 1, 2**62, None, None, 1)] * 2))
-    state = put(op, op.empty(MemoryFiles()), [(2**62, 1)], 0).state
+    state = put(op, op.empty(MemoryStateFiles()), [(2**62, 1)], 0).state
     with pytest.raises(LimitError, match=r"sum\(x\)"):
         op.read(put(op, state, [(2**62, 1)], 1).state)
 
@@ -367,7 +368,7 @@ def test_sums_that_leave_a_bigint_are_refused_by_name():
 def test_retention_drops_old_windows_by_the_versions_watermark():
     """Windows whose end is `keep_us` behind are gone from reads at once and from files in time."""
     op = WindowedAggregate(small(keep_us=20, final=True))
-    state = op.empty(MemoryFiles())
+    state = op.empty(MemoryStateFiles())
     finals = []
     for version in range(30):
         t = version * 10
@@ -387,7 +388,7 @@ def test_a_changed_or_missing_state_file_is_refused():
 
     op = WindowedAggregate(small())
     for damage in ("truncate", "flip", "delete"):
-        files = MemoryFiles()
+        files = MemoryStateFiles()
         state = put(op, op.empty(files), [(1, 1), (2, 25)], 0).state
         (path,) = files.list("s")
         data = bytearray(files.read(path))
@@ -462,7 +463,7 @@ def test_many_chunks_of_one_batch_combine_before_a_step():
     op = WindowedAggregate(small(changes=True))
     tables = [to_table([("ab"[i % 2], 1, i, None, None, i % 30)]) for i in range(20)]
     parts = [op.partials(table) for table in tables]
-    files = MemoryFiles()
+    files = MemoryStateFiles()
     one = op.step(op.empty(files), parts, Context(files, "one", 0))
     two = op.step(op.empty(files), [op.combine(parts)], Context(files, "two", 0))
     assert op.read(one.state).equals(op.read(two.state))

@@ -1,4 +1,4 @@
-"""The contract of Files, for every implementation."""
+"""The contract of StateFiles, for every implementation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from penstock.errors import UserError
-from penstock.state import ArrowFiles, LocalFiles, MemoryFiles
+from penstock.state import ArrowStateFiles, LocalStateFiles, MemoryStateFiles
 
 
 class Contract:
@@ -98,13 +98,13 @@ class Contract:
 class TestMemoryFiles(Contract):
     @pytest.fixture
     def files(self):
-        return MemoryFiles()
+        return MemoryStateFiles()
 
 
 class TestLocalFiles(Contract):
     @pytest.fixture(params=[True, False], ids=["fsync", "no-fsync"])
     def files(self, tmp_path, request):
-        return LocalFiles(tmp_path / "state", fsync=request.param)
+        return LocalStateFiles(tmp_path / "state", fsync=request.param)
 
     def test_maps_hold_no_descriptor(self, files):
         """Thousands of mapped files don't use up the process's descriptors."""
@@ -120,4 +120,4 @@ class TestArrowFiles(Contract):
 
     @pytest.fixture
     def files(self, tmp_path):
-        return ArrowFiles(pafs.LocalFileSystem(), str(tmp_path / "state"), atomic_move=True)
+        return ArrowStateFiles(pafs.LocalFileSystem(), str(tmp_path / "state"), atomic_move=True)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptError
-from penstock.state import Layout, MemoryFiles, Trace, Value, Writer, trace, vacuum
+from penstock.state import Layout, MemoryStateFiles, Trace, Value, Writer, trace, vacuum
 from penstock.state.runs import OPEN
 
 LAYOUT = Layout(
@@ -64,7 +64,7 @@ ROWS = st.lists(
 )  # fmt: skip
 def test_contents_are_the_sum_of_what_was_appended(deltas, fuel, piece, fan_in, drop, chunk_rows):
     """At any pace, after reopening at any version, with windows dropped or not, nothing differs."""
-    files, expected, low = MemoryFiles(), {}, None
+    files, expected, low = MemoryStateFiles(), {}, None
     now = Trace(LAYOUT, files)
     kept = []
     with pytest.MonkeyPatch.context() as patch:
@@ -127,7 +127,7 @@ def test_no_append_pays_for_a_big_merge_alone(monkeypatch):
     ]:
         monkeypatch.setattr(trace, name, value)
     rng = np.random.default_rng(3)
-    files, written = MemoryFiles(), []
+    files, written = MemoryStateFiles(), []
     layout, _ = ints(np.zeros(0, np.int64))
     now = Trace(layout, files)
     for version in range(400):
@@ -150,7 +150,7 @@ def test_old_windows_are_linked_not_rewritten(monkeypatch):
     for name, value in [("TINY_ROWS", 4), ("PIECE_ROWS_MIN", 16), ("LINK_ROWS_MIN", 4)]:
         monkeypatch.setattr(trace, name, value)
     layout, rows = ints(np.arange(50))
-    files = MemoryFiles()
+    files = MemoryStateFiles()
     now, total = Trace(layout, files), 0
     for version in range(64):
         delta = rows.set_column(0, "$window", pa.array(np.full(50, version)))
@@ -163,7 +163,7 @@ def test_old_windows_are_linked_not_rewritten(monkeypatch):
 
 def test_vacuum_spares_what_is_needed_and_what_is_being_made():
     """Only files of versions up to the newest that no kept description names are deleted."""
-    files = MemoryFiles()
+    files = MemoryStateFiles()
     layout, delta = ints(np.arange(20_000))
     now, versions = Trace(layout, files), []
     for version in range(8):
@@ -182,12 +182,12 @@ def test_vacuum_spares_what_is_needed_and_what_is_being_made():
 def test_a_description_of_another_format_is_refused():
     """A trace written by a release to come is not guessed at."""
     with pytest.raises(CorruptError, match="format 1"):
-        Trace.open(LAYOUT, MemoryFiles(), {"format": 2})
+        Trace.open(LAYOUT, MemoryStateFiles(), {"format": 2})
 
 
 def test_a_run_with_other_columns_is_refused():
     """State of a changed definition is found out when it is opened."""
-    files = MemoryFiles()
+    files = MemoryStateFiles()
     layout, delta = ints(np.arange(5))
     now = Trace(layout, files).append(delta, Writer(files, "t", 0, "a"))
     OPEN.clear()

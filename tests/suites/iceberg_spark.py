@@ -29,9 +29,9 @@ from suite import Scenario, cache, create_topic, expect, report, tried, wait
 
 import penstock as ps
 from penstock.client import Client
-from penstock.client.history import catalog_loader, open_table
+from penstock.client.tables.history import catalog_loader, open_table
 from penstock.client.topic_admin import TopicAdmin
-from penstock.engine.spark import start_session
+from penstock.engine.session import start_session
 from penstock.errors import PenstockError
 
 JOB = Path(__file__).with_name("iceberg_spark_job.py")

@@ -104,6 +104,36 @@ CASES = (
         ("num.partitions=",),
     ),
     Case(
+        "configs alter broker",
+        CONFIGS,
+        f"{AT} --alter --entity-type brokers --entity-name 1 --add-config message.max.bytes=1048000",
+        ("Completed updating",),
+    ),
+    Case(
+        "configs alter all brokers",
+        CONFIGS,
+        f"{AT} --alter --entity-type brokers --entity-default --add-config message.max.bytes=1048001",
+        ("Completed updating",),
+    ),
+    Case(
+        "configs describe broker's own",
+        CONFIGS,
+        f"{AT} --describe --entity-type brokers --entity-name 1",
+        ("DYNAMIC_BROKER_CONFIG:message.max.bytes=1048000",),
+    ),
+    Case(
+        "configs delete broker",
+        CONFIGS,
+        f"{AT} --alter --entity-type brokers --entity-name 1 --delete-config message.max.bytes",
+        ("Completed updating",),
+    ),
+    Case(
+        "configs describe all brokers'",
+        CONFIGS,
+        f"{AT} --describe --entity-type brokers --entity-default",
+        ("DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=1048001",),
+    ),
+    Case(
         "console-producer",
         PRODUCE,
         f"{AT} --topic {TOPIC} --reader-property parse.key=true --reader-property key.separator=:",

@@ -12,9 +12,12 @@ import duckdb
 import httpx
 import pyarrow as pa
 import pytest
+from tests.web.pipelines import Pipeline
 
 from penstock.errors import QueryError
+from penstock.serve import Answer
 from penstock.web import create_app
+from penstock.web._api import ROWS_MAX
 
 MINUTE_US = 60_000_000
 INSTANT = pa.timestamp("us", "UTC")
@@ -43,6 +46,9 @@ class FakeViews:
     def keys(self, name: str) -> list[str] | None:
         return self.key_names.get(name)
 
+    def every_us(self, name: str) -> int | None:
+        return MINUTE_US
+
     def table(
         self, name: str, *, window_from_us: int | None = None, limit: int | None = None
     ) -> pa.Table:
@@ -53,14 +59,16 @@ class FakeViews:
             table = table.filter(pa.array(at >= window_from_us))
         return table
 
-    def sql(self, query: str) -> pa.Table:
+    def ask(self, query: str, gone: Callable[[], bool]) -> Answer:
         with duckdb.connect() as con:
+            con.execute("SET TimeZone = 'UTC'")
             for name, table in self.tables.items():
                 con.register(name, table)
             try:
-                return con.sql(query).to_arrow_table()
+                table = con.sql(query).to_arrow_table()
             except duckdb.Error as error:
                 raise QueryError(str(error)) from None
+        return Answer(table.slice(0, ROWS_MAX), table.num_rows)
 
 
 @pytest.fixture
@@ -74,9 +82,9 @@ def views() -> FakeViews:
 
 
 def status(*, history: bool = False) -> dict[str, Any]:
-    """A status that never changes."""
-    found: dict[str, Any] = {"app": "t", "version": 7, "batches": 3, "phase": "running"}
-    return found | ({"history": []} if history else {})
+    """The status of a pipeline that is well and at rest; it never changes."""
+    pipeline = Pipeline(version=7, rows=100)
+    return pipeline.board.status(history=history)
 
 
 class Client:

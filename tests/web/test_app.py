@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
+from tests.patience import PATIENCE_S
 
-from penstock.web._app import ROWS_MAX
+from penstock.web import _api, create_app
+from penstock.web._api import ROWS_MAX
 
 
 def test_the_page_and_its_files_are_served_with_a_strict_policy(client: Any) -> None:
@@ -115,12 +120,46 @@ def test_no_views_yet_is_an_empty_list(ask: Any) -> None:
     """Before the first batch the page gets an empty list and a status."""
     client = ask(None)
     assert client.get("/api/views").json() == {"views": []}
-    assert client.get("/api/status").json()["history"] == []
+    assert len(client.get("/api/status").json()["history"]) == 1
     assert client.get("/api/query?sql=SELECT 1").status_code == 400
 
 
 def test_values_that_json_lacks(views: Any, ask: Any) -> None:
-    """NaN and infinity are null, bytes are text, nothing breaks the answer."""
+    """NaN and infinity are text, for null is NULL; bytes are text, nothing breaks the answer."""
     views.tables["odd"] = pa.table({"x": [float("nan"), float("inf")], "b": [b"\xff", None]})
     client = ask(views)
-    assert client.get("/api/views/odd").json()["rows"] == [[None, "\ufffd"], [None, None]]
+    assert client.get("/api/views/odd").json()["rows"] == [["NaN", "\ufffd"], ["Infinity", None]]
+
+
+def test_a_view_that_takes_long_holds_up_only_itself(
+    views: Any, shared: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks again for what is being read waits for the same reading; other views are answered."""
+    monkeypatch.setattr(_api, "READ_SECONDS_MAX", 0.2)
+    go_on, read, table = threading.Event(), [], views.table
+
+    def slow(name: str, **options: Any) -> pa.Table:
+        read.append(name)
+        if name == "load":
+            go_on.wait(PATIENCE_S)
+        return table(name, **options)
+
+    views.table = slow
+    transport = httpx.ASGITransport(create_app(views, shared.status))
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            for _ in range(4):
+                answer = await client.get("/api/views/load")
+                assert answer.status_code == 422
+                assert "READ_SECONDS_MAX" in answer.json()["error"]
+            assert (await client.get("/api/views/total")).json()["rows_total"] == 3
+            go_on.set()
+            monkeypatch.setattr(_api, "READ_SECONDS_MAX", PATIENCE_S)
+            assert (await client.get("/api/views/load")).json()["rows_total"] == 6
+            assert read == ["load", "total"], "one reading each"
+
+    try:
+        asyncio.run(ask())
+    finally:
+        go_on.set()

@@ -1,65 +1,96 @@
-"""The status board: totals, rates, history."""
+"""The status board: totals of the committed version, rates, where a batch's time went, history."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
 
-from penstock.web.board import HISTORY_MAX, StatusBoard
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.web.pipelines import NOW, WELL, Pipeline, Progress, S
 
-SECOND_US = 1_000_000
-
-
-@dataclass
-class Progress:
-    version: int
-    rows: int = 10
-    batch_ms: float = 5.0
-    late_rows: int = 1
-    dead_rows: int = 2
-    sources: dict[str, Any] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=lambda: {"fetch": 0.002})
+from penstock.web.board import ELSEWHERE, HISTORY_MAX, StatusBoard, split_ms
 
 
-def batch(version: int, rows: int, watermark_us: int | None = None) -> Progress:
-    source = {"rows": rows, "lag": 3, "watermark_us": watermark_us}
-    return Progress(version, rows, sources={"cpu": source})
+def test_counts_are_the_committed_version_s() -> None:
+    """They hold over restarts; late rows are not counted among the unusable ones as well."""
+    pipeline = Pipeline(version=7, rows=1_000, late=40, dead=45, watermark_us=NOW - 2 * S)
+    status = pipeline.board.status()
+    assert (status["rows"], status["late_rows"], status["unusable_rows"]) == (1_000, 40, 6)
+    assert status["dead_letter_topic"] == "shop.dead-letters"
+    assert status["watermark_delay_ms"] == 2_000
+    source = status["sources"]["clicks"]
+    assert (source["rows"], source["late_rows"], source["unusable_rows"]) == (1_000, 40, 5)
 
 
-def test_totals_add_up_and_rates_are_over_the_last_seconds() -> None:
-    """Totals are since the start; a rate forgets what is older than its window."""
-    now = [0]
-    board = StatusBoard("t", lambda: now[0])
-    for second in range(20):
-        now[0] = second * SECOND_US
-        board.add(batch(second + 1, 100, watermark_us=(second - 2) * SECOND_US))
-    status = board.status()
-    assert status["rows"] == 2000
-    assert status["late_rows"] == 20
-    assert status["dead_rows"] == 40
-    assert status["sources"]["cpu"]["rows_per_s"] == 100
-    assert status["watermark_delay_ms"] == 2000
-    assert status["split_ms"] == {"fetch": 2.0}
-    now[0] = 60 * SECOND_US
-    assert board.status()["rows_per_s"] == 0
+def test_a_rate_is_over_the_last_seconds() -> None:
+    """It forgets what is older, and what was read before anybody looked."""
+    pipeline = Pipeline(version=1, rows=1_000_000)
+    assert pipeline.board.status()["rows_per_s"] == 0
+    for _ in range(20):
+        status = pipeline.read(100)
+    assert status["rows_per_s"] == pytest.approx(100, rel=0.15)
+    for _ in range(20):
+        status = pipeline.read(0)
+    assert status["rows_per_s"] == 0
+
+
+def test_a_lag_that_was_not_measured_now_is_none() -> None:
+    """Zero is a measurement; of a log that doesn't answer, and of a stopped pipeline, nothing is known."""
+    pipeline = Pipeline()
+    assert pipeline.board.status()["lag"] == 500
+    pipeline.facts = replace(WELL, answered_us=NOW - 60 * S)
+    assert pipeline.board.status()["lag"] is None
+    assert pipeline.board.status()["state"]["name"] == "log unreachable"
+    pipeline.facts = replace(WELL, ended_us=NOW)
+    status = pipeline.board.status()
+    assert (status["lag"], status["rows_per_s"], status["state"]["level"]) == (None, None, "off")
+
+
+def test_before_the_first_batch_there_is_a_state_and_nothing_else() -> None:
+    """No version, no figures; topics are known from the program."""
+    pipeline = Pipeline(facts=None)
+    status = pipeline.board.status()
+    assert status["state"]["name"] == "unknown"
+    assert status["version"] is None
+    own = StatusBoard("shop", lambda: NOW, lambda: None, pipeline.committed, starting=True)
+    assert own.status()["state"]["name"] == "starting"
+    pipeline.facts = WELL
+    assert list(pipeline.board.status()["sources"]) == ["clicks"]
 
 
 def test_history_is_bounded() -> None:
-    """Sparklines have at most so many points, however long the pipeline runs."""
-    board = StatusBoard("t", lambda: 0)
-    for version in range(HISTORY_MAX + 50):
-        board.add(batch(version, 1))
-    assert len(board.status(history=True)["history"]) == HISTORY_MAX
-    assert "history" not in board.status()
+    """Sparklines have a point a second, and at most so many, however long the pipeline runs."""
+    pipeline = Pipeline()
+    for _ in range(10):
+        pipeline.read(1, seconds=0.2)
+    assert len(pipeline.board.status(history=True)["history"]) in {2, 3}
+    for _ in range(HISTORY_MAX + 50):
+        pipeline.read(1)
+    assert len(pipeline.board.status(history=True)["history"]) == HISTORY_MAX
+    assert "history" not in pipeline.board.status()
 
 
-def test_the_phase_says_what_goes_on() -> None:
-    """Starting, running, stopped."""
-    board = StatusBoard("t", lambda: 0)
-    assert board.status()["phase"] == "starting"
-    board.phase("starting Spark")
-    assert board.status()["version"] is None
-    board.add(batch(1, 1))
-    assert board.status()["phase"] == "running"
-    board.stopped()
-    assert board.status()["running"] is False
+def test_the_parts_of_a_batch_s_time_leave_nothing_out() -> None:
+    """Two tasks worked for 40 ms each of a batch of 200: the largest part is neither theirs nor ours."""
+    pipeline = Pipeline()
+    seconds = {"plan": 0.01, "fetch": 0.02, "json": 0.06, "commit": 0.02}
+    pipeline.board.add(Progress(200.0, seconds))
+    split = pipeline.board.status()["split_ms"]
+    assert split == pytest.approx(
+        {"plan": 10, "fetch": 10, "json": 30, ELSEWHERE: 130, "commit": 20}
+    )
+
+
+parts = st.dictionaries(
+    st.sampled_from(["plan", "commit", "fetch", "json", "state"]), st.floats(0, 1), min_size=1
+)
+
+
+@given(parts, st.integers(1, 8), st.floats(0, 10))
+def test_parts_add_up_to_the_batch(seconds: dict[str, float], cores: int, more_s: float) -> None:
+    """Whatever the tasks took, on any number of cores."""
+    own = sum(s for part, s in seconds.items() if part in {"plan", "commit"})
+    work = sum(s for part, s in seconds.items() if part not in {"plan", "commit"})
+    batch_ms = 1_000 * (own + work / cores + more_s)
+    assert sum(split_ms(batch_ms, seconds, cores).values()) == pytest.approx(batch_ms)

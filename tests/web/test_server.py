@@ -15,6 +15,8 @@ from tests.patience import PATIENCE_S, wait_until
 from penstock.errors import SetupError
 from penstock.web import Server
 
+pytestmark = pytest.mark.interpreter
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -24,7 +26,7 @@ def free_port() -> int:
 
 def test_events_tell_of_each_version_and_end_when_the_server_stops(views: Any, shared: Any) -> None:
     """An open page hears of a new version at once, and a stop doesn't wait for it."""
-    board = {"app": "t", "version": 1, "batches": 1, "phase": "running"}
+    board = {"app": "t", "version": 1, "state": {"name": "live"}}
     server = Server(views, lambda *, history=False: dict(board), port=free_port())
     seen: list[int] = []
     ended = threading.Event()

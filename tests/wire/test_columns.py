@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptError, LimitError, UserError
 from penstock.wire import columns
-from penstock.wire.batches import CODECS
+from penstock.wire.codecs import CODECS
 from penstock.wire.columns import decode, encode, header, scan
 
 with warnings.catch_warnings():  # it loads its schemas in a deprecated way

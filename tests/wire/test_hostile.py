@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptError, LimitError
 from penstock.wire import columns, compression
-from penstock.wire.batches import CODECS
+from penstock.wire.codecs import CODECS
 from penstock.wire.columns import decode, encode
 from penstock.wire.compression import compress, decompress
 

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from penstock.app.embedded import EmbeddedBroker
+from penstock.app.embedded import EmbeddedBroker, checked_listen, remember_log
+from penstock.app.facts import Facts
+from penstock.app.heartbeat import Heartbeat
 from penstock.engine.driver import Limits, Progress
 from penstock.engine.runtime import Settings, run_pipeline
-from penstock.errors import FlowError, SetupError
+from penstock.errors import FlowError, QueryError, SetupError
 from penstock.flow import Flow
+from penstock.flow.checks import check_function, check_number, check_text
 
 __all__ = ["App"]
 
 CORES_MAX: Final = 256  # tasks of one batch on one machine; more is a mistake in the argument
+BATCH_ROWS_MAX: Final = 2**31 - 1  # of one partition in one batch: Arrow's offsets
+EXAMPLES: Final = {
+    "log": "kafka://127.0.0.1:9092",
+    "spark": "spark://master:7077",
+    "state": "s3://bucket/shop",
+    "listen": "127.0.0.1:9092",
+}
 
 
 class App(Flow):
@@ -32,6 +43,8 @@ class App(Flow):
         log: `kafka://host:port`, `kafka+tls://user@host:port` (the password is in the environment,
             PENSTOCK_PASSWORD); by default an embedded broker whose log is in the directory.
         spark: `spark://…`; by default Spark runs on this machine.
+        listen: `host:port` of the embedded broker, on this machine's loopback; by default, or with port
+            0, where it was when the pipeline ran last, at first a free port.
         directory: of the log and the state; by default `NAME.penstock` in the working directory.
         state: a URI for state that a Spark cluster shares (`s3://…`, `hdfs://…`).
         cores: tasks at a time; by default 2, or 1 on a machine with one core.
@@ -44,6 +57,7 @@ class App(Flow):
         name: str,
         *,
         log: str | None = None,
+        listen: str | None = None,
         spark: str | None = None,
         directory: str | Path | None = None,
         state: str | None = None,
@@ -51,21 +65,45 @@ class App(Flow):
         batch_rows: int = Limits.rows_max,
     ) -> None:
         super().__init__(name)
-        cores = cores or min(2, os.cpu_count() or 1)
-        if not 1 <= cores <= CORES_MAX:
-            raise FlowError(f"expected 1 to {CORES_MAX} cores; found {cores}")
+        if cores is None:
+            cores = min(2, os.cpu_count() or 1)
+        check_number(cores, "cores", 1, CORES_MAX)
+        for what, address in (("log", log), ("spark", spark), ("state", state), ("listen", listen)):
+            if address is not None:
+                check_text(address, what, f"{what}={EXAMPLES[what]!r}")
+        if not isinstance(directory, str | Path | None):
+            raise FlowError(f"expected directory as a path, such as 'shop'; found {directory!r}")
         if spark is not None and state is None:
             raise FlowError(
                 f"expected state=… that every machine of {spark!r} reaches (s3://…, hdfs://…); found none"
             )
-        if batch_rows < 1:
-            raise FlowError(f"expected batch_rows of 1 or more; found {batch_rows}")
+        check_number(batch_rows, "batch_rows", 1, BATCH_ROWS_MAX)
         folder = Path(directory) if directory is not None else Path(f"{name}.penstock")
         self.settings = Settings(folder, spark=spark, state=state, cores=cores, rows_max=batch_rows)
         self._log = None if log is None else _address(log)
+        self.listen = listen
+        #: What starts the program, for messages to whoever finds it stopped.
+        self.command: str | None = None
         #: The log's address while the app runs, `host:port`.
         self.address: str | None = None
         self._stop = threading.Event()
+        self._heart: Heartbeat | None = None
+
+    @property
+    def listen(self) -> str | None:
+        """Where the embedded broker is to listen; None: where it was."""
+        return self._listen
+
+    @listen.setter
+    def listen(self, address: str | None) -> None:
+        if address is not None:
+            if self._log is not None:
+                raise FlowError(
+                    f"expected log=… or listen=…; found both. The log is at {self._log}, and so is its "
+                    "broker: there is none here that could listen"
+                )
+            checked_listen(address)
+        self._listen = address
 
     @property
     def directory(self) -> Path:
@@ -96,14 +134,37 @@ class App(Flow):
             PenstockError: what stopped it.
         """
         limit_s = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        if not isinstance(limit_s, int | float | None) or isinstance(limit_s, bool):
+            raise FlowError(f"expected seconds as a number or a timedelta; found {seconds!r}")
+        callbacks = {
+            "on_start": on_start,
+            "on_progress": on_progress,
+            "on_idle": on_idle,
+            "until": until,
+        }
+        for what, function in callbacks.items():
+            check_function(function, what)
         graph = self.graph()
         self._stop.clear()
         began: list[float] = []
 
+        heart = self._heart = Heartbeat(
+            self.name,
+            self.directory,
+            topics=[source.topic for source in graph.sources],
+            command=self.command,
+            read=functools.partial(_read_offsets, self.settings.state_uri),
+        )
+
         def started(address: str) -> None:
             self.address = address
+            heart.log_opened(address, embedded=self._log is None)
             if on_start:
                 on_start(address)
+
+        def session_started() -> None:
+            heart.spark_started()
+            take_signals()
 
         def began_at() -> float:
             if not began:
@@ -112,20 +173,25 @@ class App(Flow):
 
         def progressed(progress: Progress) -> None:
             began_at()
+            heart.progressed(progress)
             if on_progress:
                 on_progress(progress)
 
         def idled() -> None:
             began_at()
+            heart.idled()
             if on_idle:
                 on_idle()
 
         def ended() -> bool:
             over = limit_s is not None and bool(began) and time.monotonic() - began[0] >= limit_s
-            return over or self._stop.is_set() or (until is not None and until())
+            over = over or self._stop.is_set() or (until is not None and until())
+            if over:
+                heart.stopping()
+            return over
 
         _make_directory(self.directory)
-        with _signals(self._stop) as take_signals, self._open_log() as address:
+        with heart.beating(), _signals(self._stop) as take_signals, self._open_log() as address:
             started(address)
             run_pipeline(
                 graph,
@@ -134,7 +200,7 @@ class App(Flow):
                 on_progress=progressed,
                 on_idle=idled,
                 until=ended,
-                on_session=take_signals,
+                on_session=session_started,
                 rebuild=rebuild,
             )
 
@@ -142,13 +208,18 @@ class App(Flow):
     def _open_log(self) -> Iterator[str]:
         """The log's address, while the log is to be had."""
         if self._log is not None:
+            remember_log(self.directory, self._log, self.command)
             yield self._log
             return
-        broker = EmbeddedBroker(self.directory)
+        broker = EmbeddedBroker(self.directory, listen=self.listen, command=self.command)
         try:
             yield broker.start()
         finally:
             broker.stop()
+
+    def facts(self) -> Facts | None:
+        """What is known of the run, or of the last one; None: there was none."""
+        return None if self._heart is None else self._heart.facts()
 
     def stop(self) -> None:
         """Ends `run` after the batch in flight; may be called from any thread."""
@@ -160,10 +231,21 @@ class App(Flow):
         importlib.import_module("penstock.cli").program(self, arguments)
 
 
+def _read_offsets(state: str) -> Mapping[str, Mapping[str, int]]:
+    """What the committed views have read; nothing before there are some."""
+    from penstock.serve import Views
+
+    try:
+        offsets: Mapping[str, Mapping[str, int]] = Views(state).status()["offsets"]
+    except QueryError:
+        return {}
+    return offsets
+
+
 def _address(log: str) -> str:
     scheme, separator, address = log.rpartition("://")
     if scheme in {"kafka+tls", "kafka+sasl"}:
-        from penstock.client._security import parse_target
+        from penstock.client.network.security import parse_target
 
         parse_target(log)
         return log

@@ -1,19 +1,20 @@
 """The log server: one process that owns a data directory and speaks Kafka's protocol.
 
-    await serve(BrokerConfig(data=Path("shop.penstock")))      # until SIGTERM
+    await server.serve(config.BrokerConfig(data=Path("shop.penstock")))      # until SIGTERM
     python -m penstock.broker --listen 127.0.0.1:9092 --data shop.penstock
     with BrokerProcess("shop.penstock") as broker: ...         # as a child process
 
 The data directory:
 
-    LOCK                     held by the process that serves the directory; names its id
+    LOCK                     held by the process that serves the directory; names its id and its listeners
     cluster.json             the cluster's id
     producer_ids.json        the first producer id that was not reserved yet
+    settings.json            what clients have set of the broker's settings
     topics/NAME/topic.json   a topic's id, partition count and settings
     topics/NAME/N/           partition N (see `penstock.log.partition`)
-    groups/offsets.journal   committed offsets (see `penstock.broker.group_offsets`)
-    groups/members.journal   groups and their members (see `penstock.broker.group_store`)
-    transactions/            state.journal: transactional ids (see `penstock.broker.coordinator`)
+    groups/offsets.journal   committed offsets (see `penstock.broker.groups.offsets`)
+    groups/members.journal   groups and their members (see `penstock.broker.groups.store`)
+    transactions/            state.journal: transactional ids (see `penstock.broker.transactions.coordinator`)
     share/                   state.journal: what share groups have settled (see `penstock.broker.share`)
     security/                users, access control lists, quotas (see `penstock.broker.security`)
     trash/                   deleted topics on their way out
@@ -26,23 +27,6 @@ clients only change an address.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from penstock.broker.process import BrokerProcess
 
-if TYPE_CHECKING:
-    from penstock.broker.config import BrokerConfig
-    from penstock.broker.server import Broker, serve
-
-__all__ = ["Broker", "BrokerConfig", "BrokerProcess", "serve"]
-
-_HOMES = {"Broker": "server", "BrokerConfig": "config", "serve": "server"}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports the server only where it runs: who starts it as a child needs little."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__all__ = ["BrokerProcess"]

@@ -3,26 +3,34 @@
 `kafka_configs.json` has Kafka's names, types, defaults and the first sentence of their documentation, as a
 Kafka 4.3.1 node describes them (Apache Kafka, Apache License 2.0). Where this broker differs, or was
 told something, the value is what is so; a setting that means nothing here is described with Kafka's
-default. None can be changed while the broker runs: it is told when it starts.
+default. What can be changed while the broker runs is what Kafka can change, but for who gets in where:
+listeners, certificates, ways to log in (see `penstock.broker.dynamic_settings`).
 """
 
 from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from penstock.broker.config import CONNECTIONS_MAX, PARTITIONS_PER_TOPIC_MAX
-from penstock.broker.settings import LONG, SettingError
-from penstock.log.index import INTERVAL_BYTES
+from penstock.broker.config import BrokerConfig
+from penstock.broker.limits import CONNECTIONS_MAX, PARTITIONS_PER_TOPIC_MAX
+from penstock.broker.listeners import Listener
+from penstock.broker.storage.topic_settings import LONG
 from penstock.log.producers import EXPIRY_MS
+from penstock.log.segments.index import INTERVAL_BYTES
 
-if TYPE_CHECKING:
-    from penstock.broker.server import Broker
-
-__all__ = ["BrokerSetting", "broker_settings", "broker_values", "check_unchanged", "synonym_of"]
+__all__ = [
+    "LEGACY",
+    "TOPIC_DEFAULTS",
+    "BrokerSetting",
+    "broker_settings",
+    "broker_values",
+    "synonym_of",
+]
 
 MIN_FREE_BYTES: Final = "log.min.free.bytes"
 PARTITIONS_MAX_NAME: Final = "topic.partitions.max"
@@ -48,6 +56,11 @@ class BrokerSetting:
     is_dynamic: bool = False
     is_sensitive: bool = False
 
+    @property
+    def is_changeable(self) -> bool:
+        """Whether this broker lets it be changed while it runs."""
+        return self.is_dynamic and not self.name.startswith(_TOLD_AT_START)
+
 
 @functools.cache
 def _content() -> dict[str, Any]:
@@ -55,6 +68,26 @@ def _content() -> dict[str, Any]:
         Path(__file__).with_name("kafka_configs.json").read_bytes()
     )
     return content
+
+
+LEGACY: Final = {
+    "retention.ms": ("log.retention.ms", "log.retention.hours"),
+    "segment.ms": ("log.roll.ms", "log.roll.hours"),
+    "segment.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    "flush.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+}
+"""Topics' settings whose default Kafka has under a name in another unit, or of another thing: the broker's
+setting that may be set, and the one that has the default. Kafka tells of them once the first is set."""
+_TOLD_AT_START: Final = (
+    "config.providers",
+    "cordoned.log.dirs",
+    "listener",
+    "metric.reporters",
+    "principal.",
+    "sasl.",
+    "ssl.",
+)
+"""How settings begin that Kafka can change while it runs, and this broker can't."""
 
 
 @functools.cache
@@ -84,28 +117,48 @@ def synonym_of(kind: str, name: str) -> str | None:
     return names[0] if names else None
 
 
-def broker_values(broker: Broker) -> dict[str, str]:
-    """What is so here, where it isn't Kafka's default."""
-    config = broker.config
-    listeners = ",".join(f"{one.protocol}://{one.address}" for one in broker.listeners)
-    host, port = broker.address
-    protocol = broker.listeners[0].protocol if broker.listeners else "PLAINTEXT"
+def _topic_defaults() -> dict[str, str]:
+    found = {one: name for name in _content()["topics"] if (one := synonym_of("topics", name))}
+    found |= {one: name for name, (one, _) in LEGACY.items()}
+    return {one: name for one, name in sorted(found.items()) if broker_settings()[one].is_dynamic}
+
+
+TOPIC_DEFAULTS: Final = _topic_defaults()
+"""The broker's settings that are defaults of topics' settings, and those."""
+
+
+def broker_values(
+    config: BrokerConfig, listeners: Sequence[Listener], reserve_bytes: int
+) -> dict[str, str]:
+    """What is so here, where it isn't Kafka's default.
+
+    Args:
+        config: what the broker was told.
+        listeners: where it listens.
+        reserve_bytes: how much room is left on the disk.
+    """
+    first = listeners[0]
+    shown = config.advertise or f"{first.host}:{first.port}"
     return {
-        "advertised.listeners": f"{protocol}://{config.advertise or f'{host}:{port}'}",
+        "advertised.listeners": f"{first.protocol}://{shown}",
         "auto.create.topics.enable": str(config.auto_create_topics).lower(),
         "broker.id": "1",
+        **config.group_defaults,
         "group.consumer.migration.policy": config.migration_policy,
         "group.initial.rebalance.delay.ms": str(config.rebalance_delay_ms),
         "group.max.size": "1000",
         "group.min.session.timeout.ms": str(config.session_ms_min),
-        "listeners": listeners,
+        "listeners": ",".join(f"{one.protocol}://{one.address}" for one in listeners),
         "log.dir": str(config.data),
         "log.dirs": str(config.data),
+        "log.cleaner.backoff.ms": str(config.cleaner_interval_ms),
         "log.flush.interval.ms": str(config.flush_interval_ms),
+        "log.flush.offset.checkpoint.interval.ms": str(config.checkpoint_interval_ms),
         "log.index.interval.bytes": str(INTERVAL_BYTES),
+        "log.segment.delete.delay.ms": "0",
         "log.retention.check.interval.ms": str(config.retention_interval_ms),
         "max.connections": str(CONNECTIONS_MAX),
-        MIN_FREE_BYTES: str(broker.room.reserve_bytes),
+        MIN_FREE_BYTES: str(reserve_bytes),
         "node.id": "1",
         "num.partitions": str(config.default_partitions),
         "num.network.threads": "1",
@@ -119,20 +172,3 @@ def broker_values(broker: Broker) -> dict[str, str]:
         "transaction.state.log.min.isr": "1",
         "transaction.state.log.replication.factor": "1",
     }
-
-
-def check_unchanged(values: dict[str, str], name: str, value: str | None) -> None:
-    """Accepts that a setting is set to what it is already, and nothing else.
-
-    Raises:
-        SettingError: it would change, or there is none of that name.
-    """
-    setting = broker_settings().get(name)
-    if setting is None:
-        raise SettingError(f"expected a setting of the broker, found {name!r}")
-    current = values.get(name, setting.default)
-    if (value or "") != (current or ""):
-        raise SettingError(
-            f"expected {name}={current}: the broker's settings are fixed while it runs, see `penstock "
-            f"broker --help` for what it can be told; found {value!r}"
-        )

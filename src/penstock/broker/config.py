@@ -1,47 +1,26 @@
-"""What a broker is told when it starts, and the limits that bound it."""
+"""What a broker is told when it starts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
-from penstock.broker.groups import SESSION_MS_MAX, SESSION_MS_MIN
-from penstock.broker.listeners import Listener, SecurityProtocol, parse_listeners, split_address
-from penstock.broker.mixed_groups import BIDIRECTIONAL, POLICIES
-from penstock.broker.security.tls import TlsFiles
+from penstock.broker.groups.classic import SESSION_MS_MAX, SESSION_MS_MIN
+from penstock.broker.groups.mixed import BIDIRECTIONAL, POLICIES
+from penstock.broker.groups.settings import broker_wide
+from penstock.broker.limits import PARTITIONS_PER_TOPIC_MAX
+from penstock.broker.listeners import (
+    Listener,
+    SecurityProtocol,
+    TlsFiles,
+    parse_listeners,
+)
+from penstock.broker.storage.topic_settings import SettingError
 from penstock.errors import SetupError, UserError
 from penstock.wire.scram import MECHANISMS, PLAIN
 
-__all__ = ["BrokerConfig", "split_address"]
-
-FRAME_BYTES_MAX: Final = 100 << 20
-"""Largest request, Kafka's socket.request.max.bytes. A larger one closes the connection."""
-MESSAGE_BYTES_MAX: Final = 16 << 20
-"""Largest request other than Produce: such a request becomes Python objects, which are larger than
-its bytes."""
-RECEIVE_BYTES_TOTAL_MAX: Final = 1 << 30
-"""Bytes of half-received requests over all connections; the connection that would go beyond is
-closed."""
-CONNECTIONS_MAX: Final = 4096
-"""Open connections; each holds a descriptor and a receive buffer of 64 KiB. Further ones are
-closed."""
-IN_FLIGHT_MAX: Final = 32
-"""Requests of one connection that await their answer (Produce with acks=all); reading pauses
-beyond."""
-WRITE_BYTES_MAX: Final = 1 << 20
-"""Unsent bytes of a connection from which on it is not served until its reader catches up."""
-FETCH_BYTES_MAX: Final = 55 << 20
-"""Largest answer to a Fetch, Kafka's fetch.max.bytes. It is mostly a view of mapped files, not
-memory."""
-IDLE_MS_MAX: Final = 10 * 60 * 1000
-"""A connection without a request for this long is closed, Kafka's connections.max.idle.ms."""
-TOPICS_MAX: Final = 5_000
-"""Topics of one broker; each is a directory that is opened at the start."""
-PARTITIONS_MAX: Final = 10_000
-"""Partitions of one broker; each holds a descriptor and 2 KB."""
-PARTITIONS_PER_TOPIC_MAX: Final = 1_000
-"""Partitions of one topic: one process serves all of them, so more give no more speed."""
+__all__ = ["BrokerConfig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +45,11 @@ class BrokerConfig:
         migration_policy: which of "upgrade", "downgrade" a group of consumers may go through while it
             has members of both protocols; "bidirectional", "disabled": both, none (Kafka's
             group.consumer.migration.policy).
+        group_defaults: what groups have that aren't told otherwise, by Kafka's names: see
+            `penstock.broker.groups.settings.BROKER_WIDE`.
         flush_interval_ms: records that nobody waits for (acks=1) are made durable this often.
+        checkpoint_interval_ms: what was appended is vouched for by a checkpoint this often (Kafka's
+            log.flush.offset.checkpoint.interval.ms).
         retention_interval_ms: how often old segments (Kafka's log.retention.check.interval.ms) and
             groups without members and offsets are looked for.
         cleaner_interval_ms: how often something to compact is looked for (Kafka's
@@ -90,7 +73,7 @@ class BrokerConfig:
             addresses beyond this machine.
         metrics: `HOST:PORT` to serve Prometheus metrics on; None: nowhere.
         min_free_bytes: records are refused while less is free on the disk; None: see
-            `penstock.broker.room`.
+            `penstock.broker.storage.room`.
     """
 
     data: Path
@@ -102,7 +85,9 @@ class BrokerConfig:
     rebalance_delay_ms: int = 0
     session_ms_min: int = SESSION_MS_MIN
     migration_policy: str = BIDIRECTIONAL
+    group_defaults: Mapping[str, str] = field(default_factory=dict)
     flush_interval_ms: int = 1000
+    checkpoint_interval_ms: int = 60_000
     retention_interval_ms: int = 30_000
     cleaner_interval_ms: int = 15_000
     lock_wait_s: float = 5.0
@@ -139,6 +124,10 @@ class BrokerConfig:
                 f"expected a migration policy of {', '.join(POLICIES)}, found "
                 f"{self.migration_policy!r}"
             )
+        try:
+            broker_wide(self.group_defaults)
+        except SettingError as error:
+            raise UserError(str(error)) from None
         if not 1 <= self.default_partitions <= PARTITIONS_PER_TOPIC_MAX:
             raise UserError(
                 f"expected 1 to {PARTITIONS_PER_TOPIC_MAX} default partitions, found "

@@ -11,11 +11,19 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from penstock.errors import UserError
 
-__all__ = ["LISTENERS_MAX", "Listener", "SecurityProtocol", "parse_listeners", "split_address"]
+__all__ = [
+    "LISTENERS_MAX",
+    "Listener",
+    "SecurityProtocol",
+    "TlsFiles",
+    "parse_listeners",
+    "split_address",
+]
 
 LISTENERS_MAX: Final = 16
 """Listeners of one broker; one per security protocol and network is plenty."""
@@ -38,6 +46,22 @@ class SecurityProtocol(StrEnum):
     def has_sasl(self) -> bool:
         """Whether connections log in."""
         return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where the certificate is.
+
+    Attributes:
+        certificate: PEM: the broker's certificate and those that lead to its root.
+        key: PEM: the private key; None: it is in the certificate's file.
+        client_ca: PEM: who issues clients' certificates. A listener that authenticates by TLS alone
+            (SSL) then asks each client for one.
+    """
+
+    certificate: Path
+    key: Path | None = None
+    client_ca: Path | None = None
 
 
 @dataclass(slots=True)

@@ -92,6 +92,8 @@ class BrokerProcess:
             SetupError: it ended, or took longer than `START_S_MAX`.
         """
         assert not self.is_running()
+        if self._child is not None:
+            self._reap(self._child)
         command = [sys.executable, "-m", "penstock.broker", "--data", str(self.data)]
         command += ["--listen", self._bound or self._listen, *self._arguments]
         self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and module

@@ -9,65 +9,58 @@ import contextlib
 import errno
 import logging
 import resource
-import secrets
 import signal
 import time
-import uuid
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker import dispatch, fetch
-from penstock.broker.acceptor import Acceptor
-from penstock.broker.cleaner import LogCleaner
-from penstock.broker.config import (
-    IDLE_MS_MAX,
-    BrokerConfig,
+from penstock.broker.config import BrokerConfig
+from penstock.broker.dynamic_settings import (
+    CLEANER_BACKOFF_MS,
+    CLEANER_BYTES_PER_S,
+    CONNECTIONS,
+    CONNECTIONS_PER_IP,
+    CONNECTIONS_PER_IP_OVERRIDES,
+    PRODUCER_EXPIRY_MS,
+    overrides_in,
 )
-from penstock.broker.connection import Connection
-from penstock.broker.consumer_groups import ConsumerGroups
-from penstock.broker.consumer_members import Timing
-from penstock.broker.coordinator import Coordinator
-from penstock.broker.data_lock import DataLock
-from penstock.broker.fetch_sessions import FetchSessions
-from penstock.broker.flusher import Flusher
-from penstock.broker.group_offsets import GroupOffsets
-from penstock.broker.group_registry import SHARE, GroupRegistry
-from penstock.broker.group_settings import GroupSettings
-from penstock.broker.group_store import GroupStore, Kept
-from penstock.broker.groups import Groups
-from penstock.broker.journals import lost_journals
-from penstock.broker.lag import LagWatch
+from penstock.broker.groups.lag import LagWatch
+from penstock.broker.limits import CONNECTIONS_MAX, CONNECTIONS_MAX_EVER, IDLE_MS_MAX
 from penstock.broker.listeners import Listener
-from penstock.broker.logs import Seldom
-from penstock.broker.members import Reply
-from penstock.broker.metrics import MetricsServer
-from penstock.broker.mixed_groups import MixedGroups
-from penstock.broker.producer_ids import ProducerIds
-from penstock.broker.requests import Requests
-from penstock.broker.room import Room
-from penstock.broker.security.guard import Guard
-from penstock.broker.security.model import Caller, Operation, ResourceType
-from penstock.broker.share.shares import Shares
-from penstock.broker.stats import Stats
-from penstock.broker.topic_patterns import matching
-from penstock.broker.topics import Topic, Topics
+from penstock.broker.monitoring.metrics import Sources, collect
+from penstock.broker.monitoring.metrics_server import MetricsServer
+from penstock.broker.monitoring.stats import Stats
+from penstock.broker.opening import Opening
+from penstock.broker.protocol import dispatch
+from penstock.broker.protocol.acceptor import Acceptor
+from penstock.broker.protocol.connection import Connection
+from penstock.broker.protocol.connections import Connections
+from penstock.broker.protocol.dispatch import Dispatcher
+from penstock.broker.protocol.fetch import FetchApi
+from penstock.broker.protocol.produce import ProduceApi
+from penstock.broker.protocol.requests import Requests
+from penstock.broker.services import Services
+from penstock.broker.storage.checkpoints import checkpoint
+from penstock.broker.storage.cleaner import LogCleaner
+from penstock.broker.storage.data_lock import DataLock
+from penstock.broker.storage.topics import Topics
 from penstock.errors import SetupError
-from penstock.log import documents
 from penstock.log.errors import StorageError
-from penstock.log.files import LocalFiles
+from penstock.log.producers import EXPIRY_MS
 
 if TYPE_CHECKING:
-    from penstock.broker.iceberg import Iceberg
-    from penstock.broker.tiering import Tiering
+    from prometheus_client import Metric
+
+    from penstock.broker.tier.iceberg import Iceberg
 
 __all__ = ["Broker", "serve"]
 
 DESCRIPTORS_WANTED: Final = 65_536
 """Open files that the process asks the system for, as far as it is allowed to."""
 TICK_MS: Final = 100
-"""How often timeouts of group members are looked at."""
-FLUSHED_TOGETHER: Final = 16
-"""How many partitions that nobody waits for are synced at once: others wait for these at most."""
+"""How often timeouts are looked at. Those of groups' members are looked at when they are due, too."""
+TICK_MS_MIN: Final = 10
+"""Members whose time is over within this time of each other are looked at together."""
 SAMPLE_S: Final = 1.0
 """How often the counters behind rates are sampled."""
 LISTEN_RETRY_S: Final = 0.1
@@ -81,53 +74,26 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, *, clock_ms: Callable[[], int] | None = None) -> None:
         self.config = config
-        self.clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.listeners = config.listeners()
-        self.advertised = dispatch.advertised()
-        self.connections: set[Connection] = set()
-        self.receive_bytes = 0
-        self.cluster_id = ""
+        self.metrics = MetricsServer(self.collect)
+        self._clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)
         self._lock = DataLock(config.data)
         self._servers: list[asyncio.Server | Acceptor] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._files = LocalFiles(config.data)
-        self.flusher = Flusher()
-        self.fetch_sessions: FetchSessions[fetch.Wanted] = FetchSessions(
-            lambda: secrets.randbelow((1 << 31) - 1) + 1
-        )
-        self.requests = Requests()
-        self.faults = Seldom(_log)
-        self.room = Room(config.data, config.min_free_bytes)
-        self.metrics = MetricsServer(self)
-        self.cleaner = LogCleaner(
-            lambda: (one.log for one in self.topics.partitions()),
-            self.clock_ms,
-            config.cleaner_interval_ms / 1000,
-        )
-        self.groups = Groups(_new_member_id, config.rebalance_delay_ms, config.session_ms_min)
-        self.tiering: Tiering | None = None
-        self.iceberg: Iceberg | None = None
-        self.topics: Topics
-        self.group_offsets: GroupOffsets
-        self.group_settings: GroupSettings
-        self.share: Shares
-        self.consumer_groups: ConsumerGroups
-        self.mixed_groups: MixedGroups
-        self.group_store: GroupStore
-        self.registry: GroupRegistry
-        self.transactions: Coordinator
-        self.stats: Stats
-        self.guard: Guard
+        self._iceberg: Iceberg | None = None
+        self.services: Services
+        self.connections: Connections[Connection]
 
     @property
     def address(self) -> tuple[str, int]:
         """Where the first listener is."""
         return self.listeners[0].host, self.listeners[0].port
 
-    def now_ms(self) -> int:
-        """A clock for timeouts, which nobody sets back."""
-        return int(self.loop.time() * 1000)
+    @property
+    def topics(self) -> Topics:
+        """What there is to read and write, once the broker has started."""
+        return self.services.topics
 
     # -- starting and stopping ---------------------------------------------------------------------
 
@@ -140,7 +106,7 @@ class Broker:
         await self._lock.take(self.config.lock_wait_s)
         _raise_descriptor_limit()
         try:
-            self._open_data()
+            self._open()
             self._look_at_room()
             for listener in self.listeners:
                 self._servers.append(await self._listen(listener))
@@ -148,140 +114,113 @@ class Broker:
                 await self.metrics.start(
                     self.config.metrics, is_remote_allowed=self.config.allow_remote
                 )
+            self._lock.announce([f"{one.protocol}://{one.address}" for one in self.listeners])
         except BaseException:
             for server in self._servers:
                 server.close()
             self._lock.release()
             raise
-        self.spawn(self._tick())
-        self.spawn(self._flush())
-        self.spawn(self._retain())
-        self.cleaner.start()
-        self.spawn(self.transactions.run())
-
-    def _open_data(self) -> None:
-        began = time.perf_counter()
-        content = self._files.load("cluster.json")
-        if content is None:
-            self.cluster_id = uuid.uuid4().hex[:22]
-            self._files.store("cluster.json", documents.dump({"id": self.cluster_id}))
-        else:
-            self.cluster_id = str(documents.load(content, "cluster.json").get("id"))
-        self._producer_ids = ProducerIds(self._files)
-        self.guard = Guard(self.config)
-        self.topics = Topics(self._files, self.clock_ms)
-        self._tell_of_lost_journals()
-        self.group_offsets = GroupOffsets(self._files)
-        self._open_groups()
-        self.transactions = Coordinator(
-            self._files,
-            self.topics.hosted,
-            self.group_offsets,
-            self.next_producer_id,
-            self.flusher.make_durable,
-            self.clock_ms,
-        )
-        self.transactions.recover(self.topics.partitions())
-        self.stats = Stats(self.topics, self.loop.time)
-        self._open_tier()
-        self.lag_watch = LagWatch(self.topics, self.group_offsets)
-        self._open_iceberg()
-        cut = sum(one.log.cut_bytes for one in self.topics.partitions())
-        if cut:
-            _log.warning("recovery left out %d bytes of torn or damaged batches", cut)
-        for hosted in self.topics.partitions():
-            for what in hosted.log.damage():
-                _log.error("%s: %s", hosted.log.directory, what)
-            if hosted.log.tier_fault:
-                _log.error("%s", hosted.log.tier_fault)
-        _log.info(
-            "opened %d topics, %d partitions in %.3f s",
-            len(self.topics),
-            self.topics.partition_count,
-            time.perf_counter() - began,
-        )
-
-    def _tell_of_lost_journals(self) -> None:
-        """A journal that is missing is not made silently."""
-
-        def has(path: str) -> bool:
-            directory, _, name = path.rpartition("/")
-            return name in self._files.list(directory)
-
-        if len(self.topics):
-            for path, what in lost_journals(has):
-                _log.error("%s: %s", path, what)
-
-    def _open_groups(self) -> None:
-        self.group_settings = settings = GroupSettings(self._files)
-
-        def timing(group_id: str) -> Timing:
-            return Timing(
-                settings.number(group_id, "consumer.session.timeout.ms"),
-                settings.number(group_id, "consumer.heartbeat.interval.ms"),
+        self._spawn(self._tick())
+        self._spawn(self._tick_groups())
+        self._spawn(self._flush())
+        self._spawn(
+            checkpoint(
+                self.topics, self.services.flusher, self.config.checkpoint_interval_ms / 1000
             )
-
-        self.consumer_groups = ConsumerGroups(
-            self.topics, lambda: str(uuid.uuid4()), matching, timing
         )
-        kept: dict[str, Kept] = {"classic": self.groups, "consumer": self.consumer_groups}
-        self.group_store = GroupStore(self._files, kept, self.now_ms())
-        self.mixed_groups = MixedGroups(
-            self.groups,
-            self.consumer_groups,
-            self.topics,
-            self._topic_name,
-            _new_member_id,
-            self.config.migration_policy,
-        )
-        self.mixed_groups.restored(self.now_ms())
-        self.registry = GroupRegistry(self.groups, self.consumer_groups, self.group_offsets)
-        self.share = Shares(self, self._files, settings)
-        self.registry.others[SHARE] = self.share
+        self._spawn(self._retain())
+        self._cleaner.start()
+        self._spawn(self.services.transactions.run())
 
-    def _topic_name(self, topic_id: uuid.UUID) -> str | None:
-        topic = self.topics.by_id(topic_id.bytes)
-        return None if topic is None else topic.name
-
-    def _open_tier(self) -> None:
+    def _open(self) -> None:
+        """Opens the data directory, and what serves it."""
         config = self.config
-        if config.tier is None:
-            return
-        from penstock.broker.objects import ArrowObjects
-        from penstock.broker.tiering import Tiering
-
-        self.tiering = Tiering(
-            ArrowObjects(config.tier),
-            self._files,
-            self.cluster_id,
-            clock_ms=self.clock_ms,
-            cache_bytes=config.tier_cache_bytes,
+        services = self.services = Opening(
+            config,
+            self.listeners,
+            dispatch.advertised(),
+            loop=self.loop,
+            clock_ms=self._clock_ms,
+            spawn=self._spawn,
+        ).services
+        topics = services.topics
+        self._stats = Stats(topics, self.loop.time)
+        self._lag_watch = LagWatch(topics, services.group_offsets)
+        self._cleaner = LogCleaner(
+            lambda: (one.log for one in topics.partitions()),
+            self._clock_ms,
+            config.cleaner_interval_ms / 1000,
         )
-        self.topics.attach(self.tiering.tier)
-        self.spawn(self.tiering.run(self.topics, config.tier_interval_ms / 1000))
+        self._begin_to_copy()
+        requests = Requests()
+        produce = ProduceApi(
+            topics=topics,
+            transactions=services.transactions,
+            guard=services.guard,
+            room=services.room,
+            flusher=services.flusher,
+            requests=requests,
+            clock_ms=self._clock_ms,
+            flush_interval_ms=config.flush_interval_ms,
+        )
+        self._fetch = FetchApi(
+            topics=topics,
+            guard=services.guard,
+            tiering=services.tiering,
+            clock_s=self.loop.time,
+        )
+        dispatcher = Dispatcher(services, produce, self._fetch, requests)
+        self.connections = Connections(self.loop, services.guard, requests, dispatcher.handle)
+        services.dynamic.follow(self._follow_settings)
 
-    def _open_iceberg(self) -> None:
-        config = self.config
-        if config.iceberg_catalog is None:
-            return
-        from penstock.broker.iceberg import Iceberg
-        from penstock.client.history import catalog_loader
+    def _follow_settings(self) -> None:
+        """Carries out what clients have set of the broker's settings."""
+        services, dynamic = self.services, self.services.dynamic
+        services.topics.set_defaults(dynamic.topic_defaults())
+        interval_ms = dynamic.number(CLEANER_BACKOFF_MS, self.config.cleaner_interval_ms)
+        bytes_per_s = dynamic.number(CLEANER_BYTES_PER_S, float("inf"))
+        self._cleaner.configure(interval_ms / 1000, bytes_per_s)
+        count_max = dynamic.number(CONNECTIONS, CONNECTIONS_MAX)
+        self.connections.count_max = min(int(count_max), CONNECTIONS_MAX_EVER)
+        limit = dynamic.value(CONNECTIONS_PER_IP)
+        services.guard.limit_addresses(
+            None if limit is None else int(limit),
+            overrides_in(dynamic.value(CONNECTIONS_PER_IP_OVERRIDES) or ""),
+        )
+        self._producer_expiry_ms = int(dynamic.number(PRODUCER_EXPIRY_MS, EXPIRY_MS))
 
-        load = catalog_loader(config.iceberg_catalog, config.iceberg_warehouse)
-        self.iceberg = Iceberg(load, self.tiering, config.iceberg_interval_ms / 1000)
-        self.spawn(self.iceberg.run(self.topics))
+    def _begin_to_copy(self) -> None:
+        """Begins to keep object storage and tables up to date, where that is configured."""
+        config, services = self.config, self.services
+        if services.tiering is not None:
+            self._spawn(services.tiering.run(services.topics, config.tier_interval_ms / 1000))
+        if config.iceberg_catalog is not None:
+            from penstock.broker.tier.iceberg import Iceberg
+            from penstock.client.tables.history import catalog_loader
 
-    def note_removal(self, topic: Topic) -> None:
-        """Has what a topic has in object storage removed, once the topic itself is gone."""
-        from penstock.broker.tiering import note_removal
+            load = catalog_loader(config.iceberg_catalog, config.iceberg_warehouse)
+            self._iceberg = Iceberg(load, services.tiering, config.iceberg_interval_ms / 1000)
+            self._spawn(self._iceberg.run(services.topics))
 
-        note_removal(self._files, self.cluster_id, topic)
+    def collect(self) -> list[Metric]:
+        """Everything there is to tell in figures, now."""
+        return collect(
+            Sources(
+                self.services,
+                self._stats,
+                self.connections.requests,
+                self._fetch.sessions,
+                self._iceberg,
+                len(self.connections),
+                self.connections.receive_bytes,
+            )
+        )
 
     async def _serve(self, listener: Listener) -> asyncio.Server | Acceptor:
         if listener.protocol.has_tls:
-            return Acceptor(self, listener)
+            return Acceptor(self.connections, listener)
         return await self.loop.create_server(
-            lambda: Connection(self, listener),
+            lambda: Connection(self.connections, listener),
             listener.host,
             listener.port,
             backlog=1024,
@@ -306,33 +245,34 @@ class Broker:
 
     async def stop(self) -> None:
         """Answers nothing more, makes everything durable, and releases the directory."""
+        services = self.services
         for server in self._servers:
             server.close()
         self.metrics.stop()
-        for connection in list(self.connections):
+        for connection in self.connections:
             connection.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.cleaner.stop()
-        await self.transactions.finish()
-        await self.flusher.settle()
-        self.flusher.close()
-        if self.iceberg is not None:
-            await self.iceberg.close()
-        if self.tiering is not None:
-            await self.tiering.close()
-        self.guard.close()
+        await self._cleaner.stop()
+        await services.transactions.finish()
+        await services.flusher.settle()
+        services.flusher.close()
+        if self._iceberg is not None:
+            await self._iceberg.close()
+        if services.tiering is not None:
+            await services.tiering.close()
+        services.guard.close()
         try:
-            self.topics.close()
-            self.group_offsets.journal.close()
-            self.group_store.journal.close()
-            self.share.journal.close()
-            self.transactions.close()
+            services.topics.close()
+            services.group_offsets.journal.close()
+            services.group_store.journal.close()
+            services.share.journal.close()
+            services.transactions.close()
         finally:
             self._lock.release()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs something beside the requests, and keeps hold of it."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
@@ -346,97 +286,86 @@ class Broker:
     # -- in the background -------------------------------------------------------------------------
 
     async def _tick(self) -> None:
+        services = self.services
         while True:
             await asyncio.sleep(TICK_MS / 1000)
             self._look_at_room()
-            now_ms = self.now_ms()
-            replies = self.mixed_groups.tick(now_ms)
-            self.group_store.save()
-            self.share.tick()
-            self.answer_members(replies)
+            services.share.tick(self.connections)
+
+    async def _tick_groups(self) -> None:
+        services = self.services
+        while True:
+            now_ms = services.now_ms()
+            services.answer_members(services.mixed_groups.tick(now_ms))
+            pause_ms = pause_until(now_ms, services.mixed_groups.next_end_ms)
+            await asyncio.sleep(pause_ms / 1000)
 
     def _look_at_room(self) -> None:
         """Refuses records while the disk is full; what failed for that goes on when it isn't."""
+        services = self.services
         try:
-            self.room.look()
+            services.room.look()
         except OSError as error:
             _log.warning("expected to ask for the room on the disk, found: %s", error)
-        if self.flusher.failed and not self.room.is_full:
-            mended = self.flusher.mend()
+        if services.flusher.failed and not services.room.is_full:
+            mended = services.flusher.mend()
             if mended:
                 _log.warning("%d logs go on after a full disk", mended)
 
     async def _flush(self) -> None:
+        services = self.services
         sample_at_s = self.loop.time()
         while True:
             await asyncio.sleep(self.config.flush_interval_ms / 1000)
-            dirty = [one.log for one in self.topics.partitions() if one.log.is_dirty]
-            for at in range(0, len(dirty), FLUSHED_TOGETHER):
-                await self.flusher.make_durable(dirty[at : at + FLUSHED_TOGETHER])
-            await self.flusher.make_durable([self.group_store.journal, self.share.journal])
+            dirty = [one.log for one in services.topics.partitions() if one.log.is_dirty]
+            await services.flusher.make_durable_by_the_way(dirty)
+            await services.flusher.make_durable(
+                [services.group_store.journal, services.share.journal]
+            )
             if self.loop.time() >= sample_at_s:
-                self.stats.sample()
-                self.guard.refresh()
+                self._stats.sample()
+                services.guard.refresh()
                 sample_at_s += SAMPLE_S
 
     async def _retain(self) -> None:
+        services = self.services
         while True:
             await asyncio.sleep(self.config.retention_interval_ms / 1000)
-            now_ms = self.clock_ms()
+            now_ms = self._clock_ms()
             idle_before_s = self.loop.time() - IDLE_MS_MAX / 1000
-            for connection in list(self.connections):
+            for connection in self.connections:
                 connection.rest()
                 if connection.last_active_s < idle_before_s:
                     connection.close()
             try:
-                self.room.set_aside()
-                for hosted in self.topics.partitions():
+                services.room.set_aside()
+                for hosted in services.topics.partitions():
                     if hosted.log.retain(now_ms):
                         hosted.wake()
-                    hosted.log.producers.expire(now_ms)
+                    hosted.log.producers.expire(now_ms, self._producer_expiry_ms)
                     hosted.log.rest()
-                self.group_offsets.expire(self.registry.active(), now_ms)
-                self.registry.expire()
-                if not self.flusher.is_busy:
-                    self.group_offsets.compact()
-                    self.group_store.compact()
-                    self.share.compact()
-                    self.transactions.compact()
+                services.topics.remove_doomed(now_ms, is_urgent=services.room.is_full)
+                services.group_offsets.expire(services.registry.active(), now_ms)
+                services.registry.expire()
+                if not services.flusher.is_busy:
+                    services.group_offsets.compact()
+                    services.group_store.compact()
+                    services.share.compact()
+                    services.transactions.compact()
             except (OSError, StorageError) as error:
-                given_up = self.room.give_up_ballast()
+                given_up = services.room.give_up_ballast()
                 _log.warning("retention was cut short: %s", error)
                 if given_up:
                     continue
-            self.lag_watch.look(now_ms, {one.name: one.bytes_per_s for one in self.stats.topics()})
-            await self.transactions.expire()
-
-    # -- requests ----------------------------------------------------------------------------------
-
-    def handle(self, connection: Connection, frame: memoryview) -> None:
-        """See `dispatch.handle`."""
-        dispatch.handle(self, connection, frame)
-
-    def authorize(
-        self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str
-    ) -> bool:
-        """Whether a caller (a `Call`, or a connection) may do something with a resource."""
-        authorizer = self.guard.authorizer
-        return not authorizer.is_on or authorizer.allows(caller, operation, resource_type, name)
-
-    def answer_members(self, replies: list[Reply]) -> None:
-        """Sends what group members wait for, once the store knows of it."""
-        self.group_store.save()
-        for token, fields in replies:
-            if not token.done():  # its connection may be gone
-                token.set_result(fields)
-
-    def next_producer_id(self) -> int:
-        """An id that was never given out before."""
-        return self._producer_ids.take()
+            self._lag_watch.look(
+                now_ms, {one.name: one.bytes_per_s for one in self._stats.topics()}
+            )
+            await services.transactions.expire()
 
 
-def _new_member_id(name: str) -> str:
-    return f"{name[:200]}-{uuid.uuid4()}"
+def pause_until(now_ms: int, end_ms: int) -> int:
+    """How long (ms) to pause so as to be there when something ends, if that is soon."""
+    return min(max(end_ms - now_ms, TICK_MS_MIN), TICK_MS)
 
 
 def _raise_descriptor_limit() -> None:
@@ -467,9 +396,9 @@ async def serve(config: BrokerConfig, *, ready: Callable[[Broker], None] | None 
             signals.append(number)
     try:
         await broker.start()
-        if broker.guard.tls is not None:
+        if broker.services.guard.tls is not None:
             with contextlib.suppress(ValueError, RuntimeError):
-                loop.add_signal_handler(signal.SIGHUP, broker.guard.reload)
+                loop.add_signal_handler(signal.SIGHUP, broker.services.guard.reload)
                 signals.append(signal.SIGHUP)
         try:
             if ready is not None:

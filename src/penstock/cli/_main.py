@@ -1,4 +1,4 @@
-"""The `penstock` command; what it can do is in the modules beside this one."""
+"""The `penstock` command; what it can do is in the packages beside this module."""
 
 from __future__ import annotations
 
@@ -9,30 +9,46 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.cli._errors import Group, run_guarded
+from penstock.cli.support.errors import Group, run_guarded
 
 if TYPE_CHECKING:
     import penstock as ps
 
 # Which module has which command: it is imported when it is asked for, so that --help is quick.
 _COMMANDS: Final = {
-    "run": ("penstock.cli.run", "run", "Run a pipeline: a Python program with a ps.App."),
-    "demo": ("penstock.cli.demo", "demo", "Watch this machine, or a web server's access log."),
-    "query": ("penstock.cli.query", "query", "Ask a pipeline's views with SQL."),
-    "topics": ("penstock.cli.topics", "topics", "List, create, describe and delete topics."),
-    "produce": ("penstock.cli.produce", "produce", "Send lines to a topic."),
-    "consume": ("penstock.cli.consume", "consume", "Print a topic's records."),
-    "dlq": ("penstock.cli.dlq", "dlq", "Look at dead letters; mend, replay, drop them."),
-    "replay": ("penstock.cli.replay", "replay", "Send a stretch of a topic again, elsewhere."),
-    "groups": ("penstock.cli.groups", "groups", "Consumer groups: lag, time left, resets."),
-    "users": ("penstock.cli.users", "users", "Say who may log in to a broker."),
-    "quotas": ("penstock.cli.quotas", "quotas", "Say how much users and clients may take."),
-    "queue": ("penstock.cli.queue", "queue", "Put jobs into queues, and work on them."),
-    "acl": ("penstock.cli.acl", "acl", "Say who may do what with a broker."),
-    "broker": ("penstock.cli.broker", "broker", "Run the log's server alone."),
-    "ui": ("penstock.cli.ui", "ui", "Serve the live page of a pipeline that runs elsewhere."),
-    "doctor": ("penstock.cli.doctor", "doctor", "Check and explain a data directory."),
-    "prepare": ("penstock.cli.prepare", "prepare", "Archive Spark's classes: quicker starts."),
+    "run": ("penstock.cli.pipelines.run", "run", "Run a pipeline: a Python program with a ps.App."),
+    "demo": (
+        "penstock.cli.pipelines.demo",
+        "demo",
+        "Watch this machine, or a web server's access log.",
+    ),
+    "query": ("penstock.cli.pipelines.query", "query", "Ask a pipeline's views with SQL."),
+    "topics": ("penstock.cli.log.topics", "topics", "List, create, describe and delete topics."),
+    "produce": ("penstock.cli.log.produce", "produce", "Send lines to a topic."),
+    "consume": ("penstock.cli.log.consume", "consume", "Print a topic's records."),
+    "dlq": ("penstock.cli.log.dlq", "dlq", "Look at dead letters; mend, replay, drop them."),
+    "replay": ("penstock.cli.log.replay", "replay", "Send a stretch of a topic again, elsewhere."),
+    "groups": ("penstock.cli.log.groups", "groups", "Consumer groups: lag, time left, resets."),
+    "users": ("penstock.cli.access.users", "users", "Say who may log in to a broker."),
+    "quotas": ("penstock.cli.access.quotas", "quotas", "Say how much users and clients may take."),
+    "queue": ("penstock.cli.log.queue", "queue", "Put jobs into queues, and work on them."),
+    "acl": ("penstock.cli.access.acl", "acl", "Say who may do what with a broker."),
+    "broker": ("penstock.cli.log.broker", "broker", "Run the log's server alone."),
+    "ui": (
+        "penstock.cli.pipelines.ui",
+        "ui",
+        "Serve the live page of a pipeline that runs elsewhere.",
+    ),
+    "doctor": (
+        "penstock.cli.log.doctor",
+        "doctor",
+        "Check and explain a pipeline's or a broker's directory.",
+    ),
+    "prepare": (
+        "penstock.cli.pipelines.prepare",
+        "prepare",
+        "Archive Spark's classes: quicker starts.",
+    ),
     "version": ("penstock.cli.version", "version", "Print versions."),
 }
 
@@ -88,7 +104,10 @@ def program(app: ps.App, argv: list[str] | None = None) -> Any:
         app: the pipeline.
         argv: the arguments; None takes the process's.
     """
-    from penstock.cli.run import program_command
+    from penstock.cli.pipelines.run import program_command
+    from penstock.cli.support.programs import is_loading
 
+    if is_loading():  # `penstock run` reads a program that says main() outright, and will run it
+        return None
     command = program_command(app)
     return run_guarded(lambda: command.main(argv, prog_name=sys.argv[0]))

@@ -8,8 +8,8 @@ Blocking sockets and no threads: an object belongs to the thread that uses it. R
 and moving leaders are waited for; `patience_s` says for how long.
 """
 
-from penstock.client._security import Security
 from penstock.client.client import Client, Lag, ProducerState
+from penstock.client.network.security import Security
 from penstock.client.producer import Producer
 from penstock.client.reader import Reader
 

@@ -14,8 +14,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Self
 
-from penstock.client._errors import broker_error
 from penstock.client.client import Client
+from penstock.client.network.errors import broker_error
 from penstock.wire import scram
 
 __all__ = ["AccessAdmin", "Rule", "RuleFilter"]
@@ -23,7 +23,6 @@ __all__ = ["AccessAdmin", "Rule", "RuleFilter"]
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
 DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
 DESCRIBE_USERS, ALTER_USERS = 50, 51
-RESOURCE_NOT_FOUND: Final = 91
 MECHANISM_NUMBERS: Final = {name: number for number, name in enumerate(scram.MECHANISMS, start=1)}
 """Kafka's ScramMechanism numbers."""
 SALT_BYTES: Final = 16

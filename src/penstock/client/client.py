@@ -8,16 +8,16 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from penstock.client import _hot
-from penstock.client._cluster import PATIENCE_S, Cluster, OnWait
-from penstock.client._connection import Connection
-from penstock.client._errors import (
+from penstock.client.network import hot
+from penstock.client.network.cluster import PATIENCE_S, Cluster, OnWait
+from penstock.client.network.connection import REQUEST_TIMEOUT_S, Connection
+from penstock.client.network.errors import (
     LEADERLESS,
     TOPIC_EXISTS,
     UNKNOWN_TOPIC,
     broker_error,
 )
-from penstock.client._security import Security
+from penstock.client.network.security import Security
 from penstock.errors import BrokerError
 
 Partition = tuple[str, int]
@@ -27,9 +27,8 @@ LIST_GROUPS, CREATE_TOPICS, DELETE_TOPICS = 16, 19, 20
 INIT_PRODUCER_ID, DESCRIBE_PRODUCERS = 22, 61
 
 ADMIN_TIMEOUT_MS: Final = 30_000
-_WAIT_SLACK_S: Final = (
-    5.0  # how much longer than asked a long poll may take before it counts as lost
-)
+_WAIT_SLACK_S: Final = 5.0
+"""How much longer than asked a long poll may take before it counts as lost."""
 _WAIT_BYTES: Final = 1  # the first batch always comes whole; nothing more is wanted
 _TIMES: Final = {"earliest": -2, "latest": -1}
 
@@ -57,6 +56,7 @@ class Client:
         client_id: the name the brokers log.
         patience_s: how long to keep trying while a broker is away.
         on_wait: called before each pause with what is waited for and the seconds so far.
+        timeout_s: how long one answer may take.
         security: what the address does not say of TLS and of logging in.
     """
 
@@ -67,6 +67,7 @@ class Client:
         *,
         patience_s: float = PATIENCE_S,
         on_wait: OnWait | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
         security: Security | None = None,
     ) -> None:
         self._cluster = Cluster(
@@ -74,6 +75,7 @@ class Client:
             client_id=client_id,
             patience_s=patience_s,
             on_wait=on_wait,
+            timeout_s=timeout_s,
             security=security,
         )
 
@@ -281,7 +283,7 @@ class Client:
             topics = _by_topic(mine, lambda p: {"partition_index": p, "timestamp": at})
             fields = {
                 "replica_id": -1,
-                "isolation_level": _hot.READ_COMMITTED,
+                "isolation_level": hot.READ_COMMITTED,
                 "topics": topics,
             }
             for topic in self._cluster.call(connection, LIST_OFFSETS, fields)["topics"]:
@@ -316,15 +318,15 @@ class Client:
         """One Fetch to each leader; the first answer with data ends the wait."""
         flights: dict[Connection, tuple[int, int]] = {}
         for connection, pairs in self._cluster.by_leader(list(positions)).items():
-            version = self._cluster.version(connection, _hot.FETCH, _hot.FETCH_VERSIONS)
-            request = _hot.fetch_request(
+            version = self._cluster.version(connection, hot.FETCH, hot.FETCH_VERSIONS)
+            request = hot.fetch_request(
                 version,
                 [(topic, p, positions[topic, p]) for topic, p in pairs],
                 wait_ms=int(timeout_s * 1000),
                 bytes_max=_WAIT_BYTES,
             )
-            flexible = version >= _hot.FETCH_FLEXIBLE
-            number = connection.send(_hot.FETCH, version, [request], flexible=flexible)
+            flexible = version >= hot.FETCH_FLEXIBLE
+            number = connection.send(hot.FETCH, version, [request], flexible=flexible)
             flights[connection] = (number, version)
         deadline = time.monotonic() + timeout_s + _WAIT_SLACK_S
         try:
@@ -480,7 +482,7 @@ def _by_topic(pairs: Sequence[Partition], entry: Any) -> list[dict[str, Any]]:
 
 def _has_data(version: int, frame: memoryview) -> bool:
     """Whether a Fetch answer holds records."""
-    error, parts = _hot.read_fetch(version, frame)
+    error, parts = hot.read_fetch(version, frame)
     if error:
         raise broker_error(error, "wait for data")
     for part in parts:

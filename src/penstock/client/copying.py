@@ -31,8 +31,8 @@ from penstock.wire.columns import Records
 from penstock.wire.headers import raw_headers
 
 if TYPE_CHECKING:
-    from penstock.client.history import TopicTable
-    from penstock.client.old_records import OldRecords
+    from penstock.client.tables.history import TopicTable
+    from penstock.client.tables.old_records import OldRecords
 
 __all__ = ["GROUP_PREFIX", "Copy", "CopyJob"]
 
@@ -129,7 +129,7 @@ class Copy:
         Raises:
             UserError: the table has decoded values only, or the job was begun without it.
         """
-        from penstock.client.old_records import OldRecords
+        from penstock.client.tables.old_records import OldRecords
 
         if self._places and self._table != history.name:
             raise UserError(

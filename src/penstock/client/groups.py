@@ -7,18 +7,19 @@ reset` does it, and only to a group that has no members.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Self
 
-from penstock.client._errors import broker_error
 from penstock.client.client import OFFSET_FETCH, Client, Partition
+from penstock.client.network.errors import broker_error
 from penstock.client.reader import Reader
+from penstock.client.retention import Limits, growth_of, size_left_ms, time_left_ms
 from penstock.errors import BrokerError, UserError
 
-__all__ = ["GroupAdmin", "GroupInfo", "Member", "Progress", "Target", "time_left_ms"]
+__all__ = ["GroupAdmin", "GroupInfo", "GroupPosition", "Member", "Target"]
 
 LIST_GROUPS, DESCRIBE_GROUPS, DELETE_GROUPS = 16, 15, 42
-CONSUMER_GROUP_DESCRIBE, DESCRIBE_CONFIGS = 69, 32
+CONSUMER_GROUP_DESCRIBE, DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS = 69, 32, 35
 TOPIC_RESOURCE: Final = 2
 QUIET_STATES: Final = frozenset({"Empty", "Dead", ""})
 """States of groups without members."""
@@ -41,7 +42,7 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class GroupPosition:
     """How far a group has come in a partition.
 
     Attributes:
@@ -49,7 +50,8 @@ class Progress:
         end: its next offset.
         committed: the group's.
         metadata: what the group wrote beside it.
-        time_left_ms: until retention reaches the group's position; None: never, or there is no lag.
+        time_left_ms: until retention, by time or by size, reaches the group's position; None: never,
+            or there is no lag, or it wasn't asked for.
     """
 
     topic: str
@@ -59,6 +61,11 @@ class Progress:
     committed: int
     metadata: str
     time_left_ms: int | None = None
+
+    @property
+    def place(self) -> Partition:
+        """Of what this tells."""
+        return self.topic, self.partition
 
     @property
     def lag(self) -> int:
@@ -82,15 +89,6 @@ class Target:
 
     kind: str
     value: int = 0
-
-
-def time_left_ms(record_ms: int, retention_ms: int, now_ms: int) -> int | None:
-    """How long until retention by time reaches a record; None where it never does.
-
-    >>> time_left_ms(1_000, 5_000, 2_000), time_left_ms(1_000, -1, 2_000)
-    (4000, None)
-    """
-    return None if retention_ms < 0 else max(record_ms + retention_ms - now_ms, 0)
 
 
 class GroupAdmin(Client):
@@ -185,7 +183,32 @@ class GroupAdmin(Client):
 
         return self._cluster.attempt(what, ask)
 
-    def progress(self, group: str, reader: Reader | None = None, now_ms: int = 0) -> list[Progress]:
+    def sizes(self, places: Iterable[Partition]) -> dict[Partition, int]:
+        """Bytes of partitions on their leaders' disks; none of those that may not be asked for."""
+        wanted = list(places)
+
+        def ask() -> dict[Partition, int]:
+            found: dict[Partition, int] = {}
+            for connection, mine in self._cluster.by_leader(wanted).items():
+                topics: dict[str, list[int]] = {}
+                for topic, p in mine:
+                    topics.setdefault(topic, []).append(p)
+                asked = [{"topic": topic, "partitions": some} for topic, some in topics.items()]
+                answer = self._cluster.call(connection, DESCRIBE_LOG_DIRS, {"topics": asked})
+                for directory in answer["results"]:
+                    for one in directory["topics"]:
+                        for part in one["partitions"]:
+                            if not part[
+                                "is_future_key"
+                            ]:  # a copy that is on its way to another disk
+                                found[one["name"], part["partition_index"]] = part["partition_size"]
+            return found
+
+        return self._cluster.attempt("tell the sizes of partitions", ask)
+
+    def positions(
+        self, group: str, reader: Reader | None = None, now_ms: int = 0
+    ) -> list[GroupPosition]:
         """How far a group has come; with a reader, also how much time it has left."""
         entries = self.committed_entries(group)
         found = []
@@ -196,18 +219,31 @@ class GroupAdmin(Client):
                 if error.code != 3:  # the topic is gone, what was committed isn't yet
                     raise
                 continue
-            retention_ms = -1
-            if reader is not None:
-                retention_ms = int(self.topic_settings(topic).get("retention.ms", "-1"))
             for (name, p), (committed, metadata) in sorted(entries.items()):
-                if name != topic or p not in ends:
-                    continue
-                at = max(committed, starts[p])
-                left = None
-                if reader is not None and retention_ms >= 0 and at < ends[p]:
-                    record_ms = _record_ms(reader, topic, p, at, ends[p])
-                    left = time_left_ms(record_ms, retention_ms, now_ms)
-                found.append(Progress(topic, p, starts[p], ends[p], committed, metadata, left))
+                if name == topic and p in ends:
+                    found.append(GroupPosition(topic, p, starts[p], ends[p], committed, metadata))
+        return found if reader is None else self._with_time_left(found, reader, now_ms)
+
+    def _with_time_left(
+        self, positions: list[GroupPosition], reader: Reader, now_ms: int
+    ) -> list[GroupPosition]:
+        """The same, with how long retention by time or by size, whichever is first, leaves it."""
+        names = {one.topic for one in positions if one.lag}
+        limits = {name: Limits.of(self.topic_settings(name)) for name in names}
+        bounded = [one.place for one in positions if one.lag and limits[one.topic].size_bytes >= 0]
+        growth = growth_of(self, self.sizes(bounded))
+        found = []
+        for one in positions:
+            left: list[int | None] = []
+            if one.lag and limits[one.topic].age_ms >= 0:
+                at = max(one.committed, one.start)
+                record_ms = _record_ms(reader, one.topic, one.partition, at, one.end)
+                left.append(time_left_ms(record_ms, limits[one.topic].age_ms, now_ms))
+            if one.place in growth:
+                size_bytes = limits[one.topic].size_bytes
+                left.append(size_left_ms(one.lag, size_bytes, growth[one.place]))
+            least = min((some for some in left if some is not None), default=None)
+            found.append(replace(one, time_left_ms=least))
         return found
 
     def planned(

@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.client import _hot
-from penstock.client._cluster import PATIENCE_S, Cluster, OnWait
-from penstock.client._errors import (
+from penstock.client.client import INIT_PRODUCER_ID, producer_states
+from penstock.client.network import hot
+from penstock.client.network.cluster import PATIENCE_S, Cluster, OnWait
+from penstock.client.network.errors import (
     DUPLICATE_SEQUENCE,
     INVALID_PRODUCER_EPOCH,
     MESSAGE_TOO_LARGE,
@@ -31,8 +32,7 @@ from penstock.client._errors import (
     RECORD_LIST_TOO_LARGE,
     broker_error,
 )
-from penstock.client._security import Security
-from penstock.client.client import INIT_PRODUCER_ID, producer_states
+from penstock.client.network.security import Security
 from penstock.errors import BrokerError, FencedError, LimitError, ProtocolError, UserError
 from penstock.wire.columns import BATCH_BYTES_MAX, SEQUENCE_MODULUS, Headers, encode
 
@@ -224,14 +224,14 @@ class _Sending:
         Returns when all are stored, or when the leader's sequence was looked up and `done` moved.
         """
         connection = self._cluster.leader(self._topic, self._partition)
-        version = self._cluster.version(connection, _hot.PRODUCE, _hot.PRODUCE_VERSIONS)
+        version = self._cluster.version(connection, hot.PRODUCE, hot.PRODUCE_VERSIONS)
         flights: deque[int] = deque()
         following = begun = self.done
         try:
             while self.done < len(self._batches):
                 ahead = IN_FLIGHT_MAX if self.done > begun else 1
                 while following < len(self._batches) and len(flights) < ahead:
-                    parts = _hot.produce_request(
+                    parts = hot.produce_request(
                         version,
                         self._topic,
                         self._partition,
@@ -239,17 +239,17 @@ class _Sending:
                         acks=self._acks,
                         timeout_ms=PRODUCE_TIMEOUT_MS,
                     )
-                    flexible = version >= _hot.PRODUCE_FLEXIBLE
-                    flights.append(connection.send(_hot.PRODUCE, version, parts, flexible=flexible))
+                    flexible = version >= hot.PRODUCE_FLEXIBLE
+                    flights.append(connection.send(hot.PRODUCE, version, parts, flexible=flexible))
                     following += 1
                 frame = connection.receive(flights.popleft())
-                if not self._judge(_hot.read_produce(version, frame)):
+                if not self._judge(hot.read_produce(version, frame)):
                     return
         finally:
             for number in flights:
                 connection.discard(number)
 
-    def _judge(self, answer: list[_hot.Produced]) -> bool:
+    def _judge(self, answer: list[hot.Produced]) -> bool:
         """Counts the next batch as stored, or raises; False where sending must begin anew."""
         if len(answer) != 1 or answer[0].partition != self._partition:
             raise ProtocolError(f"expected one partition in a Produce answer; found {answer}")

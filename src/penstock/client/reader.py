@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from penstock.client import _hot
-from penstock.client._cluster import PATIENCE_S, Cluster, OnWait
-from penstock.client._connection import Connection
-from penstock.client._errors import (
+from penstock.client.network import hot
+from penstock.client.network.cluster import PATIENCE_S, Cluster, OnWait
+from penstock.client.network.connection import Connection
+from penstock.client.network.errors import (
     CORRUPT_MESSAGE,
     OFFSET_NOT_AVAILABLE,
     OFFSET_OUT_OF_RANGE,
     broker_error,
 )
-from penstock.client._security import Security
+from penstock.client.network.security import Security
 from penstock.errors import BrokerError, CorruptError, ProtocolError
 from penstock.wire.columns import Batches, Records, decode, scan
 
@@ -182,19 +182,19 @@ class Reader:
     def _request(self, cursor: _Cursor) -> _Flight:
         """Sends a request for what follows the cursor's position."""
         connection = self._cluster.leader(cursor.topic, cursor.partition)
-        version = self._cluster.version(connection, _hot.FETCH, _hot.FETCH_VERSIONS)
+        version = self._cluster.version(connection, hot.FETCH, hot.FETCH_VERSIONS)
         bytes_max = cursor.chunk_bytes
         if cursor.bytes_per_offset:
             rest = (cursor.stop - cursor.position) * cursor.bytes_per_offset * _ESTIMATE_SLACK
             bytes_max = min(bytes_max, int(rest) + CHUNK_BYTES_MIN)
-        request = _hot.fetch_request(
+        request = hot.fetch_request(
             version,
             [(cursor.topic, cursor.partition, cursor.position)],
             wait_ms=WAIT_MS,
             bytes_max=bytes_max,
         )
-        flexible = version >= _hot.FETCH_FLEXIBLE
-        number = connection.send(_hot.FETCH, version, [request], flexible=flexible)
+        flexible = version >= hot.FETCH_FLEXIBLE
+        number = connection.send(hot.FETCH, version, [request], flexible=flexible)
         cursor.flight = _Flight(connection, number, version, cursor.position)
         return cursor.flight
 
@@ -210,14 +210,14 @@ class Reader:
             flight = self._request(cursor)
             cursor.flight = None
         frame = flight.connection.receive(flight.number)
-        error, found = _hot.read_fetch(flight.version, frame)
+        error, found = hot.read_fetch(flight.version, frame)
         if error:
             raise broker_error(error, f"read {cursor.name}")
         if len(found) != 1 or found[0].partition != cursor.partition:
             raise ProtocolError(f"expected {cursor.name} alone in the answer; found {found}")
         return self._judge(cursor, found[0], frame)
 
-    def _judge(self, cursor: _Cursor, part: _hot.Fetched, frame: memoryview) -> Batches | None:
+    def _judge(self, cursor: _Cursor, part: hot.Fetched, frame: memoryview) -> Batches | None:
         """What an answer means for the cursor."""
         cursor.stable_end = part.high_watermark if part.last_stable < 0 else part.last_stable
         cursor.aborted = part.aborted
@@ -289,12 +289,12 @@ class Reader:
 
     def _is_damaged(self, cursor: _Cursor, offset: int) -> bool:
         connection = self._cluster.leader(cursor.topic, cursor.partition)
-        version = self._cluster.version(connection, _hot.FETCH, _hot.FETCH_VERSIONS)
+        version = self._cluster.version(connection, hot.FETCH, hot.FETCH_VERSIONS)
         place = (cursor.topic, cursor.partition, offset)
-        request = _hot.fetch_request(version, [place], wait_ms=0, bytes_max=1)
-        flexible = version >= _hot.FETCH_FLEXIBLE
-        number = connection.send(_hot.FETCH, version, [request], flexible=flexible)
-        error, found = _hot.read_fetch(version, connection.receive(number))
+        request = hot.fetch_request(version, [place], wait_ms=0, bytes_max=1)
+        flexible = version >= hot.FETCH_FLEXIBLE
+        number = connection.send(hot.FETCH, version, [request], flexible=flexible)
+        error, found = hot.read_fetch(version, connection.receive(number))
         return not error and found[0].error == CORRUPT_MESSAGE
 
     def _offset(self, cursor: _Cursor, which: int) -> int:

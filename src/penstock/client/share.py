@@ -17,11 +17,11 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
-from penstock.client._connection import Connection
-from penstock.client._errors import broker_error
 from penstock.client.client import Client
+from penstock.client.network.connection import Connection
+from penstock.client.network.errors import broker_error
 from penstock.errors import BrokerError, JobLostError
 from penstock.wire import batches
 
@@ -52,6 +52,7 @@ INVALID_RECORD_STATE, NO_SESSION, WRONG_EPOCH = 121, 122, 123
 NO_GROUP: Final = 69
 _STRICT: Final = 1
 _log = logging.getLogger(__name__)
+_Part: TypeAlias = tuple[uuid.UUID, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Delivery:
     partition: int
     record: batches.Record
     attempt: int
+    topic_id: uuid.UUID = field(repr=False)
     session: object = field(repr=False, compare=False)
 
 
@@ -77,11 +79,11 @@ class GroupOffset:
 
 @dataclass(slots=True, eq=False)
 class _Session:
-    """A share session with one broker."""
+    """A share session with one broker; its partitions are (topic id, index)."""
 
     connection: Connection
     epoch: int = 0
-    partitions: set[int] = field(default_factory=set)
+    partitions: set[_Part] = field(default_factory=set)
 
     def advance(self) -> None:
         self.epoch = self.epoch + 1 if self.epoch < (1 << 31) - 1 else 1
@@ -207,7 +209,7 @@ class ShareMember:
 
     def close(self) -> None:
         """Leaves; records that were not settled are given back at once, uncounted."""
-        for session in self._sessions.values():
+        for session in list(self._sessions.values()):  # one that is lost is dropped on the way
             with contextlib.suppress(OSError, BrokerError):
                 if session.connection.is_usable and session.epoch:
                     session.epoch = -1
@@ -220,7 +222,7 @@ class ShareMember:
         """Acquires some records; none if there are none within `wait_s`."""
         self._heart.start()
         deadline = time.monotonic() + wait_s
-        while not self._heart.partitions:
+        while not self._heart.assigned:
             if time.monotonic() >= deadline:
                 return []
             time.sleep(0.02)
@@ -234,15 +236,15 @@ class ShareMember:
         return self._cluster.attempt(f"take records of {self.topic!r}", ask)
 
     def _fetch(self, records_max: int, wait_s: float) -> list[Delivery]:
-        topic_id, partitions = self._heart.topic_id, self._heart.partitions
-        places = self._cluster.by_leader([(self.topic, one) for one in sorted(partitions)])
+        assigned = self._heart.assigned
+        places = self._cluster.by_leader([(self.topic, one) for _, one in sorted(assigned)])
         self._sessions = {c: s for c, s in self._sessions.items() if c.is_usable}
         found: list[Delivery] = []
         for connection, pairs in places.items():
             session = self._sessions.setdefault(connection, _Session(connection))
-            found += self._fetch_from(
-                session, topic_id, {p for _, p in pairs}, records_max, wait_s / len(places)
-            )
+            indexes = {index for _, index in pairs}
+            wanted = {part for part in assigned if part[1] in indexes}
+            found += self._fetch_from(session, wanted, records_max, wait_s / len(places))
             if found:
                 break
         return found
@@ -250,14 +252,10 @@ class ShareMember:
     def _fetch_from(
         self,
         session: _Session,
-        topic_id: uuid.UUID,
-        partitions: set[int],
+        partitions: set[_Part],
         records_max: int,
         wait_s: float,
     ) -> list[Delivery]:
-        more = sorted(partitions - session.partitions)
-        less = sorted(session.partitions - partitions)
-        added = [{"partition_index": one, "acknowledgement_batches": []} for one in more]
         fields = {
             "max_wait": int(wait_s * 1000),
             "min_bytes": 1,
@@ -265,8 +263,14 @@ class ShareMember:
             "max_records": records_max,
             "batch_size": records_max,
             "share_acquire_mode": _STRICT,
-            "topics": [{"topic_id": topic_id, "partitions": added}] if more else [],
-            "forgotten_topics_data": [{"topic_id": topic_id, "partitions": less}] if less else [],
+            "topics": [
+                {"topic_id": topic_id, "partitions": [_quiet(one) for one in indexes]}
+                for topic_id, indexes in _by_topic(partitions - session.partitions)
+            ],
+            "forgotten_topics_data": [
+                {"topic_id": topic_id, "partitions": indexes}
+                for topic_id, indexes in _by_topic(session.partitions - partitions)
+            ],
         }
         answer = self._call(session, FETCH, fields, wait_s + ANSWER_SLACK_S)
         session.partitions = set(partitions)
@@ -275,10 +279,12 @@ class ShareMember:
             delivery
             for topic in answer["responses"]
             for part in topic["partitions"]
-            for delivery in self._deliveries(session, part)
+            for delivery in self._deliveries(session, topic["topic_id"], part)
         ]
 
-    def _deliveries(self, session: _Session, part: dict[str, Any]) -> list[Delivery]:
+    def _deliveries(
+        self, session: _Session, topic_id: uuid.UUID, part: dict[str, Any]
+    ) -> list[Delivery]:
         if part["error_code"]:
             raise broker_error(part["error_code"], f"take records of {self.topic!r}")
         data, index = part["records"] or b"", part["partition_index"]
@@ -295,10 +301,10 @@ class ShareMember:
                     gaps.append(offset)
                 else:
                     count = one["delivery_count"]
-                    found.append(Delivery(self.topic, index, record, count, session))
+                    found.append(Delivery(self.topic, index, record, count, topic_id, session))
         if gaps:
             acks = [_ack(offset, 0) for offset in gaps]
-            self._acknowledge(session, index, acks)
+            self._acknowledge(session, (topic_id, index), acks)
         return found
 
     def settle(
@@ -326,17 +332,24 @@ class ShareMember:
         try:
             if not session.connection.is_usable:
                 raise ConnectionError("the connection is closed")
-            code = self._acknowledge(session, delivery.partition, [ack], renews=kind == RENEW)
+            part = delivery.topic_id, delivery.partition
+            code = self._acknowledge(session, part, [ack], renews=kind == RENEW)
         except (OSError, BrokerError) as error:
             raise _lost(delivery, str(error)) from error
         if code:
             raise _lost(delivery, f"error {code}")
 
     def _acknowledge(
-        self, session: _Session, index: int, acks: Sequence[dict[str, Any]], *, renews: bool = False
+        self,
+        session: _Session,
+        part: _Part,
+        acks: Sequence[dict[str, Any]],
+        *,
+        renews: bool = False,
     ) -> int:
-        part = {"partition_index": index, "acknowledgement_batches": list(acks)}
-        topics = [{"topic_id": self._heart.topic_id, "partitions": [part]}]
+        topic_id, index = part
+        acked = {"partition_index": index, "acknowledgement_batches": list(acks)}
+        topics = [{"topic_id": topic_id, "partitions": [acked]}]
         fields = {"topics": topics, "is_renew_ack": renews}
         answer = self._call(session, ACKNOWLEDGE, fields)
         code: int = answer["responses"][0]["partitions"][0]["error_code"]
@@ -370,6 +383,17 @@ class ShareMember:
         return answer
 
 
+def _by_topic(parts: set[_Part]) -> list[tuple[uuid.UUID, list[int]]]:
+    found: dict[uuid.UUID, list[int]] = {}
+    for topic_id, index in sorted(parts):
+        found.setdefault(topic_id, []).append(index)
+    return list(found.items())
+
+
+def _quiet(index: int) -> dict[str, Any]:
+    return {"partition_index": index, "acknowledgement_batches": []}
+
+
 def _ack(offset: int, kind: int) -> dict[str, Any]:
     return {"first_offset": offset, "last_offset": offset, "acknowledge_types": [kind]}
 
@@ -386,8 +410,7 @@ class _Heart:
     """Sends heartbeats from a thread, and knows what the member is to fetch from."""
 
     def __init__(self, client: ShareClient, group: str, member_id: str, topic: str) -> None:
-        self.partitions: frozenset[int] = frozenset()
-        self.topic_id = uuid.UUID(int=0)
+        self.assigned: frozenset[_Part] = frozenset()
         self._client = client
         self._group, self._member_id, self._topic = group, member_id, topic
         self._stopped = threading.Event()
@@ -439,6 +462,6 @@ class _Heart:
                 self._client.beat(self._group, self._member_id, -1, None)
 
     def _assign(self, parts: Sequence[dict[str, Any]]) -> None:
-        for one in parts:
-            self.topic_id = one["topic_id"]
-        self.partitions = frozenset(index for one in parts for index in one["partitions"])
+        self.assigned = frozenset(
+            (one["topic_id"], index) for one in parts for index in one["partitions"]
+        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Self
 
-from penstock.client._errors import broker_error
 from penstock.client.client import ADMIN_TIMEOUT_MS, Client
+from penstock.client.network.errors import broker_error
 
 __all__ = ["TopicAdmin", "TopicConfig"]
 

@@ -34,7 +34,7 @@ def keys_match(buffer: np.ndarray, start: Vector, length: np.ndarray, column: pa
         bool[n]. No key and NULL match each other.
     """
     out = np.empty(len(column), np.bool_)
-    known = vectors.validity(column)
+    known = vectors.given(vectors.validity(column), np.bool_)
     if pa.types.is_integer(column.type):
         _match_integers(buffer, start, length, vectors.codes(column), known, out)
     else:

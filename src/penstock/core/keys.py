@@ -18,7 +18,16 @@ import numpy as np
 import pyarrow as pa
 from numba import njit, types
 
-from penstock.core.vectors import Vector, codes, contiguous, is_float, is_text, text, validity
+from penstock.core.vectors import (
+    Vector,
+    codes,
+    contiguous,
+    given,
+    is_float,
+    is_text,
+    text,
+    validity,
+)
 
 _I64 = types.Array(types.int64, 1, "C", readonly=True)
 _I32 = types.Array(types.int32, 1, "C", readonly=True)
@@ -115,10 +124,10 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None
         array = contiguous(column)
         if is_text(array.type):
             offsets, data = text(array)
-            _fold_text(offsets, data, validity(array), out)
+            _fold_text(offsets, data, given(validity(array), np.bool_), out)
         else:
             salt = _SALT_FLOAT if is_float(array.type) else _SALT_INTEGER
-            _fold_codes(codes(array), validity(array), _U64(salt), out)
+            _fold_codes(codes(array), given(validity(array), np.bool_), _U64(salt), out)
     return out.view(np.int64)
 
 

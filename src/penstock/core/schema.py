@@ -14,6 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.core.names import hint, known_names
 from penstock.errors import SchemaError
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -120,7 +121,9 @@ class Schema:
         for field in self.fields:
             if field.name == name:
                 return field
-        raise SchemaError(f"expected one of the columns {', '.join(self.names)}; found {name!r}")
+        raise SchemaError(
+            f"expected one of the columns {known_names(self.names)}; found {name!r}{hint(name, self.names)}"
+        )
 
 
 def type_text(type_: pa.DataType) -> str:

@@ -2,7 +2,7 @@
 
 A fixed-width column becomes its *codes*: int64 numbers of the same order as the values, so that one
 kernel compares, hashes and finds extremes for every type. A text column becomes offsets and bytes.
-NULLs travel beside them as a validity vector; the code under a NULL is 0.
+NULLs travel beside them as a validity vector, which is None where there are none; the code under a NULL is 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from penstock.errors import SchemaError
 
 Vector: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-NONE: Final[Vector] = np.zeros(0, np.bool_)  # stands for "every row is valid"
 _FLIP: Final = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
@@ -31,11 +30,19 @@ def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return combined
 
 
-def validity(column: pa.Array) -> Vector:
-    """bool[n], or `NONE` where no row is NULL."""
+def validity(column: pa.Array) -> Vector | None:
+    """bool[n]; None where no row is NULL."""
     if column.null_count == 0:
-        return NONE
+        return None
     return np.ascontiguousarray(pc.is_valid(column).to_numpy(zero_copy_only=False))
+
+
+def given(vector: Vector | None, dtype: type[np.generic]) -> Vector:
+    """A vector that need not be there, as compiled loops take it: empty where it is missing.
+
+    A loop is compiled for one type of each argument, and None would be another.
+    """
+    return np.zeros(0, dtype) if vector is None else vector
 
 
 def is_text(type_: pa.DataType) -> bool:
@@ -114,8 +121,9 @@ def codes(column: pa.Array) -> Vector:
         values = float_codes(values.astype(np.float64, copy=False))
     elif values.dtype != np.int64:
         values = values.astype(np.int64)
-    if column.null_count:
-        values = np.where(validity(column), values, np.int64(0))
+    valid = validity(column)
+    if valid is not None:
+        values = np.where(valid, values, np.int64(0))
     return values
 
 

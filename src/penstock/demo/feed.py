@@ -28,14 +28,13 @@ from penstock.errors import BrokerError, PenstockError, ProtocolError
 SAMPLE_S: Final = 1.0  # between two looks at the machine
 RETRY_S: Final = 0.5  # before the next try to reach the broker
 PATIENCE_S: Final = 3.0  # with one address; a restarted broker may have another
-LINES_MAX: Final = (
-    20_000  # sent at once: large enough for columns to pay, small enough to see progress
-)
+LINES_MAX: Final = 20_000
+"""Sent at once: large enough for columns to pay, small enough to see progress."""
 WEBLOG_TOPIC: Final = "requests"
 
 
-class Log(Protocol):
-    """Where a feeder writes; `BrokerLog`, or a test's."""
+class FeedLog(Protocol):
+    """What a feeder needs of a log: `BrokerLog`, or a test's."""
 
     def create_topic(self, topic: str) -> None:
         """Creates a topic of one partition where there is none."""
@@ -91,7 +90,7 @@ class Feed(ABC):
         clock_ms: the wall clock, milliseconds since 1970 UTC.
     """
 
-    def __init__(self, connect: Callable[[], Log], clock_ms: Callable[[], int]) -> None:
+    def __init__(self, connect: Callable[[], FeedLog], clock_ms: Callable[[], int]) -> None:
         self.stopping = threading.Event()
         self.finished = threading.Event()
         self.error: Exception | None = None
@@ -130,7 +129,7 @@ class Feed(ABC):
             log.close()
 
     @abstractmethod
-    def _feed(self, log: Log) -> None:
+    def _feed(self, log: FeedLog) -> None:
         """Feeds until there is no more (and sets `finished`), a stop, or the log's end."""
 
     def _now(self, count: int) -> np.ndarray:
@@ -141,13 +140,13 @@ class SampleFeed(Feed):
     """Sends what a sampler sees, every second."""
 
     def __init__(
-        self, connect: Callable[[], Log], clock_ms: Callable[[], int], sampler: Sampler
+        self, connect: Callable[[], FeedLog], clock_ms: Callable[[], int], sampler: Sampler
     ) -> None:
         super().__init__(connect, clock_ms)
         self._sampler = sampler
         self._unsent: dict[str, list[Row]] = {}
 
-    def _feed(self, log: Log) -> None:
+    def _feed(self, log: FeedLog) -> None:
         for topic in TOPICS:
             log.create_topic(topic)
         while not self.stopping.is_set():
@@ -155,7 +154,7 @@ class SampleFeed(Feed):
             self._send(log, self._unsent)
             self.stopping.wait(SAMPLE_S)
 
-    def _send(self, log: Log, sample: dict[str, list[Row]]) -> None:
+    def _send(self, log: FeedLog, sample: dict[str, list[Row]]) -> None:
         """Sends a sample topic by topic, and forgets each that is sent: a retry won't repeat it."""
         for topic in list(sample):
             values = pa.array([orjson.dumps(row) for row in sample[topic]], pa.binary())
@@ -177,7 +176,7 @@ class LineFeed(Feed):
 
     def __init__(
         self,
-        connect: Callable[[], Log],
+        connect: Callable[[], FeedLog],
         clock_ms: Callable[[], int],
         lines: Lines,
         first_offset: int = 0,
@@ -191,7 +190,7 @@ class LineFeed(Feed):
         self._block_offset = first_offset
         self._on_file = on_file
 
-    def _feed(self, log: Log) -> None:
+    def _feed(self, log: FeedLog) -> None:
         log.create_topic(WEBLOG_TOPIC)
         while not self.stopping.is_set():
             end = log.end_offset(WEBLOG_TOPIC)
@@ -213,7 +212,7 @@ class LineFeed(Feed):
         if self._on_file is not None:
             self._on_file(identity, self._block_offset)
 
-    def _send_rest(self, log: Log, begin: int) -> None:
+    def _send_rest(self, log: FeedLog, begin: int) -> None:
         for lo in range(begin, len(self._block), LINES_MAX):
             values, bad = values_of_lines(self._block[lo : lo + LINES_MAX])
             log.send(WEBLOG_TOPIC, values, self._now(len(values)))

@@ -18,9 +18,8 @@ from typing import BinaryIO, Final, cast
 from penstock.errors import UserError
 
 BLOCK_BYTES: Final = 4 << 20  # read at once: tens of thousands of lines
-LINE_BYTES_MAX: Final = (
-    1 << 20
-)  # a log line has hundreds of bytes; Kafka's records have at most 1 MB
+LINE_BYTES_MAX: Final = 1 << 20
+"""A log line has hundreds of bytes; Kafka's records have at most 1 MB."""
 LOOK_S: Final = 0.25  # how often a file that grows is looked at
 LAST_LINE_END: Final = b""  # between two files: a line goes no further than its file
 _GZIP: Final = b"\x1f\x8b"
@@ -53,11 +52,6 @@ class Lines:
             raise UserError("expected a file to --follow; found '-', which is followed anyway")
         if name != "-":
             _check_readable(Path(name))
-
-    @property
-    def bytes_total(self) -> int | None:
-        """The file's size, for progress; None where there is no telling."""
-        return None if self.name == "-" or self.follow else Path(self.name).stat().st_size
 
     def blocks(self, on_file: Callable[[tuple[int, int]], None]) -> Iterator[list[bytes]]:
         """All lines, in blocks.

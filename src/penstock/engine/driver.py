@@ -10,21 +10,20 @@ for why two drivers at once can't do harm.
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
-from penstock import errors
 from penstock.engine.log import Log
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.plan import Plan, Split
 from penstock.engine.store import Json, Store
-from penstock.engine.tasks import ERROR, REPORT, Message
 from penstock.errors import FlowError, PenstockError
 from penstock.flow.graph import RowStep, Source, source_of, table_of
 from penstock.ops import Window
@@ -32,9 +31,8 @@ from penstock.ops.rows import Select, Where
 
 __all__ = ["Driver", "Limits", "Progress"]
 
-VACUUM_EVERY: Final = (
-    16  # versions: often enough that files stay few, seldom enough to cost nothing
-)
+VACUUM_EVERY: Final = 16
+"""Versions: often enough that files stay few, seldom enough to cost nothing."""
 LOOK_EVERY_US: Final = 10_000_000  # a longer pause between two looks at the log was not the log's
 
 
@@ -107,9 +105,17 @@ class Driver:
     # -- one batch ----------------------------------------------------------------------------------
 
     def step(
-        self, execute: Callable[[Plan], Iterable[Message]], *, timeout_s: float = 0.0
+        self,
+        execute: Callable[[Plan, Callable[[int], Json]], list[Json]],
+        *,
+        timeout_s: float = 0.0,
     ) -> Progress | None:
         """Runs one batch; None where there was nothing to do in `timeout_s`.
+
+        Args:
+            execute: runs a plan on all lanes and gives their reports; it asks for the state that a
+                lane's shards begin with.
+            timeout_s: how long to wait for something to do.
 
         Raises:
             FencedError: another process has taken over the pipeline.
@@ -121,7 +127,7 @@ class Driver:
             return None
         started = self._planning_since
         planned = time.perf_counter()
-        reports = _reports(execute(plan), plan)
+        reports = execute(plan, functools.partial(self._traces_of, plan))
         executed = time.perf_counter()
         content = self._merge(plan, reports)
         self.store.check_owner(self.epoch)
@@ -196,6 +202,23 @@ class Driver:
                         "pipeline with --rebuild"
                     )
 
+    def _traces_of(self, plan: Plan, lane: int) -> Json:
+        """The state that a lane's shards begin a batch with, by operator and shard."""
+        splits = {(s.topic, s.partition) for s in plan.splits if s.lane == lane}
+        found: Json = {}
+        for placed in self.physical.placed.values():
+            topic = source_of(placed.node).topic
+            found[placed.id] = {
+                shard: trace
+                for shard, trace in self.version["operators"][placed.id]["traces"].items()
+                if (
+                    (topic, int(shard)) in splits
+                    if placed.stage == 0
+                    else int(shard) % self.lanes == lane
+                )
+            }
+        return found
+
     def _sources(self) -> tuple[Source, ...]:
         return self.physical.graph.sources
 
@@ -218,9 +241,9 @@ class Driver:
                     start, min(self._ends[source.topic][partition], start + self.limits.rows_max)
                 )
                 ranges.append((source.topic, partition, start, end, newest.get(str(partition))))
-        ranges.sort(key=lambda r: r[2] - r[3])  # the longest first, then dealt out in turn
-        splits = [Split(*r, lane=i % self.lanes) for i, r in enumerate(ranges)]
-        return tuple(sorted(splits, key=lambda s: (s.topic, s.partition)))
+        # A partition stays with its lane, which has its state open.
+        ranges.sort(key=lambda r: r[:2])
+        return tuple(Split(*r, lane=i % self.lanes) for i, r in enumerate(ranges))
 
     def _watermark(self, source: Source, now_us: int) -> int | None:
         """The newest time that every partition has passed, less the lateness; it never goes back.
@@ -444,31 +467,3 @@ def _check_same_flow(version: Json, physical: Physical) -> None:
             f"far; found different ones ({', '.join(fresh['views'])}). {mended}"
         )
     version["views"] = fresh["views"]  # names and row steps may change: they are applied when read
-
-
-def _reports(messages: Iterable[Message], plan: Plan) -> list[Json]:
-    """The reports of a batch's tasks.
-
-    Raises:
-        PenstockError: what a task raised.
-    """
-    reports: dict[bytes, Json] = {}
-    for _, tag, blob in messages:
-        content = orjson.loads(blob)
-        if tag == ERROR:
-            raise _error(content)
-        if tag == REPORT:
-            if content["version"] != plan.version:
-                raise PenstockError(
-                    f"expected reports of batch {plan.version}; found one of {content['version']}. "
-                    "Another process has taken over"
-                )
-            reports[blob] = content
-    return list(reports.values())
-
-
-def _error(content: Json) -> PenstockError:
-    kind: type[PenstockError] = getattr(errors, content["type"], PenstockError)
-    error = kind(content["text"])
-    error.retriable = content["retriable"]
-    return error

@@ -1,11 +1,12 @@
-"""Runs a batch in this process: the same tasks, one after the other, no JVM."""
+"""Runs a batch in this process: the same lanes, one after the other, no JVM."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Callable
 
 from penstock.engine.plan import Plan
-from penstock.engine.tasks import Job, Message, run_shard_stage, run_source_stage
+from penstock.engine.store import Json
+from penstock.engine.tasks import Handed, Hot, Job, LaneBatch
 
 __all__ = ["LocalHost"]
 
@@ -15,17 +16,20 @@ class LocalHost:
 
     def __init__(self, job: Job, *, lanes: int = 1) -> None:
         self.job, self.lanes = job, lanes
+        self._hot = [Hot() for _ in range(lanes)]
 
-    def execute(self, plan: Plan) -> list[Message]:  # noqa: ARG002 - tasks read it from the store
-        """All messages of the last stage."""
-        messages = [m for lane in range(self.lanes) for m in run_source_stage(self.job, lane)]
-        for stage in range(1, self.job.physical.stages):
-            shards: dict[int, list[Message]] = defaultdict(list)
-            for message in messages:
-                shards[message[0]].append(message)
-            messages = [
-                m
-                for shard in range(self.job.physical.shards)
-                for m in run_shard_stage(self.job, stage, shard, shards[shard])
-            ]
-        return messages
+    def execute(self, plan: Plan, traces_of: Callable[[int], Json]) -> list[Json]:
+        """The reports of all lanes."""
+        batches = [
+            LaneBatch(self.job, lane, self.lanes, plan, traces_of(lane), hot)
+            for lane, hot in enumerate(self._hot)
+        ]
+        handed: list[list[Handed]] = [[] for _ in batches]
+        for level in range(self.job.physical.stages):
+            for batch, given in zip(batches, handed, strict=True):
+                batch.run_level(level, sorted(given, key=lambda h: (h.operator, h.shard, h.origin)))
+            handed = [[] for _ in batches]
+            for batch in batches:
+                for lane, one, _ in batch.take_parcels():
+                    handed[lane].append(one)
+        return [batch.finish() for batch in batches]

@@ -18,7 +18,7 @@ class Split:
 
     Attributes:
         newest_us: the newest event time of the partition before `start`; None where there was none.
-        lane: the task of stage 0 that reads it.
+        lane: that reads it.
     """
 
     topic: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,14 @@ from typing import Final
 
 from penstock.engine.driver import Driver, Limits, Progress
 from penstock.engine.log import KafkaLog, Log
-from penstock.engine.parcels import Parcels
 from penstock.engine.physical import compile_graph
-from penstock.engine.spark import SparkHost, start_session
+from penstock.engine.session import start_session
+from penstock.engine.spark import SparkHost
 from penstock.engine.store import Store
 from penstock.engine.tasks import Job
+from penstock.errors import CorruptError, FlowError
 from penstock.flow.graph import Graph
-from penstock.state import ArrowFiles, Files, LocalFiles
+from penstock.state import ArrowStateFiles, LocalStateFiles, StateFiles
 
 __all__ = ["Settings", "assemble", "clear", "open_files", "open_log", "open_store", "run_pipeline"]
 
@@ -75,6 +75,8 @@ def run_pipeline(
     log = KafkaLog(address)
     store = open_store(settings.state_uri)
     if rebuild:
+        with contextlib.suppress(CorruptError):  # a rebuild is what mends that
+            _check_name(store, graph.name)
         store.claim(
             "a rebuild"
         )  # an owner that still runs must not commit into what is being cleared
@@ -91,17 +93,12 @@ def run_pipeline(
     folder = settings.directory / "spark"
     session = start_session(graph.name, settings.spark, folder, cores=settings.cores)
     on_session()
-    exchange = folder / "exchange"
-    shutil.rmtree(exchange, ignore_errors=True)  # of an owner that was killed
-    is_local = str(session.conf.get("spark.master", "")).startswith(
-        "local"
-    )  # a user's own may not be
     host = SparkHost(
         session,
         job,
         lanes=driver.lanes,
-        checkpoint=folder / f"checkpoint-{driver.epoch}",
-        parcels=Parcels(exchange / str(driver.epoch) if is_local else None),
+        host=session.conf.get("spark.driver.host", None) or "127.0.0.1",
+        log=str(folder / "spark.log"),
     )
     try:
         host.run(driver, on_progress, until, on_idle)
@@ -134,6 +131,7 @@ def assemble(
         rows_max: of one partition in one batch.
         wall_us: the clock; None is this machine's.
     """
+    _check_name(store, graph.name)
     partitions = {
         s.topic: log.ensure_topic(s.topic, s.partitions, s.retention_us) for s in graph.sources
     }
@@ -159,6 +157,17 @@ def assemble(
     return job, driver
 
 
+def _check_name(store: Store, name: str) -> None:
+    """Refuses a directory of another pipeline, before anything is taken over or thrown away there."""
+    number = store.newest_version()
+    found = store.version(number)["name"] if number else name
+    if found != name:
+        raise FlowError(
+            f"expected the state of the pipeline {name!r}, or none; found that of {found!r}. Name another "
+            "directory"
+        )
+
+
 @functools.cache
 def open_store(uri: str) -> Store:
     """The record at a path or URI; one object per process."""
@@ -171,17 +180,17 @@ def open_log(address: str) -> KafkaLog:
     return KafkaLog(address)
 
 
-def open_files(uri: str) -> Files:
+def open_files(uri: str) -> StateFiles:
     """The files under a path or a URI that pyarrow knows."""
     if "://" not in uri:
-        return LocalFiles(Path(uri))
+        return LocalStateFiles(Path(uri))
     from pyarrow import fs
 
     filesystem, path = fs.FileSystem.from_uri(uri)
-    return ArrowFiles(filesystem, path)
+    return ArrowStateFiles(filesystem, path)
 
 
-def clear(files: Files) -> None:
+def clear(files: StateFiles) -> None:
     """Deletes all state; epochs stay, so that an owner that still runs finds itself replaced."""
     for folder in ("plans", "versions", "runs"):
         for path in files.list(folder):

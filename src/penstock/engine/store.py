@@ -5,10 +5,11 @@
     versions/N       what is true after batch N: offsets, watermarks, every trace, every sequence
     runs/…           the traces' immutable files
 
-Each of these is created if absent, never overwritten. Invariant: plan N is unique and the batch is a
-pure function of plan N and version N-1, so whoever runs it, and however often, computes the same
-version N and writes the same output. Fencing by epoch makes an older owner stop; what makes it
-harmless until then is that it could only repeat the very same batch.
+The first three are JSON behind its CRC-32C: `0c1d2e3f {"owner":…}`. Each of these is created if absent,
+never overwritten. Invariant: plan N is unique and the batch is a pure function of plan N and version
+N-1, so whoever runs it, and however often, computes the same version N and writes the same output.
+Fencing by epoch makes an older owner stop; what makes it harmless until then is that it could only
+repeat the very same batch.
 """
 
 from __future__ import annotations
@@ -19,20 +20,22 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from penstock.errors import CorruptError, FencedError
-from penstock.state import Files, vacuum
+from penstock.state import StateFiles, vacuum
+from penstock.wire.checksum import crc32c
 
-__all__ = ["Json", "Store"]
+__all__ = ["Json", "Store", "unsealed"]
 
 Json: TypeAlias = dict[str, Any]
-VERSIONS_KEPT: Final = (
-    64  # for readers of an older version while batches go on: some 10 s at full speed
-)
+VERSIONS_KEPT: Final = 64
+"""For readers of an older version while batches go on: some 10 s at full speed."""
+
+SEAL_BYTES: Final = len(b"00000000 ")
 
 
 class Store:
-    """The record of one pipeline, over any `Files`."""
+    """The record of one pipeline, over any `StateFiles`."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: StateFiles) -> None:
         self.files = files
 
     def claim(self, owner: str) -> int:
@@ -40,7 +43,7 @@ class Store:
         epoch = self.newest_epoch()
         while True:
             epoch += 1
-            if self.files.create(f"epochs/{epoch:020d}.json", orjson.dumps({"owner": owner})):
+            if self.files.create(f"epochs/{epoch:020d}.json", _sealed({"owner": owner})):
                 return epoch
 
     def newest_epoch(self) -> int:
@@ -67,7 +70,7 @@ class Store:
 
     def commit(self, number: int, content: Json) -> bool:
         """Makes a version true; False where it was already."""
-        return self.files.create(f"versions/{number:020d}.json", orjson.dumps(content))
+        return self.files.create(f"versions/{number:020d}.json", _sealed(content))
 
     def plan(self, number: int) -> Json | None:
         """The plan of a batch, if it was written."""
@@ -77,7 +80,7 @@ class Store:
     def write_plan(self, number: int, content: Json) -> Json:
         """Writes the plan of a batch, unless there is one; the one that counts."""
         path = f"plans/{number:020d}.json"
-        if self.files.create(path, orjson.dumps(content)):
+        if self.files.create(path, _sealed(content)):
             return content
         return self._read(path)
 
@@ -109,14 +112,34 @@ class Store:
         return sorted(int(n.removesuffix(".json")) for n in names if n.endswith(".json"))
 
     def _read(self, path: str) -> Json:
-        data = self.files.read(path)
-        try:
-            content = orjson.loads(data)
-        except orjson.JSONDecodeError as error:
-            raise CorruptError(
-                f"expected JSON in {path}; found {bytes(data[:40])!r} ({error}). The pipeline's state "
-                "can be rebuilt from the log: run it with --rebuild"
-            ) from None
-        if not isinstance(content, dict):
-            raise CorruptError(f"expected a JSON object in {path}; found {type(content).__name__}")
-        return content
+        return unsealed(bytes(self.files.read(path)), path)
+
+
+def unsealed(data: bytes, path: str) -> Json:
+    """The object in a file of the record.
+
+    Raises:
+        CorruptError: the file isn't what was written; the message names it.
+    """
+    seal, text = data[:SEAL_BYTES], data[SEAL_BYTES:]
+    try:
+        if seal != _seal(text):
+            raise ValueError("its checksum is not that of its content")
+        content = orjson.loads(text)
+    except ValueError as error:
+        raise CorruptError(
+            f"expected a checksum and JSON in {path}; found {data[:40]!r} ({error}). The pipeline's state "
+            "can be rebuilt from the log: run it with --rebuild"
+        ) from None
+    if not isinstance(content, dict):
+        raise CorruptError(f"expected a JSON object in {path}; found {type(content).__name__}")
+    return content
+
+
+def _sealed(content: Json) -> bytes:
+    text = orjson.dumps(content)
+    return _seal(text) + text
+
+
+def _seal(text: bytes) -> bytes:
+    return b"%08x " % crc32c(text)

@@ -1,10 +1,10 @@
-"""What a task of a batch does, wherever it runs: in Spark's Python workers or in this process.
+"""What a lane does in a batch, wherever it runs: in one of Spark's Python workers or in this process.
 
-    stage 0      splits -> records -> rows -> operators          messages to the next stage's shards
-    stage k > 0  messages of one shard -> operators              and reports for the driver
+    level 0      splits -> records -> rows -> operators          parcels to shards of the next level
+    level k > 0  parcels of this lane's shards -> operators      and a report for the driver
 
-A message is (shard, tag, blob). Tasks take all that they know from the plan and the version before it,
-so a task that is run again sends the same messages and writes the same records.
+A lane takes all that it knows from the plan and the state that the batch begins with, so a batch that is
+run again sends the same parcels and writes the same records. Shard s belongs to lane s modulo lanes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import time
 import traceback
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from penstock.core.schema import TIMESTAMP
@@ -29,22 +28,37 @@ from penstock.engine.physical import Physical, Placed
 from penstock.engine.plan import Plan, Split
 from penstock.engine.source import NOTHING_YET_US, OFFSET, WATERMARK, DeadLetter, SourceReader
 from penstock.engine.store import Json, Store
-from penstock.errors import BrokerError, FencedError, PenstockError
+from penstock.errors import BrokerError, PenstockError
 from penstock.flow.graph import TIME, Node, OutputNode, RowStep, Source, source_of
 from penstock.formats.json import encode_rows
 from penstock.ops import LATE, NO_TIME, Context, Partials, Step
 from penstock.ops.lateness import first_open
 from penstock.ops.rows import Refused
+from penstock.state import StateFiles
 from penstock.wire.columns import Records
 
-__all__ = ["ERROR", "REPORT", "Job", "Message", "run_shard_stage", "run_source_stage"]
+__all__ = ["Handed", "Hot", "Job", "LaneBatch", "Parcel", "described"]
 
-Message: TypeAlias = tuple[int, str, bytes]
-REPORT: Final = "report"
-ERROR: Final = "error"
-PARTIALS: Final = "partials"
 OFFSET_OUT_OF_RANGE: Final = 1  # Kafka's error code
 DEAD_LETTERS_AT_ONCE: Final = 10_000  # each is a Python object while it waits: bounds memory
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What one shard of an operator gets from one origin.
+
+    Attributes:
+        content: the object itself where it was made in this lane, else its bytes.
+    """
+
+    operator: str
+    shard: int
+    origin: str
+    content: Any
+
+
+Parcel: TypeAlias = tuple[int, Handed, Callable[[], bytes]]
+"""For which lane, what, and what gives its bytes where it has to travel."""
 
 
 @dataclass(frozen=True)
@@ -66,68 +80,8 @@ class Job:
     output_partitions: dict[str, int]
 
 
-def run_source_stage(job: Job, lane: int) -> Iterator[Message]:
-    """Stage 0: the splits of one lane."""
-
-    def work(task: _Task) -> None:
-        for split in task.plan.splits:
-            if split.lane == lane:
-                task.run_split(split)
-
-    yield from _guarded(job, f"{lane:06d}", work)
-
-
-def run_shard_stage(
-    job: Job, stage: int, shard: int, messages: Iterable[Message]
-) -> Iterator[Message]:
-    """A later stage: all that was sent to one shard."""
-    partials: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
-    versions: set[int] = set()
-    failed = False
-    for _, tag, blob in messages:
-        kind, _, rest = tag.partition("/")
-        if kind == PARTIALS:
-            version, operator, origin = rest.split("/", 2)
-            versions.add(int(version))
-            partials[operator].append((origin, blob))
-        else:
-            failed = failed or kind == ERROR
-            yield (shard, tag, blob)
-    if failed or not versions:
-        return  # part of the input is missing: whatever were computed would be wrong
-
-    def work(task: _Task) -> None:
-        if versions != {task.plan.version}:
-            raise FencedError(
-                f"expected the input of batch {task.plan.version}; found that of {sorted(versions)}. "
-                "Another process runs the same pipeline"
-            )
-        for placed in job.physical.placed.values():
-            if placed.stage == stage and not placed.fused:
-                # Tasks end in any order; their origin puts what they sent into one that is always the same.
-                blobs = [blob for _, blob in sorted(partials[placed.id])]
-                task.step(placed, shard, [placed.operator.parse(blob) for blob in blobs])
-
-    yield from _guarded(job, f"{stage}-{shard:06d}", work)
-
-
-def _guarded(job: Job, origin: str, work: Callable[[_Task], None]) -> Iterator[Message]:
-    """Runs a task; an error becomes a message, so that its text reaches the user undisturbed."""
-    try:
-        task = _Task(job, origin)
-        work(task)
-        task.write_dead_letters()
-    except Exception as error:  # noqa: BLE001 - whatever it is, its text must reach the user
-        content = _described(error)
-        for shard in range(job.physical.shards):
-            yield (shard, ERROR, orjson.dumps(content))
-        return
-    yield from task.messages
-    yield (0, REPORT, orjson.dumps(task.report(), option=orjson.OPT_NON_STR_KEYS))
-
-
-def _described(error: Exception) -> Json:
-    """An error as a message."""
+def described(error: Exception) -> Json:
+    """An error as JSON, for the driver to raise."""
     if isinstance(error, PenstockError):
         return {"type": type(error).__name__, "text": str(error), "retriable": error.retriable}
     place = traceback.extract_tb(error.__traceback__)[-1]
@@ -152,17 +106,44 @@ class _Clock:
         return now
 
 
-class _Task:
-    """One task's work: the operators of its shards, what it sends, writes and reports."""
+@dataclass
+class Hot:
+    """States that stay open in a lane between batches, each with the description that it is of."""
 
-    def __init__(self, job: Job, origin: str) -> None:
+    states: dict[tuple[str, int], tuple[Json, Any]] = field(default_factory=dict)
+
+    def open(self, placed: Placed, shard: int, files: StateFiles, description: Json | None) -> Any:
+        """The state that a description is of; the empty one where there is none."""
+        if description is None:
+            return placed.operator.empty(files)
+        known = self.states.get((placed.id, shard))
+        if known is not None and known[0] == description:
+            return known[1]
+        return placed.operator.open(files, description)
+
+    def keep(self, placed: Placed, shard: int, description: Json, state: Any) -> None:
+        """Keeps a state for the next batch: if it begins with this one, no file is opened again."""
+        self.states[placed.id, shard] = (description, state)
+
+
+class LaneBatch:
+    """One lane's work on one batch: level by level, then `finish`.
+
+    Args:
+        job: what the pipeline does.
+        lane: this lane's number, of `lanes`.
+        plan: of the batch.
+        traces: by operator and shard, the state that the batch begins with.
+        hot: what this lane has open from batches before.
+    """
+
+    def __init__(self, job: Job, lane: int, lanes: int, plan: Plan, traces: Json, hot: Hot) -> None:
         started = time.perf_counter()
-        self.job, self.origin = job, origin
+        self.job, self.lane, self.lanes = job, lane, lanes
+        self.plan, self.before, self.hot = plan, traces, hot
         self.store = job.open_store()
         self.log = job.open_log()
-        self.plan = Plan.from_json(self.store.current_plan())
-        self.base = self.store.version(self.plan.version - 1) if self.plan.version > 1 else {}
-        self.messages: list[Message] = []
+        self.parcels: list[Parcel] = []
         self.traces: dict[str, dict[str, Json]] = defaultdict(dict)
         self.sources: list[Json] = []
         self.writers: dict[str, Writer] = {}
@@ -173,9 +154,55 @@ class _Task:
         self._since = started
         self.clock.add("open", started)
 
-    # -- stage 0 ------------------------------------------------------------------------------------
+    def run_level(self, level: int, handed: Sequence[Handed]) -> None:
+        """Runs one level.
+
+        Args:
+            level: 0 reads the log; the others take parcels.
+            handed: all that was sent to this lane's shards, in the order of its origins.
+        """
+        if level == 0:
+            for split in self.plan.splits:
+                if split.lane == self.lane:
+                    self.run_split(split)
+            return
+        partials: dict[tuple[str, int], list[Any]] = defaultdict(list)
+        for one in handed:
+            partials[one.operator, one.shard].append(one.content)
+        for placed in self.job.physical.placed.values():
+            if placed.stage == level and not placed.fused:
+                for shard in range(self.lane, placed.shards, self.lanes):
+                    parts = [
+                        part if isinstance(part, Partials) else placed.operator.parse(part)
+                        for part in partials[placed.id, shard]
+                    ]
+                    self.step(placed, shard, parts)
+
+    def take_parcels(self) -> list[Parcel]:
+        """What the level that has just been run sends; it is taken once."""
+        taken, self.parcels = self.parcels, []
+        return taken
+
+    def finish(self) -> Json:
+        """Writes what is left; what this lane has done."""
+        self.write_dead_letters()
+        return {
+            "version": self.plan.version,
+            "traces": self.traces,
+            "sources": self.sources,
+            "writers": {
+                name: {"next_sequence": {str(p): s for p, s in writer.next_sequence.items()}}
+                for name, writer in self.writers.items()
+            },
+            "late": self.late,
+            "dead": self.dead_count,
+            "seconds": self.clock.seconds,
+        }
+
+    # -- level 0 ------------------------------------------------------------------------------------
 
     def run_split(self, split: Split) -> None:
+        """Reads a range of a partition, and runs all that follows in this lane."""
         physical = self.job.physical
         source = next(s for s in physical.graph.sources if s.topic == split.topic)
         readers = physical.reading(source)
@@ -305,22 +332,16 @@ class _Task:
 
     def _exchange(self, to: Placed, parts: list[Partials], origin: str) -> None:
         started = time.perf_counter()
-        for target, part in enumerate(to.operator.combine(parts).cut(to.shards)):
-            self.messages.append(
-                (target, f"{PARTIALS}/{self.plan.version}/{to.id}/{origin}", part.to_bytes())
-            )
+        for shard, part in enumerate(to.operator.combine(parts).cut(to.shards)):
+            handed = Handed(to.id, shard, origin, part)
+            self.parcels.append((shard % self.lanes, handed, part.to_bytes))
         self.clock.add("exchange", started)
 
     def step(self, placed: Placed, shard: int, parts: list[Partials]) -> None:
         """Runs an aggregation for one shard, and all that reads it."""
         started = time.perf_counter()
         operator, files = placed.operator, self.store.files
-        described = self.base.get("operators", {}).get(placed.id, {}).get("traces", {})
-        state = (
-            operator.open(files, described[str(shard)])
-            if str(shard) in described
-            else operator.empty(files)
-        )
+        state = self.hot.open(placed, shard, files, self.before.get(placed.id, {}).get(str(shard)))
         context = Context(
             files=files,
             directory=f"runs/{placed.id}/{shard:04d}",
@@ -329,7 +350,9 @@ class _Task:
             attempt=uuid.uuid4().hex[:12],
         )
         result = operator.step(state, parts, context)
-        self.traces[placed.id][str(shard)] = result.state.describe()
+        description = result.state.describe()
+        self.traces[placed.id][str(shard)] = description
+        self.hot.keep(placed, shard, description, result.state)
         self.clock.add("state", started)
         readers = self.job.physical.reading(placed.node)
         if readers:
@@ -404,17 +427,6 @@ class _Task:
             sequences = {int(p): s for p, s in planned["next_sequence"].items()}
             self.writers[name] = Writer(planned["producer_id"], planned["epoch"], sequences)
         self.log.send(topic, outgoing, self.writers[name])
-
-    def report(self) -> Json:
-        return {
-            "version": self.plan.version,
-            "traces": self.traces,
-            "sources": self.sources,
-            "writers": {n: {"next_sequence": w.next_sequence} for n, w in self.writers.items()},
-            "late": self.late,
-            "dead": self.dead_count,
-            "seconds": self.clock.seconds,
-        }
 
 
 def _evaluate(node: Node, known: dict[Node, pa.Table], refused: list[Refused]) -> pa.Table:

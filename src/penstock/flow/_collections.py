@@ -2,41 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 import pyarrow as pa
 
 from penstock.core.schema import Field, Schema
-from penstock.core.time import duration_us
 from penstock.errors import FlowError, SchemaError
+from penstock.expr import Expression, compile_expression
+from penstock.flow.checks import (
+    check_columns,
+    check_duration,
+    check_function,
+    check_schema,
+    check_text,
+)
 from penstock.flow.graph import TIME, Aggregation, Node, OutputNode, RowStep, table_of
 from penstock.ops import Aggregate, AggregateSpec, Column, Window
-from penstock.ops.expressions import compile_expression
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
 from penstock.ops.spec import Kind
-
-if TYPE_CHECKING:
-    from penstock.flow.app import Flow
 
 __all__ = ["AggregateCall", "Grouped", "Stream", "Table", "Windowed"]
 
 
 @dataclass(frozen=True)
 class AggregateCall:
-    """An aggregate function over a column: what `ps.count()`, `ps.sum("v")`… give."""
+    """An aggregate function: what `ps.count()`, `ps.sum("v")`… give.
+
+    Attributes:
+        kind: which function.
+        column: a column's name, or an expression; None counts rows.
+        where: which rows it sees, as a condition; None is all.
+    """
 
     kind: Kind
     column: str | None = None
+    where: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What it is computed of, as messages name it."""
+        return " WHERE ".join(part for part in (self.column, self.where) if part is not None)
+
+
+class Owner(Protocol):
+    """The flow that a collection belongs to."""
+
+    name: str
+
+    def node(self, node: Node) -> Node:
+        """The one node of the flow that means the same, be it this one or one from before."""
+        ...
+
+    def add_output(self, output: OutputNode) -> None:
+        """Adds a topic to write to."""
 
 
 @dataclass(frozen=True, eq=False)
 class Collection:
     """Rows with a schema: what streams and tables have in common."""
 
-    flow: Flow = field(repr=False)
+    flow: Owner = field(repr=False)
     node: Node = field(repr=False)
 
     @property
@@ -52,14 +80,15 @@ class Collection:
             keep: how long a closed window stays in views and state; None keeps it for ever.
         """
         if not isinstance(window, Window):
-            raise FlowError(f"expected ps.tumbling(…) or ps.hopping(…); found {window!r}")
+            raise _no_window(window)
         table = table_of(self.node)
         if table is not None and table.spec.window.kind == "none":
             raise FlowError(
                 "expected rows with an event time; found a table that has no windows. "
                 "Window the stream it was made of"
             )
-        return Windowed(self, window, None if keep is None else duration_us(keep))
+        kept_us = None if keep is None else check_duration(keep, "keep", "'7 days'")
+        return Windowed(self, window, kept_us)
 
     def group_by(self, *keys: str) -> Grouped:
         """Groups the rows of all time by the given columns; `agg` then gives a table."""
@@ -78,36 +107,46 @@ class Collection:
             partitions: how many it is created with.
             retention: how long it keeps records, if it is created; None is for ever.
         """
-        kept_us = None if retention is None else duration_us(retention)
+        kept_us = None if retention is None else check_duration(retention, "retention", "'7 days'")
         self.flow.add_output(OutputNode(topic, self.node, partitions, kept_us))
 
     def where(self, condition: str) -> Self:
         """Keeps the rows for which a SQL condition is true."""
-        expression = compile_expression(condition, self.schema)
-        if expression.type != pa.bool_():
-            raise SchemaError(
-                f"expected a condition; found {condition!r} of type {expression.type}"
-            )
-        return self._then(Where(expression), self.schema)
+        return self._then(Where(_check_condition(condition, self.schema)), self.schema)
 
     def select(self, *columns: str, **computed: str) -> Self:
         """Keeps some columns and computes others by SQL: `select("user", kb="bytes / 1024")`."""
+        for column in columns:
+            if isinstance(column, str) and column not in self.schema and not column.isidentifier():
+                raise FlowError(
+                    f"expected a name for what is computed, such as select(name={column!r}); found none"
+                )
+        check_columns(columns, self.schema, "select")
+        for name, text in computed.items():
+            check_text(text, f"the column {name!r}", f"{name}='bytes / 1024'")
         texts = {**{self.schema[name].name: _quoted(name) for name in columns}, **computed}
         compiled = tuple(
             (name, compile_expression(text, self.schema)) for name, text in texts.items()
         )
-        schema = Schema(tuple(Field(name, e.type) for name, e in compiled))
+        required = {name for name in columns if self.schema[name].required}
+        schema = Schema(tuple(Field(n, e.type, n in required) for n, e in compiled))
         return self._then(Select(compiled), schema)
 
     def _then(self, operator: RowOperator, schema: Schema) -> Self:
-        return replace(self, node=RowStep(self.node, operator, schema))
+        return replace(self, node=self.flow.node(RowStep(self.node, operator, schema)))
 
 
 @dataclass(frozen=True, eq=False)
 class Stream(Collection):
     """Rows that only ever come: events."""
 
-    def map_batches(self, function: Callable[[pa.Table], pa.Table], schema: str) -> Stream:
+    def map_batches(
+        self,
+        function: Callable[[pa.Table], pa.Table],
+        schema: str,
+        *,
+        name: str | None = None,
+    ) -> Stream:
         """Passes each batch through a Python function over a `pyarrow.Table`.
 
         The function must depend on nothing but the rows it is given, each on its own: batches are cut
@@ -117,9 +156,15 @@ class Stream(Collection):
             function: sees Penstock's own columns too (their names begin with `$`) and must hand them on
                 for the rows it keeps.
             schema: of what it gives.
+            name: what state is kept under; by default the function's own. Another name when the function
+                computes something else makes the pipeline ask for `--rebuild`.
         """
-        declared = Schema.parse(schema)
-        return self._then(MapBatches(function, declared), declared)
+        check_function(function, "map_batches' first argument")
+        name = name or getattr(function, "__qualname__", None)
+        if name is None:
+            raise FlowError(f"expected a function with a name, or name=…; found {function!r}")
+        declared = check_schema(schema)
+        return self._then(MapBatches(function, declared, name), declared)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +182,7 @@ class Windowed:
 
     def group_by(self, *keys: str) -> Grouped:
         """Groups by the given columns; none puts all rows of a window into one group."""
+        check_columns(keys, self.rows.schema, "group_by")
         for key in keys:
             if pa.types.is_list(self.rows.schema[key].type):
                 raise FlowError(
@@ -146,9 +192,9 @@ class Windowed:
             raise FlowError(f"expected each column once; found group_by{keys!r}")
         return Grouped(self, keys)
 
-    def agg(self, **aggregates: AggregateCall) -> Table:
+    def agg(self, *unnamed: AggregateCall, **aggregates: AggregateCall) -> Table:
         """The same as `group_by().agg(…)`."""
-        return self.group_by().agg(**aggregates)
+        return self.group_by().agg(*unnamed, **aggregates)
 
 
 @dataclass(frozen=True)
@@ -158,36 +204,84 @@ class Grouped:
     windowed: Windowed
     keys: tuple[str, ...]
 
-    def agg(self, **aggregates: AggregateCall) -> Table:
+    def agg(self, *unnamed: AggregateCall, **aggregates: AggregateCall) -> Table:
         """Computes aggregates: `agg(n=ps.count(), total=ps.sum("v"))`.
+
+        Args:
+            unnamed: there must be none: each is a column, and needs a name.
+            aggregates: by the names of their columns.
 
         Returns:
             A table of `window_start`, `window_end` (where there are windows), the grouping columns and
             the aggregates.
         """
         rows, window = self.windowed.rows, self.windowed.window
+        if unnamed:
+            raise FlowError(
+                f"expected a name for each aggregate, such as n=ps.count(); found {unnamed[0]!r} without one"
+            )
         if not aggregates:
             raise FlowError("expected at least one aggregate, such as n=ps.count(); found none")
         for name, call in aggregates.items():
             if not isinstance(call, AggregateCall):
                 raise FlowError(f"expected ps.count(), ps.sum(…)… for {name!r}; found {call!r}")
+        rows, inputs = _with_inputs(rows, self.keys, aggregates)
         spec = AggregateSpec(
             keys=tuple(_column(rows.schema[key]) for key in self.keys),
             window=window,
             aggregates=tuple(
-                Aggregate(name, call.kind, _input(rows.schema, call))
-                for name, call in aggregates.items()
+                Aggregate(name, call.kind, inputs[name]) for name, call in aggregates.items()
             ),
             time=None if window.kind == "none" else TIME,
             retracts=table_of(rows.node) is not None,
             keep_us=self.windowed.keep_us,
         )
         node = Aggregation(rows.node, spec, Schema.from_arrow(spec.schema))
-        return Table(rows.flow, node)
+        return Table(rows.flow, rows.flow.node(node))
 
 
-def _input(schema: Schema, call: AggregateCall) -> Column | None:
-    return None if call.column is None else _column(schema[call.column])
+def _with_inputs(
+    rows: Collection, keys: tuple[str, ...], calls: Mapping[str, AggregateCall]
+) -> tuple[Collection, dict[str, Column | None]]:
+    """Rows that have a column for whatever is aggregated, and which one it is for each aggregate.
+
+    What isn't a plain column is computed by a step before the aggregation, under its own text as name:
+    the operator then knows nothing of expressions and conditions.
+    """
+    schema = rows.schema
+    names: dict[str, str | None] = {}
+    computed: dict[str, str] = {}
+    for name, call in calls.items():
+        if call.where is None and (call.column is None or call.column in schema):
+            names[name] = call.column and schema[call.column].name
+            continue
+        value = "1"
+        if call.column is not None:
+            value = _quoted(call.column) if call.column in schema else call.column
+            compile_expression(value, schema)  # so that a mistake is told in the user's words
+        if call.where is not None:
+            _check_condition(call.where, schema)
+            value = f"CASE WHEN ({call.where}) THEN ({value}) END"
+        names[name] = call.text
+        computed[call.text] = value
+    if computed:
+        plain = [*keys, *(n for n in names.values() if n is not None and n not in computed)]
+        rows = rows.select(*dict.fromkeys(plain), **computed)
+    columns = {n: None if c is None else _column(rows.schema[c]) for n, c in names.items()}
+    return rows, columns
+
+
+def _check_condition(text: str, schema: Schema) -> Expression:
+    check_text(text, "a condition", '"status >= 500"')
+    expression = compile_expression(text, schema)
+    if expression.type != pa.bool_():
+        raise SchemaError(f"expected a condition; found {text!r} of type {expression.type}")
+    return expression
+
+
+def _no_window(found: object) -> FlowError:
+    write = f". Write window(ps.tumbling({found!r}))" if isinstance(found, str) else ""
+    return FlowError(f"expected ps.tumbling(…) or ps.hopping(…); found {found!r}{write}")
 
 
 def _column(field: Field) -> Column:

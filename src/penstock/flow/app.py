@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import astuple
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from penstock.core.schema import TIMESTAMP, Schema
-from penstock.core.time import duration_us
 from penstock.errors import FlowError
 from penstock.flow._collections import Stream, Table
+from penstock.flow.checks import check_duration, check_number, check_schema, check_text
 from penstock.flow.functions import EventTime, event_time
-from penstock.flow.graph import Graph, OutputNode, Source, ViewNode, table_of
+from penstock.flow.graph import Graph, Node, OutputNode, RowStep, Source, ViewNode, table_of
+from penstock.ops.rows import MapBatches
 
 __all__ = ["Flow"]
 
@@ -21,17 +23,17 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule
 PARTITIONS_MAX: Final = 1_024  # of one topic: each costs a task's split and a few files
 
+N = TypeVar("N", bound=Node)
+
 
 class Flow:
     """What a program describes: streams, views and outputs."""
 
     def __init__(self, name: str) -> None:
-        if not _NAME.fullmatch(name):
-            raise FlowError(
-                f"expected a name of letters, digits and '_' that begins with a letter; found {name!r}"
-            )
+        _check_name(name)
         self.name = name
         self._sources: dict[str, Source] = {}
+        self._nodes: dict[str, Node] = {}  # by identity
         self._views: dict[str, ViewNode] = {}
         self._outputs: dict[str, OutputNode] = {}
 
@@ -59,13 +61,17 @@ class Flow:
                 None is for ever.
         """
         _check_topic(topic)
-        columns = schema if isinstance(schema, Schema) else Schema.parse(schema)
+        columns = check_schema(schema)
+        if not isinstance(time, EventTime | None):
+            raise _no_event_time(time)
         time = time or event_time()
         if time.column is not None and columns[time.column].type != TIMESTAMP:
             raise FlowError(
                 f"expected the event time {time.column!r} to be a TIMESTAMP; "
                 f"found {columns[time.column].type}"
             )
+        if key is not None:
+            check_text(key, "key", "key='user': the column whose text is the record's key")
         if key is not None and pa.types.is_list(columns[key].type):
             raise FlowError(f"expected a key of single values; found the array {key!r}")
         _check_partitions(partitions)
@@ -77,14 +83,31 @@ class Flow:
             time.idle_us,
             key,
             partitions,
-            None if retention is None else duration_us(retention),
+            None if retention is None else check_duration(retention, "retention", "'7 days'"),
         )
         known = self._sources.setdefault(topic, source)
-        if known is not source and known.identity != source.identity:
+        if astuple(known) != astuple(source):
             raise FlowError(
                 f"expected one declaration of the stream {topic!r}; found two that differ"
             )
         return Stream(self, known)
+
+    def node(self, node: N) -> N:
+        """The one node of this flow that means the same, be it this one or one from before.
+
+        Raises:
+            FlowError: another function of the same name was passed to `map_batches`.
+        """
+        known = self._nodes.setdefault(node.identity, node)
+        assert isinstance(known, type(node)), "a digest collides"
+        if isinstance(known, RowStep) and isinstance(node, RowStep):
+            match known.operator, node.operator:
+                case MapBatches() as one, MapBatches() as other if not one.is_same(other):
+                    raise FlowError(
+                        "expected different functions to have different names, because state is kept "
+                        f"under them; found two called {one.name!r}. Say map_batches(…, name=…)"
+                    )
+        return known
 
     def view(self, name: str, table: Table) -> Table:
         """Keeps a table's content up to date under a name, for `penstock query` and the page.
@@ -92,10 +115,7 @@ class Flow:
         Returns:
             The table, to build on.
         """
-        if not _NAME.fullmatch(name):
-            raise FlowError(
-                f"expected a name of letters, digits and '_' that begins with a letter; found {name!r}"
-            )
+        _check_name(name)
         if name in self._views:
             raise FlowError(f"expected each view once; found {name!r} twice")
         if not isinstance(table, Table):
@@ -103,8 +123,16 @@ class Flow:
                 f"expected a table for the view {name!r}; found {type(table).__name__}. "
                 "Aggregate the stream first: .window(…).group_by(…).agg(…)"
             )
+        self._check_own(table)
         self._views[name] = ViewNode(name, table.node)
         return table
+
+    def _check_own(self, table: Table) -> None:
+        if table.flow is not self:
+            raise FlowError(
+                f"expected a table of the app {self.name!r}; found one of {table.flow.name!r}. An app "
+                "reads another's topic: table.to(…) there, app.stream(…) here"
+            )
 
     def add_output(self, output: OutputNode) -> None:
         """Adds a topic to write to; `Stream.to` and `Table.to` call it."""
@@ -143,13 +171,26 @@ class Flow:
         )
 
 
-def _check_topic(topic: str) -> None:
-    if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+def _no_event_time(found: object) -> FlowError:
+    column = found if isinstance(found, str) else "at"
+    return FlowError(
+        f"expected time=ps.event_time({column!r}, lateness='30 seconds'); found time={found!r}"
+    )
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise FlowError(
+            f"expected a name of letters, digits and '_' that begins with a letter; found {name!r}"
+        )
+
+
+def _check_topic(topic: object) -> None:
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
         raise FlowError(
             f"expected a topic name of up to 249 letters, digits, '.', '_' and '-'; found {topic!r}"
         )
 
 
-def _check_partitions(partitions: int) -> None:
-    if not 1 <= partitions <= PARTITIONS_MAX:
-        raise FlowError(f"expected 1 to {PARTITIONS_MAX} partitions; found {partitions}")
+def _check_partitions(partitions: object) -> None:
+    check_number(partitions, "partitions", 1, PARTITIONS_MAX)

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
 
-from penstock.core.time import duration_us
 from penstock.errors import FlowError
 from penstock.flow._collections import AggregateCall
+from penstock.flow.checks import check_duration, check_text
 from penstock.ops import Window
+from penstock.ops.spec import Kind
 
 __all__ = ["EventTime", "avg", "count", "event_time", "hopping", "max", "min", "sum", "tumbling"]
 
-IDLE_DEFAULT: Final = (
-    "1 minute"  # long against network hiccups, short against a dashboard's patience
-)
+IDLE_DEFAULT: Final = "1 minute"
+"""Long against network hiccups, short against a dashboard's patience."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,13 @@ def event_time(
             all ended that long ago is late: it is counted and kept in the dead-letter topic.
         idle: a partition without new rows for so long no longer holds back the watermark.
     """
-    return EventTime(column, duration_us(lateness), duration_us(idle))
+    if column is not None:
+        check_text(column, "the event time's column", "ps.event_time('at')")
+    return EventTime(
+        column,
+        check_duration(lateness, "lateness", "'30 seconds'"),
+        check_duration(idle, "idle", "'1 minute'"),
+    )
 
 
 def tumbling(size: str | timedelta, *, offset: str | timedelta = "0 seconds") -> Window:
@@ -56,42 +62,62 @@ def hopping(
     return _window("hopping", size, every, offset)
 
 
+def _call(kind: Kind, column: str | None, where: str | None) -> AggregateCall:
+    if column is not None or kind != "count":
+        check_text(column, f"{kind}'s column", f"ps.{kind}('amount')")
+    if where is not None:
+        check_text(where, f"{kind}'s condition", f"ps.{kind}('amount', where='amount > 0')")
+    return AggregateCall(kind, column, where)
+
+
 def _window(
     kind: Literal["tumbling", "hopping"],
     size: str | timedelta,
     every: str | timedelta,
     offset: str | timedelta,
 ) -> Window:
-    size_us, every_us = duration_us(size), duration_us(every)
+    size_us = check_duration(size, "a window's size", "'1 minute'")
+    every_us = check_duration(every, "every", "'10 seconds'")
+    offset_us = check_duration(offset, "offset", "'30 minutes'")
     if size_us <= 0 or every_us <= 0:
         raise FlowError(f"expected a window longer than nothing; found {size!r} every {every!r}")
     if every_us > size_us:
         raise FlowError(
             f"expected windows that leave no gap (every <= size); found {size!r} every {every!r}"
         )
-    return Window(kind, size_us=size_us, every_us=every_us, offset_us=duration_us(offset))
+    return Window(kind, size_us=size_us, every_us=every_us, offset_us=offset_us)
 
 
-def count(column: str | None = None) -> AggregateCall:
-    """The number of rows; of a column, the number of its values that aren't NULL."""
-    return AggregateCall("count", column)
+def count(column: str | None = None, *, where: str | None = None) -> AggregateCall:
+    """The number of rows; of a column, the number of its values that aren't NULL.
+
+    Args:
+        column: a column, or a SQL expression over the row's columns; None counts rows.
+        where: counts only the rows for which this condition is true.
+    """
+    return _call("count", column, where)
 
 
-def sum(column: str) -> AggregateCall:  # noqa: A001 - the field's name, used as ps.sum
-    """The sum of a column's values; NULL where there are none."""
-    return AggregateCall("sum", column)
+def sum(column: str, *, where: str | None = None) -> AggregateCall:  # noqa: A001 - the field's name, used as ps.sum
+    """The sum of a column's values; NULL where there are none.
+
+    Args:
+        column: a column, or a SQL expression over the row's columns: `ps.sum("price * amount")`.
+        where: takes only the rows for which this condition is true.
+    """
+    return _call("sum", column, where)
 
 
-def min(column: str) -> AggregateCall:  # noqa: A001
-    """The smallest of a column's values; NULL where there are none."""
-    return AggregateCall("min", column)
+def min(column: str, *, where: str | None = None) -> AggregateCall:  # noqa: A001
+    """The smallest of a column's values; NULL where there are none. Arguments as of `sum`."""
+    return _call("min", column, where)
 
 
-def max(column: str) -> AggregateCall:  # noqa: A001
-    """The largest of a column's values; NULL where there are none."""
-    return AggregateCall("max", column)
+def max(column: str, *, where: str | None = None) -> AggregateCall:  # noqa: A001
+    """The largest of a column's values; NULL where there are none. Arguments as of `sum`."""
+    return _call("max", column, where)
 
 
-def avg(column: str) -> AggregateCall:
-    """The mean of a column's values; NULL where there are none."""
-    return AggregateCall("avg", column)
+def avg(column: str, *, where: str | None = None) -> AggregateCall:
+    """The mean of a column's values; NULL where there are none. Arguments as of `sum`."""
+    return _call("avg", column, where)

@@ -4,6 +4,9 @@
 
 Each node's `identity` is a digest of all that its content depends on. State is kept under it, so a
 program may be reordered freely, and one whose meaning changed never takes up the state of another.
+
+In one graph a meaning is one node: a flow hands out the node that it has already where the same is
+built again (`Flow.node`), so that whatever reads either reads both.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, TypeAlias
 
 from penstock.core.schema import Schema
@@ -46,7 +50,7 @@ class Source:
     partitions: int
     retention_us: int | None
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Digest of what the rows depend on."""
         return _digest("source", self.topic, self.schema.text, self.time_column, self.lateness_us)
@@ -60,7 +64,7 @@ class RowStep:
     operator: RowOperator
     schema: Schema
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Digest of what the rows depend on."""
         match self.operator:
@@ -68,8 +72,7 @@ class RowStep:
                 what = f"where {condition.sql}"
             case Select(columns):
                 what = "select " + ", ".join(f"{e.sql} AS {n!r}" for n, e in columns)
-            case MapBatches(function, schema):
-                name = f"{function.__module__}.{getattr(function, '__qualname__', repr(function))}"
+            case MapBatches(name=name, schema=schema):
                 what = f"map {name} {schema.text}"
             case other:
                 what = repr(other)
@@ -89,7 +92,7 @@ class Aggregation:
         """The grouping columns."""
         return tuple(key.name for key in self.spec.keys)
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Digest of what the table depends on."""
         return _digest("aggregate", self.parent.identity, self.spec.to_spec())
@@ -129,6 +132,16 @@ class Graph:
     sources: tuple[Source, ...]
     views: tuple[ViewNode, ...]
     outputs: tuple[OutputNode, ...]
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Asserts that what means the same is one node."""
+        known: dict[str, Node] = {}
+        for end in [view.node for view in self.views] + [output.node for output in self.outputs]:
+            for node in ancestry(end):
+                assert known.setdefault(node.identity, node) is node, node
 
     def aggregations(self) -> list[Aggregation]:
         """Every aggregation that a view or an output needs, each after those it reads."""

@@ -20,12 +20,10 @@ from penstock.core.schema import Schema, type_text
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US, SECOND_US
 from penstock.formats._json_scan import DEPTH_MAX
 
-FOUND_MAX: Final = (
-    60  # characters of a wrong value that a reason shows; the row itself is kept elsewhere
-)
-_INTEGER_TEXT_MAX: Final = (
-    20  # characters of a 64-bit integer; longer ones aren't converted to compare
-)
+FOUND_MAX: Final = 60
+"""Characters of a wrong value that a reason shows; the row itself is kept elsewhere."""
+_INTEGER_TEXT_MAX: Final = 20
+"""Characters of a 64-bit integer; longer ones aren't converted to compare."""
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _INSTANT = re.compile(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from penstock.client.client import Client
-from penstock.client.history import TopicTable, catalog_loader, open_table
+from penstock.client.tables.history import TopicTable, catalog_loader, open_table
 from penstock.core.time import instant_us
 from penstock.errors import UserError
+from penstock.history._stretches import Stretch
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -24,15 +24,6 @@ __all__ = ["History"]
 Bound: TypeAlias = "int | Mapping[int, int] | str | datetime | None"
 """An offset (of each partition, or for each its own), or a time."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """What is read of a partition: which offsets from the table, which from the log."""
-
-    partition: int
-    table: range
-    log: range
 
 
 class History:

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from penstock.client.history import LogRows, TopicTable
-from penstock.client.table_files import TableFile, TableRows
+from penstock.client.tables.files import TableFile, TableRows
+from penstock.client.tables.history import LogRows, TopicTable
 from penstock.errors import SetupError
+from penstock.history._stretches import Stretch
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
     from pyspark.sql import DataFrame, SparkSession
-
-    from penstock.history._history import Stretch
 
 __all__ = ["frame"]
 

@@ -4,9 +4,9 @@ arguments.
 
 from __future__ import annotations
 
+from penstock.log.disk.files import LocalFiles, LogFile, LogFiles
+from penstock.log.disk.journal import Journal
 from penstock.log.errors import AppendError, OffsetRangeError, Refusal, StorageError
-from penstock.log.files import LocalFiles, LogFile, LogFiles
-from penstock.log.journal import Journal
 from penstock.log.markers import Aborted
 from penstock.log.partition import Appended, Partition, SyncTask
 from penstock.log.tier import Manifest, NotLoadedError, RemoteSegment, SegmentInfo, Tier

@@ -13,8 +13,7 @@ gap. The index of aborted transactions is a function of the batches, like the pr
 segment's part of it is kept in the segment's index file.
 
 An append writes to the page cache. `begin_sync`, the returned task's `run` (in any thread) and
-`end_sync` make it durable, and from time to time write a checkpoint, so that recovery scans little.
-The clock is an argument.
+`end_sync` make it durable (see `penstock.log.syncing`). The clock is an argument.
 
 Sources: *Designing Data-Intensive Applications*, chapter on stream processing; Kafka's UnifiedLog
 and LogSegment.
@@ -22,29 +21,27 @@ and LogSegment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from penstock.log.compaction import Compactor, finish_swaps
+from penstock.log.compaction.compactor import Compactor, finish_swaps
+from penstock.log.disk.files import LogFiles
 from penstock.log.errors import OffsetRangeError, StorageError
-from penstock.log.files import LogFile, LogFiles, is_want_of_room
+from penstock.log.inventory import start_document
 from penstock.log.markers import Marker, build_marker
 from penstock.log.producers import Producers
-from penstock.log.reading import PartitionReader
-from penstock.log.recovery import begin_after_hole, note_end, recover, start_document
+from penstock.log.recovery import begin_after_hole, interrupted_at, note_end, recover
 from penstock.log.retention import kept_from, kept_locally_from
-from penstock.log.segment import LEADER_EPOCH, Segment, segment_name
+from penstock.log.segments.doomed import DoomedSegments, remove_segment
+from penstock.log.segments.index import INTERVAL_BYTES_MAX
+from penstock.log.segments.rolling import must_roll
+from penstock.log.segments.segment import LEADER_EPOCH, Segment, segment_name
+from penstock.log.syncing import SyncedPartition, SyncTask
 from penstock.log.tier import RESTORED, Manifest, RemoteSegment, SegmentInfo, Tier
 from penstock.log.validation import LogConfig, recompressed, validate
 from penstock.wire import batches
 from penstock.wire.batches import NO_PRODUCER, Buffer, Header
 
 __all__ = ["LEADER_EPOCH", "Appended", "Partition", "SyncTask"]
-
-CHECKPOINT_BYTES: Final = 64 << 20
-"""Bytes appended between two checkpoints: what recovery has to scan after a crash (about 50 ms)."""
-RELATIVE_OFFSETS_MAX: Final = (1 << 31) - 1
-"""Most offsets in a segment, as in Kafka."""
 
 
 class Appended(NamedTuple):
@@ -55,47 +52,7 @@ class Appended(NamedTuple):
     is_duplicate: bool = False
 
 
-@dataclass(slots=True)
-class SyncTask:
-    """What must reach the disk so that all before `end_offset` is durable. `run` may block, and then
-    covers what was written to the active segment until it began.
-    """
-
-    files: LogFiles
-    directory: str
-    active: Segment
-    segments: list[LogFile]
-    names_changed: bool
-    stores: list[tuple[str, bytes]]
-    bytes_appended: int
-    closed: list[Segment]
-    settled_offset: int
-    snapshot_offset: int
-    is_store_put_off: bool = False
-    end_offset: int = -1
-
-    @property
-    def may_run_again(self) -> bool:
-        """Whether it is but a matter of the active segment's bytes."""
-        return len(self.segments) == 1 and not self.names_changed and not self.stores
-
-    def run(self) -> None:
-        """Data first, then what vouches for it: that may wait until there is room for it."""
-        self.end_offset = self.active.next_offset  # grows only once a batch is written
-        for file in self.segments:
-            file.sync()
-        if self.names_changed:
-            self.files.sync_directory(self.directory)
-        try:
-            for path, data in self.stores:
-                self.files.store(path, data)
-        except OSError as error:
-            if not is_want_of_room(error):
-                raise
-            self.is_store_put_off = True
-
-
-class Partition(PartitionReader):
+class Partition(SyncedPartition):
     """One partition of a topic. Use from one thread; only `SyncTask.run` may run in another."""
 
     def __init__(
@@ -106,6 +63,7 @@ class Partition(PartitionReader):
         now_ms: int,
         *,
         was_there: bool = False,
+        lost_power: bool = True,
     ) -> None:
         """Opens a partition, recovering it first where that is needed.
 
@@ -115,6 +73,8 @@ class Partition(PartitionReader):
             config: its topic's settings.
             now_ms: the time.
             was_there: it isn't a new one, so that a segment that is missing was lost.
+            lost_power: the machine may have gone down since the last process wrote, with what that
+                had not synced; else all that it wrote reached the files.
         """
         self.config = config
         self.directory = directory
@@ -125,14 +85,15 @@ class Partition(PartitionReader):
         self._files = files
         self._names_changed = True
         self._syncing = 0
-        self._recover(now_ms, was_there=was_there)
+        self._doomed = DoomedSegments(files)
+        self._recover(now_ms, was_there=was_there, lost_power=lost_power)
         self.rest()
 
     # -- recovery ----------------------------------------------------------------------------------
 
-    def _recover(self, now_ms: int, *, was_there: bool) -> None:
+    def _recover(self, now_ms: int, *, was_there: bool, lost_power: bool) -> None:
         finish_swaps(self._files, self.directory)
-        self.compactor = Compactor(self, self._files, self.directory)
+        self.compactor = Compactor(self, self._files, self._delete_segments)
         found = recover(
             self._files,
             self.directory,
@@ -140,17 +101,26 @@ class Partition(PartitionReader):
             now_ms,
             may_tier=self.config.remote_storage,
             was_there=was_there,
+            lost_power=lost_power,
         )
         self.remote, self.producers, self.segments = found.remote, found.producers, found.segments
         self.start_offset, self._snapshot_offset = found.start_offset, found.snapshot_offset
         self._closed, self._since_checkpoint = found.unsynced, found.unsynced_bytes
+        self._wants_checkpoint = found.unsynced_bytes > 0
+        self._vouched_bytes = -found.unsynced_bytes
         self.durable_offset = found.durable_offset
         self.settled_offset = (self._closed or [self.active])[0].base_offset
         self.cut_bytes, self._faults = found.cut_bytes, found.faults
+        self.notes, self.interrupted = found.notes, found.interrupted
         self.tier_fault, self.is_end_unknown = found.tier_fault, found.is_end_unknown
         if self.is_end_unknown:
             self.failure = f"{found.tier_fault}. Until then nothing says at which offset to go on"
         tiered_upto = self.remote.end_offset
+        if self.start_offset > max(self.end_offset, tiered_upto):
+            self.notes.append(
+                f"expected the log to reach offset {self.start_offset}, where records before were "
+                f"deleted, found its end at {self.end_offset}: it goes on at {self.start_offset}"
+            )
         if max(self.start_offset, tiered_upto) > self.end_offset:
             self._go_on_from(max(self.start_offset, tiered_upto), now_ms)
         elif self.active.base_offset < tiered_upto and self.active.size:
@@ -179,6 +149,19 @@ class Partition(PartitionReader):
             hole.give_up(first)
             self.segments.insert(0, hole)
 
+    def go_on_above(self, offset: int, now_ms: int) -> None:
+        """The log was longer than its files tell: offsets up to this one, which is beyond its end, were
+        given out once, and are a hole. For a partition that was just opened.
+        """
+        assert offset > self.end_offset
+        self.require_end()
+        last, first = self.active, self.end_offset
+        self.interrupted += interrupted_at(self.producers, first, offset)
+        last.give_up(offset)
+        self._closed.append(last)
+        self.segments.append(begin_after_hole(self._files, self.directory, offset, now_ms))
+        self._names_changed = True
+
     def _go_on_from(self, offset: int, now_ms: int) -> None:
         """Goes on behind what the tier has; what it lacks stays."""
         if self.remote.segments and self.uncopied_offset < min(offset, self.end_offset):
@@ -190,7 +173,7 @@ class Partition(PartitionReader):
     def _start_again(self, offset: int, now_ms: int) -> None:
         """Local records up to an offset are gone, or in the tier; offsets go on from there."""
         for segment in self.segments:
-            self._delete_files(segment)
+            remove_segment(self._files, segment)
         self.segments = [Segment(self._files, self.directory, offset, now_ms)]
         self._closed, self.durable_offset, self.settled_offset = [], offset, offset
         self.producers, self._snapshot_offset = Producers(), offset
@@ -267,22 +250,14 @@ class Partition(PartitionReader):
         return Appended(base_offset, now_ms if self.config.append_time else -1)
 
     def _write(self, batch: Buffer, header: Header, now_ms: int) -> None:
-        if self._must_roll(header, now_ms):
+        if self.active.size == 0:
+            self.active.created_ms = now_ms
+        elif must_roll(self.active, header, self.config, now_ms):
             self._roll(now_ms)
+        self.active.index_interval_bytes = min(self.config.index_interval_bytes, INTERVAL_BYTES_MAX)
         self.active.append(batch, header)
         self.appended_bytes += len(batch)
         self._since_checkpoint += len(batch)
-
-    def _must_roll(self, header: Header, now_ms: int) -> bool:
-        active = self.active
-        if active.size == 0:
-            active.created_ms = now_ms
-            return False
-        return (
-            active.size + header.size > self.config.segment_bytes
-            or now_ms - active.created_ms > self.config.roll_ms
-            or header.next_offset - active.base_offset > RELATIVE_OFFSETS_MAX
-        )
 
     def _roll(self, now_ms: int) -> None:
         try:
@@ -296,131 +271,6 @@ class Partition(PartitionReader):
         self._closed.append(self.active)
         self.segments.append(segment)
         self._names_changed = True
-
-    # -- durability --------------------------------------------------------------------------------
-
-    @property
-    def is_syncing(self) -> bool:
-        """Whether a sync has begun and not ended."""
-        return self._syncing > 0
-
-    @property
-    def is_dirty(self) -> bool:
-        """Whether a sync would make anything durable."""
-        return self.durable_offset < self.end_offset
-
-    @property
-    def is_sync_due(self) -> bool:
-        """Whether as many records aren't durable as the topic allows (`flush.messages`)."""
-        return self.end_offset - self.durable_offset >= self.config.flush_messages
-
-    def begin_sync(self, *, checkpoint: bool = False) -> SyncTask:
-        """What to do, possibly in another thread, so that all that was appended is durable."""
-        checkpoint |= bool(self._closed) or self._since_checkpoint >= CHECKPOINT_BYTES
-        segments = [*self._closed, self.active]
-        stores: list[tuple[str, bytes]] = []
-        if checkpoint:
-            # The producers last: a snapshot that is newer than an index doesn't fit to it.
-            stores = [(segment.index_path, segment.checkpoint()) for segment in segments]
-            snapshot = self.producers.snapshot(self.end_offset)
-            stores.append((f"{self.directory}/producers", snapshot))
-        task = SyncTask(
-            self._files,
-            self.directory,
-            self.active,
-            [segment.file for segment in segments],
-            self._names_changed,
-            stores,
-            self._since_checkpoint if checkpoint else 0,
-            self._closed,
-            self.active.base_offset,
-            self.end_offset,
-        )
-        self._closed = []
-        self._names_changed = False
-        self._syncing += 1
-        return task
-
-    def note_durable(self, upto: int) -> None:
-        """A sync that goes on has come that far."""
-        self.durable_offset = max(self.durable_offset, upto)
-
-    def end_sync(self, task: SyncTask, failure: OSError | None = None) -> None:
-        """Takes note of how a sync went. After a failed one nothing more is written.
-
-        The kernel may have dropped the pages that it couldn't write, so to try again would claim
-        what isn't so. The log stays readable; a restart finds what is really there.
-        """
-        self._syncing -= 1
-        if failure is not None or task.is_store_put_off:
-            put_off = [one for one in task.closed if one in self.segments]
-            self._closed = [*put_off, *self._closed]
-            self._names_changed |= task.names_changed
-        if failure is not None:
-            self.is_short_of_room = is_want_of_room(failure)
-            self.failure = (
-                f"expected to make {self.directory} durable, found: "
-                f"{failure.strerror or failure}; check the disk and restart the broker"
-            )
-            return
-        self.note_durable(task.end_offset)
-        if task.stores and not task.is_store_put_off:
-            self._since_checkpoint -= task.bytes_appended
-            self.settled_offset = max(self.settled_offset, task.settled_offset)
-            self._snapshot_offset = max(self._snapshot_offset, task.snapshot_offset)
-
-    def mend(self) -> bool:
-        """Goes on after a sync that failed for want of room; False where that can't be.
-
-        The kernel may have forgotten that pages are not on the disk. So what isn't known to be durable
-        is read back, checked, and written again; the next sync then makes it durable, or fails.
-        """
-        if self.failure is None or not self.is_short_of_room or self._syncing:
-            return False
-        try:
-            for segment in self.segments:
-                if segment.next_offset > self.durable_offset:
-                    segment.write_again(self.durable_offset)
-        except (OSError, StorageError):
-            return False
-        self.failure, self.is_short_of_room = None, False
-        return True
-
-    def sync(self, *, checkpoint: bool = False) -> None:
-        """Makes everything durable, here and now."""
-        task = self.begin_sync(checkpoint=checkpoint)
-        try:
-            task.run()
-        except OSError as error:
-            self.end_sync(task, error)
-            raise StorageError(self.failure) from error
-        self.end_sync(task)
-
-    def rest(self) -> None:
-        """Gives up the descriptors and maps of closed segments; the next read takes them again."""
-        if not self._syncing and not self.compactor.is_busy:
-            for segment in self.segments[:-1]:
-                if segment not in self._closed:
-                    segment.file.rest()
-
-    @property
-    def _is_checkpointed(self) -> bool:
-        """Whether what is on the disk says all that a checkpoint would."""
-        is_clean = not (self.is_dirty or self._closed or self._since_checkpoint)
-        return is_clean and self._snapshot_offset >= self.end_offset
-
-    def close(self) -> None:
-        """Makes everything durable with a checkpoint, so that the next open needs no scan.
-
-        Where the last checkpoint says all already, nothing is written: thousands of idle partitions
-        are closed at once.
-        """
-        try:
-            if self.failure is None and not self._is_checkpointed:
-                self.sync(checkpoint=True)
-        finally:
-            for segment in self.segments:
-                segment.file.close()
 
     # -- deleting ----------------------------------------------------------------------------------
 
@@ -459,6 +309,8 @@ class Partition(PartitionReader):
         before = len(self.segments)
         if keep_from is not None and keep_from > self.start_offset:
             self.delete_records(keep_from, now_ms)
+        elif self.segments[0].next_offset <= self.start_offset:
+            self._delete_segments()  # left by a process that ended before it was done
         return before - len(self.segments)
 
     def _delete_segments(self) -> None:
@@ -487,13 +339,18 @@ class Partition(PartitionReader):
             self._files.store(f"{self.directory}/producers", snapshot)
             self._snapshot_offset = self.end_offset
 
-    def end_compaction(self) -> None:
-        """Catches up on what had to wait for the end of a compaction."""
-        self._delete_segments()
-
     def _delete_files(self, segment: Segment) -> None:
-        self._files.delete(segment.index_path)
-        self._files.delete(segment.path)
+        if self.config.file_delete_delay_ms:
+            self._doomed.add(segment)
+        else:
+            remove_segment(self._files, segment)
+
+    def remove_doomed(self, now_ms: int, *, is_urgent: bool = False) -> None:
+        """Removes the files of deleted segments once their time has come; at once where it is urgent."""
+        if is_urgent:
+            self._doomed.remove_all()
+        elif self._doomed:
+            self._doomed.remove(now_ms, self.config.file_delete_delay_ms)
 
     # -- tiering -----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -76,6 +77,10 @@ class Producers:
     def __len__(self) -> int:
         return len(self._known)
 
+    def ids(self) -> Iterable[int]:
+        """Every producer's id."""
+        return self._known.keys()
+
     @property
     def first_open(self) -> int | None:
         """Where the earliest open transaction began; None if none is open."""
@@ -84,6 +89,10 @@ class Producers:
     def open_transactions(self) -> dict[int, int]:
         """The first offset of each producer's open transaction."""
         return dict(self._open)
+
+    def open_since(self, producer_id: int) -> int | None:
+        """The first offset of a producer's open transaction; None if it has none open."""
+        return self._open.get(producer_id)
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
         """Whether that incarnation of the producer has a transaction open here."""
@@ -214,12 +223,12 @@ class Producers:
         for producer_id in self._open.keys() - open_ids:
             del self._open[producer_id]
 
-    def expire(self, now_ms: int) -> None:
-        """Forgets those that wrote nothing for `EXPIRY_MS` and have no transaction open."""
+    def expire(self, now_ms: int, expiry_ms: int = EXPIRY_MS) -> None:
+        """Forgets those that wrote nothing for so long and have no transaction open."""
         for producer_id in [
             one
             for one, known in self._known.items()
-            if known.last_ms < now_ms - EXPIRY_MS and one not in self._open
+            if known.last_ms < now_ms - expiry_ms and one not in self._open
         ]:
             del self._known[producer_id]
 

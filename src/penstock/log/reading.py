@@ -10,12 +10,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NoReturn
 
+from penstock.log.aside import LOST, set_aside_in
+from penstock.log.disk.files import LogFiles
 from penstock.log.errors import DamagedError, OffsetRangeError, StorageError
-from penstock.log.files import LogFiles
 from penstock.log.markers import Aborted
 from penstock.log.producers import Producers
-from penstock.log.segment import Segment
+from penstock.log.segments.segment import Segment
 from penstock.log.tier import Manifest, RemoteSegment, Tier
+from penstock.log.validation import LogConfig
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, Buffer
 
@@ -25,13 +27,16 @@ __all__ = ["PartitionReader"]
 class PartitionReader:
     """The part of a partition that only reads."""
 
+    config: LogConfig
     directory: str
+    failure: str | None
     segments: list[Segment]
     remote: Manifest
     tier: Tier | None
     tier_fault: str
     is_end_unknown: bool
     start_offset: int
+    settled_offset: int
     producers: Producers
     _files: LogFiles
     _faults: list[str]
@@ -99,10 +104,14 @@ class PartitionReader:
         ]
         return [*self._faults, *found, *(f"{name} was set aside" for name in self.lost_files())]
 
+    def holes(self) -> list[tuple[int, int]]:
+        """The offsets that are known to be unreadable: each hole's first, and the first behind it."""
+        found = [one for segment in self.segments for one in segment.damage]
+        return sorted((one.first_offset, one.next_offset) for one in found)
+
     def lost_files(self) -> list[str]:
         """Segments that recovery set aside, as they don't follow on the log."""
-        names = self._files.list(self.directory)
-        return [f"{self.directory}/{name}" for name in names if name.endswith(".lost")]
+        return set_aside_in(self._files, self.directory, LOST)
 
     def remove_lost(self) -> None:
         """Deletes the segments that were set aside."""

@@ -1,14 +1,19 @@
 """Recovery: what a partition's files tell after whatever ended the last process.
 
 What a checkpoint vouches for is believed without being read. The rest of each segment is scanned:
-whole batches are kept, a torn end is cut, and the producers' state follows from the batches behind
-its snapshot. Where the snapshot and the log don't fit together, only the log counts.
+whole batches are kept, what is damaged between them is left where it is, a torn end is cut, and the
+producers' state follows from the batches behind its snapshot. Where the snapshot and the log don't fit
+together, only the log counts.
 
-Invariant: of what was durable nothing is dropped silently, and no offset of it is given out again.
-Bytes that are cut were never said to be durable; what was and isn't readable any more is damage, which
-the segment keeps in mind, or a file that is set aside; both are counted. An index file without its
-segment tells of one that is lost: it is stored after the segment and deleted before it. So does the
-tier's manifest, of a segment between local ones; what it lists is read there meanwhile.
+Invariant: whole batches are kept, and no offset of what is known to have been there is given out
+again. What isn't readable any more is damage, which the segment keeps in mind, or a file that is set
+aside; both are counted. Bytes at the end that are no whole batch are cut, and kept aside as well: a
+write that was cut short looks like a file that was. Only after the machine went down whole batches are
+cut with them, behind a place that was never written (see `penstock.log.segments.scanning`). A segment
+with damage is closed, so that a copy of its file can take its place.
+
+A segment that is lost, of which something else tells (see `penstock.log.inventory`), keeps its place;
+what the tier's manifest lists is read there meanwhile.
 
 Source: Kafka's LogLoader.
 """
@@ -16,21 +21,40 @@ Source: Kafka's LogLoader.
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import NamedTuple
 
-from penstock.log.errors import StorageError
-from penstock.log.files import LogFiles
-from penstock.log.index import SparseIndex
+from penstock.log.aside import LOST, keep_cut
+from penstock.log.disk.files import LogFiles
+from penstock.log.disk.memory import MemoryFiles
+from penstock.log.inventory import Inventory, base_of
 from penstock.log.markers import Aborted, Marker
-from penstock.log.memory import MemoryFiles
 from penstock.log.producers import Producers
-from penstock.log.segment import NAME_DIGITS, Segment, segment_name
+from penstock.log.segments.index import SparseIndex
+from penstock.log.segments.scanning import find_gap
+from penstock.log.segments.segment import OFFSETS_MAX, Segment, segment_name
+from penstock.log.segments.verification import Damage
 from penstock.log.tier import RESTORED, Manifest
-from penstock.wire.batches import NO_PRODUCER, Header
-from penstock.wire.checksum import crc32c
+from penstock.wire.batches import NO_PRODUCER, Buffer, Header
 
-__all__ = ["Recovered", "begin_after_hole", "note_end", "recover", "start_document"]
+__all__ = [
+    "Interrupted",
+    "Recovered",
+    "begin_after_hole",
+    "interrupted_at",
+    "note_end",
+    "recover",
+]
+
+
+class Interrupted(NamedTuple):
+    """A transaction that was open where the log is damaged: some of it, or its end, may be lost."""
+
+    producer_id: int
+    first_offset: int
+    hole_first: int
+    hole_next: int
 
 
 @dataclass(slots=True)
@@ -50,6 +74,8 @@ class Recovered:
         tier_fault: why it isn't known what lies in the tier, if it isn't.
         is_end_unknown: nothing is left that says at which offset to go on.
         faults: what is not as it was written, but for what segments know of.
+        notes: what was cut, and other things that people should know.
+        interrupted: the transactions that damage may have split, or joined to others.
     """
 
     remote: Manifest
@@ -64,6 +90,8 @@ class Recovered:
     tier_fault: str
     is_end_unknown: bool
     faults: list[str]
+    notes: list[str]
+    interrupted: list[Interrupted]
 
 
 def recover(
@@ -74,6 +102,7 @@ def recover(
     *,
     may_tier: bool,
     was_there: bool,
+    lost_power: bool,
 ) -> Recovered:
     """Opens a partition's files.
 
@@ -84,15 +113,13 @@ def recover(
         now_ms: the time.
         may_tier: segments may lie in a tier, and no longer here.
         was_there: the partition isn't a new one, so there should be a segment.
+        lost_power: the machine may have gone down since, and not all that was written have reached
+            the disk.
     """
-    recovery = _Recovery(files, directory, gaps_upto, now_ms, was_there=was_there)
+    recovery = _Recovery(
+        files, directory, gaps_upto, now_ms, was_there=was_there, lost_power=lost_power
+    )
     return recovery.run(may_tier=may_tier)
-
-
-def start_document(start_offset: int) -> bytes:
-    """What the file of the log's start holds."""
-    body = json.dumps({"start_offset": start_offset}).encode()
-    return b"%08x " % crc32c(body) + body
 
 
 def note_end(
@@ -110,6 +137,14 @@ def note_end(
     segment.aborted.append(entry, header.next_offset if stable is None else stable)
 
 
+def interrupted_at(producers: Producers, first: int, next_offset: int) -> list[Interrupted]:
+    """The transactions that are open where damage begins."""
+    return [
+        Interrupted(producer_id, began, first, next_offset)
+        for producer_id, began in producers.open_transactions().items()
+    ]
+
+
 def begin_after_hole(files: LogFiles, directory: str, offset: int, now_ms: int) -> Segment:
     """A new segment after a hole. Its index vouches for what lies before, so that the next start
     doesn't take the hole for the log's end.
@@ -122,9 +157,17 @@ def begin_after_hole(files: LogFiles, directory: str, offset: int, now_ms: int) 
 
 class _Recovery:
     def __init__(
-        self, files: LogFiles, directory: str, gaps_upto: int, now_ms: int, *, was_there: bool
+        self,
+        files: LogFiles,
+        directory: str,
+        gaps_upto: int,
+        now_ms: int,
+        *,
+        was_there: bool,
+        lost_power: bool,
     ) -> None:
         self._was_there = was_there
+        self._lost_power = lost_power
         self._files = files
         self._directory = directory
         self._gaps_upto = gaps_upto
@@ -132,6 +175,9 @@ class _Recovery:
         self._remote, self._tier_fault = Manifest(), ""
         self._is_end_unknown = False
         self._faults: list[str] = []
+        self._notes: list[str] = []
+        self._interrupted: list[Interrupted] = []
+        self._bases: list[int] = []
         stored = files.load(f"{directory}/producers")
         restored = Producers.restore(stored)
         if stored is not None and restored is None:
@@ -146,26 +192,21 @@ class _Recovery:
         self._cut_bytes = 0
 
     def run(self, *, may_tier: bool) -> Recovered:
-        names = self._files.list(self._directory)
-        stored_start = self._load_start()
-        bases = self._bases(names, stored_start)
-        self._remote = self._load_manifest(bases, stored_start or 0, may_tier=may_tier)
-        names = self._without_dropped(names)
-        start_offset, tiered_upto = stored_start or 0, self._remote.end_offset
-        bases = self._with_copied(bases, {_base_of(name, ".log") for name in names})
-        begins = max(start_offset, tiered_upto)
-        is_known = stored_start is not None and not self._tier_fault
-        if bases and is_known and bases[0] > begins:
-            bases.insert(0, begins)
-        if bases or not self._was_there:
-            self._open(bases or [begins])
+        there = Inventory(
+            self._files, self._directory, may_tier=may_tier, was_there=self._was_there
+        )
+        self._remote, self._tier_fault = there.remote, there.tier_fault
+        self._faults += there.faults
+        start_offset = there.start_offset or 0
+        if there.bases or not self._was_there:
+            self._open(there.bases or [there.begins])
         else:
-            self._open_nothing(begins)
+            self._open_nothing(there.begins)
         kept = {one.base_offset for one in self._segments}
-        for name in names:
+        for name in there.names:
             if name.endswith(RESTORED):
                 self._files.delete(f"{self._directory}/{name}")
-            if name.endswith(".index") and _base_of(name, ".index") not in kept:
+            if name.endswith(".index") and base_of(name, ".index") not in kept:
                 self._files.delete(f"{self._directory}/{name}")
         first, end = self._segments[0].base_offset, self._segments[-1].next_offset
         if self._must_rebuild or not first <= self._replay_from <= end:
@@ -188,47 +229,27 @@ class _Recovery:
             self._tier_fault,
             self._is_end_unknown,
             self._faults,
+            self._notes,
+            self._interrupted,
         )
 
-    def _bases(self, names: list[str], stored_start: int | None) -> list[int]:
-        """Where segments begin: those that are there, and those of which an index file tells.
-
-        Retention may delete a segment whose index a sync is about to store: such an index speaks
-        of nothing beyond the log's start.
-        """
-        found = [base for name in names if (base := _base_of(name, ".log")) is not None]
-        floor = stored_start if stored_start is not None else min(found, default=0)
-        there = set(found)
-        for name in names:
-            base = _base_of(name, ".index")
-            if base is None or base in there:
-                continue
-            loaded = SparseIndex.load(self._files.load(f"{self._directory}/{name}"))
-            if loaded is None and base >= floor:
-                self._faults.append(
-                    f"expected a segment beside {self._directory}/{name}, found none, and the index "
-                    "itself damaged; if there was a segment, its records are lost"
-                )
-            elif loaded and loaded[1].valid_bytes and loaded[1].next_offset > max(floor, base):
-                found.append(base)
-        return sorted(found)
-
-    def _with_copied(self, bases: list[int], there: set[int | None]) -> list[int]:
-        """Where local segments begin: what is lost, but in the tier, stays a place among the others."""
-        found = {one for one in bases if one in there or self._remote.segment_of(one) is None}
-        if found:
-            first = min(found)
-            found |= {one.base_offset for one in self._remote.segments if one.base_offset > first}
-        return sorted(found)
-
     def _open(self, bases: list[int]) -> None:
+        self._bases = bases
         for i, base in enumerate(bases):
             if self._segments and base != self._segments[-1].next_offset:
                 self._set_aside_from(base)
                 break
             segment = Segment(self._files, self._directory, base, self._now_ms)
-            beyond = segment.recover(self._replay, self._replay_from, self._gaps_upto)
-            self._end_segment(segment, beyond, bases[i + 1 :])
+            later = bases[i + 1 :]
+            beyond = segment.recover(
+                self._replay,
+                self._replay_from,
+                self._gaps_upto,
+                offset_max=later[0] - 1 if later else None,
+                may_be_torn=partial(self._may_be_torn, base),
+                pass_over=self._pass_over,
+            )
+            self._end_segment(segment, beyond, later)
             self._segments.append(segment)
         last = self._segments[-1]
         if (
@@ -258,12 +279,34 @@ class _Recovery:
     def _begin_at(self, offset: int) -> Segment:
         return begin_after_hole(self._files, self._directory, offset, self._now_ms)
 
+    def _may_be_torn(self, base: int) -> bool:
+        """Whether a segment may never have reached the disk as a whole. A checkpoint is stored once
+        all before it is durable, so before a later one's no segment is torn.
+        """
+        return self._lost_power and base >= self._vouched_from
+
+    @cached_property
+    def _vouched_from(self) -> int:
+        """The last segment that has a checkpoint."""
+        return next((base for base in reversed(self._bases) if self._is_vouched_for(base)), -1)
+
+    def _is_vouched_for(self, base: int) -> bool:
+        path = f"{self._directory}/{segment_name(base)}.index"
+        return SparseIndex.load(self._files.load(path)) is not None
+
+    def _pass_over(self, _: Segment, damage: Damage) -> None:
+        if damage.first_offset >= self._replay_from:  # else nobody knows what was open there
+            self._note_interrupted(damage.first_offset, damage.next_offset)
+
+    def _note_interrupted(self, first: int, next_offset: int) -> None:
+        self._interrupted += interrupted_at(self._producers, first, next_offset)
+
     def _end_segment(self, segment: Segment, beyond: int, later: list[int]) -> None:
         """Cuts what recovery found torn, or lets the damaged rest of a segment be.
 
-        A checkpoint is stored once all before it is durable. So if a later segment has one, or this
-        one's own goes further, this one was whole, and what isn't so any more is damage, to be refused
-        when it is read. Without one it is how far the log came before the power failed.
+        If a later segment follows on what this one held, or its own checkpoint goes further, this
+        one was whole, and what isn't so any more is damage, to be refused when it is read. Only
+        where the machine went down a later segment may have reached the disk before this one.
         """
         copy = self._remote.segment_of(segment.base_offset)
         if copy is not None and segment.next_offset < copy.next_offset:
@@ -275,56 +318,54 @@ class _Recovery:
             return
         was_whole = segment.missing_upto > segment.next_offset
         if later and segment.next_offset <= later[0]:
-            if was_whole or any(map(self._is_vouched_for, later)):
+            if was_whole or not self._may_be_torn(segment.base_offset):
+                self._note_interrupted(segment.next_offset, later[0])
                 segment.give_up(later[0])
                 return
         elif was_whole and not later:
             self._give_up_end(segment, segment.missing_upto)
             return
-        self._cut_bytes += beyond
         if segment.missing_bytes:
             self._faults.append(f"{segment.path} lost {segment.missing_bytes} bytes at its end")
+        if beyond:
+            self._cut(segment, beyond)
+
+    def _cut(self, segment: Segment, beyond: int) -> None:
+        data = segment.file.read(segment.size, beyond)
+        upto = segment.base_offset + OFFSETS_MAX
+        gap = find_gap(
+            data, segment.size, segment.next_offset, upto, has_gaps=False, may_be_torn=False
+        )
+        text = (
+            f"expected whole batches up to the end of {segment.path}, found {beyond:,} bytes at byte "
+            f"{segment.size}, from offset {segment.next_offset} on, that are none"
+        )
+        if gap is not None:
+            text += (
+                ": some are zeros, which a machine that goes down leaves where nothing was synced"
+            )
+            if gap.is_followed:
+                text += f"; there are whole batches behind them, from offset {gap.next_offset} on"
+        self._notes.append(
+            f"{text}. They are cut off{self._keep(segment.next_offset, data)}; a write that a crash cut "
+            "short looks like this, and so does damage to records that were acknowledged"
+        )
+        self._cut_bytes += beyond
         segment.cut()
 
+    def _keep(self, offset: int, data: Buffer) -> str:
+        """Keeps what is about to be cut; says where."""
+        try:
+            path = keep_cut(self._files, self._directory, offset, data)
+        except OSError as error:
+            return f" and lost, as they could not be kept aside ({error.strerror or error})"
+        return f" and kept in {path}" if path else " (all of them are zeros)"
+
     def _give_up_end(self, segment: Segment, offset: int) -> None:
+        self._note_interrupted(segment.next_offset, offset)
         segment.give_up(offset)
         # A producer that sends the lost end again must not be told that it is there.
         self._must_rebuild = self._lacks_end = True
-
-    def _is_vouched_for(self, base: int) -> bool:
-        path = f"{self._directory}/{segment_name(base)}.index"
-        return SparseIndex.load(self._files.load(path)) is not None
-
-    def _load_manifest(self, bases: list[int], start_offset: int, *, may_tier: bool) -> Manifest:
-        """What lies in the tier. Where that is lost, what is local is kept and served; offsets
-        below are refused rather than taken for deleted, until `adopt` is told what there is.
-        """
-        path = f"{self._directory}/tier"
-        try:
-            found = Manifest.restore(self._files.load(path))
-        except StorageError as error:
-            self._tier_fault = f"{path}: {error}"
-            return Manifest()
-        lacks_some = min(bases) > start_offset if bases else self._was_there
-        if found is None and lacks_some and may_tier:
-            where = f"begins at offset {min(bases)}" if bases else "is gone"
-            self._tier_fault = (
-                f"expected a manifest of remote segments in {path}, for the local "
-                f"log {where}; found none. Restore the file from the newest manifest in the object "
-                "storage"
-            )
-        return found or Manifest()
-
-    def _without_dropped(self, names: list[str]) -> list[str]:
-        """Removes what `drop_local` was about to remove: the tier has it."""
-        kept = []
-        for name in names:
-            stem = name.partition(".")[0]
-            if stem.isdigit() and int(stem) < self._remote.local_start_offset:
-                self._files.delete(f"{self._directory}/{name}")
-            else:
-                kept.append(name)
-        return kept
 
     def _distrusted(self) -> tuple[list[Segment], int, int]:
         """What no checkpoint vouches for may be in the page cache only: it awaits a sync. The
@@ -333,11 +374,9 @@ class _Recovery:
         unsynced: list[Segment] = []
         total, durable_offset = 0, self._segments[-1].next_offset
         for segment in reversed(self._segments):
-            if segment.is_incomplete:
-                continue
             scanned = segment.size - segment.trusted_bytes
             if scanned:
-                total += scanned
+                total += 0 if segment.is_incomplete else scanned
                 durable_offset = segment.base_offset
                 if segment is not self._segments[-1]:
                     unsynced.insert(0, segment)
@@ -389,30 +428,11 @@ class _Recovery:
         """
         for name in self._files.list(self._directory):
             path = f"{self._directory}/{name}"
-            log_base, index_base = _base_of(name, ".log"), _base_of(name, ".index")
+            log_base, index_base = base_of(name, ".log"), base_of(name, ".index")
             if log_base is not None and log_base >= base:
                 file = self._files.open(path)
                 self._cut_bytes += file.size()
                 file.close()
-                self._files.rename(path, path + ".lost")
+                self._files.rename(path, path + LOST)
             elif index_base is not None and index_base >= base:
                 self._files.delete(path)
-
-    def _load_start(self) -> int | None:
-        """The stored start, 0 where none was ever stored, None where it can't be read."""
-        data = self._files.load(f"{self._directory}/start")
-        if data is None:
-            return 0
-        if data[:9] != b"%08x " % crc32c(data[9:]):
-            self._faults.append(
-                f"expected the log's start in {self._directory}/start, found {data[:40]!r}: its "
-                "checksum is wrong; records that were deleted may be there again"
-            )
-            return None
-        return int(json.loads(data[9:])["start_offset"])
-
-
-def _base_of(name: str, suffix: str) -> int | None:
-    """The base offset in a file's name; None for another file."""
-    stem = name.removesuffix(suffix)
-    return int(stem) if stem != name and len(stem) == NAME_DIGITS and stem.isdigit() else None

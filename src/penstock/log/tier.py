@@ -30,12 +30,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.log.errors import StorageError
-from penstock.log.index import Checkpoint, SparseIndex
 from penstock.log.markers import AbortedIndex
+from penstock.log.segments.index import Checkpoint, SparseIndex
 from penstock.wire.checksum import crc32c
 
 if TYPE_CHECKING:
-    from penstock.log.segment import Segment
+    from penstock.log.segments.segment import Segment
 
 __all__ = [
     "CHUNK_BYTES",
@@ -85,7 +85,7 @@ class SegmentInfo:
         path: of its file.
         index_path: of its index file.
         aborted: the aborted transactions with records in it: producer id, first and last offset.
-        is_incomplete: recovery found that its end is lost.
+        is_incomplete: recovery found some of it damaged or lost.
     """
 
     base_offset: int

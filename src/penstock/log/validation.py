@@ -13,6 +13,7 @@ from penstock.errors import CorruptError, LimitError
 from penstock.log.errors import AppendError, Refusal
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
+from penstock.wire.codecs import CODECS
 
 __all__ = ["LogConfig", "recompressed", "validate"]
 
@@ -26,10 +27,16 @@ _LENGTH_MIN_EVER: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """A topic's settings that concern its log; names and defaults are Kafka's. -1: no limit."""
+    """A topic's settings that concern its log; names are Kafka's, and so are defaults but for the index's
+    interval and the delay of deletions. -1: no limit.
+    """
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 24 * 3600 * 1000
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 16 << 10
+    file_delete_delay_ms: int = 0
     retention_bytes: int = -1
     retention_ms: int = 7 * 24 * 3600 * 1000
     max_message_bytes: int = (1 << 20) + 12
@@ -117,7 +124,7 @@ def recompressed(
         AppendError: its records can't be unpacked, or are too many bytes in the log's compression.
     """
     wanted = config.compression_type
-    codec = batches.CODECS.index("none" if wanted == UNCOMPRESSED else wanted)
+    codec = CODECS.index("none" if wanted == UNCOMPRESSED else wanted)
     if codec == header.codec_number:
         return batch
     try:

@@ -28,7 +28,7 @@ from penstock.ops.partials import Hash, Mapper, Partials, parse_partials, standa
 from penstock.ops.spec import AggregateSpec
 from penstock.ops.views import Assembler
 from penstock.ops.windows import NO_TIME
-from penstock.state.files import Files
+from penstock.state.files import StateFiles
 from penstock.state.runs import Writer
 from penstock.state.trace import ALWAYS, Trace
 
@@ -45,7 +45,7 @@ class Context:
         attempt: text that no other attempt at this version and shard has.
     """
 
-    files: Files
+    files: StateFiles
     directory: str
     version: int
     watermark_us: int = NO_TIME
@@ -135,11 +135,11 @@ class WindowedAggregate:
         """The columns of the view: window_start, window_end, keys, aggregates."""
         return self.spec.schema
 
-    def empty(self, files: Files) -> State:
+    def empty(self, files: StateFiles) -> State:
         """The state before any row."""
         return State({n: Trace(layout, files) for n, layout in self._mapper.layouts.items()})
 
-    def open(self, files: Files, description: Mapping[str, Any]) -> State:
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> State:
         """The state that a description is of; files are read when they are needed.
 
         Raises:

@@ -26,7 +26,6 @@ from penstock.errors import SchemaError
 from penstock.ops.spec import AggregateSpec, Column
 from penstock.ops.windows import LATE
 from penstock.state import kernels
-from penstock.state.kernels import NO_ERROR, ONES
 from penstock.state.layout import (
     HASH,
     WINDOW,
@@ -160,7 +159,7 @@ class Mapper:
             keep = pa.array(np.flatnonzero(first_open != LATE))
             columns = {name: take(column, keep) for name, column in columns.items()}
             times, first_open = times[keep], first_open[keep]
-            weights = weights[keep] if len(weights) else weights
+            weights = None if weights is None else weights[keep]
         window = self.spec.window
         placed = first_open if window.kind == "tumbling" else None
         panes = window.panes(times) if placed is None else placed
@@ -174,9 +173,10 @@ class Mapper:
             tables[name] = self._values(self.layouts[name], place, columns[column.name], weights)
         return Partials(tables)
 
-    def _weights(self, rows: pa.Table | pa.RecordBatch) -> Vector:
+    def _weights(self, rows: pa.Table | pa.RecordBatch) -> Vector | None:
+        """int64[rows]; None where every row counts once."""
         if WEIGHT not in rows.schema.names:
-            return ONES
+            return None
         if not self.spec.retracts:
             raise SchemaError(
                 f"expected rows without {WEIGHT!r}, as the operator was declared insert-only; found it. "
@@ -219,7 +219,7 @@ class Mapper:
         place: dict[str, pa.Array],
         columns: dict[str, pa.Array],
         times: Vector,
-        weights: Vector,
+        weights: Vector | None,
         first_open: Vector | None,
     ) -> pa.RecordBatch:
         layout = self.layouts[GROUPS]
@@ -234,12 +234,12 @@ class Mapper:
             kind, _, name = value.name[1:].partition(".")
             out += _reduced(value, kind, columns.get(name), weights, ids, len(first))
         made = pa.RecordBatch.from_arrays(out, schema=layout.schema)
-        return layout.drop_empty(made, whole=False) if len(weights) else made
+        return layout.drop_empty(made, whole=False) if weights is not None else made
 
     def _values(
-        self, layout: Layout, place: dict[str, pa.Array], column: pa.Array, weights: Vector
+        self, layout: Layout, place: dict[str, pa.Array], column: pa.Array, weights: Vector | None
     ) -> pa.RecordBatch:
-        counts = weights if len(weights) else np.ones(len(column), np.int64)
+        counts = np.ones(len(column), np.int64) if weights is None else weights
         arrays = [*place.values(), column, pa.array(counts)]
         rows = pa.RecordBatch.from_arrays(arrays, schema=layout.schema)
         if column.null_count:
@@ -248,11 +248,16 @@ class Mapper:
 
 
 def _reduced(
-    value: Value, kind: str, column: pa.Array | None, weights: Vector, ids: Vector, groups: int
+    value: Value,
+    kind: str,
+    column: pa.Array | None,
+    weights: Vector | None,
+    ids: Vector,
+    groups: int,
 ) -> list[pa.Array]:
     if kind in ("n", "count"):
         out = np.empty(groups, np.int64)
-        valid = vectors.NONE if column is None else vectors.validity(column)
+        valid = None if column is None else vectors.validity(column)
         kernels.count_valid(valid, weights, ids, out)
         return [vectors.from_int64(out)]
     assert column is not None, "all but the count of rows are of a column"
@@ -261,7 +266,7 @@ def _reduced(
     x, valid = vectors.raw(column), vectors.validity(column)
     if value.precise:
         floats = x.astype(np.float64, copy=False)
-        return add_floats(floats, NO_ERROR, valid, weights, ids, groups)
+        return add_floats(floats, None, valid, weights, ids, groups)
     integers = x.astype(np.int64, copy=False)
     return [add_integers(integers, valid, weights, ids, groups, value.label)]
 

@@ -9,18 +9,26 @@ batch and reported; the rest goes on.
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.core.schema import Schema
 from penstock.errors import FlowError
-from penstock.ops.expressions import EvaluationError, Expression, evaluate
+from penstock.expr import EvaluationError, Expression
+from penstock.expr.columnar import UnfitError, compute
+from penstock.expr.duck import evaluate
 
 __all__ = ["MapBatches", "Refused", "RowOperator", "Select", "Where"]
+
+REASONS_MAX: Final = 16
+"""Refused rows of one batch that are told in DuckDB's words."""
+_PLAIN: Final = (str, bytes, int, float, bool, type(None))
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,11 @@ class Where:
 
     def apply(self, rows: pa.Table) -> tuple[pa.Table, list[Refused]]:
         """The rows that fulfil the condition, and those where it failed."""
-        return _run(rows, f"SELECT * FROM rows WHERE {self.condition.sql}", self.condition.text)
+        if self.condition.tree is not None:
+            with contextlib.suppress(UnfitError):
+                return rows.filter(compute(self.condition.tree, rows)), []
+        query = f"SELECT * FROM rows WHERE {self.condition.sql}"
+        return _run(rows, query, [self.condition])
 
 
 @dataclass(frozen=True)
@@ -58,10 +70,16 @@ class Select:
 
     def apply(self, rows: pa.Table) -> tuple[pa.Table, list[Refused]]:
         """The computed columns, and the rows where an expression failed."""
+        hidden = [name for name in rows.column_names if name.startswith("$")]
+        trees = [e.tree for _, e in self.columns]
+        with contextlib.suppress(UnfitError):
+            found = [compute(tree, rows) for tree in trees if tree is not None]
+            if len(found) == len(trees):
+                names = [*(name for name, _ in self.columns), *hidden]
+                return pa.table([*found, *(rows.column(n) for n in hidden)], names), []
         computed = [f"{e.sql} AS {_name(name)}" for name, e in self.columns]
-        hidden = [_name(name) for name in rows.column_names if name.startswith("$")]
-        texts = ", ".join(e.text for _, e in self.columns)
-        return _run(rows, f"SELECT {', '.join(computed + hidden)} FROM rows", texts)
+        query = f"SELECT {', '.join([*computed, *map(_name, hidden)])} FROM rows"
+        return _run(rows, query, [e for _, e in self.columns])
 
 
 @dataclass(frozen=True)
@@ -72,10 +90,28 @@ class MapBatches:
         function: takes and gives a `pyarrow.Table`. It sees Penstock's own columns too (`$offset`,
             `$time`…) and should hand on those of the rows that it keeps.
         schema: what it gives, without Penstock's own columns.
+        name: what it is known by, over restarts.
     """
 
     function: Callable[[pa.Table], pa.Table]
     schema: Schema
+    name: str
+
+    def is_same(self, other: MapBatches) -> bool:
+        """Whether the other's function does what this one does, as far as can be told.
+
+        A function that is defined in another one is a new object at each call of it: the code is the
+        same, and what it took along decides.
+        """
+        mine, theirs = self.function, other.function
+        if mine is theirs:
+            return True
+        code = getattr(mine, "__code__", None)
+        return (
+            code is not None
+            and code == getattr(theirs, "__code__", None)
+            and _taken_along(mine) == _taken_along(theirs)
+        )
 
     def apply(self, rows: pa.Table) -> tuple[pa.Table, list[Refused]]:
         """What the function gives, checked against the declared schema."""
@@ -113,22 +149,58 @@ class MapBatches:
             ) from None
 
 
-def _run(rows: pa.Table, query: str, text: str) -> tuple[pa.Table, list[Refused]]:
+def _run(
+    rows: pa.Table, query: str, expressions: Sequence[Expression]
+) -> tuple[pa.Table, list[Refused]]:
+    """What a query gives, without the rows where one of its expressions fails; those, and why."""
     try:
         return evaluate(rows, query), []
     except EvaluationError as error:
-        if len(rows) == 1:
-            reason = f"{text}: {error}"
-            return evaluate(rows.slice(0, 0), query), [Refused(rows, reason)]
-    # Some row fails: halve until it is alone. The cost is logarithmic for each row that fails.
-    half = len(rows) // 2
-    left, refused_left = _run(rows.slice(0, half), query, text)
-    right, refused_right = _run(rows.slice(half), query, text)
-    return pa.concat_tables([left, right]), refused_left + refused_right
+        first = error
+    failing = _failing(rows, expressions)
+    if not failing.any():
+        raise first  # it isn't the rows: memory, say
+    kept = rows.filter(pa.array(~failing))
+    bad = rows.filter(pa.array(failing))
+    refused = []
+    for i in range(len(bad)):
+        row = bad.slice(i, 1)
+        refused.append(Refused(row, _reason(row, expressions, told=i < REASONS_MAX)))
+    return evaluate(kept, query), refused
+
+
+def _failing(rows: pa.Table, expressions: Sequence[Expression]) -> np.ndarray:
+    """Which rows an expression fails for: one pass, however many they are."""
+    # A struct is NULL where its making failed only, not where the value in it is NULL.
+    failed = " OR ".join(f"TRY({{'v': {e.sql}}}) IS NULL" for e in expressions)
+    found = evaluate(rows, f"SELECT ({failed}) AS failed FROM rows").column(0)
+    return np.asarray(found.to_numpy(), np.bool_)
+
+
+def _reason(row: pa.Table, expressions: Sequence[Expression], *, told: bool) -> str:
+    """Why a row is refused: in DuckDB's words for the first ones, each of which costs a query."""
+    if not told:
+        return f"{', '.join(e.text for e in expressions)}: fails for this row"
+    for one in expressions:
+        try:
+            evaluate(row, f"SELECT {one.sql} AS x FROM rows")
+        except EvaluationError as error:
+            return f"{one.text}: {error}"
+    raise AssertionError("a row that failed among others fails alone")
 
 
 def _name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _taken_along(function: Any) -> list[tuple[str, object]]:
+    """What a function has besides its code: defaults and enclosed values, such that `==` is safe."""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
+    return [
+        (type(value).__name__, value if isinstance(value, _PLAIN) else id(value))
+        for value in cells + defaults
+    ]
 
 
 def _title(function: Callable[[pa.Table], pa.Table]) -> str:

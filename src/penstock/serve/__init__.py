@@ -1,5 +1,9 @@
-"""Queries over committed views: `Views(app_or_directory).sql("SELECT …")`."""
+"""Queries over committed views: `Views(app_or_directory).sql("SELECT …")`.
 
-from penstock.serve.views import Snapshot, Views
+`Queries` answers those of people whom nobody knows: in processes of their own, with limits.
+"""
 
-__all__ = ["Snapshot", "Views"]
+from penstock.serve.queries import Queries, QueryLimits
+from penstock.serve.views import Answer, Snapshot, Views
+
+__all__ = ["Answer", "Queries", "QueryLimits", "Snapshot", "Views"]

@@ -8,28 +8,49 @@ pipeline runs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import duckdb
 import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
+from penstock.core.names import hint, known_names
 from penstock.engine.runtime import open_files
 from penstock.engine.store import Json, Store
-from penstock.errors import CorruptError, QueryError
+from penstock.errors import CorruptError, LimitError, QueryError
+from penstock.expr.duck import confine, evaluate
 from penstock.ops import WindowedAggregate
-from penstock.ops.expressions import confine, evaluate
 
-__all__ = ["Snapshot", "Views"]
+__all__ = ["Answer", "Snapshot", "Views"]
 
 T = TypeVar("T")
 
-ATTEMPTS_MAX: Final = (
-    5  # a version may be vacuumed while it is being opened; the next one is there then
-)
+BATCH_ROWS: Final = 20_000  # of an answer, fetched at a time
+COUNT_SECONDS_MAX: Final = 1.0  # for counting the rows that an answer leaves out
+_NO_TABLE: Final = re.compile(r"Catalog Error: Table with name (\S+) does not exist")
+ATTEMPTS_MAX: Final = 5
+"""A version may be vacuumed while it is being opened; the next one is there then."""
+
+
+_OUT_OF_MEMORY: Final = (duckdb.OutOfMemoryException, MemoryError)
+
+
+class Answer(NamedTuple):
+    """The answer to a query, or its beginning.
+
+    Attributes:
+        table: its first rows.
+        rows_total: how many it has; None where there are more, and nobody counted them.
+    """
+
+    table: pa.Table
+    rows_total: int | None
 
 
 class Views:
@@ -56,6 +77,10 @@ class Views:
         """A view's grouping columns."""
         return self._again(lambda s: s.keys(name))
 
+    def every_us(self, name: str) -> int:
+        """From the start of one of a view's windows to the next one's."""
+        return self._again(lambda s: s.every_us(name))
+
     def table(
         self, name: str, *, window_from_us: int | None = None, limit: int | None = None
     ) -> pa.Table:
@@ -65,6 +90,12 @@ class Views:
     def sql(self, query: str) -> pa.Table:
         """Answers a query, see `Snapshot.sql`."""
         return self._again(lambda s: s.sql(query))
+
+    def answer(self, query: str, *, rows_max: int, memory_bytes_max: int) -> Answer:
+        """The beginning of a query's answer, in bounded memory; see `Snapshot.answer`."""
+        return self._again(
+            lambda s: s.answer(query, rows_max=rows_max, memory_bytes_max=memory_bytes_max)
+        )
 
     def status(self) -> Json:
         """Version, offsets, watermarks and counts, as plain values."""
@@ -142,10 +173,15 @@ class Snapshot:
         """A view's grouping columns."""
         return list(self._view(name)["keys"])
 
+    def every_us(self, name: str) -> int:
+        """From the start of one of a view's windows to the next one's."""
+        entry = self._content["operators"][self._view(name)["operator"]]
+        return WindowedAggregate.from_spec(entry["spec"]).spec.window.every_us
+
     def _view(self, name: str) -> Json:
         views: Json = self._content["views"]
         if name not in views:
-            raise QueryError(f"expected one of the views {', '.join(self.names())}; found {name!r}")
+            raise self._no_view(name)
         return views[name]  # type: ignore[no-any-return]
 
     def sql(self, query: str) -> pa.Table:
@@ -153,6 +189,55 @@ class Snapshot:
 
         Raises:
             QueryError: it is not one SELECT over these views.
+        """
+        with self._asked(query, {}) as relation:
+            return _plain(relation.to_arrow_table())
+
+    def answer(self, query: str, *, rows_max: int, memory_bytes_max: int) -> Answer:
+        """The first rows of what `sql` gives, in bounded memory.
+
+        Args:
+            query: one SELECT.
+            rows_max: how many rows are kept; the others are counted, as far as that goes quickly.
+            memory_bytes_max: that DuckDB may use, which then spills nothing to disk.
+
+        Raises:
+            QueryError: as `sql`.
+            LimitError: it needs more memory.
+        """
+        settings = {
+            "memory_limit": f"'{memory_bytes_max}B'",
+            "temp_directory": "''",
+            "enable_progress_bar": "false",
+        }
+        kept: list[pa.RecordBatch] = []
+        rows = 0
+        try:
+            with self._asked(query, settings) as relation:
+                reader = relation.to_arrow_reader(BATCH_ROWS)
+                counted_until = math.inf
+                for batch in reader:
+                    if rows < rows_max:
+                        kept.append(batch.slice(0, rows_max - rows))
+                        counted_until = time.monotonic() + COUNT_SECONDS_MAX
+                    rows += len(batch)
+                    if time.monotonic() > counted_until:
+                        return Answer(_plain(pa.Table.from_batches(kept)), None)
+                return Answer(_plain(pa.Table.from_batches(kept, reader.schema)), rows)
+        except _OUT_OF_MEMORY as error:
+            raise LimitError(
+                f"expected a query that needs at most {memory_bytes_max >> 20} MiB of memory "
+                f"(MEMORY_BYTES_MAX); found one that needs more ({str(error).splitlines()[0]}). "
+                "Ask for less at once, or use `penstock query`, which has no limit"
+            ) from None
+
+    @contextlib.contextmanager
+    def _asked(self, query: str, settings: Mapping[str, str]) -> Iterator[duckdb.DuckDBPyRelation]:
+        """A query in a DuckDB of its own that sees the views and nothing else.
+
+        Raises:
+            QueryError: it is not one SELECT over these views, or failed in the block.
+            MemoryError: likewise, or `duckdb.OutOfMemoryException`.
         """
         try:
             statements = sqlglot.parse(query, dialect="duckdb")
@@ -163,15 +248,29 @@ class Snapshot:
         if len(statements) != 1 or not isinstance(statements[0], exp.Query):
             raise QueryError(f"expected one SELECT; found {query!r}")
         with duckdb.connect(":memory:") as con:
+            for name, value in settings.items():
+                con.execute(f"SET {name} = {value}")
             for name in self._views_in(statements[0]):
                 con.register(name, self.table(name))
             confine(con)
             try:
-                return _plain(con.sql(query).to_arrow_table())
-            except duckdb.Error as error:
+                yield con.sql(query)
+            except _OUT_OF_MEMORY:
+                raise
+            except (duckdb.Error, OSError) as error:  # OSError: an Arrow stream's, of any error
+                if str(error).startswith("Out of Memory"):
+                    raise MemoryError(str(error)) from None
+                if (missing := _NO_TABLE.match(str(error))) is not None:
+                    raise self._no_view(missing[1]) from None
                 raise QueryError(
                     f"expected a query over the views {', '.join(self.names())}; found: {error}"
                 ) from None
+
+    def _no_view(self, name: str) -> QueryError:
+        names = self.names()
+        return QueryError(
+            f"expected one of the views {known_names(names)}; found {name!r}{hint(name, names)}"
+        )
 
     def _views_in(self, statement: exp.Expr) -> Iterator[str]:
         by_lower = {name.lower(): name for name in self.names()}

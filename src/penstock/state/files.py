@@ -33,7 +33,7 @@ Bytes: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 _TEMPORARY = ".tmp"
 
 
-class Files(Protocol):
+class StateFiles(Protocol):
     """Named byte strings; the module says what each implementation must keep to."""
 
     @property
@@ -77,7 +77,7 @@ def checked(path: str) -> str:
     return path
 
 
-class MemoryFiles:
+class MemoryStateFiles:
     """Files in this process's memory: for tests and the in-process host."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class MemoryFiles:
         return checked(path) in self._files
 
 
-class LocalFiles:
+class LocalStateFiles:
     """Files in a directory of this machine.
 
     Args:
@@ -223,14 +223,14 @@ class LocalFiles:
             os.close(descriptor)
 
 
-class ArrowFiles:
+class ArrowStateFiles:
     """Files on any `pyarrow.fs` file system: S3, GCS, HDFS, ...
 
     `write` goes through a temporary file and a move where the file system has directories
     (`atomic_move`), and straight to the name on object stores, where an upload appears whole.
     `create` looks first and writes then: `pyarrow.fs` has no put-if-absent, so rule 3 holds only
     while no two processes create the same path within that moment. An engine that needs fencing
-    keeps its epoch files on a `LocalFiles`, or lets one process alone create them.
+    keeps its epoch files on a `LocalStateFiles`, or lets one process alone create them.
 
     Args:
         filesystem: where.

@@ -1,10 +1,13 @@
 """Loops over sorted rows: order, search, reduce. Compiled by Numba; no Arrow in here.
 
-Rows are placed by (window, hash, tie): int64 each. The tie is an empty vector where window and hash
-say it all; it is a column's codes or dense ranks where several rows of one run share both.
+Rows are placed by (window, hash, tie): int64 each. There is no tie where window and hash say it all; it
+is a column's codes or dense ranks where several rows of one run share both.
 A *grouping* is `ids` int32[rows], the number of each row's group in sorted order, and `first` int64[groups],
 one row of each group. Reductions go through the rows as they lie and add into `out[ids[i]]`: input is read in
 sequence, and of sorted stretches output is written in sequence, too.
+
+What need not be there is None: ties, validities (all rows are valid), weights (every row counts once),
+rounding errors (there are none). The compiled loops get an empty vector then (`vectors.given`).
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numba import njit, types
 
-from penstock.core.vectors import Vector
+from penstock.core.vectors import Vector, given
 
 _I64 = types.Array(types.int64, 1, "C", readonly=True)
 _F64 = types.Array(types.float64, 1, "C", readonly=True)
@@ -25,9 +28,6 @@ _W_I32 = types.int32[::1]
 _I32 = types.Array(types.int32, 1, "C", readonly=True)
 _U8 = types.Array(types.uint8, 1, "C", readonly=True)
 
-ONES: Final[Vector] = np.zeros(0, np.int64)  # weights: stands for "every row counts once"
-NO_TIE: Final[Vector] = np.zeros(0, np.int64)
-NO_ERROR: Final[Vector] = np.zeros(0, np.float64)
 _INT64_MIN: Final = -(2**63)
 _STRIDE: Final = 8  # rows of a hash column in a cache line
 _SPLITTABLE: Final = 1e290  # beyond, Dekker's splitting overflows
@@ -70,11 +70,11 @@ def _merge(w: Any, h: Any, tie: Any, bounds: Any, ids: Any, first: Any) -> Any:
     return group + 1
 
 
-def merge(w: Vector, h: Vector, tie: Vector, bounds: Vector) -> tuple[Vector, Vector]:
+def merge(w: Vector, h: Vector, tie: Vector | None, bounds: Vector) -> tuple[Vector, Vector]:
     """Groups the rows of sorted stretches.
 
     Args:
-        w: windows of all rows, stretch after stretch; `h` hashes, `tie` ties or empty.
+        w: windows of all rows, stretch after stretch; `h` hashes, `tie` ties or None.
         h: as said.
         tie: as said.
         bounds: int64[stretches + 1]; stretch i is rows bounds[i] to bounds[i + 1].
@@ -84,7 +84,7 @@ def merge(w: Vector, h: Vector, tie: Vector, bounds: Vector) -> tuple[Vector, Ve
     """
     ids = np.empty(len(w), np.int32)
     first = np.empty(len(w), np.int64)
-    groups = _merge(w, h, tie, bounds, ids, first)
+    groups = _merge(w, h, given(tie, np.int64), bounds, ids, first)
     return ids, first[:groups]
 
 
@@ -186,7 +186,7 @@ def _renumber(ranked: Any, ids: Any) -> None:
         ids[i] = rank[ids[i]]
 
 
-def group(w: Vector, h: Vector, tie: Vector) -> tuple[Vector, Vector]:
+def group(w: Vector, h: Vector, tie: Vector | None) -> tuple[Vector, Vector]:
     """Groups rows that are in no order.
 
     Returns:
@@ -195,11 +195,11 @@ def group(w: Vector, h: Vector, tie: Vector) -> tuple[Vector, Vector]:
     ids = np.empty(len(w), np.int32)
     first = np.empty(len(w), np.int64)
     group_h = np.empty(len(w), np.int64)
-    groups = _group(w, h, tie, ids, first, group_h)
+    groups = _group(w, h, given(tie, np.int64), ids, first, group_h)
     first, group_h = first[:groups], group_h[:groups]
     ranked = np.empty(groups, np.int64)
-    group_tie = tie[first] if len(tie) else NO_TIE
-    _settle(np.argsort(group_h), w[first], group_h, group_tie, ranked)
+    group_tie = None if tie is None else tie[first]
+    _settle(np.argsort(group_h), w[first], group_h, given(group_tie, np.int64), ranked)
     _renumber(ranked, ids)
     return ids, first[ranked]
 
@@ -314,8 +314,7 @@ def expand(lo: Any, hi: Any, which: Any, rows: Any) -> None:
 
 
 @njit(types.boolean(_I32, _I64, _I64, _BOOL), cache=True, nogil=True)
-def same_codes(ids: Any, first: Any, values: Any, valid: Any) -> Any:
-    """Whether each row has the code of its group's first row."""
+def _same_codes(ids: Any, first: Any, values: Any, valid: Any) -> Any:
     nulls = len(valid) > 0
     for i in range(len(ids)):
         f = first[ids[i]]
@@ -324,9 +323,13 @@ def same_codes(ids: Any, first: Any, values: Any, valid: Any) -> Any:
     return True
 
 
+def same_codes(ids: Vector, first: Vector, values: Vector, valid: Vector | None) -> bool:
+    """Whether each row has the code of its group's first row."""
+    return bool(_same_codes(ids, first, values, given(valid, np.bool_)))
+
+
 @njit(types.boolean(_I32, _I64, _I32, _U8, _BOOL), cache=True, nogil=True)
-def same_text(ids: Any, first: Any, offsets: Any, data: Any, valid: Any) -> Any:
-    """Whether each row has the text of its group's first row."""
+def _same_text(ids: Any, first: Any, offsets: Any, data: Any, valid: Any) -> Any:
     nulls = len(valid) > 0
     for i in range(len(ids)):
         f = first[ids[i]]
@@ -346,6 +349,13 @@ def same_text(ids: Any, first: Any, offsets: Any, data: Any, valid: Any) -> Any:
     return True
 
 
+def same_text(
+    ids: Vector, first: Vector, offsets: Vector, data: Vector, valid: Vector | None
+) -> bool:
+    """Whether each row has the text of its group's first row."""
+    return bool(_same_text(ids, first, offsets, data, given(valid, np.bool_)))
+
+
 @njit(types.void(_I64, _I64, _I64, _W_I32), cache=True, nogil=True)
 def without_tie(first: Any, w: Any, h: Any, out: Any) -> None:
     """Numbers the groups by window and hash alone: neighbours that share both get one number."""
@@ -357,8 +367,7 @@ def without_tie(first: Any, w: Any, h: Any, out: Any) -> None:
 
 
 @njit(types.boolean(_I64, _BOOL, _I64, _I32, _W_I64), cache=True, nogil=True)
-def sum_integers(x: Any, valid: Any, weights: Any, ids: Any, out: Any) -> Any:
-    """Sums x per group, times the weights; NULLs are skipped. False: a sum left int64."""
+def _sum_integers(x: Any, valid: Any, weights: Any, ids: Any, out: Any) -> Any:
     nulls = len(valid) > 0
     weighted = len(weights) > 0
     out[:] = 0
@@ -382,9 +391,15 @@ def sum_integers(x: Any, valid: Any, weights: Any, ids: Any, out: Any) -> Any:
     return True
 
 
+def sum_integers(
+    x: Vector, valid: Vector | None, weights: Vector | None, ids: Vector, out: Vector
+) -> bool:
+    """Sums x per group, times the weights; NULLs are skipped. False: a sum left int64."""
+    return bool(_sum_integers(x, given(valid, np.bool_), given(weights, np.int64), ids, out))
+
+
 @njit(types.void(_BOOL, _I64, _I32, _W_I64), cache=True, nogil=True)
-def count_valid(valid: Any, weights: Any, ids: Any, out: Any) -> None:
-    """Counts the rows that are not NULL per group, by weight."""
+def _count_valid(valid: Any, weights: Any, ids: Any, out: Any) -> None:
     nulls = len(valid) > 0
     weighted = len(weights) > 0
     out[:] = 0
@@ -393,14 +408,15 @@ def count_valid(valid: Any, weights: Any, ids: Any, out: Any) -> None:
             out[ids[i]] += weights[i] if weighted else 1
 
 
-@njit(types.void(_F64, _F64, _BOOL, _I64, _I32, _W_F64, _W_F64), cache=True, nogil=True)
-def sum_floats(x: Any, error: Any, valid: Any, weights: Any, ids: Any, out: Any, rest: Any) -> None:
-    """Sums x (+ error) per group in double-double arithmetic: `out` + `rest` is the sum.
+def count_valid(valid: Vector | None, weights: Vector | None, ids: Vector, out: Vector) -> None:
+    """Counts the rows that are not NULL per group, by weight."""
+    _count_valid(given(valid, np.bool_), given(weights, np.int64), ids, out)
 
-    The rounding error of each addition is kept (Knuth's TwoSum) and that of each multiplication
-    (Dekker's product), so the sum of a group is the same double however its rows were batched, but
-    for the 106th bit. A sum that is not finite stays so, with a rest of 0.
-    """
+
+@njit(types.void(_F64, _F64, _BOOL, _I64, _I32, _W_F64, _W_F64), cache=True, nogil=True)
+def _sum_floats(
+    x: Any, error: Any, valid: Any, weights: Any, ids: Any, out: Any, rest: Any
+) -> None:
     nulls = len(valid) > 0
     weighted = len(weights) > 0
     erring = len(error) > 0
@@ -439,9 +455,27 @@ def sum_floats(x: Any, error: Any, valid: Any, weights: Any, ids: Any, out: Any,
             rest[g] = 0.0
 
 
+def sum_floats(
+    x: Vector,
+    error: Vector | None,
+    valid: Vector | None,
+    weights: Vector | None,
+    ids: Vector,
+    out: Vector,
+    rest: Vector,
+) -> None:
+    """Sums x (+ error) per group in double-double arithmetic: `out` + `rest` is the sum.
+
+    The rounding error of each addition is kept (Knuth's TwoSum) and that of each multiplication
+    (Dekker's product), so the sum of a group is the same double however its rows were batched, but
+    for the 106th bit. A sum that is not finite stays so, with a rest of 0.
+    """
+    flags, counts = given(valid, np.bool_), given(weights, np.int64)
+    _sum_floats(x, given(error, np.float64), flags, counts, ids, out, rest)
+
+
 @njit(types.void(_I64, _BOOL, types.int64, _I32, _W_I64), cache=True, nogil=True)
-def extreme(values: Any, valid: Any, sign: Any, ids: Any, out: Any) -> None:
-    """The row with the least (sign 1) or greatest (sign -1) code per group; -1 where all are NULL."""
+def _extreme(values: Any, valid: Any, sign: Any, ids: Any, out: Any) -> None:
     nulls = len(valid) > 0
     out[:] = -1
     for i in range(len(ids)):
@@ -450,3 +484,8 @@ def extreme(values: Any, valid: Any, sign: Any, ids: Any, out: Any) -> None:
         best = out[ids[i]]
         if best < 0 or (values[i] < values[best] if sign > 0 else values[i] > values[best]):
             out[ids[i]] = i
+
+
+def extreme(values: Vector, valid: Vector | None, sign: int, ids: Vector, out: Vector) -> None:
+    """The row with the least (sign 1) or greatest (sign -1) code per group; -1 where all are NULL."""
+    _extreme(values, given(valid, np.bool_), sign, ids, out)

@@ -25,10 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core import vectors
-from penstock.core.vectors import NONE, Vector
+from penstock.core.vectors import Vector
 from penstock.errors import LimitError
 from penstock.state import kernels
-from penstock.state.kernels import NO_ERROR, NO_TIE, ONES
 
 WINDOW: Final = "$window"  # int64, microseconds: where the window or pane begins
 HASH: Final = "$hash"  # int64: of the keys
@@ -88,10 +87,10 @@ class Layout:
         """No rows."""
         return pa.RecordBatch.from_pylist([], self.schema)
 
-    def ties(self, batch: pa.RecordBatch) -> Vector:
+    def ties(self, batch: pa.RecordBatch) -> Vector | None:
         """The tie of each row, as long as no two keys share window and hash."""
         if self.tie is None:
-            return NO_TIE
+            return None
         if vectors.is_text(self.tie.type):
             return self.ranks(batch)
         return vectors.codes(batch.column(self.tie.name))
@@ -215,8 +214,8 @@ def same(ids: Vector, first: Vector, column: pa.Array) -> bool:
     """Whether all rows of each group agree in the column."""
     valid = vectors.validity(column)
     if vectors.is_text(column.type):
-        return bool(kernels.same_text(ids, first, *vectors.text(column), valid))
-    return bool(kernels.same_codes(ids, first, vectors.codes(column), valid))
+        return kernels.same_text(ids, first, *vectors.text(column), valid)
+    return kernels.same_codes(ids, first, vectors.codes(column), valid)
 
 
 def ranks(columns: Iterable[pa.Array], rows: int) -> Vector:
@@ -246,10 +245,10 @@ def equal(left: pa.Array, at: Vector, right: pa.Array, there: Vector) -> Vector:
     else:
         alike = vectors.codes(a) == vectors.codes(b)
     va, vb = vectors.validity(a), vectors.validity(b)
-    if len(va) == 0 and len(vb) == 0:
+    if va is None and vb is None:
         return np.asarray(alike)
-    va = va if len(va) else np.ones(len(a), np.bool_)
-    vb = vb if len(vb) else np.ones(len(b), np.bool_)
+    va = np.ones(len(a), np.bool_) if va is None else va
+    vb = np.ones(len(b), np.bool_) if vb is None else vb
     return np.asarray((va == vb) & (~va | alike))
 
 
@@ -260,13 +259,18 @@ def combine(value: Value, rows: pa.RecordBatch, ids: Vector, groups: int) -> lis
         return [pick(column, value.reduce, ids, groups)]
     x = vectors.raw(column)
     if not value.precise:
-        return [add_integers(x, NONE, ONES, ids, groups, value.label or value.name)]
+        return [add_integers(x, None, None, ids, groups, value.label or value.name)]
     error = vectors.raw(rows.column(value.name + ERROR_SUFFIX))
-    return add_floats(x, error, NONE, ONES, ids, groups)
+    return add_floats(x, error, None, None, ids, groups)
 
 
 def add_integers(
-    x: Vector, valid: Vector, weights: Vector, ids: Vector, groups: int, label: str
+    x: Vector,
+    valid: Vector | None,
+    weights: Vector | None,
+    ids: Vector,
+    groups: int,
+    label: str,
 ) -> pa.Array:
     """Sums per group.
 
@@ -283,7 +287,12 @@ def add_integers(
 
 
 def add_floats(
-    x: Vector, error: Vector, valid: Vector, weights: Vector, ids: Vector, groups: int
+    x: Vector,
+    error: Vector | None,
+    valid: Vector | None,
+    weights: Vector | None,
+    ids: Vector,
+    groups: int,
 ) -> list[pa.Array]:
     """Sums per group, and their rounding errors."""
     out, rest = np.empty(groups), np.empty(groups)
@@ -300,4 +309,4 @@ def pick(column: pa.Array, reduce: Literal["min", "max"], ids: Vector, groups: i
     return take(column, pa.array(out, mask=out < 0) if (out < 0).any() else pa.array(out))
 
 
-__all__ = ["ERROR_SUFFIX", "HASH", "NO_ERROR", "WINDOW", "Layout", "Value"]
+__all__ = ["ERROR_SUFFIX", "HASH", "WINDOW", "Layout", "Value"]

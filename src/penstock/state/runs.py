@@ -18,18 +18,15 @@ import crc32c
 import pyarrow as pa
 
 from penstock.errors import CorruptError
-from penstock.state.files import Files
+from penstock.state.files import StateFiles
 from penstock.state.layout import Layout, hashes, windows
 
-PIECE_ROWS_MAX: Final = (
-    1 << 19
-)  # rows: one piece is made in memory; some 25 MB of an aggregate's state
-KEPT_BYTES_MAX: Final = (
-    1 << 20
-)  # a piece just written stays in memory up to this; bigger ones are mapped
-OPEN_PIECES_MAX: Final = (
-    1024  # mapped pieces that a process keeps: bounds address space and kernel maps
-)
+PIECE_ROWS_MAX: Final = 1 << 19
+"""Rows: one piece is made in memory; some 25 MB of an aggregate's state."""
+KEPT_BYTES_MAX: Final = 1 << 20
+"""A piece just written stays in memory up to this; bigger ones are mapped."""
+OPEN_PIECES_MAX: Final = 1024
+"""Mapped pieces that a process keeps: bounds address space and kernel maps."""
 
 _ADVICE: Final = (
     "The state can be rebuilt from the log: stop the pipeline, delete its state directory, and start it "
@@ -120,7 +117,7 @@ class Writer:
             task never writes over another's files.
     """
 
-    def __init__(self, files: Files, directory: str, version: int, attempt: str) -> None:
+    def __init__(self, files: StateFiles, directory: str, version: int, attempt: str) -> None:
         self.files = files
         self.prefix = f"{directory}/{version:012d}-{attempt}"
         self.written = 0  # files
@@ -159,14 +156,14 @@ class OpenPieces:
         self._open: OrderedDict[tuple[str, str, int], pa.RecordBatch] = OrderedDict()
         self._lock = threading.Lock()
 
-    def put(self, files: Files, piece: Piece, rows: pa.RecordBatch) -> None:
+    def put(self, files: StateFiles, piece: Piece, rows: pa.RecordBatch) -> None:
         """Remembers a piece."""
         with self._lock:
             self._open[files.identity, piece.path, piece.crc] = rows
             while len(self._open) > self.pieces_max:
                 self._open.popitem(last=False)
 
-    def get(self, files: Files, piece: Piece, layout: Layout) -> pa.RecordBatch:
+    def get(self, files: StateFiles, piece: Piece, layout: Layout) -> pa.RecordBatch:
         """The piece's rows.
 
         Raises:
@@ -182,7 +179,7 @@ class OpenPieces:
         self.put(files, piece, rows)
         return rows
 
-    def forget(self, files: Files, pieces: Iterable[Piece]) -> None:
+    def forget(self, files: StateFiles, pieces: Iterable[Piece]) -> None:
         """Lets go of pieces, so that a deleted file's room is free; who still needs one maps it again."""
         with self._lock:
             for piece in pieces:
@@ -197,7 +194,7 @@ class OpenPieces:
 OPEN: Final = OpenPieces()
 
 
-def load(files: Files, piece: Piece, layout: Layout) -> pa.RecordBatch:
+def load(files: StateFiles, piece: Piece, layout: Layout) -> pa.RecordBatch:
     """Maps and verifies a piece.
 
     Raises:

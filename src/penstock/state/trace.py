@@ -33,19 +33,17 @@ import pyarrow as pa
 from penstock.core.vectors import Vector, from_int64
 from penstock.errors import CorruptError
 from penstock.state import kernels, merging
-from penstock.state.files import Files
+from penstock.state.files import StateFiles
 from penstock.state.layout import Layout, equal, hashes, windows
 from penstock.state.merging import Position
 from penstock.state.runs import OPEN, PIECE_ROWS_MAX, Piece, Run, Writer
 
 FORMAT: Final = 1  # of the description
 FAN_IN: Final = 3  # runs per merge: more means fewer rewrites and more runs to search
-TINY_ROWS: Final = (
-    8_192  # rows: runs up to this are folded into the next append's run; costs about 1 ms
-)
-FUEL_PER_ROW: Final = (
-    3  # rows a merge may handle per row appended: above 1, so that merges end early
-)
+TINY_ROWS: Final = 8_192
+"""Rows: runs up to this are folded into the next append's run; costs about 1 ms."""
+FUEL_PER_ROW: Final = 3
+"""Rows a merge may handle per row appended: above 1, so that merges end early."""
 FUEL_MIN: Final = 2_048  # rows per append: merges of a quiet pipeline end some day, too
 PIECE_ROWS_MIN: Final = 1 << 15  # rows: fuel is saved up until a piece is worth a file
 PIECES_PER_MERGE: Final = 64  # bounds the files of a big run, and so the description's size
@@ -74,13 +72,13 @@ class Trace:
     """One version of an operator's state on a shard."""
 
     layout: Layout
-    files: Files
+    files: StateFiles
     runs: tuple[Run, ...] = ()
     merges: tuple[Merge, ...] = ()
     low_us: int = ALWAYS  # rows of windows below are gone
 
     @staticmethod
-    def open(layout: Layout, files: Files, description: Mapping[str, Any]) -> Trace:
+    def open(layout: Layout, files: StateFiles, description: Mapping[str, Any]) -> Trace:
         """The trace that a description is of; no file is read yet.
 
         Raises:

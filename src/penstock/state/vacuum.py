@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from penstock.state.files import Files
+from penstock.state.files import StateFiles
 from penstock.state.runs import referenced
 
 _NAME = re.compile(r"/(\d{12,})-[^/]*\.arrow[^/]*$")
@@ -32,7 +32,7 @@ def _paths(description: Mapping[str, Any]) -> Iterator[str]:
 
 
 def vacuum(
-    files: Files, prefix: str, kept: Iterable[Mapping[str, Any]], newest_version: int
+    files: StateFiles, prefix: str, kept: Iterable[Mapping[str, Any]], newest_version: int
 ) -> list[str]:
     """Deletes what no kept version needs.
 
@@ -45,12 +45,20 @@ def vacuum(
     Returns:
         The files that were deleted.
     """
+    found = garbage(files, prefix, kept, newest_version)
+    for path in found:
+        files.delete(path)
+    return found
+
+
+def garbage(
+    files: StateFiles, prefix: str, kept: Iterable[Mapping[str, Any]], newest_version: int
+) -> list[str]:
+    """What `vacuum` would delete."""
     needed = live(kept)
-    garbage = []
+    found = []
     for path in files.list(prefix, temporary=True):
         name = _NAME.search("/" + path)
         if name is not None and path not in needed and int(name[1]) <= newest_version:
-            garbage.append(path)
-    for path in garbage:
-        files.delete(path)
-    return garbage
+            found.append(path)
+    return found

@@ -3,9 +3,22 @@
 Nothing is built and nothing comes from elsewhere: the page is the hand-written files in `static`.
 """
 
-from penstock.web._app import ViewSource, create_app
+from penstock.web._api import ViewSource
+from penstock.web._app import create_app
 from penstock.web._json import kind, plain_values
 from penstock.web._server import PORT, Server
 from penstock.web.board import StatusBoard
+from penstock.web.health import Health, State, judge
 
-__all__ = ["PORT", "Server", "StatusBoard", "ViewSource", "create_app", "kind", "plain_values"]
+__all__ = [
+    "PORT",
+    "Health",
+    "Server",
+    "State",
+    "StatusBoard",
+    "ViewSource",
+    "create_app",
+    "judge",
+    "kind",
+    "plain_values",
+]

@@ -11,7 +11,9 @@ from typing import Final
 import uvicorn
 
 from penstock.errors import SetupError
-from penstock.web._app import LOOPBACK, Status, ViewSource, create_app
+from penstock.web._api import Status, ViewSource
+from penstock.web._app import create_app
+from penstock.web._guard import LOOPBACK
 
 PORT: Final = 8750
 PORTS_TRIED: Final = 20  # from the usual port up: more pipelines than one machine watches

@@ -1,8 +1,8 @@
-"""The status board: what a running pipeline reports, kept for the page and the terminal.
+"""The status board: what the page and the terminal show of a pipeline, put together from what is known.
 
-Fed with the engine's progress, one per batch, by the thread that runs the pipeline; read by any
-other. It keeps totals since the start, rates over the last seconds, and a bounded history for
-sparklines.
+Three sources: the facts that the pipeline's process tells (`penstock.app.Facts`), from which its
+state is judged; the committed version, whose counts hold over restarts; and, in the process itself,
+the engine's report of each batch, which says where its time went.
 """
 
 from __future__ import annotations
@@ -11,167 +11,206 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-HISTORY_MAX: Final = 600  # batches: some minutes of sparkline
+from penstock.errors import PenstockError
+from penstock.web.health import LOG_SILENT_US, Health, State, judge
+
+if TYPE_CHECKING:  # they load the engine
+    from penstock.app import Facts, Found
+    from penstock.engine.driver import Progress
+
+HISTORY_MAX: Final = 600  # points, a second apart: some minutes of sparkline
+POINT_EVERY_US: Final = 1_000_000
 RATE_WINDOW_US: Final = 10_000_000  # rates are over these last microseconds: steady, yet alive
-
-
-class Progress(Protocol):
-    """What the engine reports after each batch."""
-
-    @property
-    def version(self) -> int:
-        """The committed version of all views."""
-        ...
-
-    @property
-    def batch_ms(self) -> float:
-        """How long the batch took."""
-        ...
-
-    @property
-    def rows(self) -> int:
-        """Rows read in this batch."""
-        ...
-
-    @property
-    def late_rows(self) -> int:
-        """Rows that came too late in this batch."""
-        ...
-
-    @property
-    def dead_rows(self) -> int:
-        """Rows that could not be decoded in this batch."""
-        ...
-
-    @property
-    def sources(self) -> Mapping[str, Mapping[str, Any]]:
-        """By topic: `rows` read, `lag` in records, `watermark_us` or None."""
-        ...
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """Where the batch's time went, by part of the work."""
-        ...
+VERSION_EVERY_US: Final = 500_000  # how often the committed version is read at most
+ELSEWHERE: Final = "waiting, and handing over"
 
 
 @dataclass
-class _Topic:
-    rows: int = 0
-    lag: int = 0
-    watermark_us: int | None = None
-    recent: deque[tuple[int, int]] = field(default_factory=deque)
+class _Rate:
+    """Rows of a topic over the last seconds, from the counts of committed versions."""
+
+    points: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def take(self, now_us: int, rows: int) -> None:
+        if not self.points or rows != self.points[-1][1]:
+            self.points.append((now_us, rows))
+        while len(self.points) > 1 and self.points[1][0] <= now_us - RATE_WINDOW_US:
+            self.points.popleft()
+
+    def per_s(self, now_us: int) -> float:
+        (first_us, first), last = self.points[0], self.points[-1][1]
+        since_us = max(first_us, now_us - RATE_WINDOW_US)
+        return (last - first) * 1_000_000 / max(1_000_000, now_us - since_us)
 
 
 class StatusBoard:
-    """Collects progress and answers what the page and the terminal show.
+    """Answers what the page and the terminal show. Used by any thread.
 
     Args:
         app: the pipeline's name.
         clock_us: the wall clock, microseconds since 1970 UTC.
+        found: what the pipeline's process says; None: nothing yet.
+        committed: the committed version's status (`Views.status`).
+        cores: tasks at a time.
+        starting: what is so as long as nothing is said.
     """
 
-    def __init__(self, app: str, clock_us: Callable[[], int]) -> None:
-        self._app = app
-        self._clock_us = clock_us
+    def __init__(
+        self,
+        app: str,
+        clock_us: Callable[[], int],
+        found: Callable[[], Found | None],
+        committed: Callable[[], dict[str, Any]],
+        *,
+        cores: int = 1,
+        starting: bool = False,
+    ) -> None:
+        self._app, self._clock_us, self._found, self._committed = app, clock_us, found, committed
+        self._cores, self._starting = cores, starting
         self._lock = threading.Lock()
-        self._started_us = clock_us()
-        self._running = True
-        self._phase = "starting"
-        self._version: int | None = None
-        self._batches = self._rows = self._late = self._dead = 0
-        self._batch_ms: float | None = None
+        self._began_us = clock_us()
         self._split: dict[str, float] = {}
-        self._topics: dict[str, _Topic] = {}
+        self._version: dict[str, Any] | None = None
+        self._read_us: int | None = None
+        self._rates: dict[str, _Rate] = {}
         self._history: deque[list[float | None]] = deque(maxlen=HISTORY_MAX)
-
-    def phase(self, text: str) -> None:
-        """Says what is going on while there are no batches yet, such as `starting Spark`."""
-        with self._lock:
-            self._phase = text
-
-    def stopped(self) -> None:
-        """The pipeline runs no more; what it last said stays."""
-        with self._lock:
-            self._running = False
-            self._phase = "stopped"
 
     def add(self, progress: Progress) -> None:
         """Takes the report of one batch."""
-        now_us = self._clock_us()
+        split = split_ms(progress.batch_ms, progress.seconds, self._cores)
         with self._lock:
-            self._phase = "running"
-            self._version = progress.version
-            self._batches += 1
-            self._rows += progress.rows
-            self._late += progress.late_rows
-            self._dead += progress.dead_rows
-            self._batch_ms = float(progress.batch_ms)
-            self._split = {k: 1_000 * v for k, v in progress.seconds.items()}
-            for name, source in progress.sources.items():
-                topic = self._topics.setdefault(name, _Topic())
-                topic.rows += source["rows"]
-                topic.lag = source["lag"]
-                topic.watermark_us = source["watermark_us"]
-                topic.recent.append((now_us, source["rows"]))
-            self._history.append(self._point(now_us))
+            self._split = split
+
+    def health(self) -> Health:
+        """How the pipeline is."""
+        return self._judge(self._found(), self._clock_us())
 
     def status(self, *, history: bool = False) -> dict[str, Any]:
         """The present state as JSON-able values; `history` adds the sparklines' points."""
-        now_us = self._clock_us()
+        found = self._found()
         with self._lock:
-            sources = {name: self._source(topic, now_us) for name, topic in self._topics.items()}
-            status = {
-                "app": self._app,
-                "running": self._running,
-                "phase": self._phase,
-                "version": self._version,
-                "now_us": now_us,
-                "started_us": self._started_us,
-                "batches": self._batches,
-                "batch_ms": self._batch_ms,
-                "split_ms": self._split,
-                "rows": self._rows,
-                "rows_per_s": sum(s["rows_per_s"] for s in sources.values()),
-                "lag": sum(s["lag"] for s in sources.values()),
-                "watermark_delay_ms": self._delay_ms(now_us),
-                "late_rows": self._late,
-                "dead_rows": self._dead,
-                "sources": sources,
-            }
+            now_us = self._clock_us()
+            version = self._newest(now_us)
+            status = self._status(found, version, now_us)
+            self._point(status, now_us)
             if history:
                 status["history"] = [list(point) for point in self._history]
             return status
 
-    def _source(self, topic: _Topic, now_us: int) -> dict[str, Any]:
-        mark = topic.watermark_us
+    def _status(
+        self, found: Found | None, version: dict[str, Any] | None, now_us: int
+    ) -> dict[str, Any]:
+        facts = found.facts if found else None
+        health = self._judge(found, now_us)
+        lag = _lag_now(facts, health, now_us)
+        sources = {
+            name: self._source(name, version, lag, now_us) for name in _topics(facts, version)
+        }
+        delays = [s["watermark_delay_ms"] for s in sources.values()]
+        counts = (version or {}).get("counts", {})
+        late = sum(counts.get("late", {}).values())
+        runs = health.state.level != "off" and facts is not None and facts.ended_us is None
         return {
-            "rows": topic.rows,
-            "rows_per_s": self._rate(topic, now_us),
-            "lag": topic.lag,
-            "watermark_us": mark,
-            "watermark_delay_ms": None if mark is None else (now_us - mark) / 1_000,
+            "app": self._app,
+            "state": {
+                "name": health.state.value,
+                "level": health.state.level,
+                "since_us": health.since_us,
+                "reason": health.reason,
+                "advice": health.advice,
+            },
+            "version": version["version"] if version else None,
+            "committed_us": version["wall_us"] if version else None,
+            "now_us": now_us,
+            "started_us": facts.started_us if facts else None,
+            "log": facts.log if facts else None,
+            "batch_ms": facts.batch_ms if facts else None,
+            "split_ms": self._split,
+            "rows": sum(source["rows"] for source in sources.values()),
+            "rows_per_s": sum(s["rows_per_s"] for s in sources.values()) if runs else None,
+            "lag": None if lag is None else sum(lag.values()),
+            "watermark_delay_ms": max((d for d in delays if d is not None), default=None),
+            "late_rows": late,
+            "unusable_rows": max(0, sum(counts.get("dead", {}).values()) - late),
+            "lost_rows": sum(counts.get("lost", {}).values()),
+            "dead_letter_topic": f"{version['name']}.dead-letters" if version else None,
+            "sources": sources,
         }
 
-    def _rate(self, topic: _Topic, now_us: int) -> float:
-        while topic.recent and topic.recent[0][0] <= now_us - RATE_WINDOW_US:
-            topic.recent.popleft()
-        span_us = min(RATE_WINDOW_US, max(1_000_000, now_us - self._started_us))
-        return sum(rows for _, rows in topic.recent) * 1_000_000 / span_us
+    def _judge(self, found: Found | None, now_us: int) -> Health:
+        if found is None and self._starting:
+            return Health(State.STARTING, self._began_us, "The program is being started.")
+        return judge(found.facts if found else None, now_us, alive=found is None or found.alive)
 
-    def _delay_ms(self, now_us: int) -> float | None:
-        marks = [t.watermark_us for t in self._topics.values() if t.watermark_us is not None]
-        return (now_us - min(marks)) / 1_000 if marks else None
+    def _newest(self, now_us: int) -> dict[str, Any] | None:
+        """The committed version, read now and then; None: there is none."""
+        if self._read_us is None or not 0 <= now_us - self._read_us < VERSION_EVERY_US:
+            self._read_us = now_us
+            try:
+                self._version = self._committed()
+            except (PenstockError, OSError):  # nothing is committed yet, or a rebuild begins
+                self._version = None
+            for name, rows in ((self._version or {}).get("counts", {}).get("rows", {})).items():
+                self._rates.setdefault(name, _Rate()).take(now_us, rows)
+        return self._version
 
-    def _point(self, now_us: int) -> list[float | None]:
-        """One point of history: ms, batch_ms, rows/s, lag, delay, late, dead."""
-        return [
-            now_us / 1_000,
-            self._batch_ms,
-            sum(self._rate(topic, now_us) for topic in self._topics.values()),
-            sum(topic.lag for topic in self._topics.values()),
-            self._delay_ms(now_us),
-            self._late,
-            self._dead,
-        ]
+    def _source(
+        self, name: str, version: dict[str, Any] | None, lag: dict[str, int] | None, now_us: int
+    ) -> dict[str, Any]:
+        counts = (version or {}).get("counts", {})
+        mark = (version or {}).get("watermark_us", {}).get(name)
+        late, dead = (counts.get(what, {}).get(name, 0) for what in ("late", "dead"))
+        return {
+            "rows": counts.get("rows", {}).get(name, 0),
+            "rows_per_s": self._rates[name].per_s(now_us) if name in self._rates else 0.0,
+            "lag": None if lag is None else lag.get(name, 0),
+            "watermark_us": mark,
+            "watermark_delay_ms": None if mark is None else (now_us - mark) / 1_000,
+            "late_rows": late,
+            "unusable_rows": max(0, dead - late),
+            "lost_rows": counts.get("lost", {}).get(name, 0),
+        }
+
+    def _point(self, status: dict[str, Any], now_us: int) -> None:
+        """One point of history: ms, batch_ms, rows/s, lag, delay, late, unusable."""
+        if self._history and now_us / 1_000 - (self._history[-1][0] or 0) < POINT_EVERY_US / 1_000:
+            return
+        names = (
+            "batch_ms",
+            "rows_per_s",
+            "lag",
+            "watermark_delay_ms",
+            "late_rows",
+            "unusable_rows",
+        )
+        self._history.append([now_us / 1_000, *(status[name] for name in names)])
+
+
+def split_ms(batch_ms: float, seconds: Mapping[str, float], cores: int) -> dict[str, float]:
+    """Where a batch's time went: parts of `batch_ms` that add up to it.
+
+    The driver's parts are as they are. The tasks' parts are added up over tasks, of which `cores` run at a
+    time: on average a core spent a `cores`-th of each. What is left of the time a core was not at
+    work: something was handed over, or the slowest task was waited for.
+    """
+    own = {part: 1_000 * s for part, s in seconds.items() if part in ("plan", "commit")}
+    work = {part: 1_000 * s / cores for part, s in seconds.items() if part not in own}
+    rest = max(0.0, batch_ms - sum(own.values()) - sum(work.values()))
+    plan, commit = own.get("plan", 0.0), own.get("commit", 0.0)
+    return {"plan": plan, **work, ELSEWHERE: rest, "commit": commit}
+
+
+def _topics(facts: Facts | None, version: dict[str, Any] | None) -> list[str]:
+    known = list((version or {}).get("offsets", {}))
+    return list(dict.fromkeys([*(facts.topics if facts else []), *known]))
+
+
+def _lag_now(facts: Facts | None, health: Health, now_us: int) -> dict[str, int] | None:
+    """The lag, where it was measured just now; an old one is none."""
+    if facts is None or facts.answered_us is None or health.state.level == "off":
+        return None
+    if facts.ended_us is not None or now_us - facts.answered_us > LOG_SILENT_US:
+        return None
+    return facts.lag

@@ -55,6 +55,7 @@ def series(
     table: pa.Table,
     *,
     keys: Sequence[str] | None = None,
+    every_us: int | None = None,
     measure: str | None = None,
     top: int = 8,
     windows: int = 240,
@@ -64,13 +65,15 @@ def series(
     Args:
         table: the view's rows, in any order.
         keys: the view's key columns; None guesses.
+        every_us: from one window's start to the next one's; None takes what the rows say.
         measure: the column to draw; None takes the first number.
         top: how many keys, the largest by the sum over the windows shown.
         windows: how many of the newest windows.
 
     Returns:
-        `{"keys", "measures", "measure", "windows": [[start, end]…], "series": [{"key", "total",
-        "values"}…], "keys_total"}`; a value is null where the key has no row in that window.
+        `{"keys", "measures", "measure", "every_ms", "windows": [[start, end]…], "series": [{"key",
+        "total", "values"}…], "keys_total"}`; a value is null where the key has no row in that window.
+        Windows without any row are left out: two starts further apart than `every_ms` have a gap.
 
     Raises:
         UserError: the view has no such number.
@@ -92,6 +95,7 @@ def series(
     group, labels = _groups(table, key_names)
     return head | {
         "measure": measure,
+        "every_ms": (every_us or _every_us(table, starts)) / 1_000,
         "keys_total": len(labels),
         "windows": _bounds(table, starts),
         "series": _lines(group, labels, column, values, len(starts), min(top, TOP_MAX)),
@@ -99,7 +103,16 @@ def series(
 
 
 def _empty() -> dict[str, Any]:
-    return {"windows": [], "series": []}
+    return {"every_ms": None, "windows": [], "series": []}
+
+
+def _every_us(table: pa.Table, starts: np.ndarray) -> int:
+    """The distance of windows as far as rows tell: the least, but no more than a window's size."""
+    least = [int(np.diff(starts).min())] if len(starts) > 1 else []
+    if "window_end" in table.column_names:
+        ends = table["window_end"].cast(pa.int64()).to_numpy()
+        least.append(int((ends - table["window_start"].cast(pa.int64()).to_numpy()).min()))
+    return min(least, default=1)
 
 
 def _groups(table: pa.Table, keys: Sequence[str]) -> tuple[np.ndarray, list[str]]:

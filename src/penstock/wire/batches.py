@@ -30,10 +30,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 from penstock.errors import CorruptError
 from penstock.wire.checksum import crc32c
+from penstock.wire.codecs import CODEC_BITS, CODECS
 
 __all__ = [
-    "CODECS",
-    "CODEC_BITS",
     "HEADER_BYTES",
     "NO_PRODUCER",
     "PREFIX_BYTES",
@@ -62,11 +61,6 @@ MAGIC: Final = 2
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
 """Most bytes that one batch may decompress to while a record is looked up in it: a bomb is
 refused."""
-
-CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-"""Compressions by their number in a batch's attributes."""
-CODEC_BITS: Final = 0x07
-"""Where in the attributes that number is."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET = struct.Struct(">q")

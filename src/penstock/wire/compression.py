@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import CorruptError, LimitError, UserError
-from penstock.wire.batches import CODECS
+from penstock.wire.codecs import CODECS
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -29,9 +29,8 @@ _GROWTH: Final = 4
 _TOO_SMALL: Final = "write whole buffer"  # what cramjam says when the output is full
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
-_XERIAL_HEADER: Final = (
-    _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
-)  # version, compatible version
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+"""Version, compatible version."""
 _XERIAL_BLOCK_BYTES: Final = 32 << 10  # the block size of snappy-java's streams
 
 

@@ -32,12 +32,10 @@ Int: TypeAlias = Any  # an int64: what Numba makes of it is in the signatures
 
 HEADER_BYTES: Final = 61
 LENGTH_PREFIX_BYTES: Final = 12  # what comes before the part that "batch length" counts
-RECORD_BYTES_MIN: Final = (
-    7  # length, attributes, two deltas, key length, value length, header count
-)
-RECORD_OVERHEAD_BYTES_MAX: Final = (
-    5 + 1 + 10 + 5 + 5 + 5 + 5
-)  # a record without key, value and headers
+RECORD_BYTES_MIN: Final = 7
+"""Length, attributes, two deltas, key length, value length, header count."""
+RECORD_OVERHEAD_BYTES_MAX: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
+"""A record without key, value and headers."""
 CONTROL_BIT: Final = 0x20
 TRANSACTIONAL_BIT: Final = 0x10
 LOG_APPEND_BIT: Final = 0x08

@@ -4,13 +4,21 @@ finds.
     report = examine(Path("shop.penstock"))
     report.is_sound, report.findings, report.topics
 
-A finding is a *note* (worth knowing), a *warning* (the next start deals with it; something may have
-been lost that was never acknowledged as durable), or *damage* (records that were durable are gone or
-changed). `repair` does what is safe: what the next start would do anyway, and clearing away what
-nothing refers to. Whatever the bytes are, it ends with a report.
+A finding is a *note* (worth knowing), a *warning* (the next start deals with it; nothing tells whether
+what is lost was ever acknowledged), or *damage* (records that were durable are gone or changed).
+`repair` does what is safe: what the next start would do anyway, and clearing away what nothing refers
+to. Whatever the bytes are, it ends with a report.
 """
 
-from penstock.broker.doctor.examination import examine, repair
+from penstock.broker.doctor.examination import examine, is_data_directory, repair
 from penstock.broker.doctor.report import Finding, Level, Report, TopicSummary
 
-__all__ = ["Finding", "Level", "Report", "TopicSummary", "examine", "repair"]
+__all__ = [
+    "Finding",
+    "Level",
+    "Report",
+    "TopicSummary",
+    "examine",
+    "is_data_directory",
+    "repair",
+]

@@ -3,34 +3,62 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from penstock.broker.doctor.knowledge import Knowledge
 from penstock.broker.doctor.partitions import PartitionExam
 from penstock.broker.doctor.report import Finding, Level, Report, TopicSummary, beginning, delete
-from penstock.broker.journals import lost_journals
-from penstock.broker.settings import log_config
-from penstock.broker.topics import name_fault
-from penstock.errors import SetupError
-from penstock.log.journal import length_path, lost_text, records_in, stored_length
+from penstock.broker.dynamic_settings import dynamic_settings_in
+from penstock.broker.groups.settings import groups_in
+from penstock.broker.security.files import SecurityFile
+from penstock.broker.storage import machine_run
+from penstock.broker.storage.data_lock import owner_of
+from penstock.broker.storage.journals import lost_files
+from penstock.broker.storage.topics import Topic, described, name_fault
+from penstock.errors import CorruptError, SetupError
+from penstock.log.disk import documents
+from penstock.log.disk.journal import length_path, lost_text, records_in, stored_length
 
-__all__ = ["examine", "repair"]
+__all__ = ["examine", "is_data_directory", "repair"]
 
 _KNOWN: Final = {
     "LOCK",
     "cluster.json",
     "producer_ids.json",
+    "settings.json",
     "topics",
     "groups",
     "trash",
     "ballast",
+    machine_run.FILE,
 }
+_DOCUMENTS: Final[dict[str, tuple[Callable[[bytes], object], str]]] = {
+    "cluster.json": (
+        lambda content: documents.load(content, "cluster.json")["id"],
+        "the broker won't start",
+    ),
+    "producer_ids.json": (
+        lambda content: int(documents.load(content, "producer_ids.json")["next"]),
+        "without it, ids go on far above the highest that anything here knows of",
+    ),
+    "settings.json": (
+        lambda content: (
+            f"{sum(map(len, dynamic_settings_in(content).values()))} settings of the broker"
+        ),
+        "the broker won't start; without it, its settings are as it is told when it starts",
+    ),
+    "groups/settings.json": (
+        lambda content: f"{len(groups_in(content))} groups with settings of their own",
+        "the broker won't start; without it, all groups have the defaults",
+    ),
+}
+"""How each document is read, and what its damage means."""
+_SECURITY: Final = ("users", "acls", "quotas")
 _KNOWN_MORE: Final = {"share", "security", "transactions", "tier", "iceberg"}
 
 
@@ -52,23 +80,33 @@ def _locked(data: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
+def is_data_directory(data: Path) -> bool:
+    """Whether a broker has ever served it."""
+    return any((data / name).exists() for name in _KNOWN)
+
+
 def examine(data: Path) -> Report:
     """Reads a data directory and says what is the matter with it.
 
     Raises:
-        SetupError: it is no directory.
+        SetupError: it is none.
     """
     if not data.is_dir():
         raise SetupError(f"expected a data directory, found none at {str(data)!r}; check its name")
+    if not is_data_directory(data):
+        raise SetupError(
+            f"expected a broker's data in {str(data)!r}, found none of {', '.join(sorted(_KNOWN))}; check "
+            "its name"
+        )
     report = Report(data)
     with _locked(data) as is_free:
         if not is_free:
-            owner = beginning(data / "LOCK").strip() or "?"
+            owner = owner_of(data)
             report.add(
                 Level.WARNING,
                 "LOCK",
-                f"process {owner} serves this directory: what it writes meanwhile may look torn; stop "
-                "it for a certain answer",
+                f"process {owner.pid if owner else '?'} serves this directory: what it writes meanwhile may "
+                "look torn; stop it for a certain answer",
             )
         for part in (_examine_root, _examine_topics, _examine_journals):
             report.guard(".", partial(part, report))
@@ -112,19 +150,32 @@ def _examine_root(report: Report) -> None:
     if trash:
         text = f"{trash:,} bytes of deleted topics, which the next start removes"
         report.add(Level.NOTE, "trash", text, delete)
-    for name, key in (("cluster.json", "id"), ("producer_ids.json", "next")):
-        path = data / name
-        if not path.exists():
-            if name == "cluster.json":
-                report.add(Level.NOTE, name, "missing; the next start makes a new one")
-            continue
+    if not (data / "cluster.json").exists():
+        report.add(Level.NOTE, "cluster.json", "missing; the next start makes a new one")
+    for name, (read, then) in _DOCUMENTS.items():
+        if (data / name).exists():
+            _examine_document(report, name, read, then)
+    for name in _SECURITY:
+        file = SecurityFile(data, f"{name}.json", name)
         try:
-            report.facts[name] = str(json.loads(path.read_bytes())[key])
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            text = f"expected JSON with {key!r}, found {beginning(path)[:60]!r} ({error!r}); restore it"
-            report.add(Level.DAMAGE, name, text)
+            file.load()
+        except SetupError as error:
+            report.add(Level.DAMAGE, f"security/{name}.json", f"{error}; the broker won't start")
     total = sum(file.stat().st_size for file in data.rglob("*") if file.is_file())
     report.facts["bytes"] = f"{total:,}"
+
+
+def _examine_document(
+    report: Report, name: str, read: Callable[[bytes], object], then: str
+) -> None:
+    path = report.data / name
+    try:
+        report.facts[name] = str(read(path.read_bytes()))
+    except SetupError as error:
+        report.add(Level.DAMAGE, name, f"{error}; {then}")
+    except (ValueError, KeyError, TypeError) as error:
+        text = f"expected another content, found {beginning(path)[:60]!r} ({error!r}); {then}"
+        report.add(Level.DAMAGE, name, text)
 
 
 # -- topics ----------------------------------------------------------------------------------------
@@ -135,25 +186,29 @@ def _examine_topics(report: Report) -> None:
     if not topics.is_dir():
         report.add(Level.NOTE, "topics", "there are no topics")
         return
+    knowledge = Knowledge()
+
+    def learn() -> None:
+        nonlocal knowledge
+        knowledge = Knowledge.of(report.data)
+
+    report.guard(".", learn)
     for directory in sorted(topics.iterdir()):
         path = f"topics/{directory.name}"
         if not directory.is_dir():
             report.add(Level.NOTE, path, "a file where only topics are; it is left alone")
             continue
-        report.guard(path, partial(_examine_topic, report, directory, path))
+        report.guard(path, partial(_examine_topic, report, directory, path, knowledge))
 
 
-def _examine_topic(report: Report, directory: Path, path: str) -> None:
+def _examine_topic(report: Report, directory: Path, path: str, knowledge: Knowledge) -> None:
     summary = TopicSummary(directory.name)
     report.topics.append(summary)
     if fault := name_fault(directory.name):
         report.add(Level.WARNING, path, fault)
-    described = _description(report, directory, path)
+    description = _description(report, directory, path)
     numbers = sorted(int(one.name) for one in directory.iterdir() if one.name.isdigit())
-    count, is_compacted = len(numbers), False
-    if described is not None:
-        count = int(described["partitions"])
-        is_compacted = "compact" in described["settings"].get("cleanup.policy", "")
+    count = len(numbers) if description is None else description[1]
     for one in sorted(directory.iterdir()):
         if one.name != "topic.json" and not (one.name.isdigit() and int(one.name) < count):
             is_leftover = one.name.endswith(".tmp")
@@ -170,31 +225,28 @@ def _examine_topic(report: Report, directory: Path, path: str) -> None:
             report.add(Level.DAMAGE, place, text)
             continue
         summary.partitions += 1
-        work = PartitionExam(report, directory / str(number), place, summary, is_compacted)
+        work = PartitionExam(report, directory / str(number), place, summary, knowledge)
         report.guard(place, work.run)
 
 
-def _description(report: Report, directory: Path, path: str) -> dict[str, Any] | None:
+def _description(report: Report, directory: Path, path: str) -> tuple[Topic, int] | None:
     file = directory / "topic.json"
+    content = file.read_bytes() if file.exists() else None
+    if content is None and not any(_is_of_use(one) for one in directory.glob("*/*")):
+        text = (
+            "expected topic.json, found none: its creation was cut short, the next start removes it"
+        )
+        report.add(Level.WARNING, path, text)
+        return None
     try:
-        described: dict[str, Any] = json.loads(file.read_bytes())
-        uuid.UUID(described["id"])
-        int(described["partitions"])
-        log_config(dict(described["settings"]))
-    except FileNotFoundError:
-        has_records = any(one.stat().st_size for one in directory.glob("*/*.log"))
-        text = "expected topic.json, found none: "
-        if has_records:
-            text += "the broker won't start; restore it, or move the directory away"
-        else:
-            text += "its creation was cut short, the next start removes it"
-        report.add(Level.DAMAGE if has_records else Level.WARNING, path, text)
-    except Exception as error:  # noqa: BLE001 - any content at all
-        text = f"expected a topic's description, found {beginning(file)[:60]!r} ({error!r}); the broker "
-        report.add(Level.DAMAGE, f"{path}/topic.json", text + "won't start: restore it")
-    else:
-        return described
-    return None
+        return described(directory.name, content)
+    except CorruptError as error:
+        report.add(Level.DAMAGE, path if content is None else f"{path}/topic.json", str(error))
+        return None
+
+
+def _is_of_use(file: Path) -> bool:
+    return file.suffix != ".log" or file.stat().st_size > 0
 
 
 # -- journals --------------------------------------------------------------------------------------
@@ -202,7 +254,7 @@ def _description(report: Report, directory: Path, path: str) -> dict[str, Any] |
 
 def _examine_journals(report: Report) -> None:
     if report.topics:
-        for path, text in lost_journals(lambda path: (report.data / path).exists()):
+        for path, text in lost_files(lambda path: (report.data / path).exists()):
             report.add(Level.DAMAGE, path, text)
     for file in sorted(report.data.glob("*/*.journal")):
         path = str(file.relative_to(report.data))

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import mmap
 import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from penstock.broker.doctor.knowledge import Knowledge
 from penstock.broker.doctor.report import Level, Report, TopicSummary, delete
+from penstock.broker.doctor.segments import SegmentScan
+from penstock.broker.recovery import KnownEnd
+from penstock.broker.transactions.mending import lost_marker, told_of_split
+from penstock.log.aside import CUT, LOST, keep_cut
+from penstock.log.disk.files import LocalFiles
 from penstock.log.errors import StorageError
-from penstock.log.index import SparseIndex
 from penstock.log.producers import Producers
+from penstock.log.recovery import Interrupted
+from penstock.log.segments.index import Checkpoint, SparseIndex
 from penstock.log.tier import RESTORED, Manifest
-from penstock.log.verification import add_prefix
-from penstock.wire import batches
-from penstock.wire.batches import HEADER_BYTES
 from penstock.wire.checksum import crc32c
 
 __all__ = ["PartitionExam"]
@@ -32,13 +35,20 @@ class PartitionExam:
         directory: Path,
         path: str,
         summary: TopicSummary,
-        is_compacted: bool,  # noqa: FBT001
+        knowledge: Knowledge,
     ) -> None:
         self._report = report
         self._directory = directory
         self._path = path
         self._summary = summary
-        self._is_compacted = is_compacted
+        self._knowledge = knowledge
+        self._place = summary.name, int(directory.name)
+        self._gaps_upto = 0  # compaction may have removed batches before
+        self._vouched_from = -1  # the last segment that has a checkpoint
+        self._open: dict[int, int] = {}  # transactions, by producer
+        self._ended: dict[tuple[int, int], bool] = {}
+        self._interrupted: list[Interrupted] = []
+        self._holes: list[tuple[int, int]] = []
         self._next_offset: int | None = None
         self._manifest = Manifest()
         self._gone_upto = 0  # what lies before is deleted, or in the tier
@@ -57,6 +67,7 @@ class PartitionExam:
             )
             self._add(Level.WARNING, name, text)
         else:
+            self._holes.append((first, end))
             self._add(Level.DAMAGE, name, text)
 
     def run(self) -> None:
@@ -74,20 +85,36 @@ class PartitionExam:
         if start is not None and bases and bases[0] > start and "tier" not in names:
             text = f"expected records from offset {start} on, found none before {bases[0]}"
             self._add(Level.DAMAGE, f"{bases[0]:020d}.log", text)
-        for base in bases:
-            name = f"{base:020d}"
-            is_last = base == bases[-1]
-            self._report.guard(
-                f"{self._path}/{name}.log",
-                partial(self._examine_segment, name, base, is_last=is_last),
-            )
-        self._examine_producers()
         self._examine_cleaner()
+        self._vouched_from = max((one for one in bases if self._has_checkpoint(one)), default=-1)
+        for base, following in zip(bases, [*bases[1:], None], strict=True):
+            name = f"{base:020d}"
+            self._report.guard(
+                f"{self._path}/{name}.log", partial(self._examine_segment, name, base, following)
+            )
+        self._summary.next_offsets[int(self._directory.name)] = self._next_offset or 0
+        self._examine_producers()
+        self._compare_end(start or 0)
+        self._examine_transactions()
+
+    def _has_checkpoint(self, base: int) -> bool:
+        file = self._directory / f"{base:020d}.index"
+        try:
+            return SparseIndex.load(file.read_bytes() if file.exists() else None) is not None
+        except Exception:  # noqa: BLE001 - any content at all
+            return False
 
     def _examine_name(self, name: str, bases: list[int]) -> None:
         if name.endswith(".tmp"):
             self._add(Level.NOTE, name, "a file that was being replaced; it is of no use", delete)
-        elif name.endswith(".lost"):
+        elif name.endswith(CUT):
+            size = (self._directory / name).stat().st_size
+            text = (
+                f"{size:,} bytes that an earlier start cut off before offset {int(name[:20])}: a write that "
+                "a crash cut short, or records that were acknowledged. Delete it once you know"
+            )
+            self._add(Level.WARNING, name, text)
+        elif name.endswith(LOST):
             size = (self._directory / name).stat().st_size
             text = f"{size:,} bytes that an earlier start set aside: they didn't follow on the log"
             self._add(Level.WARNING, name, text)
@@ -146,47 +173,89 @@ class PartitionExam:
             return None
         return int(json.loads(content[9:])["start_offset"])
 
-    def _examine_segment(self, name: str, base: int, *, is_last: bool) -> None:
+    def _examine_segment(self, name: str, base: int, following: int | None) -> None:
         self._summary.segments += 1
         if self._next_offset is not None and base != self._next_offset:
             text = f"expected a segment from offset {self._next_offset} on, found one from {base}: "
             if base < self._next_offset:
                 self._add(Level.DAMAGE, f"{name}.log", text + "it overlaps the one before")
-            elif not self._is_compacted:
+            elif base > self._gaps_upto:
                 text += "records are missing."
                 self._add_lost(f"{name}.log", text, self._next_offset, base)
-        file = self._directory / f"{name}.log"
-        size = file.stat().st_size
-        self._summary.bytes += size
-        loaded = self._load_index(name, size)
+        loaded = self._load_index(name)
         vouched = 0 if loaded is None else loaded[1].valid_bytes
-        end, next_offset, fault, prefix_sum = self._scan(file, base, vouched)
-        if loaded is not None and end >= vouched and prefix_sum != loaded[1].prefix_sum:
+        scan = SegmentScan(
+            base,
+            vouched,
+            self._gaps_upto,
+            None if following is None else following - 1,
+            self._knowledge.lost_power and base >= self._vouched_from,
+            self._open,
+            self._ended,
+        )
+        scan.read(self._directory / f"{name}.log")
+        self._summary.bytes += scan.size
+        self._summary.batches += scan.batches
+        self._summary.records += scan.records
+        for damage, fault in scan.holes:
             text = (
-                f"expected the offsets and lengths that were written up to byte {vouched}, found others: "
-                "restore the file from a copy."
+                f"expected the batches of offsets {damage.first_offset} to {damage.next_offset - 1} at byte "
+                f"{damage.begin}, found {damage.end - damage.begin:,} damaged bytes ({fault}): restore the "
+                "file from a copy."
             )
-            self._add_lost(f"{name}.log", text, base, loaded[1].next_offset)
+            self._add_lost(f"{name}.log", text, damage.first_offset, damage.next_offset)
         if loaded is not None:
-            if end >= vouched:
-                next_offset = max(next_offset, loaded[1].next_offset)
-            self._report.guard(f"{self._path}/{name}.index", lambda: loaded[0].check(max(size, 1)))
-        self._next_offset = next_offset
-        if end == size:
-            return
-        if is_last and end >= vouched:
-            text = (
-                f"expected whole batches, found {size - end:,} torn bytes after byte {end} ({fault}); "
-                "they were never said to be durable, and the next start cuts them off"
+            self._compare_checkpoint(name, scan, loaded[1])
+            self._report.guard(
+                f"{self._path}/{name}.index", lambda: loaded[0].check(max(scan.size, 1))
             )
-            self._add(Level.WARNING, f"{name}.log", text, lambda path: os.truncate(path, end))
-            return
-        text = f"expected whole batches up to byte {max(vouched, size)}, found at byte {end}: {fault}; "
-        text += f"offsets from {next_offset} on can't be read here: restore the file from a copy."
-        upto = max(loaded[1].next_offset if loaded is not None else 0, next_offset + 1)
-        self._add_lost(f"{name}.log", text, next_offset, upto)
+        self._next_offset = scan.next_offset
+        if scan.end < scan.size:
+            self._examine_rest(name, scan, following)
+        self._interrupted += scan.interrupted
 
-    def _load_index(self, name: str, size: int) -> tuple[SparseIndex, Any] | None:
+    def _compare_checkpoint(self, name: str, scan: SegmentScan, vouched: Checkpoint) -> None:
+        """Whether all is there that a segment's checkpoint vouches for."""
+        is_whole = scan.end >= vouched.valid_bytes
+        if vouched.valid_bytes > scan.size:
+            text = (
+                f"expected {vouched.valid_bytes:,} bytes or more, found {scan.size:,}: it was cut."
+            )
+            if scan.next_offset < vouched.next_offset:
+                text += f" Offsets {scan.next_offset} to {vouched.next_offset - 1} are lost."
+            first = min(scan.next_offset, vouched.next_offset - 1)
+            self._add_lost(f"{name}.log", text, first, vouched.next_offset)
+            scan.interrupt(first, vouched.next_offset)
+        elif is_whole and not scan.holes and scan.prefix_sum != vouched.prefix_sum:
+            text = (
+                "expected the offsets and lengths that were written up to byte "
+                f"{vouched.valid_bytes}, found others: restore the file from a copy."
+            )
+            self._add_lost(f"{name}.log", text, scan.base, vouched.next_offset)
+        if is_whole or vouched.valid_bytes > scan.size:
+            scan.next_offset = max(scan.next_offset, vouched.next_offset)
+
+    def _examine_rest(self, name: str, scan: SegmentScan, following: int | None) -> None:
+        """Bytes at a segment's end that are no whole batch."""
+        end, rest = scan.end, scan.size - scan.end
+        if following is None and end >= scan.vouched:
+            text = (
+                f"expected whole batches, found {rest:,} torn bytes after byte {end} ({scan.fault}), from "
+                f"offset {scan.next_offset} on: a write that a crash cut short, or damage to records that "
+                "were acknowledged; the next start cuts them off, and keeps them in a file beside"
+            )
+            self._add(Level.WARNING, f"{name}.log", text, partial(_cut, scan.next_offset, end))
+            return
+        text = (
+            f"expected whole batches up to byte {max(scan.vouched, scan.size)}, found at byte {end}: "
+            f"{scan.fault}; offsets from {scan.next_offset} on can't be read here: restore the file from "
+            "a copy."
+        )
+        upto = max(following or 0, scan.next_offset + 1)
+        self._add_lost(f"{name}.log", text, scan.next_offset, upto)
+        scan.interrupt(scan.next_offset, upto)
+
+    def _load_index(self, name: str) -> tuple[SparseIndex, Checkpoint] | None:
         file = self._directory / f"{name}.index"
         if not file.exists():
             return None
@@ -200,50 +269,67 @@ class PartitionExam:
             )
             self._add(Level.WARNING, f"{name}.index", text, delete)
             return None
-        if loaded[1].valid_bytes > size:
-            text = f"expected {loaded[1].valid_bytes:,} bytes or more, found {size:,}: it was cut."
-            self._add_lost(f"{name}.log", text, int(name), loaded[1].next_offset)
         return loaded[0], loaded[1]
 
-    def _scan(self, file: Path, base: int, vouched: int) -> tuple[int, int, str, int]:
-        """Where whole batches end, the next offset, why they end there, and the sum of the first bytes
-        of those that a checkpoint vouches for.
-        """
-        size = file.stat().st_size
-        if not size:
-            return 0, base, "", 0
-        with file.open("rb") as opened:
-            mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
-        view = memoryview(mapped)
-        at, next_offset, fault, prefix_sum = 0, base, "", 0
-        try:
-            while at < size:
-                fault = _batch_fault(view, at, size, next_offset)
-                if fault:
-                    break
-                header = batches.parse(view, at)
-                self._summary.batches += 1
-                self._summary.records += 0 if header.is_control else header.record_count
-                next_offset = header.next_offset
-                if at < vouched:
-                    prefix_sum = add_prefix(prefix_sum, header)
-                at += header.size
-        finally:
-            view.release()
-            mapped.close()
-        return at, next_offset, fault, prefix_sum
+    def _compare_end(self, start: int) -> None:
+        """What others know of the log's end."""
+        end = self._next_offset or 0
+        known = [KnownEnd(start, "it starts at, as records before were deleted")]
+        known.append(KnownEnd(self._manifest.end_offset, "the tier's manifest lists"))
+        if self._place in self._knowledge.ends:
+            known.append(self._knowledge.ends[self._place])
+        offset, what = max(known)
+        if end < offset and not self._manifest.missing_from(end) >= offset:
+            text = (
+                f"expected the log to reach offset {offset}, which {what}; found its end at {end}: offsets "
+                f"{end} to {offset - 1} are lost. The next start goes on at {offset}: restore the files "
+                "from a copy before"
+            )
+            self._report.add(Level.DAMAGE, self._path, text)
+            self._holes.append((end, offset))
+            self._interrupted += [
+                Interrupted(*one, end, offset)
+                for one in self._open.items()
+                if all(known.first_offset != one[1] for known in self._interrupted)
+            ]
+
+    def _ended_as(self, producer_id: int, first: int) -> bool | None:
+        return self._ended.get((producer_id, first))
+
+    def _examine_transactions(self) -> None:
+        """What damage did to transactions, as far as the journal tells."""
+        knowledge = self._knowledge
+        outcomes = knowledge.outcomes.get(self._place, [])
+        holes = sorted(set(self._holes))
+        for text in told_of_split(outcomes, self._interrupted, holes, self._ended_as):
+            self._report.add(Level.DAMAGE, self._path, text)
+        for producer_id, began in self._open.items():
+            mine = [one for one in outcomes if one.producer_id == producer_id]
+            found, _ = lost_marker(mine, began, began, knowledge.unsettled)
+            if found is not None:
+                way = "commit" if found.is_commit else "abort"
+                text = (
+                    f"expected the {way} of the transaction of {found.id!r} from offset {began} on, found "
+                    "that it is lost"
+                )
+                self._report.add(Level.DAMAGE, self._path, text)
 
     def _examine_cleaner(self) -> None:
         file = self._directory / "cleaner"
-        content = file.read_bytes() if file.exists() else b""
-        if content[:9] == b"%08x " % crc32c(content[9:]) and content:
-            hole_from = json.loads(content[9:]).get("hole_from")
-            if hole_from is not None:
-                text = (
-                    f"compaction passed over a damaged or lost segment at offset {hole_from}, and keeps all "
-                    "tombstones behind it: restore its .log file from a copy"
-                )
-                self._add(Level.WARNING, "cleaner", text)
+        if not file.exists():
+            return
+        content = file.read_bytes()
+        if content[:9] != b"%08x " % crc32c(content[9:]):
+            self._gaps_upto = 1 << 62
+            return
+        said = json.loads(content[9:])
+        self._gaps_upto = int(said["gaps_upto"])
+        if said.get("hole_from") is not None:
+            text = (
+                f"compaction passed over a damaged or lost segment at offset {said['hole_from']}, and keeps "
+                "all tombstones behind it: restore its .log file from a copy"
+            )
+            self._add(Level.WARNING, "cleaner", text)
 
     def _examine_producers(self) -> None:
         file = self._directory / "producers"
@@ -265,18 +351,9 @@ def _is_segment(name: str) -> bool:
     return name.endswith(".log") and len(name) == 24 and name[:-4].isdigit()
 
 
-def _batch_fault(view: memoryview, at: int, size: int, next_offset: int) -> str:
-    """What is wrong with the batch at a position; empty: nothing."""
-    if at + HEADER_BYTES > size:
-        return f"{size - at} bytes, less than a batch's header"
-    header = batches.parse(view, at)
-    fault = header.fault()
-    if fault is not None:
-        return fault
-    if at + header.size > size:
-        return f"a batch of {header.size:,} bytes, of which {size - at:,} are there"
-    if header.base_offset < next_offset:
-        return f"offset {header.base_offset} after {next_offset - 1}"
-    if not batches.checksum_matches(view, at, header):
-        return "a checksum that doesn't match"
-    return ""
+def _cut(offset: int, end: int, path: Path) -> None:
+    """Does with a torn end what the next start would do."""
+    data = path.read_bytes()[end:]
+    with contextlib.suppress(OSError):  # no room: as the next start would
+        keep_cut(LocalFiles(path.parent.parent), path.parent.name, offset, data)
+    os.truncate(path, end)

@@ -42,7 +42,11 @@ class Finding:
 
 @dataclass(slots=True)
 class TopicSummary:
-    """What a topic holds."""
+    """What a topic holds.
+
+    Attributes:
+        next_offsets: by partition, the one after the last that is there.
+    """
 
     name: str
     partitions: int = 0
@@ -50,16 +54,23 @@ class TopicSummary:
     batches: int = 0
     records: int = 0
     bytes: int = 0
+    next_offsets: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Report:
-    """What the examination gave."""
+    """What the examination gave.
+
+    Attributes:
+        data: the directory that was examined.
+        durable: what must be there, for whoever is told that it is.
+    """
 
     data: Path
     findings: list[Finding] = field(default_factory=list)
     topics: list[TopicSummary] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
+    durable: str = "batch that is known to have been durable"
 
     @property
     def is_sound(self) -> bool:

@@ -4,31 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from penstock.broker.security.guard import Guarded
 from penstock.broker.security.model import ANONYMOUS
-from penstock.broker.topics import Hosted, Topic
+from penstock.broker.services import Services
+from penstock.broker.storage.topics import Hosted, Topic
+from penstock.wire.kafka import ErrorCode
 
-if TYPE_CHECKING:
-    from penstock.broker.connection import Connection
-    from penstock.broker.server import Broker
-
-__all__ = ["Api", "Call", "Fields", "Handler", "hosted", "topic_of"]
+__all__ = ["Api", "Call", "Client", "Fields", "Handler", "hosted", "missing", "topic_of"]
 
 Fields: TypeAlias = dict[str, Any]
+
+
+class Client(Guarded, Protocol):
+    """A connection, as handlers see it."""
+
+    def trust(self, principal: str) -> None:
+        """It has said who it is, and proven it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request's circumstances."""
 
-    broker: Broker
+    broker: Services
     api_key: int
     version: int
     client_id: str
     client_host: str
     address: tuple[str, int]
-    connection: Connection
+    connection: Client
     principal: str = ANONYMOUS
 
 
@@ -51,6 +57,14 @@ def topic_of(call: Call, fields: Fields, *, name: str = "name") -> Topic | None:
     if topic_id is not None and topic_id.int:
         return call.broker.topics.by_id(topic_id.bytes)
     return call.broker.topics.get(fields.get(name) or "")
+
+
+def missing(call: Call, name: str) -> tuple[ErrorCode, str]:
+    """What to say of a topic that isn't found: it isn't there, or it isn't served."""
+    refused = call.broker.topics.refused.get(name)
+    if refused is not None:
+        return ErrorCode.kafka_storage_error, refused
+    return ErrorCode.unknown_topic_or_partition, f"expected a topic, found {name!r}"
 
 
 def hosted(call: Call, topic: str, partition: int) -> Hosted | None:

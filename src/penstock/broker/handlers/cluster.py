@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.broker.handlers.base import Api, Call, Fields
-from penstock.broker.topics import Hosted, Topic, name_fault
+from penstock.broker.handlers.base import Api, Call, Fields, missing
+from penstock.broker.storage.topics import Hosted, Topic, name_fault
 from penstock.errors import LimitError
 from penstock.log.partition import LEADER_EPOCH
 from penstock.wire.kafka import ErrorCode
@@ -52,6 +52,10 @@ def metadata(call: Call, fields: Fields) -> Fields:
     wanted = fields["topics"]
     if wanted is None or (call.version == 0 and not wanted):
         topics = [described(topic, topic.partitions) for topic in call.broker.topics]
+        topics += [
+            {"error_code": missing(call, name)[0], "name": name}
+            for name in call.broker.topics.refused
+        ]
     else:
         may_create = fields.get("allow_auto_topic_creation", True)
         topics = [_look_up(call, one, may_create=may_create) for one in wanted]
@@ -78,7 +82,7 @@ def _look_up(call: Call, wanted: Fields, *, may_create: bool) -> Fields:
             return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id}
         return described(topic, topic.partitions)
     topic = broker.topics.get(name)
-    code = ErrorCode.unknown_topic_or_partition
+    code, _ = missing(call, name)
     if name_fault(name) is not None:
         code = ErrorCode.invalid_topic_exception
     elif topic is None and may_create and _is_free(call, name):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from penstock.broker.assignors import Part
-from penstock.broker.consumer_members import Beat, ConsumerMember, by_topic
-from penstock.broker.group_registry import CONSUMER
+from penstock.broker.groups.assignors import Part
+from penstock.broker.groups.consumer_members import Beat, ConsumerMember, by_topic
+from penstock.broker.groups.registry import CONSUMER
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import OPERATIONS_OMITTED
 from penstock.wire.kafka import ErrorCode

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.group_registry import CLASSIC
+from penstock.broker.groups.classic_members import GroupState
+from penstock.broker.groups.registry import CLASSIC
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import OPERATIONS_OMITTED
-from penstock.broker.members import GroupState
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]

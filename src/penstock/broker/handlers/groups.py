@@ -6,10 +6,10 @@ import asyncio
 import re
 from typing import Final
 
-from penstock.broker.group_registry import CLASSIC
+from penstock.broker.groups.classic_members import Join, Sync
+from penstock.broker.groups.registry import CLASSIC
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import NODE_ID
-from penstock.broker.members import Join, Sync
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
@@ -23,6 +23,7 @@ SHARE_KEY_FORM: Final = re.compile(r".+:[A-Za-z0-9_-]{22}:\d+", re.DOTALL)
 BATCH_FROM: Final = 4
 """Version of FindCoordinator from which on it takes many keys."""
 MEMBER_ID_REQUIRED_FROM: Final = 4
+SKIP_ASSIGNMENT_FROM: Final = 9
 PROTOCOL_NAMED_FROM: Final = 5
 """Version of SyncGroup from which on members must say which protocol they believe in."""
 
@@ -81,6 +82,7 @@ async def join_group(call: Call, fields: Fields) -> Fields:
         protocol_type=fields["protocol_type"],
         protocols=tuple((one["name"], one["metadata"]) for one in fields["protocols"]),
         requires_member_id=call.version >= MEMBER_ID_REQUIRED_FROM,
+        may_skip_assignment=call.version >= SKIP_ASSIGNMENT_FROM,
     )
     call.broker.answer_members(call.broker.mixed_groups.join(call.broker.now_ms(), token, join))
     return await token

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.assignors import Part
-from penstock.broker.group_offsets import METADATA_CHARACTERS_MAX, Committed, Key
-from penstock.broker.group_registry import CLASSIC, CONSUMER
+from penstock.broker.groups.assignors import Part
+from penstock.broker.groups.offsets import METADATA_CHARACTERS_MAX, Committed, Key
+from penstock.broker.groups.registry import CLASSIC, CONSUMER
 from penstock.broker.handlers.base import Api, Call, Fields, topic_of
+from penstock.broker.storage.topics import Hosted
 from penstock.log.errors import StorageError
 from penstock.wire.kafka import ErrorCode
 
-__all__ = ["APIS", "known_parts"]
+__all__ = ["APIS", "end_below", "known_parts"]
 
 
 async def offset_commit(call: Call, fields: Fields) -> Fields:
@@ -43,9 +44,9 @@ async def offset_commit(call: Call, fields: Fields) -> Fields:
             elif not code and len(metadata) > METADATA_CHARACTERS_MAX:
                 code = ErrorCode.offset_metadata_too_large
             if not code and topic is not None:
-                epoch = one.get("committed_leader_epoch", -1)
+                epoch, offset = one.get("committed_leader_epoch", -1), one["committed_offset"]
                 accepted[topic.name, index] = Committed(
-                    one["committed_offset"], epoch, metadata, now_ms
+                    offset, epoch, metadata, now_ms, end_below(topic.partition(index), offset)
                 )
             parts.append({"partition_index": index, "error_code": code})
         topics.append({**wanted, "partitions": parts})
@@ -59,6 +60,12 @@ async def offset_commit(call: Call, fields: Fields) -> Fields:
         for one in (part for topic in topics for part in topic["partitions"]):
             one["error_code"] = one["error_code"] or ErrorCode.coordinator_not_available
     return {"topics": topics}
+
+
+def end_below(place: Hosted | None, offset: int) -> int:
+    """The log's end if an offset that a client commits lies beyond it; else -1."""
+    end = -1 if place is None else place.log.end_offset
+    return end if offset > end else -1
 
 
 def known_parts(call: Call, topics: list[Fields]) -> list[Part]:

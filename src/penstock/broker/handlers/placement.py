@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.broker.handlers.base import Api, Call, Fields
+from penstock.broker.handlers.base import Api, Call, Fields, missing
 from penstock.broker.handlers.cluster import NODE_ID, described
-from penstock.broker.topics import Hosted, Topic
+from penstock.broker.storage.topics import Hosted, Topic
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]
@@ -28,14 +28,14 @@ def describe_topic_partitions(call: Call, fields: Fields) -> Fields:
     cursor = fields["cursor"]
     names = {one["name"] for one in fields["topics"]}
     if not names:
-        names = {topic.name for topic in call.broker.topics}
+        names = {*call.broker.topics.names(), *call.broker.topics.refused}
     begin = (cursor["topic_name"], max(cursor["partition_index"], 0)) if cursor else ("", 0)
     left = min(max(fields["response_partition_limit"], 1), PARTITIONS_PER_ANSWER_MAX)
     topics: list[Fields] = []
     for name in sorted(one for one in names if one >= begin[0]):
         topic = call.broker.topics.get(name)
         if topic is None:
-            topics.append({"name": name, "error_code": ErrorCode.unknown_topic_or_partition})
+            topics.append({"name": name, "error_code": missing(call, name)[0]})
             continue
         first = begin[1] if name == begin[0] else 0
         if left == 0:

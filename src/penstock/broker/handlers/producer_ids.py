@@ -6,7 +6,7 @@ from typing import Final
 
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.transactions import carry_out, older
-from penstock.broker.transactions import NO_EPOCH, NO_ID, Answer
+from penstock.broker.transactions.machine import NO_EPOCH, NO_ID, Answer
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["APIS"]

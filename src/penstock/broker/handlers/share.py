@@ -10,14 +10,15 @@ import uuid
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.broker.group_registry import SHARE
+from penstock.broker.groups.registry import SHARE
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import OPERATIONS_OMITTED
 from penstock.broker.share.coordinator import Assignment, Beat, ShareMember, member_fields
+from penstock.broker.share.held import Held
 from penstock.broker.share.model import Ack, AckType
 from penstock.broker.share.serving import Portion, Wanted, portion
 from penstock.broker.share.sessions import FINAL, PARTITIONS_MAX, Session
-from penstock.broker.share.shares import Held
+from penstock.broker.storage.topics import Topic
 from penstock.errors import LimitError
 from penstock.log.errors import StorageError
 from penstock.log.partition import LEADER_EPOCH
@@ -51,7 +52,11 @@ def _group_fault(call: Call, group_id: str, *, joins: bool = False) -> Fields | 
 
 
 async def share_group_heartbeat(call: Call, fields: Fields) -> Fields:
-    """A member joins, lives or leaves; it learns its partitions."""
+    """A member joins, lives or leaves; it learns its partitions.
+
+    Who leaves keeps what it has acquired until its session ends: its last acknowledgements may be on
+    their way still, over another connection.
+    """
     shares = call.broker.share
     group_id, member_id = fields["group_id"], fields["member_id"]
     joins = fields["member_epoch"] == 0
@@ -81,8 +86,6 @@ async def share_group_heartbeat(call: Call, fields: Fields) -> Fields:
         "heartbeat_interval": policy.heartbeat_ms if answer.epoch >= 0 else 0,
     }
     try:
-        if answer.epoch < 0:
-            shares.release(group_id, member_id, is_counted=False)
         if answer.assignment is not None:
             result["assignment"] = {"topic_partitions": _assigned(call, answer.assignment)}
             await shares.loaded(functools.partial(_open, call, group_id, answer.assignment))
@@ -106,23 +109,27 @@ def _no_group(call: Call, group_id: str) -> Fields | None:
 
 def _open(call: Call, group_id: str, assignment: Assignment) -> None:
     """Makes the group's partitions begin, if they are new."""
-    for name, index in sorted(assignment):
-        topic = call.broker.topics.get(name)
-        if topic is not None:
+    for topic, indexes in _topics_of(call, assignment):
+        for index in indexes:
             call.broker.share.open(group_id, topic, index)
 
 
 def _assigned(call: Call, assignment: Assignment, *, named: bool = False) -> list[Fields]:
-    found: dict[str, list[int]] = {}
-    for name, index in sorted(assignment):
-        found.setdefault(name, []).append(index)
     result = []
-    for name, indexes in found.items():
-        topic = call.broker.topics.get(name)
-        if topic is not None:
-            one = {"topic_id": topic.id, "partitions": indexes}
-            result.append(one | {"topic_name": name} if named else one)
+    for topic, indexes in _topics_of(call, assignment):
+        one = {"topic_id": topic.id, "partitions": indexes}
+        result.append(one | {"topic_name": topic.name} if named else one)
     return result
+
+
+def _topics_of(call: Call, assignment: Assignment) -> list[tuple[Topic, list[int]]]:
+    """The topics that are there still, with the partitions."""
+    found: dict[uuid.UUID, list[int]] = {}
+    for topic_id, index in sorted(assignment):
+        found.setdefault(topic_id, []).append(index)
+    topics = [(call.broker.topics.by_id(one.bytes), some) for one, some in found.items()]
+    there = [(topic, some) for topic, some in topics if topic is not None]
+    return sorted(there, key=lambda pair: pair[0].name)
 
 
 def share_group_describe(call: Call, fields: Fields) -> Fields:
@@ -162,7 +169,11 @@ def _describe(call: Call, group_id: str) -> Fields:
 
 
 def _session(call: Call, fields: Fields) -> Session | ErrorCode:
-    """The request's session. One that begins ends the one before it."""
+    """The request's session. One that begins replaces the one before it.
+
+    What its member acquired in that one stays acquired, as in Kafka, unless it has changed its
+    connection: then the former one is given up, whether or not its end has been seen yet.
+    """
     sessions = call.broker.share.sessions
     group, member, epoch = fields["group_id"], fields["member_id"], fields["share_session_epoch"]
     if not group or not member:
@@ -172,7 +183,7 @@ def _session(call: Call, fields: Fields) -> Session | ErrorCode:
     if call.api_key == ACKNOWLEDGE:
         return ErrorCode.invalid_share_session_epoch
     before = sessions.get(group, member)
-    if before is not None:
+    if before is not None and before.connection is not call.connection:
         call.broker.share.end_session(before, is_counted=True)
     return sessions.begin(group, member, call.connection)
 
@@ -326,6 +337,9 @@ async def _wait(
 ) -> dict[_Place, Portion]:
     """Records as soon as there are some, or none when the time is over. A request that also brought
     acknowledgements is answered at once, as their sender waits for that.
+
+    A partition's fault is told at once, too, but only once: a member that goes on to ask for a topic
+    that is gone, until its next heartbeat tells it, asks as often as if there were no records.
     """
     broker = call.broker
     loop = asyncio.get_running_loop()
@@ -342,7 +356,7 @@ async def _wait(
             parts = await broker.share.loaded(
                 functools.partial(_collect, call, session, helds, fields)
             )
-            if parts or loop.time() >= deadline:
+            if _has_news(session, parts) or loop.time() >= deadline:
                 session.rotate()
                 return parts
             timer = loop.call_at(deadline, _wake, changed)
@@ -357,6 +371,14 @@ async def _wait(
                     held.hosted.waiters.discard(changed)
         if broker.share.sessions.get(session.group, session.member) is not session:
             return {}
+
+
+def _has_news(session: Session, parts: dict[_Place, Portion]) -> bool:
+    """Whether there are records, or faults that the member was not told last time."""
+    faults = {place: part.code for place, part in parts.items() if part.code}
+    is_new_fault = bool(faults.items() - session.faults.items())
+    session.faults = faults
+    return is_new_fault or any(part.acquired for part in parts.values())
 
 
 def _wake(changed: asyncio.Future[None]) -> None:
@@ -391,6 +413,8 @@ def _collect(
         fields.get("share_acquire_mode", 0) == STRICT,
     )
     parts: dict[_Place, Portion] = {}
+    if call.broker.share.sessions.get(session.group, session.member) is not session:
+        return parts  # it has ended: nobody would give back what it acquired now
     for place, held in helds.items():
         if held is None or held.hosted.topic.is_deleted:
             known = call.broker.topics.by_id(place[0]) is not None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from penstock.broker.handlers.base import Api, Call, Fields, topic_of
-from penstock.broker.settings import TOPIC_SETTINGS, SettingError, validate
-from penstock.broker.tier_settings import check_tier_settings
-from penstock.broker.topics import name_fault
+from penstock.broker.handlers.base import Api, Call, Fields, missing, topic_of
+from penstock.broker.handlers.configs.describing import topic_configs
+from penstock.broker.storage.topic_settings import SettingError, validate
+from penstock.broker.storage.topics import name_fault
+from penstock.broker.tier.settings import check_tier_settings
 from penstock.errors import LimitError
 from penstock.wire.kafka import ErrorCode
 
@@ -47,6 +48,8 @@ def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
     fault = name_fault(name)
     if fault is not None:
         raise _RefusedError(ErrorCode.invalid_topic_exception, fault)
+    if name in topics.refused:
+        raise _RefusedError(ErrorCode.topic_already_exists, topics.refused[name])
     if topics.is_taken(name):
         raise _RefusedError(
             ErrorCode.topic_already_exists,
@@ -59,16 +62,7 @@ def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
         raise _RefusedError(ErrorCode.invalid_config, str(error)) from None
     partitions = _partition_count(call, wanted)
     result: Fields = {"num_partitions": partitions, "replication_factor": 1}
-    result["configs"] = [
-        {
-            "name": one.name,
-            "value": settings.get(one.name, one.default),
-            "read_only": False,
-            "config_source": 1 if one.name in settings else 5,
-            "is_sensitive": False,
-        }
-        for one in TOPIC_SETTINGS.values()
-    ]
+    result["configs"] = topic_configs(call.broker.dynamic, settings, {})
     try:
         if dry_run:
             topics.check_room(1, partitions, partitions)
@@ -117,16 +111,18 @@ async def delete_topics(call: Call, fields: Fields) -> Fields:
     for one in wanted:
         topic = topic_of(call, one)
         if topic is None:
-            by_id = one.get("name") is None
-            code = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
-            results.append({**one, "error_code": code})
+            code, text = ErrorCode.unknown_topic_id, "expected a topic of that id, found none"
+            if one.get("name") is not None:
+                code, text = missing(call, one["name"])
+            results.append({**one, "error_code": code, "error_message": text})
             continue
         call.broker.topics.withdraw(topic)
         while any(part.is_busy for part in topic.partitions):  # noqa: ASYNC110 - rare, short
             await asyncio.sleep(SYNC_POLL_S)
         call.broker.note_removal(topic)
-        call.broker.topics.discard(topic)
-        call.broker.group_offsets.forget_topic(topic.name)
+        call.broker.topics.discard(topic, keeps_name=True)
+        await call.broker.flusher.make_durable(call.broker.former.forget(topic.name))
+        call.broker.topics.free_name(topic.name)
         results.append({"name": topic.name, "topic_id": topic.id})
     return {"responses": results}
 
@@ -147,9 +143,7 @@ def create_partitions(call: Call, fields: Fields) -> Fields:
 def _grow(call: Call, wanted: Fields, *, dry_run: bool) -> None:
     topic = call.broker.topics.get(wanted["name"])
     if topic is None:
-        raise _RefusedError(
-            ErrorCode.unknown_topic_or_partition, f"expected a topic, found {wanted['name']!r}"
-        )
+        raise _RefusedError(*missing(call, wanted["name"]))
     count, present = wanted["count"], len(topic.partitions)
     if count <= present:
         raise _RefusedError(

@@ -6,12 +6,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.group_offsets import METADATA_CHARACTERS_MAX, Committed, Key
-from penstock.broker.group_registry import CLASSIC
+from penstock.broker.groups.offsets import METADATA_CHARACTERS_MAX, Committed, Key
 from penstock.broker.handlers.base import Api, Call, Fields, hosted
-from penstock.broker.handlers.offsets import known_parts
-from penstock.broker.topic_patterns import matching
-from penstock.broker.transactions import NO_EPOCH, NO_ID, OFFSETS, Answer, Place, State, Transaction
+from penstock.broker.handlers.offsets import end_below, known_parts
+from penstock.broker.storage.topic_patterns import matching
+from penstock.broker.transactions.machine import (
+    NO_EPOCH,
+    NO_ID,
+    OFFSETS,
+    Answer,
+    Place,
+    State,
+    Transaction,
+)
 from penstock.errors import UserError
 from penstock.log.errors import AppendError, StorageError
 from penstock.wire.kafka import ErrorCode
@@ -172,6 +179,10 @@ async def txn_offset_commit(call: Call, fields: Fields) -> Fields:
                     one.get("committed_leader_epoch", -1),
                     one["committed_metadata"] or "",
                     broker.clock_ms(),
+                    end_below(
+                        hosted(call, wanted["name"], one["partition_index"]),
+                        one["committed_offset"],
+                    ),
                 )
             parts.append({"partition_index": one["partition_index"], "error_code": code or 0})
         topics.append({"name": wanted["name"], "partitions": parts})
@@ -214,20 +225,14 @@ async def _join(call: Call, fields: Fields) -> ErrorCode | None:
 
 def _group_fault(call: Call, fields: Fields) -> ErrorCode | None:
     """Why the group's member may not commit. Who names no member is not asked (KIP-447)."""
-    group_id, registry = fields["group_id"], call.broker.registry
-    epoch, member_id = fields.get("generation_id", -1), fields.get("member_id", "")
+    group_id = fields["group_id"]
     if not group_id:
         return ErrorCode.invalid_group_id
-    is_memberless = registry.kind(group_id) in {None, CLASSIC} and (
-        call.broker.groups.get(group_id) is None
-    )
-    if is_memberless and (epoch >= 0 or member_id):
-        return ErrorCode.unknown_member_id
-    fault = registry.commit_fault(
+    fault = call.broker.registry.commit_fault(
         call.broker.now_ms(),
         group_id,
-        epoch,
-        member_id,
+        fields.get("generation_id", -1),
+        fields.get("member_id", ""),
         fields.get("group_instance_id"),
         known_parts(call, fields["topics"]),
         call.version,

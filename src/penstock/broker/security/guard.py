@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.security.authorizer import Authorizer
-from penstock.broker.security.model import Operation, ResourceType
+from penstock.broker.security.model import Caller, Operation, ResourceType
 from penstock.broker.security.quotas import Quotas
 from penstock.broker.security.sasl import Failures, SaslSession, Verifier
 from penstock.broker.security.tls import Tls
@@ -16,10 +17,9 @@ from penstock.wire.scram import PLAIN
 
 if TYPE_CHECKING:
     from penstock.broker.config import BrokerConfig
-    from penstock.broker.connection import Connection
     from penstock.broker.listeners import Listener
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "Guarded", "Verdicts"]
 
 VERDICTS_MAX: Final = 4096
 """Topics whose verdicts a connection remembers; then it forgets them all and asks again."""
@@ -32,6 +32,47 @@ CONNECTIONS_PER_ADDRESS_MAX: Final = 2048
 
 
 _log = logging.getLogger(__name__)
+
+
+class Verdicts:
+    """What a connection may read and write, as far as it has asked."""
+
+    __slots__ = ("generation", "known")
+
+    def __init__(self) -> None:
+        self.generation = 0
+        """Of the rules that were asked."""
+        self.known: dict[tuple[Operation, str], bool] = {}
+
+
+class Guarded(Caller, Protocol):
+    """A connection, as those see it who decide what it may do."""
+
+    @property
+    def listener(self) -> Listener:
+        """Where it came in."""
+        ...
+
+    @property
+    def peer(self) -> str:
+        """Who is at its other end: address and port."""
+        ...
+
+    @property
+    def session(self) -> SaslSession | None:
+        """Its log-in, where its listener asks for one."""
+        ...
+
+    @property
+    def verdicts(self) -> Verdicts:
+        """What it is known to be allowed."""
+        ...
+
+    def finish(self) -> None:
+        """Serves nothing more, and closes it once all answers are sent."""
+
+    def close(self) -> None:
+        """Closes it; what was not sent yet is lost."""
 
 
 class Guard:
@@ -54,16 +95,28 @@ class Guard:
             always=config.authorize,
         )
         self.tls = Tls(config.tls) if config.tls is not None else None
-        self._strangers: dict[Connection, None] = {}
+        self._strangers: dict[Guarded, None] = {}
         self._of_address: Counter[str] = Counter()
-        self._of_user: dict[str, set[Connection]] = {}
+        self._limit = config.connections_per_address
+        self._limits: Mapping[str, int] = {}
+        self._of_user: dict[str, set[Guarded]] = {}
+
+    def limit_addresses(self, limit: int | None, limits: Mapping[str, int]) -> None:
+        """How many connections an address may have from now on; None: as the broker was told.
+
+        Args:
+            limit: any address.
+            limits: single ones.
+        """
+        self._limit = self._config.connections_per_address if limit is None else limit
+        self._limits = limits
 
     # -- connections -------------------------------------------------------------------------------
 
-    def enter(self, connection: Connection) -> str | None:
+    def enter(self, connection: Guarded) -> str | None:
         """Counts a connection; says what is wrong where it must be closed."""
         listener, host = connection.listener, connection.client_host
-        limit = self._config.connections_per_address
+        limit = self._limits.get(host, self._limit)
         if limit is None and not listener.is_loopback:
             limit = CONNECTIONS_PER_ADDRESS_MAX
         if limit is not None and self._of_address[host] >= limit:
@@ -75,14 +128,14 @@ class Guard:
             self._strangers[connection] = None
         return None
 
-    def trust(self, connection: Connection) -> None:
+    def trust(self, connection: Guarded) -> None:
         """A connection has said who it is."""
         self._strangers.pop(connection, None)
         if connection.session is not None:
             user = connection.principal.removeprefix("User:")
             self._of_user.setdefault(user, set()).add(connection)
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Guarded) -> None:
         """A connection that had entered is gone."""
         self._strangers.pop(connection, None)
         user = connection.principal.removeprefix("User:")
@@ -94,7 +147,7 @@ class Guard:
         if self._of_address[connection.client_host] <= 0:
             del self._of_address[connection.client_host]
 
-    def expel(self, but: Connection | None = None) -> None:
+    def expel(self, but: Guarded | None = None) -> None:
         """Closes connections of users that are no more; one of them may still get its answer."""
         for user in [one for one in self._of_user if one not in self.users]:
             for connection in list(self._of_user[user]):
@@ -115,19 +168,26 @@ class Guard:
 
     # -- authorization -----------------------------------------------------------------------------
 
-    def may(self, connection: Connection, operation: Operation, topic: str) -> bool:
+    def may(self, connection: Guarded, operation: Operation, topic: str) -> bool:
         """Whether a connection may read or write a topic: remembered, since each request asks."""
         authorizer, verdicts = self.authorizer, connection.verdicts
         if not authorizer.is_on:
             return True
-        if connection.verdicts_generation != authorizer.generation or len(verdicts) > VERDICTS_MAX:
-            verdicts.clear()
-            connection.verdicts_generation = authorizer.generation
-        verdict = verdicts.get((operation, topic))
+        if verdicts.generation != authorizer.generation or len(verdicts.known) > VERDICTS_MAX:
+            verdicts.known.clear()
+            verdicts.generation = authorizer.generation
+        verdict = verdicts.known.get((operation, topic))
         if verdict is None:
             verdict = authorizer.allows(connection, operation, ResourceType.TOPIC, topic)
-            verdicts[operation, topic] = verdict
+            verdicts.known[operation, topic] = verdict
         return verdict
+
+    def allows(
+        self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """Whether a caller (a `Call`, or a connection) may do something with a resource."""
+        authorizer = self.authorizer
+        return not authorizer.is_on or authorizer.allows(caller, operation, resource_type, name)
 
     # -- upkeep ------------------------------------------------------------------------------------
 

@@ -10,21 +10,35 @@ import math
 import struct
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from penstock.broker.security.quotas import Quota, Quotas
 from penstock.wire.batches import Buffer
 from penstock.wire.messages import response_codec
 
-if TYPE_CHECKING:
-    from penstock.broker.connection import Connection
-
-__all__ = ["Meter"]
+__all__ = ["Meter", "Metered"]
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 HEAD_BYTES: Final = 8
 """An answer's length and correlation id."""
 _INT32 = struct.Struct(">i")
+
+
+class Metered(Protocol):
+    """A connection, as quotas see it."""
+
+    @property
+    def principal(self) -> str:
+        """`User:NAME`."""
+        ...
+
+    @property
+    def muted_s(self) -> float:
+        """For how many seconds nothing more is read from it."""
+        ...
+
+    def mute(self, seconds: float) -> None:
+        """Serves nothing more of it for a while."""
 
 
 class Meter:
@@ -45,7 +59,7 @@ class Meter:
     def __init__(
         self,
         quotas: Quotas,
-        connection: Connection,
+        connection: Metered,
         api_key: int,
         version: int,
         client: str,

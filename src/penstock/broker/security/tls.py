@@ -8,32 +8,15 @@ from __future__ import annotations
 import logging
 import ssl
 import stat
-from dataclasses import dataclass
-from pathlib import Path
 
+from penstock.broker.listeners import TlsFiles
 from penstock.broker.security.model import ANONYMOUS
 from penstock.broker.security.names import subject_of
 from penstock.errors import SetupError
 
-__all__ = ["Tls", "TlsFiles", "principal_of"]
+__all__ = ["Tls", "principal_of"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """Where the certificate is.
-
-    Attributes:
-        certificate: PEM: the broker's certificate and those that lead to its root.
-        key: PEM: the private key; None: it is in the certificate's file.
-        client_ca: PEM: who issues clients' certificates. A listener that authenticates by TLS alone
-            (SSL) then asks each client for one.
-    """
-
-    certificate: Path
-    key: Path | None = None
-    client_ca: Path | None = None
 
 
 class Tls:

@@ -2,7 +2,8 @@
 
 A member joins with epoch 0 under an id of its own, learns the group's epoch and its partitions with
 each heartbeat that finds them changed, and leaves with epoch -1. Nothing is revoked: two members
-that have a partition at the same time do no harm, so a new assignment is in force at once.
+that have a partition at the same time do no harm, so a new assignment is in force at once. Nor does
+membership say who has a record: that is up to share sessions and locks (`share.sessions`).
 
 Invariants (see `check`): each partition of a topic that members subscribe to is assigned to one of
 them or more, and each of these members has a partition of it; no member's epoch is beyond its
@@ -16,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import UUID
 
+from penstock.broker.groups.assignors import Part
 from penstock.wire.kafka import ErrorCode
 
 __all__ = ["Answer", "Assignment", "Beat", "ShareGroup", "ShareGroups", "assign"]
@@ -29,9 +32,9 @@ TOPICS_MAX: Final = 1_000
 """Most topics that a member may subscribe to."""
 LEAVE: Final = -1
 
-Assignment: TypeAlias = frozenset[tuple[str, int]]
-Layout: TypeAlias = Mapping[str, int]
-"""Topic -> number of partitions."""
+Assignment: TypeAlias = frozenset[Part]
+Layout: TypeAlias = Mapping[str, tuple[UUID, int]]
+"""Topic -> its id and number of partitions. A topic that was made anew is another one."""
 
 
 class Beat(NamedTuple):
@@ -77,7 +80,7 @@ class ShareGroup:
 
     id: str
     epoch: int = 0
-    layout: dict[str, int] = field(default_factory=dict)
+    layout: dict[str, tuple[UUID, int]] | None = None
     members: dict[str, ShareMember] = field(default_factory=dict)
 
     def topics(self) -> set[str]:
@@ -88,19 +91,21 @@ class ShareGroup:
 def assign(subscriptions: Mapping[str, tuple[str, ...]], layout: Layout) -> dict[str, Assignment]:
     """Shares partitions among members: each has one or more, and so has each partition.
 
-    >>> sorted(assign({"a": ("t",), "b": ("t",), "c": ("t",)}, {"t": 2})["c"])
-    [('t', 0)]
+    >>> topic = UUID(int=7)
+    >>> found = assign({"a": ("t",), "b": ("t",), "c": ("t",)}, {"t": (topic, 2)})
+    >>> [sorted(index for _, index in some) for some in found.values()]
+    [[0], [1], [0]]
     """
-    found: dict[str, set[tuple[str, int]]] = {one: set() for one in subscriptions}
+    found: dict[str, set[Part]] = {one: set() for one in subscriptions}
     turn = 0
     for topic in sorted(layout):
         members = sorted(one for one, topics in subscriptions.items() if topic in topics)
-        partitions = layout[topic]
+        topic_id, partitions = layout[topic]
         if not members or not partitions:
             continue
         rounds = max(len(members), partitions)
         for i in range(rounds):
-            found[members[(turn + i) % len(members)]].add((topic, i % partitions))
+            found[members[(turn + i) % len(members)]].add((topic_id, i % partitions))
         turn += rounds
     return {one: frozenset(some) for one, some in found.items()}
 
@@ -109,11 +114,11 @@ class ShareGroups:
     """The coordinator of all share groups.
 
     Args:
-        partitions_of: how many partitions a topic has now; 0 where there is none.
+        find: a topic's id and number of partitions; None where there is none of that name.
     """
 
-    def __init__(self, partitions_of: Callable[[str], int]) -> None:
-        self._partitions_of = partitions_of
+    def __init__(self, find: Callable[[str], tuple[UUID, int] | None]) -> None:
+        self._find = find
         self._groups: dict[str, ShareGroup] = {}
 
     def __iter__(self) -> Iterator[ShareGroup]:
@@ -150,7 +155,7 @@ class ShareGroups:
         member.ends_ms = now_ms + session_ms
         if beat.topics is not None and beat.topics != member.topics:
             member.topics = beat.topics
-            group.layout = {}
+            group.layout = None
         return self._tell(group, member)
 
     def _join(self, now_ms: int, session_ms: int, group: ShareGroup | None, beat: Beat) -> Answer:
@@ -171,10 +176,10 @@ class ShareGroups:
                 )
             member = ShareMember(beat.member_id, beat.topics, 0)
             group.members[member.id] = member
-            group.layout = {}
+            group.layout = None
         elif member.topics != beat.topics:
             member.topics = beat.topics
-            group.layout = {}
+            group.layout = None
         member.rack, member.client_id = beat.rack, beat.client_id
         member.client_host = beat.client_host
         member.ends_ms, member.told = now_ms + session_ms, None
@@ -187,7 +192,7 @@ class ShareGroups:
         return Answer(ErrorCode.none, LEAVE)
 
     def _shrink(self, group: ShareGroup) -> None:
-        group.layout = {}
+        group.layout = None
         if not group.members:
             del self._groups[group.id]
 
@@ -202,7 +207,8 @@ class ShareGroups:
 
     def _refresh(self, group: ShareGroup) -> None:
         """Assigns anew where members, subscriptions or topics have changed."""
-        layout = {topic: self._partitions_of(topic) for topic in group.topics()}
+        found_topics = {topic: self._find(topic) for topic in group.topics()}
+        layout = {topic: one for topic, one in found_topics.items() if one is not None}
         if layout == group.layout:
             return
         group.layout = layout
@@ -211,31 +217,29 @@ class ShareGroups:
         for member in group.members.values():
             member.assignment = found[member.id]
 
-    def tick(self, now_ms: int) -> list[tuple[str, str]]:
-        """Members that are gone: their group, their id."""
-        gone = []
+    def tick(self, now_ms: int) -> None:
+        """Forgets members that were silent for too long."""
         for group in self:
             late = [one.id for one in group.members.values() if one.ends_ms <= now_ms]
             for member_id in late:
                 del group.members[member_id]
-                gone.append((group.id, member_id))
             if late:
                 self._shrink(group)
-        return gone
 
     def check(self) -> None:
         """Asserts all invariants."""
         for group in self:
             assert 0 < len(group.members) <= MEMBERS_MAX
-            held: set[tuple[str, int]] = set()
+            layout = group.layout
+            held: set[Part] = set()
             for member in group.members.values():
                 assert member.epoch <= group.epoch
                 held |= member.assignment
-                if group.layout:
+                if layout is not None:
                     topics = {topic for topic, _ in member.assignment}
-                    assert topics == {one for one in member.topics if group.layout[one]}
-            wanted = {(topic, i) for topic, size in group.layout.items() for i in range(size)}
-            assert not group.layout or held == wanted
+                    assert topics == {layout[one][0] for one in member.topics if one in layout}
+            if layout is not None:
+                assert held == {(topic, i) for topic, size in layout.values() for i in range(size)}
 
 
 def member_fields(member: ShareMember) -> dict[str, Any]:

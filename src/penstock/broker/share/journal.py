@@ -20,10 +20,10 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from penstock.broker.share.model import Change, Run, State
-from penstock.log.files import LogFiles
-from penstock.log.journal import Journal
+from penstock.log.disk.files import LogFiles
+from penstock.log.disk.journal import Journal
 
-__all__ = ["Entry", "Key", "ShareJournal"]
+__all__ = ["Entry", "Key", "ShareJournal", "reached_in"]
 
 REWRITE_BYTES_MIN: Final = 16 << 20
 """A journal is rewritten when it is larger than this and mostly obsolete."""
@@ -111,6 +111,24 @@ class ShareJournal:
         until, letter, reason = rest or (0, -1, "")
         until_ms = max(until - self._ahead_ms, now_ms + 1) if until else 0
         return Run(first, last, State(state), count, until_ms, letter=letter, reason=reason)
+
+
+def reached_in(bodies: Iterable[bytes]) -> dict[tuple[str, int], tuple[int, str]]:
+    """Up to where partitions once were, by topic id and number, as a journal tells, and the group that
+    was given records up to there.
+    """
+    ends: dict[Key, int] = {}
+    for kind, group, topic_id, index, *rest in map(json.loads, bodies):
+        key = Key(group, topic_id, index)
+        if kind == "x":
+            ends.pop(key, None)
+        else:
+            ends[key] = rest[1]
+    found: dict[tuple[str, int], tuple[int, str]] = {}
+    for key, end in ends.items():
+        place = key.topic_id, key.partition
+        found[place] = max(found.get(place, (0, "")), (end, key.group))
+    return found
 
 
 def _dump(body: list[Any]) -> bytes:

@@ -14,19 +14,23 @@ records are archived without letters, as in Kafka, and a warning says so.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Final
 
+from penstock.broker.logs import Seldom
+from penstock.broker.share.held import Held
 from penstock.broker.share.model import Letter
-from penstock.broker.topics import Hosted, Topic
+from penstock.broker.share.policy import Policy
+from penstock.broker.storage.flusher import Durable
+from penstock.broker.storage.topics import Hosted, Topic, Topics
 from penstock.errors import CorruptError, LimitError
+from penstock.log.disk.journal import Journal
 from penstock.log.errors import AppendError, DamagedError, OffsetRangeError, Refusal, StorageError
 from penstock.wire import batches
 from penstock.wire.batches import Record
 
-if TYPE_CHECKING:
-    from penstock.broker.share.shares import Held, Shares
-
-__all__ = ["PREFIX", "write_letters"]
+__all__ = ["PREFIX", "Letters"]
 
 PREFIX: Final = "dlq."
 """How a dead-letter topic's name begins: Kafka's errors.deadletterqueue.topic.name.prefix."""
@@ -37,79 +41,118 @@ _SEQUENCES: Final = 1 << 31
 _log = logging.getLogger(__name__)
 
 
-async def write_letters(shares: Shares, held: Held) -> None:
-    """Writes the letters that are due; those that can't be written now stay due."""
-    while letters := held.state.letters(ROUND_MAX):
-        policy = shares.policy(held.key.group)
-        topic, fault = _topic(shares, policy.letter_topic)
-        if topic is None:
-            _log.warning(
-                "dropped %d dead letters of group %s: %s", len(letters), held.key.group, fault
-            )
-            shares.letters_dropped += len(letters)
-        else:
-            try:
-                is_written = await _write(shares, held, topic, letters, copies=policy.copies_record)
-            except StorageError as error:
-                _log.warning("could not write dead letters of group %s: %s", held.key.group, error)
-                return
-            if not is_written:
-                continue
-        held.state.bury(letters[-1].number + 1)
-        try:
-            shares.save(held)
-        except StorageError as error:
-            _log.warning("could not keep note of dead letters: %s", error)
-            return
-        held.wake()
+@dataclass(slots=True)
+class Letters:
+    """Writes dead letters.
 
-
-def _topic(shares: Shares, name: str) -> tuple[Topic | None, str]:
-    topic = shares.broker.topics.get(name)
-    if not name.startswith(PREFIX):
-        return None, f"expected a topic whose name begins with {PREFIX!r}, found {name!r}"
-    if topic is None:
-        return None, f"expected the topic {name!r}, found none"
-    if not topic.config.takes_dead_letters:
-        return None, f"expected {ENABLE}=true of topic {name!r}"
-    return topic, ""
-
-
-async def _write(
-    shares: Shares, held: Held, topic: Topic, letters: list[Letter], *, copies: bool
-) -> bool:
-    """Appends letters and makes them durable: after the rejections, or a power failure could take
-    those back and leave the letters, and their numbers to others.
-
-    Returns:
-        False if the letters got other numbers instead.
+    Attributes:
+        topics: where they go.
+        journal: what must be durable before them.
+        policy: what a group's settings say.
+        save: keeps note of what has changed of a partition.
+        loaded: gives what reads a log, once what it needs is at hand.
+        make_durable: see `Flusher`.
+        new_producer_id: gives out an id that was never given out before.
+        clock_ms: the time.
+        written: letters since the start.
+        dropped: records that were archived without one.
+        faults: logs what is tried again and again.
     """
-    if held.producer_id < 0:
-        held.producer_id = shares.broker.next_producer_id()
-        held.state.rewrite()
-        shares.save(held)
-    await shares.broker.flusher.make_durable([shares.journal])
-    if shares.journal.failure is not None:
-        raise StorageError(shares.journal.failure)
-    target = topic.partitions[held.hosted.index % len(topic.partitions)]
-    there = _last_number(topic, held.producer_id, letters[0].number)
-    due = [letter for letter in letters if letter.number > there]
-    if due and not _follow(there, due):
-        held.producer_id = shares.broker.next_producer_id()
-        held.state.bury(due[0].number)
-        held.state.number_letters(due[0].number)
-        held.state.rewrite()
-        shares.save(held)
-        return False
-    for letter in due:
-        await _append(shares, held, target, letter, copies=copies)
-        shares.letters_written += 1
-    target.wake()
-    await shares.broker.flusher.make_durable(one.log for one in topic.partitions)
-    for one in topic.partitions:
-        if one.log.failure is not None:
-            raise StorageError(one.log.failure)
-    return True
+
+    topics: Topics
+    journal: Journal
+    _: KW_ONLY
+    policy: Callable[[str], Policy]
+    save: Callable[[Held], None]
+    loaded: Callable[[Callable[[], Record | None]], Awaitable[Record | None]]
+    make_durable: Callable[[Iterable[Durable]], Awaitable[None]]
+    new_producer_id: Callable[[], int]
+    clock_ms: Callable[[], int]
+    written: int = 0
+    dropped: int = 0
+    faults: Seldom = field(default_factory=lambda: Seldom(_log))
+
+    async def write(self, held: Held) -> None:
+        """Writes a partition's letters that are due; those that can't be written now stay due."""
+        while letters := held.state.letters(ROUND_MAX):
+            policy = self.policy(held.key.group)
+            try:
+                topic, fault = self._topic(policy.letter_topic)
+                if topic is not None and not await self._write(held, topic, letters, policy):
+                    continue
+            except StorageError as error:
+                self.faults.say(f"could not write dead letters of group {held.key.group}", error)
+                return
+            if topic is None:
+                _log.warning(
+                    "dropped %d dead letters of group %s: %s", len(letters), held.key.group, fault
+                )
+                self.dropped += len(letters)
+            held.state.bury(letters[-1].number + 1)
+            try:
+                self.save(held)
+            except StorageError as error:
+                _log.warning("could not keep note of dead letters: %s", error)
+                return
+            held.wake()
+
+    def _topic(self, name: str) -> tuple[Topic | None, str]:
+        topic = self.topics.get(name)
+        if not name.startswith(PREFIX):
+            return None, f"expected a topic whose name begins with {PREFIX!r}, found {name!r}"
+        if topic is None:
+            if name in self.topics.refused:
+                raise StorageError(self.topics.refused[name])
+            return None, f"expected the topic {name!r}, found none"
+        if not topic.config.takes_dead_letters:
+            return None, f"expected {ENABLE}=true of topic {name!r}"
+        return topic, ""
+
+    async def _write(self, held: Held, topic: Topic, letters: list[Letter], policy: Policy) -> bool:
+        """Appends letters and makes them durable: after the rejections, or a power failure could
+        take those back and leave the letters, and their numbers to others.
+
+        Returns:
+            False if the letters got other numbers instead.
+        """
+        if held.producer_id < 0:
+            held.producer_id = self.new_producer_id()
+            held.state.rewrite()
+            self.save(held)
+        await self.make_durable([self.journal])
+        if self.journal.failure is not None:
+            raise StorageError(self.journal.failure)
+        target = topic.partitions[held.hosted.index % len(topic.partitions)]
+        there = _last_number(topic, held.producer_id, letters[0].number)
+        due = [letter for letter in letters if letter.number > there]
+        if due and not _follow(there, due):
+            held.producer_id = self.new_producer_id()
+            held.state.bury(due[0].number)
+            held.state.number_letters(due[0].number)
+            held.state.rewrite()
+            self.save(held)
+            return False
+        for letter in due:
+            await self._append(held, target, letter, copies=policy.copies_record)
+            self.written += 1
+        target.wake()
+        await self.make_durable(one.log for one in topic.partitions)
+        for one in topic.partitions:
+            if one.log.failure is not None:
+                raise StorageError(one.log.failure)
+        return True
+
+    async def _append(self, held: Held, target: Hosted, letter: Letter, *, copies: bool) -> None:
+        source = None
+        if copies:
+            source = await self.loaded(lambda: _source(held.hosted, letter.offset))
+        now_ms = self.clock_ms()
+        try:
+            target.log.append(_batch(held, letter, source, now_ms), now_ms)
+        except AppendError as error:
+            if source is None or error.code is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                raise StorageError(f"expected to append a dead letter, found: {error}") from error
+            target.log.append(_batch(held, letter, None, now_ms), now_ms)  # too large to be copied
 
 
 def _follow(there: int, due: list[Letter]) -> bool:
@@ -130,21 +173,6 @@ def _last_number(topic: Topic, producer_id: int, near: int) -> int:
                 ahead = (sequence - near + _SEQUENCES // 2) % _SEQUENCES - _SEQUENCES // 2
                 last = max(last, near + ahead)
     return last
-
-
-async def _append(
-    shares: Shares, held: Held, target: Hosted, letter: Letter, *, copies: bool
-) -> None:
-    source = None
-    if copies:
-        source = await shares.loaded(lambda: _source(held.hosted, letter.offset))
-    now_ms = shares.broker.clock_ms()
-    try:
-        target.log.append(_batch(held, letter, source, now_ms), now_ms)
-    except AppendError as error:
-        if source is None or error.code is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            raise StorageError(f"expected to append a dead letter, found: {error}") from error
-        target.log.append(_batch(held, letter, None, now_ms), now_ms)  # too large to be copied
 
 
 def _source(hosted: Hosted, offset: int) -> Record | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.broker.group_settings import GROUP_SETTINGS, reset_of
+from penstock.broker.groups.settings import reset_of
 from penstock.broker.share.model import Rules
 
 __all__ = ["Policy"]
@@ -35,15 +35,12 @@ class Policy:
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> Policy:
-        """The policy that a group's settings (those that were set) amount to."""
-
-        def text(name: str) -> str:
-            return settings.get(name, GROUP_SETTINGS[name].default)
+        """The policy that the values of a group's settings amount to."""
 
         def number(name: str) -> int:
-            return int(text(name))
+            return int(settings[name])
 
-        letter_topic = text("errors.deadletterqueue.topic.name")
+        letter_topic = settings["errors.deadletterqueue.topic.name"]
         rules = Rules(
             lock_ms=number("share.record.lock.duration.ms"),
             delivery_limit=number("share.delivery.count.limit"),
@@ -51,15 +48,15 @@ class Policy:
             backoff_ms=number("penstock.share.retry.backoff.ms"),
             backoff_ms_max=number("penstock.share.retry.backoff.max.ms"),
             has_letters=bool(letter_topic),
-            may_renew=text("share.renew.acknowledge.enable") == "true",
-            in_key_order=text("penstock.share.order") == "key",
+            may_renew=settings["share.renew.acknowledge.enable"] == "true",
+            in_key_order=settings["penstock.share.order"] == "key",
         )
         return cls(
             rules,
-            reset_of(text("share.auto.offset.reset")),
-            text("share.isolation.level") == "read_committed",
+            reset_of(settings["share.auto.offset.reset"]),
+            settings["share.isolation.level"] == "read_committed",
             number("share.session.timeout.ms"),
             number("share.heartbeat.interval.ms"),
             letter_topic,
-            text("errors.deadletterqueue.copy.record.enable") == "true",
+            settings["errors.deadletterqueue.copy.record.enable"] == "true",
         )

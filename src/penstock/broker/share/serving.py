@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.broker.logs import Seldom
+from penstock.broker.share.held import Held
 from penstock.broker.share.model import Acquired, Span
-from penstock.broker.share.shares import Held, Shares
+from penstock.broker.share.shares import Shares
 from penstock.errors import CorruptError, LimitError
 from penstock.log.errors import DamagedError, OffsetRangeError, StorageError
 from penstock.log.partition import Partition
@@ -71,7 +72,7 @@ def portion(shares: Shares, held: Held, wanted: Wanted) -> Portion:
         StorageError: what was acquired can't be kept note of.
     """
     state, log = held.state, held.hosted.log
-    now_ms = shares.broker.now_ms()
+    now_ms = shares.now_ms()
     state.skip_to(log.start_offset)
     state.tick(now_ms)
     found = Portion()
@@ -108,7 +109,7 @@ def _acquire(shares: Shares, held: Held, wanted: Wanted, found: Portion) -> bool
     keyed = state.rules.in_key_order
     spans = _spans(log, buffer, heads, is_committed=is_committed, keyed=keyed)
     found.acquired = state.acquire(
-        shares.broker.now_ms(),
+        shares.now_ms(),
         wanted.member,
         offset,
         spans,

@@ -1,7 +1,8 @@
 """Share sessions: what a member fetches from, kept between its requests (KIP-932).
 
 A session begins with epoch 0, goes on with 1, 2, ... and ends with -1. It belongs to a connection
-and ends with it.
+and ends with it. When it ends, what its member has acquired is given back: then, or when a lock
+ends, and not when the member leaves its group.
 """
 
 from __future__ import annotations
@@ -24,13 +25,19 @@ _EPOCH_MAX: Final = (1 << 31) - 1
 
 @dataclass(slots=True)
 class Session:
-    """One member's session; `partitions` are (topic id, index), the next to be served first."""
+    """One member's session.
+
+    Attributes:
+        partitions: (topic id, index), the next to be served first.
+        faults: of these, as the member was told of them last.
+    """
 
     group: str
     member: str
     connection: Any
     epoch: int = 0
     partitions: dict[tuple[bytes, int], None] = field(default_factory=dict)
+    faults: dict[tuple[bytes, int], ErrorCode] = field(default_factory=dict)
 
     def rotate(self) -> None:
         """Lets another partition be the first next time."""

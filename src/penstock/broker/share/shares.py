@@ -7,31 +7,32 @@ not, so a power failure (not a crash of the process) may forget that a delivery 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.broker.group_registry import SHARE, Summary
-from penstock.broker.group_settings import GroupSettings
+from penstock.broker.groups.registry import SHARE, Summary
+from penstock.broker.groups.settings import GroupSettings
 from penstock.broker.share.coordinator import ShareGroups
+from penstock.broker.share.held import Held
 from penstock.broker.share.journal import Key, ShareJournal
-from penstock.broker.share.letters import write_letters
+from penstock.broker.share.letters import Letters
 from penstock.broker.share.model import Rules
 from penstock.broker.share.partition import SharePartition
 from penstock.broker.share.policy import Policy
 from penstock.broker.share.sessions import Session, Sessions
-from penstock.broker.topics import Hosted, Topic
+from penstock.broker.storage.flusher import Durable
+from penstock.broker.storage.topics import Hosted, Topic, Topics
 from penstock.errors import LimitError
+from penstock.log.disk.files import LogFiles
 from penstock.log.errors import StorageError
-from penstock.log.files import LogFiles
 from penstock.wire.kafka import ErrorCode
 
 if TYPE_CHECKING:
-    from penstock.broker.server import Broker
+    from penstock.broker.tier.reader import Cache
 
-__all__ = ["Held", "Shares"]
+__all__ = ["Shares"]
 
 T = TypeVar("T")
 HELD_MAX: Final = 100_000
@@ -39,52 +40,63 @@ HELD_MAX: Final = 100_000
 _log = logging.getLogger(__name__)
 
 
-class Held:
-    """A partition as a share group's, and those who wait for its records."""
-
-    __slots__ = ("hosted", "is_burying", "key", "producer_id", "state", "waiters")
-
-    def __init__(self, key: Key, hosted: Hosted, state: SharePartition) -> None:
-        self.key = key
-        self.hosted = hosted
-        self.state = state
-        self.producer_id = -1
-        self.is_burying = False
-        self.waiters: set[asyncio.Future[None]] = set()
-
-    def wake(self) -> None:
-        """Tells the waiters that records may be available."""
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-
 class Shares:
-    """The share groups of one broker."""
+    """The share groups of one broker.
 
-    def __init__(self, broker: Broker, files: LogFiles, settings: GroupSettings) -> None:
-        self.broker = broker
+    Args:
+        files: the data directory.
+        settings: what groups are told.
+        topics: what they share.
+        make_durable: see `Flusher`.
+        new_producer_id: gives out an id that was never given out before.
+        clock_ms: the time.
+        now_ms: a clock for timeouts, which nobody sets back.
+        spawn: runs something beside the requests.
+        cache: what lies in object storage is read through it; None: nothing does.
+    """
+
+    def __init__(
+        self,
+        files: LogFiles,
+        settings: GroupSettings,
+        topics: Topics,
+        *,
+        make_durable: Callable[[Iterable[Durable]], Awaitable[None]],
+        new_producer_id: Callable[[], int],
+        clock_ms: Callable[[], int],
+        now_ms: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        cache: Cache | None = None,
+    ) -> None:
         self.settings = settings
-        self.groups = ShareGroups(self._partitions_of)
+        self.groups = ShareGroups(topics.find)
         self.sessions = Sessions()
-        self.letters_written = 0
-        self.letters_dropped = 0
         self.unreadable = 0  # records that were passed over, as the log is damaged there
+        self.now_ms = now_ms
+        self._clock_ms = clock_ms
+        self._topics = topics
+        self._spawn = spawn
+        self._cache = cache
         self._policies: dict[str, tuple[dict[str, str], Policy]] = {}
         self._held: dict[str, dict[tuple[str, int], Held]] = {}
         self.held_count = 0
-        now_ms = broker.now_ms()
-        self._journal = ShareJournal(files, broker.clock_ms() - now_ms)
-        self._restore(now_ms)
+        self._journal = ShareJournal(files, clock_ms() - now_ms())
+        self.letters = Letters(
+            topics,
+            self._journal.journal,
+            policy=self.policy,
+            save=self.save,
+            loaded=self.loaded,
+            make_durable=make_durable,
+            new_producer_id=new_producer_id,
+            clock_ms=clock_ms,
+        )
+        self._restore(now_ms())
 
     @property
     def journal(self) -> Any:
         """What is to be made durable before an acknowledgement is answered."""
         return self._journal.journal
-
-    def _partitions_of(self, topic: str) -> int:
-        found = self.broker.topics.get(topic)
-        return len(found.partitions) if found is not None else 0
 
     def _restore(self, now_ms: int) -> None:
         for key, change, producer_id in self._journal.entries(now_ms):
@@ -94,7 +106,7 @@ class Shares:
                     self._drop(known)
                 continue
             if known is None:
-                topic = self.broker.topics.by_id(uuid.UUID(key.topic_id).bytes)
+                topic = self._topics.by_id(uuid.UUID(key.topic_id).bytes)
                 hosted = topic.partition(key.partition) if topic is not None else None
                 if hosted is None:
                     continue
@@ -110,9 +122,9 @@ class Shares:
 
     async def loaded(self, work: Callable[[], T]) -> T:
         """What `work` gives, once what it reads from the tier is at hand."""
-        if self.broker.tiering is None:
+        if self._cache is None:
             return work()
-        found, _ = await self.broker.tiering.cache.loaded(work)
+        found, _ = await self._cache.loaded(work)
         return found
 
     # -- what there is -----------------------------------------------------------------------------
@@ -136,7 +148,7 @@ class Shares:
         if cached is None or cached[0] is not settings:
             if len(self._policies) > HELD_MAX:
                 self._policies.clear()
-            cached = self._policies[group] = settings, Policy.of(settings)
+            cached = self._policies[group] = settings, Policy.of(self.settings.in_force(group))
         return cached[1]
 
     def has(self, group: str) -> bool:
@@ -213,7 +225,7 @@ class Shares:
         if reset == "latest":
             return log.end_offset
         assert isinstance(reset, int)
-        found = log.find_time(self.broker.clock_ms() - reset)
+        found = log.find_time(self._clock_ms() - reset)
         return found[0] if found is not None else log.end_offset
 
     def save(self, held: Held) -> None:
@@ -232,11 +244,11 @@ class Shares:
             raise
         if held.state.counts.rejected and not held.is_burying:
             held.is_burying = True
-            self.broker.spawn(self._bury(held))
+            self._spawn(self._bury(held))
 
     async def _bury(self, held: Held) -> None:
         try:
-            await write_letters(self, held)
+            await self.letters.write(held)
         finally:
             held.is_burying = False
 
@@ -258,32 +270,27 @@ class Shares:
             return ErrorCode.kafka_storage_error
         return ErrorCode.none
 
-    # -- members that go ---------------------------------------------------------------------------
-
-    def release(self, group: str, member: str, *, is_counted: bool) -> None:
-        """Takes back all that a member has."""
-        now_ms = self.broker.now_ms()
-        for held in self.of(group):
-            if held.state.counts.acquired:
-                held.state.release(now_ms, member, is_counted=is_counted)
-                self.save(held)
-                held.wake()
+    # -- sessions that end -------------------------------------------------------------------------
 
     def end_session(self, session: Session, *, is_counted: bool) -> None:
         """Ends a session, and takes back what its member has."""
         self.sessions.end(session)
-        self.release(session.group, session.member, is_counted=is_counted)
+        now_ms = self.now_ms()
+        for held in self.of(session.group):
+            if held.state.counts.acquired:
+                held.state.release(now_ms, session.member, is_counted=is_counted)
+                self.save(held)
+                held.wake()
 
     # -- in the background -------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Ends what has run out: members, sessions, locks, delays."""
-        now_ms = self.broker.now_ms()
+    def tick(self, connections: Collection[object]) -> None:
+        """Ends what has run out: members, sessions of connections that are gone, locks, delays."""
+        now_ms = self.now_ms()
         try:
-            for group, member in self.groups.tick(now_ms):
-                self.release(group, member, is_counted=True)
+            self.groups.tick(now_ms)
             for session in self.sessions:
-                if session.connection not in self.broker.connections:
+                if session.connection not in connections:
                     self.end_session(session, is_counted=True)
             for held in self:
                 self._tick_one(now_ms, held)
@@ -298,7 +305,7 @@ class Shares:
             held.wake()
         elif held.state.counts.rejected and not held.is_burying:
             held.is_burying = True
-            self.broker.spawn(self._bury(held))
+            self._spawn(self._bury(held))
 
     def settings_changed(self, group: str) -> None:
         """A group's settings were changed: its partitions follow the new ones."""
@@ -310,5 +317,10 @@ class Shares:
             held.wake()
 
     def compact(self) -> None:
-        """Rewrites the journal if most of it is obsolete. No sync may be under way."""
+        """Rewrites the journal if most of it is obsolete. No sync may be under way.
+
+        While a topic is refused, nothing else knows of its partitions.
+        """
+        if self._topics.refused:
+            return
         self._journal.compact((one.key, one.state.whole(), one.producer_id) for one in self)

@@ -2,17 +2,18 @@
 // and everything is asked for anew.
 
 import { color, draw, html, spark } from "./chart.js";
-import { duration, instant, number } from "./format.js";
+import { count, duration, elapsed, exact, instant, moment, number } from "./format.js";
 
 const REFRESH_MS = 1000; // views are asked for at most this often
 const SILENCE_MS = 7000; // no event for so long (the server sends one every 2 s): it is gone
 const HISTORY = 600;
+const POINT_MS = 1000; // between two points of a sparkline
 const $ = (id) => document.getElementById(id);
 
-const state = { status: null, history: [], views: new Map(), online: false, heard: 0, shown: null, due: 0, busy: false };
+const state = { status: null, history: [], views: new Map(), online: false, heard: 0, due: 0, busy: false };
 
-async function get(path) {
-  const answer = await fetch(path);
+async function get(path, signal) {
+  const answer = await fetch(path, { signal });
   const body = await answer.json().catch(() => ({ error: `${answer.status} ${answer.statusText}` }));
   if (!answer.ok) throw new Error(body.error || answer.statusText);
   return body;
@@ -50,39 +51,61 @@ function offline() {
   header();
 }
 
-setInterval(() => { if (state.online && Date.now() - state.heard > SILENCE_MS) offline(); }, 1000);
+setInterval(() => {
+  if (state.online && Date.now() - state.heard > SILENCE_MS) offline();
+  header(); // what it says of "since" goes on
+}, 1000);
 
 function take(status) {
   const before = state.status;
   state.status = status;
-  if (!before || before.batches !== status.batches || before.version !== status.version) {
-    if (status.batch_ms !== null && status.batch_ms !== undefined) {
-      state.history.push([status.now_us / 1000, status.batch_ms, status.rows_per_s, status.lag, status.watermark_delay_ms, status.late_rows, status.dead_rows]);
-      state.history.splice(0, Math.max(0, state.history.length - HISTORY));
-    }
-    schedule();
+  const last = state.history[state.history.length - 1];
+  if (!last || status.now_us / 1000 - last[0] >= POINT_MS) {
+    state.history.push([status.now_us / 1000, status.batch_ms, status.rows_per_s, status.lag, status.watermark_delay_ms, status.late_rows, status.unusable_rows]);
+    state.history.splice(0, Math.max(0, state.history.length - HISTORY));
   }
+  if (!before || before.version !== status.version) schedule();
   header(); tiles(); topics(); split();
 }
 
 // ---- what is always there
 
+// The pipeline's state as its process judges it; where nobody answers, that is the state.
+function health() {
+  const { status, online, heard } = state;
+  if (online && status) return status.state;
+  if (!status) return { name: "connecting", level: "wait", since_us: null, reason: "", advice: "" };
+  return {
+    name: "no answer", level: "bad", since_us: status.now_us,
+    reason: "Whoever serves this page doesn't answer: the process has ended, hangs, or is suspended. What is shown is of then.",
+    advice: "Look where it was started. This page goes on by itself when it is there again.",
+    now_us: status.now_us + (Date.now() - heard) * 1000,
+  };
+}
+
 function header() {
   const s = state.status;
-  const [dot, text] = !state.online ? [s ? "down" : "wait", s ? "the server is gone; reconnecting…" : "connecting…"]
-    : !s.running ? ["down", "stopped"] : s.version === null || s.phase !== "running" ? ["wait", s.phase] : ["live", `live · version ${s.version}`];
-  $("dot").className = dot;
-  $("state").textContent = text;
-  if (s) { $("app").textContent = s.app; document.title = `${s.app} · Penstock`; }
+  const { name, level, since_us, reason, advice, now_us } = health();
+  const now = (now_us ?? (s ? s.now_us + (Date.now() - state.heard) * 1000 : 0)) / 1000;
+  $("dot").className = level;
+  if ($("state").textContent !== name) $("state").textContent = name; // screen readers tell of changes
+  $("version").textContent = s && s.version !== null ? `· version ${s.version}` : "";
+  const since = since_us === null ? "" : `since ${moment(since_us / 1000, now)} UTC (${elapsed(now - since_us / 1000)})`;
+  $("state").parentNode.title = [since, reason].filter(Boolean).join(". ");
+  const told = name !== "live" && name !== "connecting";
+  $("health").hidden = !told;
+  $("health").className = `health ${level}`;
+  if (told) $("health").replaceChildren(html("b", { textContent: name }), ` ${since}. ${reason} `, html("span", { textContent: advice }));
+  if (s) { $("app").textContent = s.app; document.title = `${name === "live" ? "" : `${name} · `}${s.app} · Penstock`; }
 }
 
 const TILES = [
   ["events per second", (s) => number(s.rows_per_s), 2],
-  ["consumer lag", (s) => number(s.lag), 3],
+  ["lag (records that wait)", (s) => number(s.lag), 3],
   ["watermark delay", (s) => duration(s.watermark_delay_ms), 4],
-  ["batch time", (s) => duration(s.batch_ms), 1],
-  ["late events", (s) => number(s.late_rows), 5, (s) => (s.late_rows ? "warn" : "")],
-  ["dead letters", (s) => number(s.dead_rows), 6, (s) => (s.dead_rows ? "bad" : "")],
+  ["time of the last batch", (s) => duration(s.batch_ms), 1],
+  ["late events, in all", (s) => count(s.late_rows), 5, (s) => (s.late_rows ? "warn" : "")],
+  ["unusable records, in all", (s) => count(s.unusable_rows), 6, (s) => (s.unusable_rows ? "bad" : "")],
 ];
 
 function tiles() {
@@ -94,21 +117,25 @@ function tiles() {
 
 function topics() {
   const sources = Object.entries(state.status.sources || {});
-  const names = ["topic", "events/s", "events", "lag", "watermark", "delay"];
-  const head = html("tr", {}, ...names.map((n, i) => html("th", { textContent: n, className: i && i !== 4 ? "number" : "" })));
+  const names = ["topic", "events/s", "events", "lag", "late", "unusable", "lost", "watermark UTC", "delay"];
+  const head = html("tr", {}, ...names.map((n) => html("th", { textContent: n, className: n === "topic" || n === "watermark UTC" ? "" : "number" })));
   const rows = sources.map(([name, s]) => html("tr", {},
     html("td", { textContent: name }),
-    ...[number(s.rows_per_s), number(s.rows), number(s.lag)].map((t) => html("td", { textContent: t, className: "number" })),
+    ...[number(s.rows_per_s), count(s.rows), count(s.lag), count(s.late_rows), count(s.unusable_rows), count(s.lost_rows)]
+      .map((t) => html("td", { textContent: t, className: "number" })),
     html("td", { textContent: s.watermark_us === null ? "–" : instant(s.watermark_us / 1000) }),
     html("td", { textContent: duration(s.watermark_delay_ms), className: "number" })));
   if (!rows.length) rows.push(html("tr", {}, html("td", { textContent: "nothing read yet", colSpan: names.length, className: "null" })));
   $("topics").replaceChildren(head, ...rows);
+  const { version, dead_letter_topic } = state.status;
+  $("counted").textContent = version === null ? "" : `Events, late, unusable and lost ones: in all, as of version ${version}. ` +
+    `Late and unusable records lie in the topic ${dead_letter_topic} with their reasons (penstock dlq list); retention removed lost ones before they were read.`;
 }
 
 function split() {
   const parts = Object.entries(state.status.split_ms || {}).filter(([, ms]) => ms > 0);
   const total = parts.reduce((sum, [, ms]) => sum + ms, 0);
-  if (!total) { $("split").replaceChildren(html("p", { className: "hint", textContent: "no batch yet" })); return; }
+  if (!total) { $("split").replaceChildren(html("p", { className: "hint", textContent: "Only the pipeline's own page knows, once a batch has been run." })); return; }
   const stack = html("div", { className: "stack" });
   const legend = html("ul", { className: "legend" });
   parts.forEach(([name, ms], i) => {
@@ -119,6 +146,7 @@ function split() {
     mark.style.background = color(i);
     legend.append(html("li", {}, mark, html("span", { textContent: `${name} ${duration(ms)}` })));
   });
+  legend.append(html("li", {}, html("span", { textContent: `in all ${duration(total)}` })));
   $("split").replaceChildren(stack, legend);
 }
 
@@ -132,6 +160,7 @@ function schedule() {
 
 async function refresh() {
   if (state.busy || !state.online || document.hidden) return;
+  const version = state.status && state.status.version;
   state.busy = true;
   state.due = Date.now() + REFRESH_MS;
   try {
@@ -143,6 +172,7 @@ async function refresh() {
     notice(error instanceof TypeError ? "" : `The views can't be read: ${error.message}`);
   } finally {
     state.busy = false;
+    if (state.status && state.status.version !== version) schedule(); // it has moved on meanwhile
   }
 }
 
@@ -157,7 +187,7 @@ function notice(text) {
 
 function arrange(views) {
   $("empty").hidden = views.length > 0;
-  $("empty").textContent = "No views are committed yet. The first figures come with the first batch.";
+  $("empty").textContent = "No views are committed yet: they come with the first batch that reads something.";
   for (const [name, card] of state.views) {
     if (!views.some((v) => v.name === name)) { card.root.remove(); state.views.delete(name); }
   }
@@ -169,7 +199,12 @@ function arrange(views) {
     }
     state.views.get(view.name).view = view;
   }
-  if (!$("sql").value && views.length) $("sql").value = `SELECT * FROM "${views[0].name}" ORDER BY window_start DESC LIMIT 20`;
+  if (!$("sql").value && views.length) $("sql").value = firstQuery(views[0]);
+}
+
+function firstQuery(view) {
+  const order = view.columns.some((c) => c.name === "window_start") ? " ORDER BY window_start DESC" : "";
+  return `SELECT * FROM "${view.name.replaceAll('"', '""')}"${order} LIMIT 20`;
 }
 
 class Card {
@@ -246,29 +281,50 @@ function openAfter() {
 
 function grid(page) {
   const kinds = page.columns.map((c) => c.kind);
-  const head = html("tr", {}, ...page.columns.map((c) => html("th", { textContent: c.name, className: c.kind === "number" ? "number" : "" })));
+  const head = html("tr", {}, ...page.columns.map((c) => html("th", { className: c.kind === "number" ? "number" : "" },
+    c.name, ...(c.zone ? [html("span", { className: "zone", textContent: ` ${c.zone}` })] : []))));
   const rows = page.rows.map((row) => html("tr", {}, ...row.map((value, i) => {
-    if (value === null) return html("td", { className: "null", textContent: "NULL" });
-    const text = kinds[i] === "number" ? number(value) : kinds[i] === "time" && String(value).includes("T") ? instant(Date.parse(value)) : typeof value === "object" ? JSON.stringify(value) : String(value);
-    return html("td", { className: kinds[i] === "number" ? "number" : "", textContent: text, title: String(value) });
+    const text = exact(value, kinds[i]);
+    return html("td", { className: value === null ? "null" : kinds[i] === "number" ? "number" : "", textContent: text, title: text });
   })));
   return html("table", {}, head, ...rows);
 }
 
 // ---- questions
 
+let asking = null; // the query that runs: the button cancels it
+
 $("ask").addEventListener("submit", async (event) => {
   event.preventDefault();
+  if (asking) return asking.abort();
+  asking = new AbortController();
+  const begun = Date.now();
+  const say = () => hint(`running… ${Math.floor((Date.now() - begun) / 1000)} s`);
+  const clock = setInterval(say, 1000);
+  say();
+  $("run").textContent = "Cancel";
   try {
-    const page = await get(`/api/query?${new URLSearchParams({ sql: $("sql").value })}`);
-    const more = page.rows_total > page.rows.length ? `, the first ${page.rows.length} shown` : "";
-    $("answer").replaceChildren(grid(page), html("p", { className: "hint", textContent: `${page.rows_total} rows${more}` }));
+    const page = await get(`/api/query?${new URLSearchParams({ sql: $("sql").value })}`, asking.signal);
+    const shown = page.rows.length;
+    const rows = page.rows_total === null ? `more than ${count(shown)} rows, the first ${count(shown)} shown`
+      : `${count(page.rows_total)} rows${page.rows_total > shown ? `, the first ${count(shown)} shown` : ""}`;
+    $("answer").replaceChildren(grid(page), html("p", { className: "hint", textContent: rows }));
   } catch (error) {
-    $("answer").replaceChildren(html("p", { className: "error", textContent: error.message }));
+    if (error.name === "AbortError") hint("cancelled");
+    else $("answer").replaceChildren(html("p", { className: "error", textContent: error.message }));
+  } finally {
+    clearInterval(clock);
+    asking = null;
+    $("run").textContent = "Run";
   }
 });
+
+function hint(text) {
+  $("answer").replaceChildren(html("p", { className: "hint", textContent: text }));
+}
+
 $("sql").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("ask").requestSubmit();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !asking) $("ask").requestSubmit();
 });
 
 listen();

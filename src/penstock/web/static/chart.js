@@ -36,13 +36,12 @@ const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 720
 function timeTicks(low, high, count, least) {
   const raw = Math.max((high - low || 1) / count, least);
   const step = TIME_STEPS.find((s) => s >= raw) || raw;
-  const shift = new Date(low).getTimezoneOffset() * 60e3;
   const out = [];
-  for (let t = Math.ceil((low - shift) / step) * step + shift; t <= high; t += step) out.push(t);
+  for (let t = Math.ceil(low / step) * step; t <= high; t += step) out.push(t);
   return out;
 }
 
-// A gap is drawn where a window is missing between two points: `every` is the usual distance of windows.
+// A gap is left where a window is missing between two points: `every` is the distance of the view's windows.
 function paths(points, every) {
   const runs = [];
   let last = null;
@@ -74,8 +73,7 @@ export function draw(box, data, openAfter) {
   const labels = steps.map(number);
   const left = 12 + 6.6 * Math.max(...labels.map((l) => l.length)), right = width - 8, top = 8, bottom = height - 22;
   const first = starts[0], last = starts[starts.length - 1], span = last - first;
-  const gaps = starts.slice(1).map((t, i) => t - starts[i]).sort((a, b) => a - b);
-  const every = gaps.length ? gaps[Math.floor(gaps.length / 2)] : 1;
+  const every = data.every_ms;
   const x = (t) => (span ? left + ((t - first) / span) * (right - left) : (left + right) / 2);
   const y = (v) => bottom - ((v - low) / (high - low)) * (bottom - top);
 
@@ -127,7 +125,7 @@ function hover(box, chart) {
     const open = ends[best] !== null && openAfter !== null && ends[best] > openAfter;
     const rows = data.series.map((s, i) => [s, i]).filter(([s]) => s.values[best] !== null)
       .sort((a, b) => b[0].values[best] - a[0].values[best]).slice(0, 12);
-    tip.replaceChildren(html("b", { textContent: instant(starts[best]) + (open ? " (open)" : "") }),
+    tip.replaceChildren(html("b", { textContent: `${instant(starts[best])} UTC${open ? " (open)" : ""}` }),
       ...rows.map(([s, i]) => {
         const mark = html("span", { className: "mark" });
         mark.style.background = color(i);

@@ -1,7 +1,9 @@
-// Numbers, durations and instants as people read them.
+// Numbers, durations and instants as people read them. Instants are UTC, as they are in SQL: wherever one is shown
+// it says so.
 
 const UNITS = [["G", 1e9], ["M", 1e6], ["k", 1e3]];
 
+// A number for a chart or a tile, where a glance must do. Tables show `exact` values.
 export function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
@@ -10,6 +12,15 @@ export function number(value) {
   }
   if (Number.isInteger(value)) return value.toLocaleString("en-US");
   return size !== 0 && size < 0.001 ? value.toExponential(1) : trim(value);
+}
+
+// A count in full: 25,000.
+export const count = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en-US"));
+
+// A value of a table with all its digits. The server sends as text what a JavaScript number would round.
+export function exact(value, kind) {
+  if (value === null) return "NULL";
+  return kind === "time" ? String(value).replace("T", " ").replace(/Z$/, "") : String(value);
 }
 
 function trim(value) {
@@ -28,20 +39,37 @@ export function duration(ms) {
   return trim(ms) + " ms";
 }
 
+// How long something has lasted, in its two largest units: 1 min 40 s.
+export function elapsed(ms) {
+  let rest = Math.max(0, Math.floor(ms / 1000));
+  const parts = [];
+  for (const [unit, scale] of [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]) {
+    const whole = Math.floor(rest / scale);
+    rest -= whole * scale;
+    if (whole) parts.push(`${whole} ${unit}`);
+  }
+  return parts.slice(0, 2).join(" ") || "0 s";
+}
+
 const two = (n) => String(n).padStart(2, "0");
 
 // An axis label: the date only where the span needs one. `seconds` where windows are shorter than a minute.
 export function clock(ms, span, seconds) {
   const t = new Date(ms);
-  const day = `${two(t.getDate())} ${t.toLocaleString("en", { month: "short" })}`;
+  const day = `${two(t.getUTCDate())} ${t.toLocaleString("en", { month: "short", timeZone: "UTC" })}`;
   if (span > 3 * 86400e3) return day;
-  const time = `${two(t.getHours())}:${two(t.getMinutes())}` + (seconds ? `:${two(t.getSeconds())}` : "");
+  const time = `${two(t.getUTCHours())}:${two(t.getUTCMinutes())}` + (seconds ? `:${two(t.getUTCSeconds())}` : "");
   return span > 86400e3 ? `${day} ${time}` : time;
 }
 
+// An instant in UTC: 2026-11-22 07:08:00, with milliseconds where there are some.
 export function instant(ms) {
-  const t = new Date(ms);
-  const sub = t.getMilliseconds() ? "." + String(t.getMilliseconds()).padStart(3, "0") : "";
-  return `${t.getFullYear()}-${two(t.getMonth() + 1)}-${two(t.getDate())} ` +
-    `${two(t.getHours())}:${two(t.getMinutes())}:${two(t.getSeconds())}${sub}`;
+  if (!(Math.abs(ms) <= 8.64e15)) return "–"; // beyond what a Date can say
+  return new Date(ms).toISOString().replace("T", " ").replace("Z", "").replace(/\.000$/, "");
+}
+
+// The time of day of an instant of today, in UTC; the date as well where it is another day.
+export function moment(ms, now) {
+  const text = instant(ms).slice(0, 19);
+  return text.slice(0, 10) === instant(now).slice(0, 10) ? text.slice(11) : text;
 }

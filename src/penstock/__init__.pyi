@@ -1,0 +1,19 @@
+from penstock import serve as serve
+from penstock import testing as testing
+from penstock.app import App as App
+from penstock.engine.driver import Progress as Progress
+from penstock.errors import PenstockError as PenstockError
+from penstock.flow import Stream as Stream
+from penstock.flow import Table as Table
+from penstock.flow import avg as avg
+from penstock.flow import count as count
+from penstock.flow import event_time as event_time
+from penstock.flow import hopping as hopping
+from penstock.flow import max as max  # noqa: A004 - the field's names, used as ps.max and so on
+from penstock.flow import min as min  # noqa: A004
+from penstock.flow import sum as sum  # noqa: A004
+from penstock.flow import tumbling as tumbling
+from penstock.history import History as History
+from penstock.queue import Queue as Queue
+
+__version__: str

@@ -1,0 +1,1 @@
+"""What the broker tells of itself: metrics, sizes and rates, its log."""

@@ -1,0 +1,149 @@
+"""What a start finds out about logs from what others know of them, and what it tells.
+
+A log that lost its end exactly between two batches looks whole. But a group may have committed an
+offset beyond it, a share group may have been given the records, a transaction's marker may have been
+noted: then the end is damage, and its offsets are never given out again. Who had read further would
+pass over the new records without an error.
+
+What a partition keeps itself (indexes, the producers' snapshot, the tier's manifest) is compared when
+it is recovered.
+
+Groups and transactions know partitions by their topic's name. So a topic that is deleted is forgotten
+there before its name may be another one's, whatever crashes in between (`FormerTopics`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from penstock.broker.groups import offsets
+from penstock.broker.groups.offsets import GroupOffsets
+from penstock.broker.share import journal as share
+from penstock.broker.storage.topics import Topics
+from penstock.broker.transactions import records as transactions
+from penstock.broker.transactions.coordinator import Coordinator
+from penstock.log.disk.journal import Journal, bodies_in
+from penstock.log.errors import StorageError
+
+__all__ = ["FormerTopics", "KnownEnd", "go_on_above", "known_ends", "tell_of_damage"]
+
+OFFSETS: Final = "groups/offsets.journal"
+SHARE: Final = "share/state.journal"
+TRANSACTIONS: Final = "transactions/state.journal"
+_log = logging.getLogger(__name__)
+
+
+class KnownEnd(NamedTuple):
+    """An offset up to which a partition once had records, and what knows that."""
+
+    offset: int
+    what: str
+
+
+def known_ends(
+    load: Callable[[str], bytes | None], topics: Mapping[str, str]
+) -> dict[tuple[str, int], KnownEnd]:
+    """What a data directory's journals know of partitions' ends, by topic and number.
+
+    Args:
+        load: a file's content by its path, None where it is missing.
+        topics: names by id (hexadecimal digits).
+    """
+    found: dict[tuple[str, int], KnownEnd] = {}
+
+    def note(topic: str | None, index: int, offset: int, what: str) -> None:
+        known = None if topic is None else found.get((topic, index))
+        if topic is not None and (known is None or known.offset < offset):
+            found[topic, index] = KnownEnd(offset, what)
+
+    def bodies(path: str) -> Iterable[bytes]:
+        return bodies_in(load(path) or b"")
+
+    for (topic, index), (offset, group) in offsets.reached_in(bodies(OFFSETS)).items():
+        note(topic, index, offset, f"group {group!r} has committed")
+    for (topic_id, index), (offset, group) in share.reached_in(bodies(SHARE)).items():
+        note(topics.get(topic_id), index, offset, f"share group {group!r} was given records up to")
+    for (topic, index), offset in transactions.reached_in(bodies(TRANSACTIONS)).items():
+        note(topic, index, offset, "the transactions' journal has seen durable")
+    return found
+
+
+def go_on_above(topics: Topics, ends: Mapping[tuple[str, int], KnownEnd], now_ms: int) -> None:
+    """Has logs that were longer go on where they were; tells what is lost."""
+    for (topic, index), known in ends.items():
+        served = topics.get(topic)
+        hosted = None if served is None else served.partition(index)
+        if hosted is None or hosted.log.is_end_unknown:
+            continue
+        end = hosted.log.end_offset
+        if end < known.offset:
+            hosted.log.go_on_above(known.offset, now_ms)
+            _log.error(
+                "%s-%d: expected the log to reach offset %d, which %s; found its end at %d. Offsets %d to "
+                "%d are lost, and are not given out again",
+                *(topic, index, known.offset, known.what, end, end, known.offset - 1),
+            )
+
+
+def tell_of_damage(topics: Topics) -> None:
+    """Logs what recovery found in each partition."""
+    for hosted in topics.partitions():
+        place = hosted.topic.name, hosted.index
+        for what in hosted.log.notes:
+            _log.warning("%s-%d: %s", *place, what)
+        for what in hosted.log.damage():
+            _log.error("%s-%d: %s", *place, what)
+        if hosted.log.tier_fault:
+            _log.error("%s-%d: %s", *place, hosted.log.tier_fault)
+
+
+class FormerTopics:
+    """Has groups and transactions forget topics that are gone.
+
+    Args:
+        ends: what the journals knew at the start.
+        topics: those that there are.
+        offsets: the groups' offsets.
+        coordinator: of transactions.
+    """
+
+    def __init__(
+        self,
+        ends: Iterable[tuple[str, int]],
+        topics: Topics,
+        offsets: GroupOffsets,
+        coordinator: Coordinator,
+    ) -> None:
+        self._offsets = offsets
+        self._coordinator = coordinator
+        self._left = {name for name, _ in ends if topics.get(name) is None}
+        topics.before_create = self._before_create
+
+    def forget(self, name: str) -> list[Journal]:
+        """A topic is gone. Its name is free once these journals are durable."""
+        try:
+            self._offsets.forget_topic(name)
+            self._coordinator.forget_topic(name)
+        except StorageError as error:
+            self._left.add(name)
+            _log.warning("the deleted topic %s could not be forgotten yet: %s", name, error)
+        else:
+            self._left.discard(name)
+        return [self._offsets.journal, self._coordinator.journal]
+
+    def _before_create(self, name: str) -> None:
+        """Forgets what a crash left of a former topic of that name.
+
+        Raises:
+            OSError: the disk is full or failed.
+        """
+        if name not in self._left:
+            return
+        for journal in self.forget(name):
+            task = journal.begin_sync()
+            task.run()
+            journal.end_sync(task)
+        if name in self._left:
+            raise OSError(f"expected to forget the former topic {name}, found no room to say so")

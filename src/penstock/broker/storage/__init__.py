@@ -1,0 +1,1 @@
+"""The data directory: its topics, their settings, and what keeps it in order."""

@@ -1,0 +1,1 @@
+"""Transactions: what producers have begun, and how it ends."""

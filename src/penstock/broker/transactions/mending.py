@@ -1,0 +1,82 @@
+"""What damage to a log did to transactions, as far as the journal and the log tell.
+
+A marker that is lost leaves its transaction open: nobody would read on, or the producer's next
+transaction would decide for both. A committed transaction of which records are lost stays committed, in
+this partition and in the others: that is told, as nobody could see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from penstock.broker.transactions.records import Outcome
+from penstock.log.recovery import Interrupted
+
+__all__ = ["lost_marker", "told_of_split"]
+
+
+def lost_marker(
+    outcomes: Sequence[Outcome], began: int, last: int, unsettled: Collection[int]
+) -> tuple[Outcome | None, bool]:
+    """The outcome of what a producer has open, if it ended and its marker is lost.
+
+    Args:
+        outcomes: of the producer's transactions in the partition, in order.
+        began: where it has one open.
+        last: where its last batch is.
+        unsettled: serials of transactions whose markers are to be written anyway.
+
+    Returns:
+        The outcome, and whether it can be written: several transactions that ended in different
+        ways, or one that goes on, can't be told apart without the markers between them.
+    """
+    ended = [one for one in outcomes if one.end > began]
+    if all(one.serial in unsettled for one in ended):
+        return None, False
+    ways = {one.is_commit for one in ended if one.first <= last}
+    return ended[-1], last < ended[-1].end and len(ways) == 1
+
+
+def told_of_split(
+    outcomes: Sequence[Outcome],
+    interrupted: Sequence[Interrupted],
+    holes: Sequence[tuple[int, int]],
+    ended_as: Callable[[int, int], bool | None],
+) -> Iterator[str]:
+    """What is to be said of transactions that may have lost records in a partition, or their end.
+
+    Args:
+        outcomes: of the partition's transactions.
+        interrupted: those that were open where it is damaged.
+        holes: first offset of each hole, and the first behind it.
+        ended_as: whether a producer's transaction from an offset on was committed, as the log has it;
+            None where it is open.
+    """
+    for one in outcomes:
+        for first, following in holes:
+            if one.is_commit and first < one.end and one.first < following:
+                yield (
+                    f"the transaction of {one.id!r} with records at offsets {one.first} to {one.end - 1} was "
+                    f"committed, and offsets {first} to {following - 1} are lost or damaged: it may no "
+                    "longer be whole"
+                )
+    for cut in interrupted:
+        known = [
+            one
+            for one in outcomes
+            if one.producer_id == cut.producer_id and one.first <= cut.first_offset < one.end
+        ]
+        lost = f"offsets {cut.hole_first} to {cut.hole_next - 1} are lost or damaged"
+        if not known:
+            yield (
+                f"producer {cut.producer_id} had a transaction open from offset {cut.first_offset} on, and "
+                f"{lost}: if it is committed, or was, it may no longer be whole; if its end lies there, it "
+                "ends as the producer's next one did"
+            )
+        elif ended_as(cut.producer_id, cut.first_offset) is (not known[0].is_commit):
+            way, effect = ("committed", "don't get") if known[0].is_commit else ("aborted", "get")
+            yield (
+                f"the transaction of {known[0].id!r} with records at offsets {known[0].first} to "
+                f"{known[0].end - 1} was {way}, and {lost}, with its end: readers of committed data {effect} "
+                "its records, as the producer's next transaction ended in the other way"
+            )

@@ -1,0 +1,52 @@
+"""`penstock query`: SQL over a pipeline's views."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+
+from penstock.cli.support.tables import FORMATS, note, write_table
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  penstock query machine                                       which views there are
+  penstock query machine "SELECT * FROM load_per_minute ORDER BY window_start DESC LIMIT 5"
+  penstock query weblog.penstock "SELECT path, sum(requests) AS n FROM per_path GROUP BY path
+      ORDER BY n DESC LIMIT 10" --format csv > top.csv
+
+The SQL is DuckDB's. All views are of one committed version, whether the pipeline runs or not.
+"""
+)
+@click.argument("app")
+@click.argument("sql", required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="table",
+    show_default=True,
+    help="json writes a line for each row.",
+)
+def query(app: str, sql: str | None, form: Literal["table", "json", "csv"]) -> None:
+    """Ask the views of APP (a pipeline's name or directory) with SQL; without SQL, list them."""
+    from penstock.serve import Views
+
+    views = Views(app)
+    if sql is None:
+        sql = (
+            "SELECT table_name AS view, string_agg(column_name, ', ' ORDER BY ordinal_position) "
+            "AS columns FROM information_schema.columns GROUP BY table_name ORDER BY table_name"
+        )
+        names = views.names()
+        if not names:
+            note("There are no committed views yet.")
+            return
+        import pyarrow as pa
+
+        columns = [", ".join(views.table(name, limit=0).column_names) for name in names]
+        write_table(pa.table({"view": names, "columns": columns}), form)
+        return
+    write_table(views.sql(sql), form)

@@ -1,0 +1,147 @@
+"""`penstock run FILE.py`, and the command line of a program of its own."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.support.errors import Command
+from penstock.cli.support.programs import guarded, load
+from penstock.errors import UserError
+
+if TYPE_CHECKING:
+    import penstock as ps
+    from penstock.cli.support.host import Hosting
+
+
+@dataclass(frozen=True)
+class How:
+    """How a pipeline is to be run, as it was said."""
+
+    seconds: float | None
+    port: int | None
+    ui: bool
+    rebuild: bool
+    listen: str | None
+
+    def hosting(self, **more: Any) -> Hosting:
+        """The same for whoever hosts the pipeline."""
+        from penstock.cli.support.host import Hosting
+
+        ended = {"print_views": self.seconds is not None, **more}
+        return Hosting(self.seconds, self.ui, self.port, self.rebuild, **ended)
+
+    def host(self, app: ps.App, command: str | None, **more: Any) -> None:
+        """Runs a pipeline.
+
+        Args:
+            app: the pipeline.
+            command: that starts it, for whoever finds it stopped.
+            more: of the `Hosting`.
+        """
+        from penstock.cli.support.host import host
+
+        if self.listen is not None:
+            app.listen = self.listen
+        app.command = command
+        host(app, self.hosting(**more))
+
+
+def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of everything that runs a pipeline; the command gets them as `how`."""
+
+    @wraps(function)
+    def command(*args: Any, **given: Any) -> Any:
+        how = How(**{one.name: given.pop(one.name) for one in fields(How)})
+        return function(*args, how=how, **given)
+
+    found: Callable[..., Any] = command
+    for option in (
+        click.option("--rebuild", is_flag=True, help="Compute all state again from the log."),
+        click.option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Where the embedded broker listens, on loopback. Default: where it was before, at "
+            "first a free port.",
+        ),
+        click.option(
+            "--port",
+            type=click.IntRange(1, 65535),
+            help="The page's port. Default: 8750, or the next free one.",
+        ),
+        click.option(
+            "--ui/--no-ui", default=True, show_default=True, help="Serve the live page on loopback."
+        ),
+        click.option(
+            "--seconds",
+            type=click.FloatRange(min=0, min_open=True),
+            help="End after so long, and print the views.",
+        ),
+    ):
+        found = option(found)
+    return found
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  penstock run shop.py
+  penstock run shop.py --listen 127.0.0.1:9092
+  penstock run shop.py --seconds 60 --no-ui
+"""
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@run_options
+def run(file: Path, how: How) -> None:
+    """Run the pipeline in FILE.py: its `app`, or what its `pipeline()` gives.
+
+    It runs in the foreground until Ctrl-C; started again, it goes on where it stopped. Without a
+    log of its own the program gets an embedded one, whose address is told.
+    """
+    how.host(find_app(load(file), file), shlex.join(["penstock", "run", str(file)]))
+
+
+def program_command(app: ps.App) -> click.Command:
+    """The command line of a program that calls `app.main()`."""
+
+    @click.command(cls=Command, help=f"Run the pipeline {app.name!r} until Ctrl-C.")
+    @click.option("--debug", is_flag=True, help="Show tracebacks.")
+    @run_options
+    def command(how: How, *, debug: bool) -> None:
+        del debug  # read where errors are shown
+        how.host(app, shlex.join(["python", sys.argv[0]]))
+
+    return command
+
+
+def find_app(module: ModuleType, file: Path) -> ps.App:
+    """The pipeline of a program.
+
+    Raises:
+        UserError: there is none, or more than one.
+    """
+    import penstock as ps
+
+    found = {id(v): v for v in vars(module).values() if isinstance(v, ps.App)}
+    named = getattr(module, "app", None)
+    if isinstance(named, ps.App):
+        return named
+    if not found and callable(getattr(module, "pipeline", None)):
+        made = guarded(file, module.pipeline)
+        if isinstance(made, ps.App):
+            return made
+    if len(found) != 1:
+        names = ", ".join(sorted(a.name for a in found.values())) or "none"
+        raise UserError(
+            f"expected one ps.App in {file}, named app, or a function pipeline() that gives it; "
+            f"found {names}"
+        )
+    return next(iter(found.values()))

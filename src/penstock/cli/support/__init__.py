@@ -1,0 +1,1 @@
+"""What the commands share: addresses, options, tables, progress, errors."""

@@ -1,0 +1,96 @@
+"""How commands fail: one clear message, a traceback with `--debug`; a closed pipe is no error."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from penstock.errors import PenstockError
+
+FAILED: Final = 1
+INTERRUPTED: Final = 130
+
+
+class Group(click.Group):
+    """A group of commands whose errors are for people."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Runs a command and ends the process with its exit code."""
+        return run_guarded(lambda: super(Group, self).main(*args, **extra))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command that was asked for."""
+        return _unpiped(lambda: super(Group, self).invoke(ctx))
+
+
+class Command(click.Command):
+    """A single command whose errors are for people."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Runs the command and ends the process with its exit code."""
+        return run_guarded(lambda: super(Command, self).main(*args, **extra))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command."""
+        return _unpiped(lambda: super(Command, self).invoke(ctx))
+
+
+def _unpiped(call: Callable[[], Any]) -> Any:
+    """Calls; whoever reads our output may stop when it has enough. Click would call that a failure."""
+    try:
+        result = call()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _quiet_stdout()
+        sys.exit(0)
+    except KeyboardInterrupt:  # click would say "Aborted!" and that the command failed
+        sys.exit(INTERRUPTED)
+    return result
+
+
+def run_guarded(call: Callable[[], Any]) -> Any:
+    """Calls, and turns exceptions into messages and exit codes."""
+    debug = "--debug" in sys.argv
+    try:
+        return call()
+    except SystemExit as done:
+        _leave(done)
+        raise
+    except PenstockError as error:
+        if debug:
+            traceback.print_exc()
+        click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        click.echo(str(error), err=True)
+        sys.exit(FAILED)
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        where = f" ({error.filename})" if error.filename else ""
+        click.echo(f"{error.strerror or error}{where}", err=True)
+        sys.exit(FAILED)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _leave(done: SystemExit) -> None:
+    """Ends a process that had Spark at once, when all is stopped and written.
+
+    Spark's Python side leaves threads behind, and native libraries then complain of leaks while the
+    interpreter takes itself apart.
+    """
+    if "py4j" not in sys.modules or "pytest" in sys.modules:
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(done.code if isinstance(done.code, int) else 0 if done.code is None else FAILED)
+
+
+def _quiet_stdout() -> None:
+    """Nobody reads us any more; the interpreter's last flush must not complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

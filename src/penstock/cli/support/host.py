@@ -1,0 +1,229 @@
+"""Runs a pipeline in the foreground with what goes with it: page, terminal, feeds, final tables."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import pyarrow as pa
+
+from penstock.cli.support.tables import note, text_table
+from penstock.cli.support.terminal import Terminal
+from penstock.demo.feed import Feed
+from penstock.errors import PenstockError
+from penstock.web import Server, StatusBoard, kind, plain_values
+
+if TYPE_CHECKING:
+    import penstock as ps
+    from penstock.app import Found
+    from penstock.serve import Answer, Queries, Views
+
+ROWS_PRINTED: Final = 20  # of each view at the end; `penstock query` prints all
+IDLE_LOOKS: Final = 2  # the first may have begun before the last event came
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """How a pipeline is to be run.
+
+    Attributes:
+        seconds: how long; None until it is stopped.
+        ui: whether there is a page.
+        port: of the page; None takes the usual or the next free one.
+        rebuild: whether to compute all state again.
+        until_done: whether to end when the feeds have no more and all is processed.
+        print_views: whether to print the views at the end.
+    """
+
+    seconds: float | None = None
+    ui: bool = True
+    port: int | None = None
+    rebuild: bool = False
+    until_done: bool = False
+    print_views: bool = False
+    feeds: Callable[[str], Sequence[Feed]] = field(default=lambda _: ())
+
+
+class LateViews:
+    """Committed views that need not be there yet: before the first batch there are none."""
+
+    def __init__(self, where: Path | str) -> None:
+        self._where = where
+        self._lock = threading.Lock()
+        self._views: Views | None = None
+        self._queries: Queries | None = None
+
+    def _open(self) -> Views | None:
+        with self._lock:
+            if self._views is None:
+                from penstock.serve import Views
+
+                with contextlib.suppress(PenstockError, OSError):
+                    self._views = Views(self._where)
+            return self._views
+
+    @property
+    def version(self) -> int:
+        """The last committed version; 0 before the first batch."""
+        views = self._open()
+        return 0 if views is None else views.version
+
+    def names(self) -> list[str]:
+        """The views' names; none before the first batch."""
+        views = self._open()
+        return [] if views is None or views.version == 0 else views.names()
+
+    def keys(self, name: str) -> list[str]:
+        """A view's grouping columns."""
+        return self._there().keys(name)
+
+    def every_us(self, name: str) -> int:
+        """From the start of one of a view's windows to the next one's."""
+        return self._there().every_us(name)
+
+    def table(
+        self, name: str, *, window_from_us: int | None = None, limit: int | None = None
+    ) -> pa.Table:
+        """A view's rows."""
+        return self._there().table(name, window_from_us=window_from_us, limit=limit)
+
+    def status(self) -> dict[str, Any]:
+        """Version, offsets, watermarks and counts."""
+        return self._there().status()
+
+    def ask(self, query: str, gone: Callable[[], bool]) -> Answer:
+        """The answer to a SELECT, made in a process of its own, with limits."""
+        self._there()
+        with self._lock:
+            if self._queries is None:
+                from penstock.serve import Queries
+
+                self._queries = Queries(self._where)
+        return self._queries.ask(query, gone)
+
+    def close(self) -> None:
+        """Ends the queries that still run."""
+        with self._lock:
+            if self._queries is not None:
+                self._queries.close()
+
+    def _there(self) -> Views:
+        views = self._open()
+        if views is None:
+            raise PenstockError(
+                "expected committed views; found none yet. Wait for the first batch"
+            )
+        return views
+
+
+class _Run:
+    """One run: what the pipeline's callbacks and its end condition share."""
+
+    def __init__(self, app: ps.App, hosting: Hosting) -> None:
+        self.app, self.hosting = app, hosting
+        self.views = LateViews(app.settings.state or app.directory)
+        self.board = StatusBoard(
+            app.name,
+            lambda: time.time_ns() // 1_000,
+            self._found,
+            self.views.status,
+            cores=app.settings.cores,
+            starting=True,
+        )
+        self.feeds: Sequence[Feed] = ()
+        self._idle_looks = 0
+
+    def _found(self) -> Found | None:
+        """What this process says of the pipeline; nothing before it runs."""
+        from penstock.app import Found
+
+        facts = self.app.facts()
+        return None if facts is None else Found(facts, alive=True)
+
+    def started(self, address: str) -> None:
+        """The log can be used."""
+        note(f"the log is at {address}, for any Kafka client")
+        self.feeds = self.hosting.feeds(address)
+        for feed in self.feeds:
+            feed.start()
+
+    def idle(self) -> None:
+        """All that was in the log has been read."""
+        if all(feed.finished.is_set() for feed in self.feeds):
+            self._idle_looks += 1
+
+    def over(self) -> bool:
+        """Whether the pipeline should end."""
+        if any(feed.error is not None for feed in self.feeds):
+            return True
+        return self.hosting.until_done and self._idle_looks >= IDLE_LOOKS
+
+    def close(self) -> None:
+        """Stops the feeds. Raises what stopped one."""
+        for feed in self.feeds:
+            feed.stop()
+        for feed in self.feeds:
+            if feed.error is not None:
+                raise feed.error
+
+
+def host(app: ps.App, hosting: Hosting) -> None:
+    """Runs a pipeline until it ends, is stopped or fails.
+
+    Raises:
+        PenstockError: what stopped it.
+    """
+    run = _Run(app, hosting)
+    with _page(run) as url:
+        terminal = Terminal(run.board.status, run.views, url, lambda: app.address)
+        try:
+            app.run(
+                hosting.seconds,
+                on_start=run.started,
+                on_progress=run.board.add,
+                on_idle=run.idle,
+                until=run.over,
+                rebuild=hosting.rebuild,
+            )
+        finally:
+            terminal.close()
+            run.close()
+    note(f"stopped; the log and the state are in {app.directory}")
+    if hosting.print_views:
+        print_views(run.views)
+
+
+@contextlib.contextmanager
+def _page(run: _Run) -> Iterator[str | None]:
+    if not run.hosting.ui:
+        yield None
+        return
+    server = Server(run.views, run.board.status, port=run.hosting.port)
+    try:
+        yield server.url
+    finally:
+        server.close()
+        run.views.close()
+
+
+def print_views(views: LateViews) -> None:
+    """Prints each view as a table on standard output, the newest windows first."""
+    for name in views.names():
+        table = views.table(name)
+        click.echo(f"{name} ({table.num_rows:,} rows)")
+        if "window_start" in table.column_names:
+            table = table.sort_by([("window_start", "descending")])
+        shown = table.slice(0, ROWS_PRINTED)
+        numbers = [kind(f.type) == "number" for f in shown.schema]
+        rows = zip(*[plain_values(c) for c in shown.columns], strict=True)
+        sys.stdout.write(text_table(shown.column_names, rows, numbers))
+        if table.num_rows > shown.num_rows:
+            click.echo(f"… and {table.num_rows - shown.num_rows:,} more")
+        click.echo()

@@ -1,0 +1,93 @@
+"""Loads users' programs, and says where in them it failed."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from types import ModuleType
+from typing import Final, TypeVar
+
+from penstock.errors import PenstockError, UserError
+
+__all__ = ["guarded", "is_loading", "load"]
+
+T = TypeVar("T")
+
+_loading: ContextVar[bool] = ContextVar("loading", default=False)
+_PENSTOCK: Final = Path(__file__).resolve().parents[2]
+
+
+def load(path: Path) -> ModuleType:
+    """Runs a program file as a module, so that its `if __name__ == "__main__"` part does not run.
+
+    Raises:
+        UserError: there is no such file, it is not Python, or it fails: with its own lines that led there.
+    """
+    if not path.is_file() or path.suffix != ".py":
+        found = f"no file {str(path)!r}" if not path.exists() else repr(str(path))
+        raise UserError(f"expected a Python program, such as shop.py; found {found}")
+    name = f"penstock_program_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent.resolve()))
+    loading = _loading.set(True)
+    try:
+        guarded(path, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    finally:
+        _loading.reset(loading)
+        sys.path.pop(0)
+    return module
+
+
+def is_loading() -> bool:
+    """Whether a program is being read by whoever will run its pipeline."""
+    return _loading.get()
+
+
+def guarded(path: Path, call: Callable[[], T]) -> T:
+    """Runs a part of a user's program.
+
+    Raises:
+        UserError: it failed; the message has the user's own lines that led there, and no others.
+    """
+    try:
+        return call()
+    except SyntaxError as error:
+        raise UserError(
+            f"expected Python; found in {error.filename}, line {error.lineno}: {error.msg}\n"
+            f"  {(error.text or '').strip()}"
+        ) from error
+    except SystemExit as error:
+        raise UserError(
+            f"expected {path} to describe a pipeline and to come to its end; it ended itself by "
+            f"sys.exit({error.code!r}){_place(error)}. Put that under: if __name__ == '__main__'"
+        ) from error
+    except PenstockError as error:
+        raise type(error)(f"{error}{_place(error)}") from error
+    except Exception as error:
+        frames = _own(error) or traceback.extract_tb(error.__traceback__)
+        lines = "".join(traceback.format_list(frames) + traceback.format_exception_only(error))
+        raise UserError(f"expected {path} to run; it failed:\n{lines.rstrip()}") from error
+
+
+def _own(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of an error that are neither Penstock's nor Python's machinery of imports."""
+    return [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen ")
+        and not Path(frame.filename).resolve().is_relative_to(_PENSTOCK)
+        and "site-packages" not in frame.filename
+    ]
+
+
+def _place(error: BaseException) -> str:
+    own = _own(error)
+    return f" ({own[-1].filename}, line {own[-1].lineno}: {own[-1].line})" if own else ""

@@ -1,0 +1,88 @@
+"""Results on standard output: tables for people, JSON and CSV for scripts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import IO, Any, Final
+
+import click
+import orjson
+import pyarrow as pa
+
+FORMATS: Final = ("table", "json", "csv")
+CELL_CHARS_MAX: Final = 60  # of a cell in a table: one long value must not hide the others
+ROWS_AT_ONCE: Final = 10_000  # turned into text at once, so that a large answer needs little memory
+
+
+def write_table(table: pa.Table, form: str, out: IO[str] | None = None) -> None:
+    """Writes an Arrow table: `table` for people, `json` (a line a row) or `csv` for scripts."""
+    from penstock.web import kind, plain_values
+
+    out = out or sys.stdout
+    if form == "table":
+        numbers = [kind(field.type) == "number" for field in table.schema]
+        rows = zip(*[plain_values(c) for c in table.columns], strict=True)
+        out.write(text_table(table.column_names, rows, numbers))
+        return
+    if form == "csv":
+        csv.writer(out, lineterminator="\n").writerow(table.column_names)
+    for lo in range(0, table.num_rows, ROWS_AT_ONCE):
+        part = table.slice(lo, ROWS_AT_ONCE)
+        columns = [plain_values(column) for column in part.columns]
+        for row in zip(*columns, strict=True):
+            out.write(_line(table.column_names, row, form))
+
+
+def _line(names: Sequence[str], row: Sequence[Any], form: str) -> str:
+    if form == "json":
+        named = dict(zip(names, row, strict=True))
+        return orjson.dumps(named, default=_json_value).decode() + "\n"
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow([_csv_value(v) for v in row])
+    return text.getvalue()
+
+
+def _json_value(value: Any) -> Any:
+    """What orjson doesn't know: decimals are JSON numbers with all their digits."""
+    return orjson.Fragment(format(value, "f")) if isinstance(value, Decimal) else str(value)
+
+
+def _csv_value(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return "" if value is None else value
+
+
+def text_table(
+    names: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Sequence[bool] | None = None
+) -> str:
+    """A table of plain text, columns aligned; numbers to the right."""
+    right = list(numbers) if numbers is not None else [False] * len(names)
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(names)]
+    lines = [names, ["─" * w for w in widths], *cells]
+    text = io.StringIO()
+    for line in lines:
+        padded = [
+            cell.rjust(w) if r else cell.ljust(w)
+            for cell, w, r in zip(line, widths, right, strict=True)
+        ]
+        text.write("  ".join(padded).rstrip() + "\n")
+    return text.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    text = format(value, "f") if isinstance(value, Decimal) else str(value)
+    clean = "".join(c if c.isprintable() else "�" for c in text)
+    return clean if len(clean) <= CELL_CHARS_MAX else clean[: CELL_CHARS_MAX - 1] + "…"
+
+
+def note(text: str) -> None:
+    """Tells the person at the terminal something, on standard error."""
+    click.echo(text, err=True)

@@ -1,0 +1,183 @@
+"""The short display of a running pipeline: its status, and its views' newest rows.
+
+On a terminal it is drawn anew a few times a second; elsewhere a line says now and then how it goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from penstock.core.time import duration_text
+from penstock.errors import PenstockError
+from penstock.web import ViewSource, plain_values
+from penstock.web.series import key_columns, measures
+
+REFRESH_S: Final = 0.5  # between two drawings
+VIEWS_EVERY_S: Final = 2.0  # between two looks at the views: they cost more than the status
+LINE_EVERY_S: Final = 5.0  # between two lines, where there is no terminal
+ROWS_SHOWN: Final = 3  # of each view
+CHARS_MAX: Final = 24  # of a cell
+_STYLES: Final = {"good": "green", "wait": "yellow", "bad": "bold red", "off": "bold"}
+
+
+class Terminal:
+    """Shows a pipeline's state until `close`.
+
+    Args:
+        status: the status board's `status`.
+        views: committed views.
+        url: of the page, where there is one.
+        log: gives the log's address, once it can be used.
+    """
+
+    def __init__(
+        self,
+        status: Callable[[], dict[str, Any]],
+        views: ViewSource,
+        url: str | None,
+        log: Callable[[], str | None],
+    ) -> None:
+        self._status, self._views, self._url, self._log = status, views, url, log
+        self._console = Console(stderr=True)
+        self._stop = threading.Event()
+        self._newest: dict[str, pa.Table] = {}
+        self._looked = 0.0
+        live = self._console.is_terminal
+        self._thread = threading.Thread(
+            target=self._live if live else self._lines, name="penstock-terminal", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the display; what it last showed stays."""
+        self._stop.set()
+        self._thread.join(REFRESH_S * 4)
+
+    def _live(self) -> None:
+        with Live(console=self._console, auto_refresh=False, transient=False) as live:
+            while True:
+                live.update(self._drawing(), refresh=True)
+                if self._stop.wait(REFRESH_S):
+                    return
+
+    def _lines(self) -> None:
+        if self._url:
+            self._console.print(f"live on {self._url}", highlight=False)
+        while not self._stop.wait(LINE_EVERY_S):
+            self._console.print(summary(self._status()).plain, highlight=False, soft_wrap=True)
+
+    def _drawing(self) -> Group:
+        status = self._status()
+        parts: list[Any] = []
+        title = Text(status["app"], style="bold")
+        if self._url:
+            title.append(f"   {self._url}", style="cyan")
+        if address := self._log():
+            title.append(f"   log {address}", style="cyan")
+        parts += [title, summary(status)]
+        if status["sources"]:
+            parts.append(_topics(status["sources"]))
+        self._look()
+        parts += [_rows(name, table) for name, table in self._newest.items() if table.num_rows]
+        parts.append(Text("Ctrl-C stops", style="dim"))
+        return Group(*parts)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < VIEWS_EVERY_S:
+            return
+        self._looked = now
+        with contextlib.suppress(PenstockError, OSError):  # there are none yet, or a rebuild begins
+            for name in self._views.names():
+                table = self._views.table(name)
+                keys = key_columns(table, self._views.keys(name))
+                self._newest[name] = newest_rows(table, measures(table, keys))
+
+
+def summary(status: dict[str, Any]) -> Text:
+    """How the pipeline is: one line where all is well, and what is so and what to do elsewhere."""
+    state = status["state"]
+    text = Text(state["name"], style=_STYLES[state["level"]])
+    if state["since_us"] is not None and state["name"] != "live":
+        seconds = max(0, status["now_us"] - state["since_us"]) // 1_000_000
+        text.append(" for " + " ".join(duration_text(seconds * 1_000_000).split()[:4]))
+    if status["version"] is not None:
+        text.append(f"   version {status['version']}")
+        text.append(f"   {_number(status['rows_per_s'])} events/s   lag {_number(status['lag'])}")
+        text.append(f"   batch {_delay(status['batch_ms'])}")
+        text.append(f"   watermark delay {_delay(status['watermark_delay_ms'])}")
+        for count, what in (
+            (status["late_rows"], "late"),
+            (status["unusable_rows"], "unusable"),
+        ):
+            text.append(f"   {count:,} {what}", style="yellow" if count else "")
+    if state["name"] != "live":
+        text.append(f"\n{state['reason']} {state['advice']}".rstrip())
+    return text
+
+
+def newest_rows(table: pa.Table, numbers: list[str]) -> pa.Table:
+    """The rows of the newest window that are largest by the first of the numbers."""
+    if "window_start" not in table.column_names or not table.num_rows:
+        return table.slice(0, ROWS_SHOWN)
+    order = ["window_start", *numbers[:1]]
+    newest = table.sort_by([(name, "descending") for name in order]).slice(0, ROWS_SHOWN)
+    latest = newest["window_start"][0]
+    rows = sum(1 for at in newest["window_start"] if at == latest)
+    return newest.slice(0, rows)
+
+
+def _topics(sources: dict[str, Any]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("topic", "events/s", "lag", "delay"):
+        table.add_column(name, justify="left" if name == "topic" else "right")
+    for name, source in sources.items():
+        delay = _delay(source["watermark_delay_ms"])
+        table.add_row(name, f"{source['rows_per_s']:,.1f}", _number(source["lag"]), delay)
+    return table
+
+
+def _rows(name: str, rows: pa.Table) -> Table:
+    table = Table(
+        box=None, padding=(0, 2, 0, 0), header_style="dim", title=name, title_justify="left"
+    )
+    columns = [c for c in rows.column_names if c != "window_end"]
+    for column in columns:
+        table.add_column(column.replace("window_start", "window"), no_wrap=True)
+    values = [plain_values(rows[c]) for c in columns]
+    for row in zip(*values, strict=True):
+        table.add_row(*(_short(value) for value in row))
+    return table
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return text if len(text) <= CHARS_MAX else text[: CHARS_MAX - 1] + "…"
+
+
+def _number(count: float | None) -> str:
+    """A count; what isn't known is no zero."""
+    return "-" if count is None else f"{count:,.0f}"
+
+
+def _delay(ms: float | None) -> str:
+    """A delay in its largest unit: seconds while it matters, years for a log of long ago."""
+    if ms is None:
+        return "-"
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    return " ".join(duration_text(int(ms) * 1000).split()[:2])

@@ -1,0 +1,1 @@
+"""Connections to brokers: addresses, logins, the few requests that every worker needs."""

@@ -1,0 +1,287 @@
+"""What the client knows of a cluster: nodes, leaders, connections; and how it waits for it.
+
+A broker that is restarting, or a leader that has moved, is not a failure: `Cluster.attempt` repeats
+an action with growing pauses until it succeeds or patience runs out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from penstock.client.network import hot
+from penstock.client.network.connection import REQUEST_TIMEOUT_S, Connection, HandshakeError
+from penstock.client.network.errors import UNKNOWN_TOPIC, UNSUPPORTED_VERSION, broker_error
+from penstock.client.network.security import Security, parse_target
+from penstock.errors import BrokerError
+
+T = TypeVar("T")
+OnWait = Callable[[str, float], None]  # what is waited for, seconds so far
+
+PATIENCE_S: Final = 30.0
+"""A broker's restart takes a second or so; a Kafka leader's move up to 20 s."""
+UNKNOWN_TOPIC_PATIENCE_S: Final = 2.0  # news of a new topic spreads in milliseconds
+PAUSE_MIN_S: Final = 0.02
+PAUSE_MAX_S: Final = 1.0
+HANDSHAKES_MAX: Final = 8
+"""TLS handshakes in a row that the peer may break off (within some 2 s) before that is an answer."""
+
+# The newest version of each cold API whose fields this client knows.
+_NEWEST: Final = {
+    2: 7,  # ListOffsets
+    3: 12,  # Metadata, where topics' ids are wanted
+    8: 8,  # OffsetCommit, by topic name
+    9: 7,  # OffsetFetch, one group
+    10: 3,  # FindCoordinator, one group
+    15: 5,  # DescribeGroups
+    16: 5,  # ListGroups
+    19: 7,  # CreateTopics
+    20: 5,  # DeleteTopics, by topic name
+    21: 2,  # DeleteRecords
+    22: 4,  # InitProducerId
+    29: 3,  # DescribeAcls
+    30: 3,  # CreateAcls
+    31: 3,  # DeleteAcls
+    32: 4,  # DescribeConfigs
+    35: 4,  # DescribeLogDirs
+    37: 3,  # CreatePartitions
+    42: 2,  # DeleteGroups
+    44: 1,  # IncrementalAlterConfigs
+    48: 1,  # DescribeClientQuotas
+    49: 1,  # AlterClientQuotas
+    50: 0,  # DescribeUserScramCredentials
+    51: 0,  # AlterUserScramCredentials
+    76: 1,  # ShareGroupHeartbeat
+    77: 1,  # ShareGroupDescribe
+    78: 2,  # ShareFetch
+    79: 2,  # ShareAcknowledge
+    90: 1,  # DescribeShareGroupOffsets
+    69: 0,  # ConsumerGroupDescribe
+    61: 0,  # DescribeProducers
+}
+
+
+class Cluster:
+    """Connections to a cluster's brokers; not to be shared between threads.
+
+    Args:
+        bootstrap: "host:port[,host:port]", any of the brokers; or a URL (see `_security`).
+        client_id: the name the brokers log.
+        patience_s: how long to keep trying.
+        on_wait: called before each pause with what is waited for and the seconds so far.
+        timeout_s: how long one answer may take.
+        security: what the address does not say of TLS and of logging in.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str,
+        patience_s: float = PATIENCE_S,
+        on_wait: OnWait | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        security: Security | None = None,
+    ) -> None:
+        target = parse_target(bootstrap, security)
+        self._seeds = target.addresses
+        self._security = target.security
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._on_wait = on_wait
+        self.patience_s = patience_s
+        self._nodes: dict[int, tuple[str, int]] = {}
+        self._controller = -1
+        self._leaders: dict[tuple[str, int], int] = {}
+        self._connections: dict[tuple[str, int], Connection] = {}
+
+    def close(self) -> None:
+        """Closes all connections; the next use opens new ones."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._leaders.clear()
+
+    def attempt(self, what: str, action: Callable[[], T], patience_s: float | None = None) -> T:
+        """Runs an action until it succeeds; between tries all connections are renewed.
+
+        Args:
+            what: what it does, to follow "expected to ".
+            action: may be repeated.
+            patience_s: other than the cluster's.
+
+        Raises:
+            BrokerError: the broker refused for good, or patience ran out.
+        """
+        patience = self.patience_s if patience_s is None else patience_s
+        begun = time.monotonic()
+        pause = PAUSE_MIN_S
+        hung_up = 0
+        while True:
+            try:
+                return action()
+            except (OSError, BrokerError) as e:
+                if isinstance(e, BrokerError) and not e.retriable:
+                    raise
+                hung_up = hung_up + 1 if isinstance(e, HandshakeError) else 0
+                if hung_up == HANDSHAKES_MAX:
+                    raise
+                self.close()
+                code = e.code if isinstance(e, BrokerError) else 0
+                limit = (
+                    min(patience, UNKNOWN_TOPIC_PATIENCE_S) if code == UNKNOWN_TOPIC else patience
+                )
+                waited = time.monotonic() - begun
+                if waited + pause > limit:
+                    raise self._gave_up(what, waited, e) from e
+            if self._on_wait is not None:
+                self._on_wait(what, waited)
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_S)
+
+    def _gave_up(self, what: str, waited_s: float, cause: OSError | BrokerError) -> BrokerError:
+        """The error when patience is over; it still counts as retriable."""
+        if isinstance(cause, BrokerError):
+            text = f"{cause} (tried for {waited_s:.1f} s)"
+            return BrokerError(text, code=cause.code, retriable=True)
+        seeds = ", ".join(f"{host}:{port}" for host, port in self._seeds)
+        return BrokerError(
+            f"expected to {what} within {waited_s:.1f} s; found no broker answering at {seeds}: "
+            f"{cause}. Check the address, and that the broker runs (penstock broker)",
+            retriable=True,
+        )
+
+    def connect(self, address: tuple[str, int]) -> Connection:
+        """The connection to an address, opened if need be."""
+        connection = self._connections.get(address)
+        if connection is None or not connection.is_usable:
+            if connection is not None:
+                connection.close()
+            connection = Connection(*address, self._client_id, self._timeout_s, self._security)
+            self._connections[address] = connection
+        return connection
+
+    def any(self) -> Connection:
+        """A connection to some broker.
+
+        Raises:
+            OSError: none can be reached.
+        """
+        known = [address for address, c in self._connections.items() if c.is_usable]
+        failure: OSError | None = None
+        for address in [*known, *self._seeds, *self._nodes.values()]:
+            try:
+                return self.connect(address)
+            except OSError as e:
+                failure = e
+        raise failure or ConnectionError("no address")
+
+    def refresh(self, topics: Sequence[str] | None) -> dict[str, hot.TopicMetadata]:
+        """Asks for the nodes and these topics' leaders (all topics': None)."""
+        connection = self.any()
+        self.version(connection, hot.METADATA, (hot.METADATA_VERSION,) * 2)
+        request = hot.metadata_request(topics)
+        number = connection.send(hot.METADATA, hot.METADATA_VERSION, [request], flexible=False)
+        frame = connection.receive(number)
+        self._nodes, self._controller, found = hot.read_metadata(frame)
+        for name, topic in found.items():
+            self._leaders.update({(name, p): node for p, node in topic.leaders.items()})
+        return found
+
+    def describe(self, topic: str) -> hot.TopicMetadata:
+        """One topic's partitions.
+
+        Raises:
+            BrokerError: there is no such topic, or it can't be described.
+        """
+        found = self.refresh([topic]).get(topic)
+        error = UNKNOWN_TOPIC if found is None else found.error
+        if found is None or error:
+            advice = "Create it first, or check its name (penstock topics)"
+            raise broker_error(error, f"know topic {topic!r}", advice)
+        return found
+
+    def leader(self, topic: str, partition: int) -> Connection:
+        """The connection to a partition's leader.
+
+        Raises:
+            BrokerError: there is no such topic or partition, or no leader at the moment.
+        """
+        node = self._leaders.get((topic, partition))
+        if node is None:
+            leaders = self.describe(topic).leaders
+            if partition not in leaders:
+                raise broker_error(
+                    UNKNOWN_TOPIC,
+                    f"know partition {partition} of topic {topic!r}",
+                    f"The topic has partitions {sorted(leaders)}",
+                )
+            node = leaders[partition]
+        address = self._nodes.get(node)
+        if address is None:
+            raise broker_error(5, f"lead partition {partition} of topic {topic!r}")
+        return self.connect(address)
+
+    def by_leader(
+        self, partitions: Sequence[tuple[str, int]]
+    ) -> dict[Connection, list[tuple[str, int]]]:
+        """Groups partitions by the connection to their leader."""
+        unknown = {topic for topic, p in partitions if (topic, p) not in self._leaders}
+        if unknown:
+            self.refresh(sorted(unknown))
+        groups: dict[Connection, list[tuple[str, int]]] = {}
+        for topic, partition in partitions:
+            groups.setdefault(self.leader(topic, partition), []).append((topic, partition))
+        return groups
+
+    def controller(self) -> Connection:
+        """The connection to the controller, which creates and deletes topics."""
+        self.refresh([])
+        address = self._nodes.get(self._controller)
+        return self.any() if address is None else self.connect(address)
+
+    def version(self, connection: Connection, api: int, ours: tuple[int, int]) -> int:
+        """The newest version of an API that both sides know.
+
+        Raises:
+            BrokerError: there is none.
+        """
+        low, high = connection.versions().get(api, (0, -1))
+        best = min(high, ours[1])
+        if best < max(low, ours[0]):
+            theirs = f"versions {low} to {high}" if high >= 0 else "that it does not serve it"
+            raise broker_error(
+                UNSUPPORTED_VERSION,
+                f"serve request type {api} in a version from {ours[0]} to {ours[1]}",
+                "Use a broker of Kafka 2.1 or newer, or Penstock's own",
+                theirs,
+            )
+        return best
+
+    def call(
+        self,
+        connection: Connection,
+        api: int,
+        fields: dict[str, Any],
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """A request that is not on the hot path, as dicts of Kafka's field names in snake case.
+
+        Fields that the negotiated version lacks are left out.
+        """
+        from penstock.wire import messages  # loads Kafka's schemas: only where they are needed
+
+        oldest, newest = messages.versions(api)
+        version = self.version(connection, api, (oldest, min(newest, _NEWEST[api])))
+        codec = messages.request_codec(api, version)
+        number = connection.send(api, version, [codec.encode(fields)], flexible=codec.flexible)
+        frame = connection.receive(number, timeout_s)
+        return messages.response_codec(api, version).decode(_body(frame, flexible=codec.flexible))
+
+
+def _body(frame: memoryview, *, flexible: bool) -> bytes:
+    """An answer's body: what follows the tagged fields of its header."""
+    cursor = hot.Cursor(frame, flexible=flexible)
+    cursor.tags()
+    return bytes(frame[cursor.at :])

@@ -1,0 +1,1 @@
+"""Topics as Iceberg tables, and the log beyond them."""

@@ -1,0 +1,126 @@
+"""A Spark session for pipelines: started on this machine or on a cluster, quiet and small."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.engine import archive
+from penstock.engine.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["start_session"]
+
+# The JVM schedules and moves blobs; it never sees an event. A quick compiler and a small collector then
+# start sooner and leave the cores to the work: 3 s and a third of a small batch's time (docs/decisions).
+JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+LANE_FAILURES_MAX: Final = 64
+"""Times that Spark starts one lane again before it gives up the job, which is then begun anew."""
+
+
+def start_session(
+    name: str, master: str | None, folder: Path, *, cores: int, jvm_options: str | None = None
+) -> SparkSession:
+    """Starts Spark, or finds the session that the program has.
+
+    Args:
+        name: of the application.
+        master: `spark://…`; None runs Spark in a process of this machine.
+        folder: for Spark's log and the Java launcher.
+        cores: to use on this machine, where `master` is None.
+        jvm_options: beside Penstock's own; None uses the archive of classes, where there is one.
+    """
+    from pyspark.sql import SparkSession
+
+    folder.mkdir(parents=True, exist_ok=True)
+    java = java_home(folder)
+    if jvm_options is None:
+        jvm_options = archive.use_options(java)
+    os.environ["JAVA_HOME"] = str(java)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Each task has one core; libraries that start a thread per core would fight over it.
+    threads = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    options: dict[str, Any] = {
+        "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
+        "spark.driver.memory": "1g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.python.worker.reuse": True,
+        "spark.python.daemon.module": "penstock.engine.workers",
+        "spark.sql.session.timeZone": "UTC",
+        # A second attempt of a lane would do its work twice, and the pipeline waits for no straggler.
+        "spark.speculation": False,
+        # A lane may be lost now and then for as long as the pipeline runs.
+        "spark.task.maxFailures": LANE_FAILURES_MAX,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log4j(folder)} "
+        f"{JVM_OPTIONS} {jvm_options}",
+        **{f"spark.executorEnv.{k}": v for k, v in threads.items()},
+    }
+    builder = SparkSession.builder.appName(name).master(
+        master or f"local[{cores},{LANE_FAILURES_MAX}]"
+    )
+    if master is not None:
+        for key in ("spark.driver.bindAddress", "spark.driver.host"):
+            del options[key]
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    with _stderr_to(folder / "spark.log"), _environment(threads):
+        return builder.getOrCreate()
+
+
+def _log4j(folder: Path) -> Path:
+    """A log4j configuration that writes warnings to a file beside it."""
+    path = folder / "log4j2.properties"
+    path.write_text(
+        "rootLogger.level = warn\n"
+        "rootLogger.appenderRef.file.ref = file\n"
+        "appender.file.type = RollingFile\n"
+        "appender.file.name = file\n"
+        f"appender.file.fileName = {folder / 'spark.log'}\n"
+        f"appender.file.filePattern = {folder / 'spark.%i.log'}\n"
+        "appender.file.layout.type = PatternLayout\n"
+        "appender.file.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} %p %c{1}: %m%n%ex\n"
+        "appender.file.policies.type = Policies\n"
+        "appender.file.policies.size.type = SizeBasedTriggeringPolicy\n"
+        "appender.file.policies.size.size = 10MB\n"
+        "appender.file.strategy.type = DefaultRolloverStrategy\n"
+        "appender.file.strategy.max = 2\n"
+    )
+    return path
+
+
+@contextlib.contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Lets processes started meanwhile write their standard error to a file: the JVM keeps it."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables for the processes started meanwhile."""
+    before = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value

@@ -1,0 +1,112 @@
+"""Trees on Arrow columns, by `pyarrow.compute`. The same as DuckDB gives, or `UnfitError`.
+
+What `UnfitError` says is not that a row is bad: an overflow, or a NaN that is compared (DuckDB's NaN equals
+itself and is greater than all), is for DuckDB to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.expr.tree import Call, Column, Constant, Tree
+
+__all__ = ["UnfitError", "compute"]
+
+
+class UnfitError(Exception):
+    """These rows are not for this evaluator."""
+
+
+def compute(tree: Tree, rows: pa.Table | pa.RecordBatch) -> Any:
+    """The values of a tree, one per row.
+
+    Raises:
+        UnfitError: DuckDB has to compute it.
+    """
+    found = _value(tree, rows)
+    if isinstance(found, pa.Scalar):
+        return pa.array([found.as_py()] * len(rows), found.type)
+    return found
+
+
+def _value(tree: Tree, rows: pa.Table | pa.RecordBatch) -> Any:
+    match tree:
+        case Column(name):
+            return rows.column(name)
+        case Constant(value, type_):
+            return pa.scalar(value, type_)
+        case Call(function, arguments, type_):
+            values = [_value(argument, rows) for argument in arguments]
+            if all(isinstance(value, pa.Scalar) for value in values):
+                raise UnfitError  # constants only: rare, and DuckDB folds them
+            try:
+                return _FUNCTIONS[function](type_, *values)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise UnfitError from error
+
+
+def _comparison(function: Any) -> Callable[..., Any]:
+    def compare(_: pa.DataType, left: Any, right: Any) -> Any:
+        if pa.types.is_floating(left.type) or pa.types.is_floating(right.type):
+            left, right = _doubles(left), _doubles(right)
+            for side in (left, right):
+                if pc.any(pc.is_nan(side)).as_py():
+                    raise UnfitError
+        elif left.type != right.type:  # INT and BIGINT
+            left, right = left.cast(pa.int64()), right.cast(pa.int64())
+        return function(left, right)
+
+    return compare
+
+
+def _arithmetic(function: Any) -> Callable[..., Any]:
+    def calculate(type_: pa.DataType, left: Any, right: Any) -> Any:
+        if pa.types.is_floating(type_):
+            return function(_doubles(left), _doubles(right))
+        return function(left.cast(type_), right.cast(type_))
+
+    return calculate
+
+
+def _doubles(values: Any) -> Any:
+    return values if values.type == pa.float64() else values.cast(pa.float64())
+
+
+def _remainder(type_: pa.DataType, left: Any, right: Any) -> Any:
+    left, right = left.cast(type_), right.cast(type_)
+    return pc.subtract(left, pc.multiply(pc.divide(left, right), right))
+
+
+def _choose(type_: pa.DataType, condition: Any, value: Any) -> Any:
+    return pc.if_else(condition, value, pa.scalar(None, type_))
+
+
+def _like(_: pa.DataType, text: Any, pattern: pa.StringScalar) -> Any:
+    return pc.match_like(text, pattern.as_py())
+
+
+_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
+    "and": lambda _, left, right: pc.and_kleene(left, right),
+    "or": lambda _, left, right: pc.or_kleene(left, right),
+    "not": lambda _, value: pc.invert(value),
+    "is_null": lambda _, value: pc.is_null(value),
+    "eq": _comparison(pc.equal),
+    "ne": _comparison(pc.not_equal),
+    "lt": _comparison(pc.less),
+    "le": _comparison(pc.less_equal),
+    "gt": _comparison(pc.greater),
+    "ge": _comparison(pc.greater_equal),
+    "add": _arithmetic(pc.add_checked),
+    "subtract": _arithmetic(pc.subtract_checked),
+    "multiply": _arithmetic(pc.multiply_checked),
+    "remainder": _remainder,
+    "join": lambda _, left, right: pc.binary_join_element_wise(
+        left, right, "", null_handling="emit_null"
+    ),
+    "like": _like,
+    "choose": _choose,
+}

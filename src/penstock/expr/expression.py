@@ -1,0 +1,151 @@
+"""SQL expressions over the columns of a delta.
+
+An expression is read by sqlglot (so that a column named `at` or `end` needs no quotes), checked against
+the columns that there are, and evaluated by DuckDB on whole Arrow columns: `where("status >= 500")`.
+It sees one row at a time: aggregates, windows and subqueries are refused, because their meaning would
+depend on how the log was cut into batches; so is what reads the clock or is left to chance, because a
+batch may be computed again (see `penstock.expr.purity`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from penstock.core.names import hint, known_names
+from penstock.core.schema import TIMESTAMP, Schema, type_text
+from penstock.errors import SchemaError
+from penstock.expr.duck import EvaluationError, connection, evaluate
+from penstock.expr.purity import check_pure
+from penstock.expr.tree import Tree, tree_of
+
+# sqlglot is imported where it is used: lanes need none, and start sooner.
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+__all__ = ["Expression", "compile_expression"]
+
+_SQL_TYPES: Final = {
+    "BOOLEAN": "BOOLEAN",
+    "INT": "INTEGER",
+    "BIGINT": "BIGINT",
+    "FLOAT": "FLOAT",
+    "DOUBLE": "DOUBLE",
+    "STRING": "VARCHAR",
+    "TIMESTAMP": "TIMESTAMPTZ",
+    "DATE": "DATE",
+}
+
+
+@dataclass(frozen=True)
+class Expression:
+    """One compiled expression.
+
+    Attributes:
+        text: as the user wrote it, for messages.
+        sql: the same for DuckDB, every name quoted, cast to `type`.
+        type: the Arrow type of its values.
+        tree: the same for `penstock.expr.columnar`; None where it has parts that only DuckDB knows.
+    """
+
+    text: str
+    sql: str
+    type: pa.DataType
+    tree: Tree | None = field(default=None, compare=False, repr=False)
+
+
+def compile_expression(text: str, schema: Schema) -> Expression:
+    """Reads an expression and finds its type.
+
+    Raises:
+        SchemaError: it is not one SQL expression, it names a column that isn't there, its types don't
+            fit, or it is more than a function of one row: it reads the clock, say.
+    """
+    import sqlglot
+    from sqlglot import exp
+
+    refused = (
+        exp.AggFunc, exp.Window, exp.Query, exp.Subquery, exp.Alias, exp.Block, exp.Star,
+    )  # fmt: skip
+    try:
+        tree = sqlglot.parse_one(text, dialect="duckdb")
+    except sqlglot.errors.SqlglotError as error:
+        reason = str(error).splitlines()[0]
+        raise SchemaError(f"expected a SQL expression; found {text!r} ({reason})") from None
+    for node in tree.walk():
+        if isinstance(node, refused):
+            raise SchemaError(
+                f"expected an expression over the columns of one row; found {node.sql()!r} in {text!r}. "
+                "Aggregate with group_by(…).agg(…)"
+            )
+    _resolve_columns(tree, text, schema)
+    sql = tree.sql(dialect="duckdb", identify=True)
+    check_pure(connection(), sql, text, schema)
+    type_ = _type_of(sql, text, schema)
+    found = tree_of(tree, schema)
+    if found is not None and found.type != type_:
+        found = None  # DuckDB knows better what this is
+    return Expression(text, f"CAST({sql} AS {_sql_type(type_)})", type_, found)
+
+
+def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> None:
+    from sqlglot import exp
+
+    by_lower = {name.lower(): name for name in schema.names}
+    for column in tree.find_all(exp.Column):
+        name = column.name
+        if name in schema.names:
+            continue
+        if name.lower() not in by_lower:
+            raise SchemaError(
+                f"expected one of the columns {known_names(schema.names)}; found {name!r} in {text!r}"
+                f"{hint(name, schema.names)}"
+            )
+        column.this.set("this", by_lower[name.lower()])
+
+
+def _type_of(sql: str, text: str, schema: Schema) -> pa.DataType:
+    try:
+        found = (
+            evaluate(schema.arrow.empty_table(), f"SELECT ({sql}) AS x FROM rows").column(0).type
+        )
+    except EvaluationError as error:
+        raise SchemaError(
+            f"expected an expression that DuckDB understands; found {text!r}: {error}"
+        ) from None
+    type_ = _narrow(found)
+    type_text(type_)
+    return type_
+
+
+def _narrow(found: pa.DataType) -> pa.DataType:
+    """Penstock's type for one of DuckDB's."""
+    types = pa.types
+    if types.is_list(found):
+        return pa.list_(_narrow(found.value_type))
+    if (
+        types.is_int8(found)
+        or types.is_int16(found)
+        or types.is_uint8(found)
+        or types.is_uint16(found)
+    ):
+        return pa.int32()
+    if types.is_uint32(found) or types.is_uint64(found):
+        return pa.int64()
+    if types.is_decimal(found):
+        return pa.int64() if found.scale == 0 else pa.float64()
+    if types.is_timestamp(found):
+        return TIMESTAMP
+    if types.is_null(found):
+        return pa.string()
+    if types.is_large_string(found) or found == pa.string_view():
+        return pa.string()
+    return found
+
+
+def _sql_type(type_: pa.DataType) -> str:
+    if pa.types.is_list(type_):
+        return _sql_type(type_.value_type) + "[]"
+    return _SQL_TYPES[type_text(type_)]

@@ -1,0 +1,173 @@
+"""Which SQL expressions are functions of their row alone.
+
+A batch may be computed again after a crash, and anywhere: what it wrote the first time stays, and what
+it writes now takes the same sequence numbers. So an expression must give the same for the same row
+whenever it is computed: nothing of the wall clock, of chance, of the session, or of the other rows that
+happen to be in the batch.
+
+Which functions those are, DuckDB's own catalogue says (`duckdb_functions()`: `stability`); the
+expression is read by DuckDB's own parser. A macro is what it expands to. Keyword forms (CURRENT_DATE)
+look like columns to the parser: a name that is no column is a function's.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.schema import Schema
+from penstock.errors import SchemaError
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["check_pure"]
+
+_CLOCK: Final = frozenset(
+    {
+        "now", "today", "ago", "age", "current_date", "current_time", "current_timestamp",
+        "get_current_time", "get_current_timestamp", "transaction_timestamp", "localtime",
+        "localtimestamp", "current_localtime", "current_localtimestamp", "pg_conf_load_time",
+        "pg_postmaster_start_time",
+    }
+)  # fmt: skip
+_CHANCE: Final = frozenset({"random", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "setseed"})
+# What the catalogue calls consistent (the ICU extension's), or doesn't have: keywords of the grammar.
+_ALSO_VOLATILE: Final = frozenset(
+    {
+        "current_time", "current_timestamp", "localtime", "localtimestamp", "current_localtime",
+        "current_localtimestamp",
+    }
+)  # fmt: skip
+_FAILS: Final = "error"  # volatile in name only, lest it be folded: it fails for the same rows
+_AGE: Final = "age"  # of one argument: until today
+
+
+@dataclass(frozen=True)
+class _Catalogue:
+    """What DuckDB has, by name in lower case.
+
+    Attributes:
+        volatile: functions that may give something else the next time.
+        aggregates: functions of many rows, and of no single one.
+        macros: their parameters and what they expand to, for each number of arguments.
+    """
+
+    volatile: frozenset[str]
+    aggregates: frozenset[str]
+    macros: dict[str, tuple[tuple[frozenset[str], str], ...]]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A function that isn't of one row alone: the one that was written, and what it comes down to."""
+
+    name: str
+    shown: str
+    is_aggregate: bool
+
+
+def check_pure(con: duckdb.DuckDBPyConnection, sql: str, text: str, schema: Schema) -> None:
+    """Refuses an expression that is more than a function of its row.
+
+    Args:
+        con: any connection.
+        sql: the expression, as DuckDB reads it.
+        text: as the user wrote it.
+        schema: the columns that it is over.
+
+    Raises:
+        SchemaError: with the function that is to blame, and what to use instead.
+    """
+    columns = frozenset(name.lower() for name in schema.names)
+    found = next(_impure(con, sql, columns), None)
+    if found is None:
+        return
+    if found.is_aggregate:
+        raise SchemaError(
+            f"expected an expression over the columns of one row; found the aggregate {found.shown} in "
+            f"{text!r}. Aggregate with group_by(…).agg(…)"
+        )
+    raise SchemaError(
+        "expected an expression that gives the same whenever it is computed, because a batch may be "
+        f"computed again after a crash; found {found.shown} in {text!r}. {_advice(found.name)}"
+    )
+
+
+def _advice(name: str) -> str:
+    if name in _CLOCK:
+        return (
+            "It reads the clock: use the time that the row has, a TIMESTAMP column of the stream; what is "
+            "recent is for the query over the view to say"
+        )
+    if name in _CHANCE:
+        return (
+            "It is left to chance: make the value from the row's own columns, as in "
+            "hash(user, at) % 100 < 5 for a sample, or md5(concat_ws('/', user, at)) for a name"
+        )
+    return "It depends on more than the row: use the row's own columns, or a constant"
+
+
+def _impure(con: duckdb.DuckDBPyConnection, sql: str, columns: frozenset[str]) -> Iterator[_Found]:
+    """The functions of an expression that aren't of one row alone, macros looked into."""
+    catalogue = _catalogue(con)
+    pending: list[tuple[str, frozenset[str], _Found | None]] = [(sql, columns, None)]
+    seen: set[str] = set()
+    while pending:
+        expression, known, macro = pending.pop()
+        for name, arguments in _names(_parsed(con, expression)):
+            if arguments is None and name in known:
+                continue
+            shown = name.upper() if arguments is None else f"{name}()"
+            written = macro or _Found(name, shown, is_aggregate=False)
+            if name in catalogue.aggregates:
+                yield replace(written, is_aggregate=True)
+            elif name in catalogue.volatile or (name == _AGE and arguments == 1):
+                yield written
+            elif name not in seen:
+                seen.add(name)
+                pending += [(body, args, written) for args, body in catalogue.macros.get(name, ())]
+
+
+def _names(node: Any) -> Iterator[tuple[str, int | None]]:
+    """Functions with their number of arguments; names of columns and keywords with None."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _names(item)
+    elif isinstance(node, dict):
+        match node.get("class"):
+            case "FUNCTION":
+                arguments = node.get("arguments") or node.get("children") or ()
+                yield str(node["function_name"]).lower(), len(arguments)
+            case "COLUMN_REF" if len(node["column_names"]) == 1:
+                yield str(node["column_names"][0]).lower(), None
+        for item in node.values():
+            yield from _names(item)
+
+
+def _parsed(con: duckdb.DuckDBPyConnection, expression: str) -> Any:
+    """DuckDB's syntax tree; of what it can't read, nothing: binding it then says why."""
+    [(tree,)] = con.execute(
+        "SELECT json_serialize_sql(?::VARCHAR)", [f"SELECT ({expression})"]
+    ).fetchall()
+    return json.loads(tree).get("statements", [])
+
+
+@functools.lru_cache(maxsize=1)  # of one build of DuckDB: every connection has the same
+def _catalogue(con: duckdb.DuckDBPyConnection) -> _Catalogue:
+    rows = con.execute(
+        "SELECT DISTINCT lower(function_name), function_type, stability, parameters, macro_definition "
+        "FROM duckdb_functions() WHERE function_type IN ('macro', 'aggregate') "
+        "OR stability IN ('VOLATILE', 'CONSISTENT_WITHIN_QUERY')"
+    ).fetchall()
+    macros: dict[str, tuple[tuple[frozenset[str], str], ...]] = {}
+    for name, kind, _, parameters, body in rows:
+        if kind == "macro":
+            known = frozenset(one.lower() for one in parameters)
+            macros[name] = (*macros.get(name, ()), (known, body))
+    volatile = frozenset(name for name, kind, *_ in rows if kind == "scalar")
+    aggregates = frozenset(name for name, kind, *_ in rows if kind == "aggregate")
+    return _Catalogue((volatile | _ALSO_VOLATILE) - {_FAILS}, aggregates, macros)

@@ -1,0 +1,239 @@
+"""Expressions as a small tree of our own: columns, constants, and calls of a closed list of functions.
+
+Only what means the same in Arrow as in DuckDB, bit by bit, becomes a tree; the rest is left to DuckDB.
+A tree is plain data: it is pickled, compared and hashed, and needs no parser where it is computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from penstock.core.schema import TIMESTAMP, Schema
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+__all__ = ["Call", "Column", "Constant", "Tree", "tree_of"]
+
+EXACT_DOUBLE_MAX: Final = 2**53
+"""Up to here every integer is a double."""
+EXACT_DIGITS_MAX: Final = 15
+"""Decimals of so many digits become the same double whichever way they are read."""
+_INTEGERS: Final = (pa.int32(), pa.int64())
+_ORDERED: Final = (pa.string(), TIMESTAMP, pa.date32())
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the input."""
+
+    name: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A value, never NULL."""
+
+    value: bool | int | float | str
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of `penstock.expr.columnar`, applied.
+
+    Attributes:
+        type: of the result; integers are computed in its width, and checked for overflow.
+    """
+
+    function: str
+    arguments: tuple[Tree, ...]
+    type: pa.DataType
+
+
+Tree: TypeAlias = Column | Constant | Call
+
+
+def tree_of(parsed: exp.Expr, schema: Schema) -> Tree | None:
+    """The tree of a parsed expression; None where some part of it has none.
+
+    Args:
+        parsed: by sqlglot, its columns resolved.
+        schema: of the input.
+    """
+    try:
+        return _Builder(schema).build(parsed)
+    except _UnknownError:
+        return None
+
+
+class _UnknownError(Exception):
+    """This part is left to DuckDB."""
+
+
+class _Builder:
+    """Builds trees bottom-up; raises `_UnknownError` at the first part that it doesn't know."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+
+    def build(self, node: exp.Expr) -> Tree:
+        from sqlglot import exp
+
+        match node:
+            case exp.Paren():
+                return self.build(node.this)
+            case exp.Column() if not node.table:
+                return Column(node.name, self.schema[node.name].type)
+            case exp.Boolean():
+                return Constant(bool(node.this), pa.bool_())
+            case exp.Literal():
+                return _literal(node)
+            case exp.Neg() if isinstance(node.this, exp.Literal):
+                return _negative(_literal(node.this))
+            case exp.And() | exp.Or():
+                name = "and" if isinstance(node, exp.And) else "or"
+                return _logical(name, self.build(node.this), self.build(node.expression))
+            case exp.Not():
+                return _logical("not", self.build(node.this))
+            case exp.Is() if isinstance(node.expression, exp.Null):
+                return Call("is_null", (self.build(node.this),), pa.bool_())
+            case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
+                name = _COMPARISONS[type(node).__name__]
+                return _compared(name, self.build(node.this), self.build(node.expression))
+            case exp.Between() if not node.args.get("symmetric"):
+                value = self.build(node.this)
+                low = _compared("ge", value, self.build(node.args["low"]))
+                high = _compared("le", value, self.build(node.args["high"]))
+                return _logical("and", low, high)
+            case exp.In() if node.expressions and not node.args.get("query"):
+                return self._any_of(node)
+            case exp.Add() | exp.Sub() | exp.Mul():
+                name = _ARITHMETIC[type(node).__name__]
+                return _computed(name, self.build(node.this), self.build(node.expression))
+            case exp.Mod():
+                return _remainder(self.build(node.this), self.build(node.expression))
+            case exp.DPipe():
+                return _joined(self.build(node.this), self.build(node.expression))
+            case exp.Like() if not node.args.get("escape"):
+                return _like(self.build(node.this), self.build(node.expression))
+            case exp.Case() if not node.this and not node.args.get("default"):
+                return self._chosen(node)
+            case _:
+                raise _UnknownError
+
+    def _chosen(self, node: exp.Case) -> Tree:
+        """`CASE WHEN condition THEN value END`: what a conditional aggregate is made of."""
+        if len(node.args["ifs"]) != 1:
+            raise _UnknownError
+        [only] = node.args["ifs"]
+        condition, value = self.build(only.this), self.build(only.args["true"])
+        if condition.type != pa.bool_():
+            raise _UnknownError
+        return Call("choose", (condition, value), value.type)
+
+    def _any_of(self, node: exp.In) -> Tree:
+        value = self.build(node.this)
+        found: Tree | None = None
+        for option in node.expressions:
+            equal = _compared("eq", value, self.build(option))
+            found = equal if found is None else _logical("or", found, equal)
+        assert found is not None
+        return found
+
+
+_COMPARISONS: Final = {"EQ": "eq", "NEQ": "ne", "LT": "lt", "LTE": "le", "GT": "gt", "GTE": "ge"}
+_ARITHMETIC: Final = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}
+
+
+def _literal(node: exp.Literal) -> Constant:
+    if node.is_string:
+        return Constant(node.this, pa.string())
+    text = str(node.this)
+    if text.isdecimal():
+        value = int(text)
+        if value < 2**31:
+            return Constant(value, pa.int32())
+        if value < 2**63:
+            return Constant(value, pa.int64())
+        raise _UnknownError
+    whole, point, rest = text.partition(".")
+    digits = whole + rest
+    if not point or not digits.isdecimal() or len(digits) > EXACT_DIGITS_MAX:
+        raise _UnknownError
+    return Constant(float(text), pa.float64())
+
+
+def _negative(constant: Constant) -> Constant:
+    if isinstance(constant.value, bool | str):
+        raise _UnknownError
+    return Constant(-constant.value, constant.type)
+
+
+def _logical(name: str, *arguments: Tree) -> Tree:
+    if any(argument.type != pa.bool_() for argument in arguments):
+        raise _UnknownError
+    return Call(name, arguments, pa.bool_())
+
+
+def _compared(name: str, left: Tree, right: Tree) -> Tree:
+    if left.type in _INTEGERS and right.type in _INTEGERS:
+        pass
+    elif pa.float64() in (left.type, right.type):
+        _check_double(left, right)
+    elif left.type != right.type or left.type not in (*_ORDERED, pa.bool_()):
+        raise _UnknownError
+    return Call(name, (left, right), pa.bool_())
+
+
+def _computed(name: str, left: Tree, right: Tree) -> Tree:
+    if left.type in _INTEGERS and right.type in _INTEGERS:
+        wide = pa.int64() in (left.type, right.type)
+        return Call(name, (left, right), pa.int64() if wide else pa.int32())
+    _check_double(left, right)
+    return Call(name, (left, right), pa.float64())
+
+
+def _check_double(left: Tree, right: Tree) -> None:
+    """Lets pass what is computed in doubles: one is a column of them, the other a number.
+
+    A constant with a point is a DECIMAL in DuckDB, and is computed as such beside anything else.
+    """
+    numbers = (pa.float64(), *_INTEGERS)
+    if left.type not in numbers or right.type not in numbers:
+        raise _UnknownError
+    for one, other in ((left, right), (right, left)):
+        if one.type == pa.float64() and not isinstance(one, Constant):
+            if other.type in (pa.float64(), pa.int32()):
+                return
+            if isinstance(other, Constant) and abs(float(other.value)) <= EXACT_DOUBLE_MAX:
+                return
+    raise _UnknownError
+
+
+def _remainder(left: Tree, right: Tree) -> Tree:
+    if left.type not in _INTEGERS or not isinstance(right, Constant):
+        raise _UnknownError
+    if right.type not in _INTEGERS or int(right.value) <= 0:
+        raise _UnknownError
+    wide = pa.int64() in (left.type, right.type)
+    return Call("remainder", (left, right), pa.int64() if wide else pa.int32())
+
+
+def _joined(left: Tree, right: Tree) -> Tree:
+    if left.type != pa.string() or right.type != pa.string():
+        raise _UnknownError
+    return Call("join", (left, right), pa.string())
+
+
+def _like(text: Tree, pattern: Any) -> Tree:
+    """A pattern of `%` only: what `_` and a backslash mean is not the same everywhere."""
+    if text.type != pa.string() or not isinstance(pattern, Constant):
+        raise _UnknownError
+    if not isinstance(pattern.value, str) or set(pattern.value) & {"_", "\\"}:
+        raise _UnknownError
+    return Call("like", (text, pattern), pa.bool_())

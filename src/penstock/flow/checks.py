@@ -1,0 +1,136 @@
+"""What programs pass to the API, checked where it is passed: errors say what to write.
+
+Types are not checked when a program is read, so a wrong one would end in an AttributeError of ours,
+far from the line that is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from penstock.core.names import hint, known_names
+from penstock.core.schema import Schema
+from penstock.core.time import duration_us
+from penstock.errors import FlowError, UserError
+
+__all__ = [
+    "check_columns",
+    "check_duration",
+    "check_function",
+    "check_name",
+    "check_number",
+    "check_schema",
+    "check_text",
+]
+
+T = TypeVar("T")
+
+
+def check_text(value: object, what: str, example: str) -> str:
+    """A text.
+
+    Raises:
+        FlowError: it is something else; the message shows the example.
+    """
+    if not isinstance(value, str):
+        raise FlowError(f"expected {what} as text, such as {example}; found {_shown(value)}")
+    return value
+
+
+def check_duration(value: object, what: str, example: str) -> int:
+    """A duration in µs.
+
+    Raises:
+        FlowError: it is none; a number needs its unit.
+    """
+    if isinstance(value, str | timedelta):
+        try:
+            return duration_us(value)
+        except UserError as error:
+            raise FlowError(f"{what}: {error}") from None
+    unit = f". Say the unit: '{value} seconds'" if isinstance(value, int | float) else ""
+    raise FlowError(
+        f"expected {what} as a duration, such as {example} or a timedelta; found {_shown(value)}{unit}"
+    )
+
+
+def check_number(value: object, what: str, least: int, most: int) -> int:
+    """A whole number within bounds.
+
+    Raises:
+        FlowError: it is none, or beyond them.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise FlowError(f"expected {least} to {most} {what}; found {_shown(value)}")
+    return value
+
+
+def check_function(value: Callable[..., T] | None, what: str) -> None:
+    """Something that can be called.
+
+    Raises:
+        FlowError: it can't.
+    """
+    if value is not None and not callable(value):
+        raise FlowError(f"expected {what} as a function; found {_shown(value)}")
+
+
+def check_columns(names: tuple[Any, ...], schema: Schema, call: str) -> None:
+    """Names of columns, each an argument of its own.
+
+    Raises:
+        FlowError: they were passed as a list, or aren't names.
+        SchemaError: there is no such column.
+    """
+    for name in names:
+        if not isinstance(name, str):
+            listed = isinstance(name, list | tuple) and all(isinstance(one, str) for one in name)
+            written = ", ".join(repr(one) for one in (name if listed else schema.names[:1]))
+            raise FlowError(
+                f"expected names of columns, such as {call}({written}); found {_shown(name)}"
+            )
+        schema[name]
+
+
+def check_schema(value: object) -> Schema:
+    """A schema, or its text.
+
+    Raises:
+        FlowError: it is neither.
+        SchemaError: the text can't be read.
+    """
+    if isinstance(value, Schema):
+        return value
+    if isinstance(value, str):
+        return Schema.parse(value)
+    write = ""
+    if isinstance(value, Mapping) and value and all(isinstance(v, str) for v in value.values()):
+        write = '. Write "' + ", ".join(f"{name} {type_}" for name, type_ in value.items()) + '"'
+    raise FlowError(
+        f"expected a schema as text, such as 'user STRING NOT NULL, at TIMESTAMP'; found "
+        f"{_shown(value)}{write}"
+    )
+
+
+def check_name(name: object, known: Mapping[str, T], what: str) -> T:
+    """What has a name.
+
+    Raises:
+        FlowError: nothing has; the message says what there is.
+    """
+    if not isinstance(name, str) or name not in known:
+        raise FlowError(
+            f"expected {what} ({known_names(known)}); found {_shown(name)}{hint(name, known)}"
+        )
+    return known[name]
+
+
+def _shown(value: object) -> str:
+    """A value and, where that isn't plain, its type."""
+    text = repr(value)
+    text = text if len(text) <= 80 else text[:79] + "…"
+    return (
+        text if isinstance(value, str | int | float | None) else f"{text}, a {type(value).__name__}"
+    )

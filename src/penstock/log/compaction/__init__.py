@@ -1,0 +1,1 @@
+"""Compaction: only the last record of each key is kept."""

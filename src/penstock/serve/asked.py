@@ -1,0 +1,99 @@
+"""The process that answers the queries of `penstock.serve.queries`: `python -m penstock.serve.asked`.
+
+Arguments: where the views are, and the bytes of memory a query may use. It ends with the process that
+started it.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import resource
+import sys
+import threading
+from typing import IO, Any, Final
+
+import orjson
+import psutil
+import pyarrow as pa
+
+from penstock.errors import LimitError, PenstockError, QueryError
+from penstock.serve.queries import ANSWER_BYTES_MAX
+from penstock.serve.views import Views
+
+NICE: Final = 10  # the pipeline beside it comes first
+
+
+def main(where: str, memory_bytes: int) -> None:
+    """Answers queries, one after the other, until standard input ends."""
+    os.nice(NICE)
+    # Whatever a library prints must not come between the answers.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    _limit_memory(2 * memory_bytes)
+    _send(out, {"ready": True})
+    while True:
+        request = requests.get()
+        try:
+            answer = Views(where).answer(
+                request["query"], rows_max=request["rows"], memory_bytes_max=memory_bytes
+            )
+            body = _body(answer.table)
+        except PenstockError as error:
+            _send(out, {"error": type(error).__name__, "text": str(error)})
+        except MemoryError:
+            text = "expected a query that fits into memory; found one that doesn't. Ask for less at once"
+            _send(out, {"error": LimitError.__name__, "text": text})
+        except Exception as error:  # noqa: BLE001 - told to the one who asked
+            text = f"expected an answer; found {type(error).__name__}: {error}"
+            _send(out, {"error": QueryError.__name__, "text": text})
+        else:
+            _send(out, {"bytes": len(body), "rows_total": answer.rows_total}, body)
+
+
+def _listen(requests: queue.SimpleQueue[dict[str, Any]]) -> None:
+    """Takes requests; their end ends the process, in the middle of a query as well."""
+    for line in sys.stdin.buffer:
+        requests.put(orjson.loads(line))
+    os._exit(0)
+
+
+def _limit_memory(more_bytes: int) -> None:
+    """Lets the process use so much more than now. Files that are mapped don't count."""
+    if not sys.platform.startswith("linux"):
+        return  # elsewhere the limit doesn't hold; DuckDB's own does
+    used = psutil.Process().memory_info().data
+    most = used + more_bytes
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard == resource.RLIM_INFINITY or most < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+
+
+def _body(table: pa.Table) -> memoryview:
+    """A table as an Arrow stream.
+
+    Raises:
+        LimitError: it is too large for the one who asked.
+    """
+    if table.nbytes > ANSWER_BYTES_MAX:
+        raise LimitError(
+            f"expected an answer of at most {ANSWER_BYTES_MAX >> 20} MiB (ANSWER_BYTES_MAX); found "
+            f"{table.nbytes >> 20} MiB. Ask for fewer rows or columns, or use `penstock query`"
+        )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return memoryview(sink.getvalue())
+
+
+def _send(out: IO[bytes], head: dict[str, Any], body: memoryview | None = None) -> None:
+    out.write(orjson.dumps(head) + b"\n")
+    if body is not None:
+        out.write(body)
+    out.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,26 @@
+"""How hard the tests try: as hard as they can, or as hard as a few minutes allow.
+
+`./test` alone answers within minutes whether Penstock works here: it leaves out the tests marked `slow`,
+and has others try fewer rounds. `./test --all`, and pytest by itself, do everything.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+__all__ = ["QUICK", "examples", "rounds"]
+
+VARIABLE: Final = "PENSTOCK_TESTS"
+QUICK: Final = os.environ.get(VARIABLE, "all") == "quick"
+assert os.environ.get(VARIABLE, "all") in {"all", "quick"}, f"{VARIABLE} is 'all' or 'quick'"
+
+
+def rounds(variable: str, *, quick: int, full: int) -> int:
+    """How often a test tries something: as the environment's variable says, or as this run is meant."""
+    return int(os.environ.get(variable) or (quick if QUICK else full))
+
+
+def examples(full: int) -> int:
+    """How many examples Hypothesis tries: a quarter of them in a quick run."""
+    return full // 4 if QUICK else full

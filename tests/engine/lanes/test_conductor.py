@@ -1,0 +1,199 @@
+"""The driver's side of the lanes, with lanes of this test's own: reports, losses, strangers."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.patience import PATIENCE_S
+
+from penstock.engine.lanes import conductor as module
+from penstock.engine.lanes.conductor import Assignment, Conductor, LaneFailedError
+from penstock.engine.lanes.connection import Connection, connect
+from penstock.engine.lanes.messages import PEER_LOST, Abort, Failed, Go, Hello, Report, Stop
+from penstock.errors import PenstockError
+
+
+class JobEndedError(Exception):
+    """What `check` raises here."""
+
+
+class Lane(threading.Thread):
+    """A lane that does to its n-th order what its script says; then whatever comes last."""
+
+    def __init__(self, conductor: Conductor, lane: int, script: list[Any]) -> None:
+        super().__init__(daemon=True)
+        self.conductor, self.lane, self.script = conductor, lane, script
+        self.heard: list[object] = []
+        self.start()
+
+    def run(self) -> None:
+        connection = connect(self.conductor.address, self.conductor.secret)
+        connection.send(Hello(self.lane, 1_000 + self.lane, "127.0.0.1", 9))
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                message = connection.receive()
+                self.heard.append(message)
+                match message:
+                    case Go() as go:
+                        act = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+                        if act(connection, go) is DIE:
+                            break
+                    case Stop():
+                        break
+                    case _:
+                        pass
+        connection.close()
+
+
+DIE = object()
+
+
+def report(connection: Connection, go: Go) -> None:
+    connection.send(Report(go.ticket, {"plan": go.plan, "traces": go.traces}))
+
+
+def die(connection: Connection, go: Go) -> object:
+    return DIE
+
+
+def say_nothing(connection: Connection, go: Go) -> None:
+    pass
+
+
+def fail(connection: Connection, go: Go) -> None:
+    error = {"type": "FlowError", "text": "expected x; found y", "retriable": False}
+    connection.send(Failed(go.ticket, error))
+
+
+def lose_a_peer(connection: Connection, go: Go) -> None:
+    connection.send(Failed(go.ticket, {"type": PEER_LOST, "text": "gone", "retriable": True}))
+
+
+@contextlib.contextmanager
+def conducting(lanes: int) -> Iterator[tuple[Conductor, socket.socket]]:
+    wake, waker = socket.socketpair()
+
+    def check() -> None:
+        raise JobEndedError
+
+    conductor = Conductor(lanes, "127.0.0.1", wake, check)
+    try:
+        yield conductor, waker
+    finally:
+        conductor.stop()
+        conductor.close()
+        wake.close()
+        waker.close()
+
+
+def assign(lane: int) -> Assignment:
+    return Assignment({"version": 1}, {"op": {str(lane): {}}})
+
+
+REPORTS = [{"plan": {"version": 1}, "traces": {"op": {str(lane): {}}}} for lane in (0, 1)]
+
+
+def test_every_lane_reports() -> None:
+    """Each gets its own part; reports are in the order of the lanes; batch after batch."""
+    with conducting(2) as (conductor, _):
+        lanes = [Lane(conductor, lane, [report]) for lane in (1, 0)]
+        for _ in range(3):
+            assert conductor.run(assign) == REPORTS
+        assert conductor.pids == {0: 1_000, 1: 1_001}
+        conductor.stop()
+        for lane in lanes:
+            lane.join(PATIENCE_S)
+            tickets = [m.ticket for m in lane.heard if isinstance(m, Go)]
+            assert tickets == sorted(set(tickets))
+            assert isinstance(lane.heard[-1], Stop)
+
+
+def test_a_lane_that_is_lost_is_waited_for_and_the_batch_run_again() -> None:
+    """On all lanes: those that had done their part do it once more, under a new ticket."""
+    with conducting(2) as (conductor, _):
+        stays, goes = Lane(conductor, 0, [report]), Lane(conductor, 1, [die])
+        goes_again = threading.Thread(
+            target=lambda: (goes.join(), Lane(conductor, 1, [lose_a_peer, report]))
+        )
+        goes_again.start()
+        assert conductor.run(assign) == REPORTS
+        goes_again.join(PATIENCE_S)
+        aborted = [m.ticket for m in stays.heard if isinstance(m, Abort)]
+        assert aborted == [1, 2], "the lost lane's attempt, and that of the lost peer"
+        assert conductor.run(assign) == REPORTS
+
+
+def test_a_lane_lost_between_batches_is_noticed() -> None:
+    """Its successor takes its place, and nobody hears of it."""
+    with conducting(1) as (conductor, _):
+        first = Lane(conductor, 0, [report, die])
+        assert conductor.run(assign) == REPORTS[:1]
+        with contextlib.suppress(OSError):
+            Lane(conductor, 0, [report])
+        assert conductor.run(assign) == REPORTS[:1]
+        assert first.lane == 0
+
+
+def test_what_a_lane_fails_with_is_raised() -> None:
+    """The others give the attempt up, and run the next batch."""
+    with conducting(2) as (conductor, _):
+        other = Lane(conductor, 0, [say_nothing, report])
+        Lane(conductor, 1, [fail, report])
+        with pytest.raises(LaneFailedError, match="expected x; found y"):
+            conductor.run(assign)
+        assert conductor.run(assign) == REPORTS
+        assert any(isinstance(message, Abort) for message in other.heard)
+
+
+def test_a_silent_lane_is_taken_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was stopped, or a machine that is cut off, closes no connection."""
+    monkeypatch.setattr(module, "SILENCE_S", 0.2)
+    monkeypatch.setattr(module, "BEAT_S", 0.05)
+    with conducting(1) as (conductor, _):
+        silent = Lane(conductor, 0, [say_nothing])
+        after = threading.Thread(target=lambda: (silent.join(), Lane(conductor, 0, [report])))
+        after.start()
+        assert conductor.run(assign) == REPORTS[:1]
+        after.join(PATIENCE_S)
+
+
+def test_the_end_of_the_job_ends_the_wait() -> None:
+    """Where Spark's job is over no lane will come any more."""
+    with conducting(1) as (conductor, waker):
+        waker.send(b"!")
+        with pytest.raises(JobEndedError):
+            conductor.run(assign)
+
+
+def test_too_few_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane that Spark has no core for never comes."""
+    monkeypatch.setattr(module, "GATHER_S", 0.1)
+    with conducting(2) as (conductor, _):
+        Lane(conductor, 0, [report])
+        with pytest.raises(PenstockError, match="Too few cores are free"):
+            conductor.run(assign)
+
+
+def test_who_does_not_know_the_secret_is_refused() -> None:
+    """It gets no plan; the lanes that do are served."""
+    with conducting(1) as (conductor, _):
+        failures: list[Exception] = []
+
+        def stranger() -> None:
+            try:
+                connect(conductor.address, b"another secret")
+            except (OSError, PenstockError) as error:
+                failures.append(error)
+            finally:
+                Lane(conductor, 0, [report])
+
+        thread = threading.Thread(target=stranger)
+        thread.start()
+        assert conductor.run(assign) == REPORTS[:1]
+        thread.join(PATIENCE_S)
+        assert failures, "the stranger was told nothing"

@@ -1,0 +1,155 @@
+"""What is computed on Arrow columns equals DuckDB's answer, value by value and type by type."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.schema import Schema, type_text
+from penstock.expr import EvaluationError, compile_expression
+from penstock.expr.columnar import UnfitError, compute
+from penstock.expr.duck import evaluate
+
+SCHEMA = Schema.parse(
+    "i INT, j INT, v BIGINT, w BIGINT, f DOUBLE, g DOUBLE, s STRING, t STRING, ok BOOLEAN, "
+    "at TIMESTAMP, until TIMESTAMP, day DATE"
+)
+INT = st.one_of(st.integers(-3, 3), st.sampled_from([2**31 - 1, -(2**31)]))
+BIGINT = st.one_of(st.integers(-3, 3), st.sampled_from([2**63 - 1, -(2**63), 2**53 + 1]))
+DOUBLE = st.one_of(
+    st.sampled_from([0.0, -0.0, 1.5, 0.1, 1e308, -1e308, float("inf"), float("nan")]), st.floats()
+)
+TEXT = st.one_of(st.sampled_from(["", "a", "ab", "ä", "A%", "x_y", "a\\"]), st.text(max_size=4))
+INSTANT = st.datetimes(
+    dt.datetime(1, 1, 2),  # noqa: DTZ001 - the zone is drawn beside it
+    dt.datetime(9999, 12, 30),  # noqa: DTZ001
+    timezones=st.just(dt.UTC),
+)
+VALUES = {
+    "INT": INT, "BIGINT": BIGINT, "DOUBLE": DOUBLE, "STRING": TEXT, "BOOLEAN": st.booleans(),
+    "TIMESTAMP": INSTANT, "DATE": st.dates(),
+}  # fmt: skip
+
+
+def rows_of(values: dict[str, list[Any]]) -> pa.Table:
+    return pa.table({f.name: pa.array(values[f.name], f.type) for f in SCHEMA.arrow})
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    count = draw(st.integers(0, 6))
+    columns = {}
+    for name in SCHEMA.names:
+        value = st.one_of(st.none(), VALUES[type_text(SCHEMA[name].type)])
+        columns[name] = draw(st.lists(value, min_size=count, max_size=count))
+    return rows_of(columns)
+
+
+numbers = st.sampled_from(["i", "j", "v", "w", "f", "g", "1", "2.5", "-3", "0", "4294967296"])
+texts = st.sampled_from(["s", "t", "'a'", "''", "'ä'"])
+arithmetic = st.recursive(
+    numbers,
+    lambda inner: (
+        st.builds("({} {} {})".format, inner, st.sampled_from("+-*"), inner)
+        | st.builds("({} % {})".format, inner, st.sampled_from(["2", "3", "1000000007"]))
+    ),
+    max_leaves=4,
+)
+comparison = st.sampled_from(["=", "<>", "<", "<=", ">", ">="])
+predicates = st.one_of(
+    st.builds("{} {} {}".format, arithmetic, comparison, arithmetic),
+    st.builds("{} {} {}".format, texts, comparison, texts),
+    st.builds("{} || {} {} {}".format, texts, texts, comparison, texts),
+    st.builds("at {} until".format, comparison),
+    st.builds("{} IS NULL".format, st.sampled_from(SCHEMA.names)),
+    st.builds("{} IS NOT NULL".format, st.sampled_from(SCHEMA.names)),
+    st.builds("{} BETWEEN {} AND {}".format, numbers, numbers, numbers),
+    st.builds("{} IN ({}, {})".format, st.sampled_from(["i", "v"]), st.just("1"), st.just("-2")),
+    st.builds("s {} ('a', 'b')".format, st.sampled_from(["IN", "NOT IN"])),
+    st.builds("s LIKE {}".format, st.sampled_from(["'a%'", "'%b'", "'%'", "''", "'%a%'", "'A%'"])),
+    st.sampled_from(["ok", "NOT ok", "TRUE", "ok = TRUE"]),
+)
+conditions = st.recursive(
+    predicates,
+    lambda inner: (
+        st.builds("({} AND {})".format, inner, inner)
+        | st.builds("({} OR {})".format, inner, inner)
+        | st.builds("NOT ({})".format, inner)
+    ),
+    max_leaves=4,
+)
+
+
+def check(text: str, rows: pa.Table) -> bool:
+    """Compares both evaluators; whether Arrow took the expression on."""
+    expression = compile_expression(text, SCHEMA)
+    if expression.tree is None:
+        return False
+    try:
+        found = compute(expression.tree, rows)
+    except UnfitError:
+        return False
+    try:
+        expected = evaluate(rows, f"SELECT {expression.sql} AS x FROM rows").column(0)
+    except EvaluationError as error:
+        raise AssertionError(f"{text}: DuckDB refuses ({error}), Arrow gave {found}") from None
+    assert found.type == expression.type
+    assert repr(found.to_pylist()) == repr(expected.to_pylist()), text
+    return True
+
+
+@given(text=conditions, rows=tables())
+def test_conditions_equal_duckdb(text: str, rows: pa.Table) -> None:
+    """Three-valued logic, NaN, overflow, mixed widths, any text."""
+    check(text, rows)
+
+
+@given(text=arithmetic, rows=tables())
+def test_arithmetic_equals_duckdb(text: str, rows: pa.Table) -> None:
+    """The same width, the same overflow, the same doubles."""
+    check(text, rows)
+
+
+@given(condition=conditions, text=arithmetic, rows=tables())
+def test_conditional_values_equal_duckdb(condition: str, text: str, rows: pa.Table) -> None:
+    """What a condition that is false or NULL leaves out is NULL."""
+    check(f"CASE WHEN {condition} THEN {text} END", rows)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "v % 10 = 0", "s <> '/health'", "i + 1", "f * 2.5", "ok AND v > 3", "s LIKE 'a%'", "v",
+        "s IS NOT NULL", "i IN (1, 2)", "NOT ok", "f >= 0.5", "v BETWEEN 1 AND 5", "at < until",
+        "CASE WHEN v > 3 THEN 1 END", "CASE WHEN s = 'a' THEN f END",
+    ],
+)  # fmt: skip
+def test_what_programs_often_say_needs_no_duckdb(text: str) -> None:
+    """A test that compares nothing would pass as well: these are computed by Arrow."""
+    row: dict[str, list[Any]] = {name: [None] for name in SCHEMA.names}
+    plain = {"i": [7], "v": [20], "f": [1.25], "s": ["abc"], "ok": [True]}
+    assert check(text, rows_of(row | plain))
+
+
+@pytest.mark.parametrize(
+    "text", ["upper(s)", "v / 2", "i * 2.5", "s LIKE 'a_'", "at > '2026-01-01'", "v % 0", "f % 2"]
+)
+def test_what_might_differ_is_left_to_duckdb(text: str) -> None:
+    """Text functions, divisions, decimals, casts."""
+    assert compile_expression(text, SCHEMA).tree is None
+
+
+def test_overflow_and_nan_are_duckdbs_to_judge() -> None:
+    """They are no reason to refuse a row, nor to give another answer."""
+    row: dict[str, list[Any]] = {name: [None] for name in SCHEMA.names}
+    rows = rows_of(row | {"v": [2**63 - 1], "f": [float("nan")]})
+    for text in ("v + 1", "f > 1", "f = f"):
+        tree = compile_expression(text, SCHEMA).tree
+        assert tree is not None
+        with pytest.raises(UnfitError):
+            compute(tree, rows)

@@ -1,0 +1,70 @@
+"""Steps on rows: what fails is found in one pass, and the rest goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.core.schema import Schema
+from penstock.expr import compile_expression
+from penstock.ops import rows as module
+from penstock.ops.rows import Select, Where
+
+SCHEMA = Schema.parse("s STRING, v BIGINT")
+
+
+def table(values: list[str | None]) -> pa.Table:
+    numbers = range(len(values))
+    return pa.table({"s": values, "v": numbers, "$offset": numbers})
+
+
+def test_rows_that_fail_cost_no_query_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of them among others: all found, told, and counted out, in a handful of queries."""
+    queries: list[str] = []
+    evaluate = module.evaluate
+
+    def counted(rows: pa.Table, query: str) -> pa.Table:
+        queries.append(query)
+        return evaluate(rows, query)
+
+    monkeypatch.setattr(module, "evaluate", counted)
+    bad = {i for i in range(5_000) if i % 3 == 0}
+    rows = table(["x" if i in bad else None if i % 5 == 0 else str(i) for i in range(5_000)])
+    step = Select((("n", compile_expression("CAST(s AS BIGINT)", SCHEMA)),))
+    out, refused = step.apply(rows)
+    assert {r.rows.column("$offset")[0].as_py() for r in refused} == bad
+    kept = [i for i in range(5_000) if i not in bad]
+    assert out.column("$offset").to_pylist() == kept
+    assert out.column("n").to_pylist() == [None if i % 5 == 0 else i for i in kept]
+    assert all(r.reason.startswith("CAST(s AS BIGINT): ") for r in refused)
+    assert "Could not convert string 'x'" in refused[0].reason
+    assert len(queries) < 2 * module.REASONS_MAX
+
+
+@pytest.mark.parametrize("text", ["v % 2 = 0", "CAST(s AS BIGINT) % 2 = 0"])
+def test_both_evaluators_keep_the_same_rows(text: str) -> None:
+    """True rows stay; false ones and NULLs go; Penstock's own columns ride along."""
+    rows = table([str(i) for i in range(7)])
+    out, refused = Where(compile_expression(text, SCHEMA)).apply(rows)
+    assert out.to_pylist() == rows.take(pa.array([0, 2, 4, 6])).to_pylist()
+    assert not refused
+
+
+def test_a_step_without_duckdb_gives_the_same_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Order, names and types."""
+    expressions = tuple(
+        (name, compile_expression(text, SCHEMA))
+        for name, text in (("twice", "v * 2"), ("s", "s"), ("big", "v > 3"))
+    )
+    rows = table([str(i) for i in range(7)])
+    fast, _ = Select(expressions).apply(rows)
+
+    def unfit(*_: Any) -> None:
+        raise module.UnfitError
+
+    monkeypatch.setattr(module, "compute", unfit)
+    slow, _ = Select(expressions).apply(rows)
+    assert fast.schema == slow.schema
+    assert fast.to_pylist() == slow.to_pylist()

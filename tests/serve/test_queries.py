@@ -1,0 +1,168 @@
+"""Queries in processes of their own: they end when their time or memory does."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.patience import PATIENCE_S, wait_until
+from tests.serve.committing import clicks, commit
+
+from penstock.errors import LimitError, PenstockError, QueryError
+from penstock.serve import Queries, QueryLimits, Views
+
+pytestmark = pytest.mark.slow
+
+ENDLESS = "SELECT sum(hash(a.range + b.range)) FROM range(100000000) a, range(100000000) b"
+LIMITS = QueryLimits(seconds=PATIENCE_S, memory_bytes=512 << 20, rows=1_000)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return commit(clicks(), tmp_path_factory.mktemp("shop.penstock"))
+
+
+@pytest.fixture(scope="module")
+def shared(directory: Path) -> Iterator[Queries]:
+    queries = Queries(directory, LIMITS)
+    yield queries
+    queries.close()
+    assert processes() == []
+
+
+@pytest.fixture
+def queries(shared: Queries) -> Iterator[Queries]:
+    """One that several tests share: to start its process takes seconds."""
+    yield shared
+    shared.limits = LIMITS
+
+
+def processes() -> list[psutil.Process]:
+    """The processes of queries that this one has started."""
+    found = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it is just ending
+            if "penstock.serve.asked" in process.cmdline():
+                found.append(process)
+    return found
+
+
+def test_answers_are_those_of_the_views(queries: Queries, directory: Path) -> None:
+    """A process gives what a reader in this process gives, types included."""
+    sql = "SELECT *, now() > window_end AS over FROM per_user ORDER BY ALL"
+    answer = queries.ask(sql)
+    assert answer.table == Views(directory).sql(sql)
+    assert answer.rows_total == answer.table.num_rows == 3
+
+
+def test_a_long_answer_is_cut_and_counted(queries: Queries) -> None:
+    """Rows beyond the limit are counted; where there is no end to them they are not."""
+    answer = queries.ask("SELECT * FROM range(100001)")
+    assert (answer.table.num_rows, answer.rows_total) == (1_000, 100_001)
+    answer = queries.ask("SELECT * FROM range(1000000000000)")
+    assert (answer.table.num_rows, answer.rows_total) == (1_000, None)
+
+
+def test_mistakes_are_told_and_cost_no_process(queries: Queries) -> None:
+    """A query that is refused leaves its process to the next one."""
+    queries.ask("SELECT 1")
+    before = processes()
+    for sql in ("SELEC", "SELECT nope FROM per_user", "DROP TABLE x", "SELECT 1; SELECT 2"):
+        with pytest.raises(QueryError, match="expected"):
+            queries.ask(sql)
+    with pytest.raises(QueryError, match="Conversion"):
+        queries.ask("SELECT (range || 'x')::INT FROM range(100000)")
+    with pytest.raises(QueryError, match=r"(?i)permission|disabled"):
+        queries.ask("SELECT * FROM read_text('/etc/passwd')")
+    assert processes() == before
+
+
+def test_a_query_without_end_is_ended(queries: Queries) -> None:
+    """After its time its process is gone, and the next query is answered."""
+    queries.limits = replace(LIMITS, seconds=0.5)
+    for _ in range(3):
+        with pytest.raises(LimitError, match=r"within 0.5 s.*ended it"):
+            queries.ask(ENDLESS)
+        assert processes() == []
+    queries.limits = LIMITS
+    assert queries.ask("SELECT 1 AS x").table["x"].to_pylist() == [1]
+
+
+def test_a_query_that_nobody_waits_for_is_ended(queries: Queries) -> None:
+    """Whoever asked has gone: so does the process."""
+    queries.ask("SELECT 1")
+    gone = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(queries.ask, ENDLESS, gone.is_set)
+        wait_until(lambda: [p for p in processes() if p.cpu_percent(0.05) > 0], "a query at work")
+        gone.set()
+        with pytest.raises(PenstockError, match="nobody"):
+            asked.result(PATIENCE_S)
+    assert processes() == []
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(DISTINCT hash(range)) FROM range(100000000)",
+        "SELECT * FROM range(100000000) ORDER BY hash(range)",
+        pytest.param(
+            "SELECT length(repeat('x', 4000000000))",
+            marks=pytest.mark.skipif(
+                sys.platform != "linux", reason="the system has no such limit"
+            ),
+        ),
+    ],
+)
+def test_memory_is_limited(queries: Queries, sql: str) -> None:
+    """What needs more memory is refused, be it DuckDB's own or what its functions take beside it."""
+    with pytest.raises(LimitError, match="memory"):
+        queries.ask(sql)
+    assert queries.ask("SELECT 1 AS x").rows_total == 1
+
+
+def test_an_answer_has_a_size(queries: Queries) -> None:
+    """Few rows may be many bytes: more than a page can show."""
+    with pytest.raises(LimitError, match="ANSWER_BYTES_MAX"):
+        queries.ask("SELECT repeat('x', 400000) FROM range(100)")
+
+
+def test_a_process_that_dies_is_replaced(queries: Queries) -> None:
+    """Killed at rest, another one answers; killed at work, the query says so."""
+    queries.ask("SELECT 1")
+    [process] = processes()
+    process.kill()
+    process.wait(PATIENCE_S)
+    assert queries.ask("SELECT 2 AS x").table["x"].to_pylist() == [2]
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(queries.ask, ENDLESS)
+        wait_until(lambda: [p for p in processes() if p.cpu_percent(0.05) > 0], "a query at work")
+        processes()[0].kill()
+        with pytest.raises(LimitError, match="signal 9"):
+            asked.result(PATIENCE_S)
+
+
+def test_too_many_queries_wait_and_are_told(directory: Path) -> None:
+    """The one that finds all processes busy gets its turn, or an error after its time; close ends all."""
+    limits = replace(LIMITS, at_once=1)
+    queries = Queries(directory, limits)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(queries.ask, ENDLESS)
+            wait_until(processes, "a query")
+            queries.limits = replace(limits, seconds=0.1)
+            with pytest.raises(LimitError, match="one of 1 queries"):
+                queries.ask("SELECT 1")
+            queries.close()
+            with pytest.raises(LimitError, match="ended"):
+                asked.result(PATIENCE_S)
+    finally:
+        queries.close()
+    assert processes() == []

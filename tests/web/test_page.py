@@ -1,0 +1,235 @@
+"""The page in a real browser, over views that are just tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.patience import PATIENCE_S, wait_until
+from tests.serve.committing import clicks, commit
+from tests.serve.test_queries import ENDLESS, processes
+from tests.web.browsing import WIDTHS, chromium, visit
+from tests.web.pipelines import NOW, WELL, Pipeline, Progress, S
+
+from penstock.cli.support.host import LateViews
+from penstock.serve import Queries, QueryLimits
+from penstock.web import Server
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def served(views: Any, shared: SimpleNamespace) -> Iterator[SimpleNamespace]:
+    """A server over the usual views."""
+    server = Server(views, shared.status)
+    yield SimpleNamespace(url=server.url, views=views)
+    server.close()
+
+
+def ask(page: Any, sql: str) -> list[list[str]]:
+    """Answers of the SQL box, the head first."""
+    page.fill("#sql", sql)
+    page.get_by_role("button", name="Run").click()
+    page.wait_for_selector("#answer table, #answer .error")
+    return [row.split("\t") for row in page.inner_text("#answer table").split("\n") if row.strip()]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_table_stays_in_its_card_and_can_be_left(
+    browser: Any, served: Any, shared: Any, width: int
+) -> None:
+    """A wide table scrolls in its card; the page doesn't, and the button is where it was."""
+    wide = {f"a_rather_long_measure_{i}": 1_000_000.5 + i for i in range(12)}
+    served.views.tables = {"wide": shared.windows([(m, *wide.values()) for m in range(9)], *wide)}
+    with visit(browser, served.url, width=width) as page:
+        page.click(".card button")
+        page.wait_for_selector(".card table")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        button, card = page.locator(".card button"), page.locator(".card")
+        right = button.bounding_box()["x"] + button.bounding_box()["width"]
+        assert right <= card.bounding_box()["x"] + card.bounding_box()["width"] <= width
+        button.click()
+        page.wait_for_selector(".card .chart svg")
+
+
+def test_answers_are_exact(browser: Any, served: Any) -> None:
+    """The box shows every digit of every number; NaN isn't NULL."""
+    with visit(browser, served.url) as page:
+        head, row = ask(
+            page,
+            "SELECT 1234567.89::DOUBLE AS a, 9007199254740993 AS b, 12345678901234567890.12::DECIMAL(22, 2)"
+            " AS c, 123456789012345678901234567890::HUGEINT AS d, 'NaN'::DOUBLE AS e, NULL::INT AS f,"
+            " 0.1::FLOAT AS g, [9007199254740993] AS h, 25000 AS i",
+        )
+    assert head == list("abcdefghi")
+    assert row == [
+        "1234567.89", "9007199254740993", "12345678901234567890.12", "123456789012345678901234567890",
+        "NaN", "NULL", "0.1", "[9007199254740993]", "25000",
+    ]  # fmt: skip
+
+
+def test_tables_of_views_are_exact(browser: Any, served: Any, shared: Any) -> None:
+    """A view's table has the same digits as its query."""
+    served.views.tables = {"v": shared.windows([(0, 1234567.89, Decimal("0.10"))], "x", "y")}
+    with visit(browser, served.url) as page:
+        page.click(".card button")
+        cells = page.locator(".card td").all_inner_texts()
+    assert cells == ["1970-01-01 00:00:00", "1970-01-01 00:01:00", "1234567.89", "0.10"]
+
+
+def test_times_are_utc_and_say_so(browser: Any, served: Any) -> None:
+    """Wherever the browser is, page and SQL tell the same time, and which."""
+    with visit(browser, served.url, timezone_id="Asia/Tokyo") as page:
+        head, row = ask(
+            page,
+            "SELECT min(window_start) AS w, min(window_start)::TEXT AS t,"
+            " '2026-01-02 03:04:05.123456'::TIMESTAMP AS naive FROM total",
+        )
+        assert head == ["w UTC", "t", "naive"]
+        assert row == [
+            "1970-01-01 00:00:00",
+            "1970-01-01 00:00:00+00",
+            "2026-01-02 03:04:05.123456",
+        ]
+        page.click(".card button")
+        page.wait_for_selector(".card table")
+        assert page.locator(".card th").all_inner_texts()[:2] == [
+            "window_start UTC",
+            "window_end UTC",
+        ]
+        assert page.locator(".card td").first.inner_text() == "1970-01-01 00:02:00"
+        page.click(".card button")
+        page.wait_for_selector(".card .chart text.axis")
+        labels = page.locator(".card").first.locator("text.axis").all_text_contents()
+        assert "00:00" in labels
+        page.locator(".card .chart").first.hover()
+        assert "UTC" in page.locator(".card .tip b").first.inner_text()
+        assert "All times are UTC" in page.inner_text("main")
+
+
+def lines(page: Any) -> list[int]:
+    """How many points each line of the first chart joins."""
+    paths = page.locator(".card .chart").first.locator("svg path").all()
+    return sorted(path.get_attribute("d").count("L") + 1 for path in paths)
+
+
+def test_a_chart_leaves_gaps_where_windows_are_empty(
+    browser: Any, served: Any, shared: Any
+) -> None:
+    """Points of windows that aren't neighbours are not joined, however many are missing."""
+    minutes = [0, 1, 10, 20, 21, 22, 40, 50, 60]
+    served.views.tables = {"n": shared.windows([(m, m) for m in minutes], "n")}
+    with visit(browser, served.url) as page:
+        page.wait_for_selector(".card .chart svg")
+        assert lines(page) == [2, 3]
+        assert page.locator(".card .chart circle").count() == 4
+
+
+def test_a_sparse_view_is_points(browser: Any, served: Any, shared: Any) -> None:
+    """Where no two windows are neighbours there is no line at all."""
+    served.views.tables = {"n": shared.windows([(10 * m, m) for m in range(5)], "n")}
+    with visit(browser, served.url) as page:
+        page.wait_for_selector(".card .chart svg")
+        assert lines(page) == []
+        assert page.locator(".card .chart circle").count() == 5
+
+
+def test_the_box_begins_with_a_query_that_works(browser: Any, served: Any) -> None:
+    """A view without windows is not ordered by them."""
+    served.views.tables = {"plain": pa.table({"a": ["x"]})}
+    with visit(browser, served.url) as page:
+        page.wait_for_selector(".card")
+        page.get_by_role("button", name="Run").click()
+        page.wait_for_selector("#answer td")
+        assert page.locator("#answer td").all_inner_texts() == ["x"]
+
+
+@pytest.fixture
+def real(tmp_path: Path, shared: SimpleNamespace) -> Iterator[SimpleNamespace]:
+    """A server over what a pipeline has committed, as `penstock ui` has it."""
+    directory = commit(clicks(), tmp_path / "shop.penstock")
+    views = LateViews(directory)
+    views._queries = Queries(directory, QueryLimits(seconds=PATIENCE_S))  # cancelled before
+    server = Server(views, shared.status)
+    yield SimpleNamespace(url=server.url, views=views)
+    server.close()
+    views.close()
+
+
+def test_queries_are_cancelled_and_hold_up_nothing(browser: Any, real: Any) -> None:
+    """Queries without end run beside the page; the button ends the process of its own."""
+    with visit(browser, real.url) as first, visit(browser, real.url) as second:
+        for page in (first, second):
+            page.fill("#sql", ENDLESS)
+            page.get_by_role("button", name="Run").click()
+        wait_until(lambda: len(processes()) == 2, "two queries")
+        first.click(".card button")
+        first.wait_for_selector(".card td")
+        first.get_by_role("button", name="Cancel").click()
+        first.wait_for_selector("#answer :text('cancelled')")
+        second.close()  # its query has nobody who waits
+        wait_until(lambda: processes() == [], "no query")
+        first.fill("#sql", "SELECT sum(n) AS n FROM per_user")
+        first.get_by_role("button", name="Run").click()
+        first.wait_for_selector("#answer td")
+        assert first.inner_text("#answer td") == "20"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_state_is_told_with_what_to_do(browser: Any, views: Any, width: int) -> None:
+    """A state that isn't well says since when, why and what to do, on any screen; one that is, nothing."""
+    pipeline = Pipeline(version=7, rows=100)
+    server = Server(views, pipeline.board.status)
+    try:
+        with visit(browser, server.url, width=width) as page:
+            page.wait_for_selector("#dot.good")
+            assert page.inner_text("#state") == "live"
+            assert page.inner_text("#version") == "· version 7"
+            assert not page.is_visible("#health")
+            ago = NOW - 100 * S
+            pipeline.facts = replace(WELL, looked_us=ago, lag={"clicks": 25_000}, behind_us=ago)
+            page.wait_for_selector("#health.bad")
+            told = page.inner_text("#health")
+            assert told.startswith("stalled since 2025-12-31 23:58:20 UTC (1 min 4")
+            assert "25,000 records wait in the log" in told
+            assert "what was committed is safe" in told
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert "25,000" in page.inner_text("#topics")
+            assert page.title().startswith("stalled")
+            server.close()
+            page.wait_for_selector("#health :text('no answer')")
+            assert "what was committed is safe" not in page.inner_text("#health")
+    finally:
+        server.close()
+
+
+def test_late_and_unusable_records_are_told_apart(browser: Any, views: Any) -> None:
+    """Both are in all, as of the version shown; the topic where they lie is named."""
+    pipeline = Pipeline(version=7, rows=1_000, late=40, dead=45)
+    server = Server(views, pipeline.board.status)
+    try:
+        with visit(browser, server.url) as page:
+            page.wait_for_selector("#dot.good")
+            tiles = dict(tile.split("\n")[:2] for tile in page.locator(".tile").all_inner_texts())
+            assert tiles["late events, in all"] == "40"
+            assert tiles["unusable records, in all"] == "6"
+            assert "as of version 7" in page.inner_text("#counted")
+            assert "shop.dead-letters" in page.inner_text("#counted")
+            pipeline.board.add(Progress(200.0, {"plan": 0.01, "fetch": 0.02, "commit": 0.02}))
+            page.wait_for_selector("#split .stack")
+            assert "waiting, and handing over 160 ms" in page.inner_text("#split")
+            assert "in all 200 ms" in page.inner_text("#split")
+    finally:
+        server.close()

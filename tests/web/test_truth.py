@@ -1,0 +1,236 @@
+"""What the page says while the real processes are stopped and killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import psutil
+import pyarrow as pa
+import pytest
+from tests.patience import PATIENCE_S, wait_until
+from tests.web.browsing import chromium, visit
+
+from penstock.broker.process import BrokerProcess
+from penstock.client import Client, Producer
+from penstock.web.health import State
+
+PROGRAM = Path(__file__).with_name("truth_program.py")
+WAITING = 25_000
+SPARK_PATIENCE_S = 400.0
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Program:
+    """A process that serves a page, and what the page's server says."""
+
+    def __init__(self, folder: Path, *arguments: str, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = folder / f"{port}.stderr"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments], stderr=log, cwd=folder, start_new_session=True
+            )
+
+    def status(self) -> dict[str, Any]:
+        """What the page's server says; nothing where it isn't there."""
+        with contextlib.suppress(httpx.TransportError):
+            found: dict[str, Any] = httpx.get(f"{self.url}/api/status", timeout=PATIENCE_S).json()
+            return found
+        return {"state": {"name": "nobody answers"}}
+
+    def wait_for(
+        self, state: State, more: Callable[[dict[str, Any]], bool] = lambda _: True
+    ) -> dict[str, Any]:
+        """Waits until it says so."""
+        told: list[dict[str, Any]] = []
+
+        def asked() -> bool:
+            told[:] = [self.status()]
+            return told[0]["state"]["name"] == state.value and more(told[0])
+
+        what = lambda: f"{state}, found {told}; {self.log.read_text()[-2_000:]}"  # noqa: E731
+        wait_until(asked, what, patience_s=SPARK_PATIENCE_S)
+        return told[0]
+
+    def engine(self) -> list[psutil.Process]:
+        """The JVM, and all that it has started."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def end(self) -> None:
+        """Ends it with all that it has started, stopped or not."""
+        family = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family = [psutil.Process(self.process.pid), *self.engine()]
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait(PATIENCE_S)
+
+
+def send(address: str, count: int) -> None:
+    """Appends so many clicks to one partition."""
+    at = int(time.time() * 1_000)
+    value = orjson.dumps({"user": "ann", "at": at})
+    producer = Producer(address)
+    times = np.full(count, at, np.int64)
+    producer.send("clicks", 0, None, pa.array([value] * count, pa.binary()), times)
+    producer.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("truth")
+
+
+@pytest.fixture(scope="module")
+def broker(folder: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(folder / "log", listen=f"127.0.0.1:{free_port()}")
+    process.start()
+    with Client(process.address) as client:
+        client.create_topic("clicks", 2, configs={"retention.ms": "-1"})
+    yield process
+    process.stop()
+
+
+def run(folder: Path, address: str) -> Program:
+    port = free_port()
+    return Program(folder, str(PROGRAM), "shop.penstock", address, str(port), port=port)
+
+
+def ui(folder: Path) -> Program:
+    port = free_port()
+    arguments = ("-m", "penstock.cli", "ui", "shop", "--port", str(port))
+    return Program(folder, *arguments, port=port)
+
+
+@pytest.fixture(scope="module")
+def pipeline(folder: Path, broker: BrokerProcess) -> Iterator[Program]:
+    """One pipeline, started once: what it goes through in these tests is one life."""
+    program = run(folder, broker.address)
+    yield program
+    program.end()
+
+
+def test_a_pipeline_without_events_waits_for_them(
+    pipeline: Program, broker: BrokerProcess, folder: Path
+) -> None:
+    """It is not starting for ever; with the first events it is live, and `penstock ui` says the same."""
+    status = pipeline.wait_for(State.WAITING)
+    assert "clicks" in status["state"]["advice"]
+    assert status["lag"] == 0
+    send(broker.address, 10)
+    assert pipeline.wait_for(State.LIVE)["rows"] == 10
+    beside = ui(folder)
+    try:
+        assert beside.wait_for(State.WAITING, lambda s: s["lag"] == 0)["rows"] == 10
+    finally:
+        beside.end()
+
+
+def test_an_engine_that_is_stopped_is_not_called_live(
+    pipeline: Program, broker: BrokerProcess
+) -> None:
+    """SIGSTOP for all of Spark, with records in the log: they are seen to wait, and then nothing moves."""
+    pipeline.wait_for(State.WAITING)
+    stopped = pipeline.engine()
+    for process in stopped:
+        process.suspend()
+    try:
+        send(broker.address, WAITING)
+        behind = pipeline.wait_for(State.BEHIND, lambda s: s["lag"] == WAITING)
+        assert f"{WAITING:,} records wait" in behind["state"]["reason"]
+        stalled = pipeline.wait_for(State.STALLED)
+        assert stalled["state"]["level"] == "bad"
+        assert stalled["lag"] == WAITING
+        assert stalled["state"]["since_us"] < stalled["now_us"] - 10_000_000
+        with chromium() as browser, visit(browser, pipeline.url) as page:
+            page.wait_for_selector("#health.bad b:text('stalled')")
+            assert "25,000 records wait" in page.inner_text("#health")
+            assert page.locator("#dot.good").count() == 0
+            for process in stopped:
+                process.resume()
+            page.wait_for_selector("#dot.good")
+            assert "stalled" not in page.inner_text("header")
+    finally:
+        for process in stopped:
+            process.resume()
+    assert pipeline.wait_for(State.WAITING)["rows"] == WAITING + 10
+
+
+def test_a_broker_that_is_gone_is_told_with_since_when(
+    pipeline: Program, broker: BrokerProcess
+) -> None:
+    """Killed, the log is unreachable, and the lag unknown; when it is back the pipeline goes on."""
+    pipeline.wait_for(State.WAITING)
+    before_us = time.time_ns() // 1_000
+    broker.kill()
+    status = pipeline.wait_for(State.LOG_UNREACHABLE)
+    assert abs(status["state"]["since_us"] - before_us) < 5_000_000
+    assert "refused" in status["state"]["reason"]
+    assert broker.address in status["state"]["advice"]
+    assert status["lag"] is None
+    broker.start()
+    pipeline.wait_for(State.WAITING)
+    send(broker.address, 5)
+    assert pipeline.wait_for(State.LIVE)["rows"] == WAITING + 15
+
+
+def test_a_restarted_pipeline_is_not_starting_for_ever(
+    pipeline: Program, broker: BrokerProcess, folder: Path
+) -> None:
+    """Stopped in order, it says so; killed, the system does; started again without events, it waits."""
+    beside = ui(folder)
+    try:
+        beside.wait_for(State.WAITING)
+        pipeline.process.terminate()
+        assert pipeline.process.wait(PATIENCE_S) == 0
+        stopped = beside.wait_for(State.STOPPED)
+        assert stopped["lag"] is None
+        assert stopped["rows"] == WAITING + 15
+        assert "truth_program.py" in stopped["state"]["advice"]
+        again = run(folder, broker.address)
+        try:
+            status = again.wait_for(State.WAITING)
+            assert status["rows"] == WAITING + 15, "counted since the state was begun"
+            beside.wait_for(State.WAITING)
+            os.kill(again.process.pid, signal.SIGSTOP)
+            assert "kill -CONT" in beside.wait_for(State.STALLED)["state"]["advice"]
+            os.kill(again.process.pid, signal.SIGCONT)
+            beside.wait_for(State.WAITING)
+            again.process.kill()
+            assert beside.wait_for(State.KILLED)["state"]["level"] == "bad"
+        finally:
+            again.end()
+    finally:
+        beside.end()
+
+
+def test_a_wrong_address_is_told(folder: Path) -> None:
+    """Before the first batch as well: nothing starts where no log answers."""
+    address = f"127.0.0.1:{free_port()}"
+    program = run(folder, address)
+    try:
+        status = program.wait_for(State.LOG_UNREACHABLE)
+        assert "never answered" in status["state"]["reason"]
+        assert address in status["state"]["advice"]
+    finally:
+        program.end()
