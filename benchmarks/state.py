@@ -77,7 +77,7 @@ def measure(
         times = rows["at"].chunk(0).cast(pa.int64()).to_numpy()
         verdict = judge(times, NO_TIME, 0, NO_TIME, window)
         part = op.partials(rows, np.zeros_like(verdict.first_open))
-        step = op.step(state, [part], Context(files, "s", version))
+        step = op.step(state, [[part]], Context(files, "s", version, (NO_TIME,)))
         version += 1
         return step
 

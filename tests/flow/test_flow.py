@@ -52,7 +52,17 @@ MISTAKES: list[tuple[Callable[[], object], type[UserError], str]] = [
     (lambda: clicks().group_by("user").agg(user=ps.count()), FlowError, "names that differ"),
     (lambda: ps.App("p").view("v", clicks()), FlowError, "Aggregate the stream"),  # type: ignore[arg-type]
     (lambda: ps.App("p").graph(), FlowError, "at least one view"),
-    (lambda: clicks().group_by("user").agg(n=ps.count()).to("out"), FlowError, "windows"),
+    (
+        lambda: clicks().group_by("user").agg(n=ps.count()).to("out", emit="closed"),
+        FlowError,
+        "a table with windows",
+    ),
+    (
+        lambda: clicks().window(ps.tumbling("1 minute"), late="correct"),
+        FlowError,
+        "how long windows are corrected",
+    ),
+    (lambda: clicks().union(clicks()), FlowError, "streams of the app"),
 ]
 
 
@@ -267,7 +277,7 @@ def test_identity_is_meaning() -> None:
         if first:
             app.view("other", stream.group_by("user").agg(n=ps.count()))
         app.view("v", per_user(stream.where(condition)))
-        return [a.identity for a in app.graph().aggregations()]
+        return [a.identity for a in app.graph().stateful()]
 
     [one] = identities(condition="v > 1", first=False)
     assert one in identities(condition="v > 1", first=True)

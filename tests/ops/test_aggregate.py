@@ -98,6 +98,7 @@ def as_view(table, window):
         assert (end - start == window.size_us).all()
         rows.pop("window_start"), rows.pop("window_end")
     rows.pop("$weight", None)
+    rows.pop("$time", None)
     out = Counter()
     for w, row, weight in zip(start, zip(*rows.values(), strict=True), weights(table), strict=True):
         out[(int(w), *row)] += weight
@@ -143,14 +144,14 @@ class Pipeline:
         shards = [[] for _ in self.states]
         for part in parts:
             for shard, piece in zip(shards, part.cut(len(shards)), strict=True):
-                shard.append(self.op.parse(piece.to_bytes()))
+                shard.append(self.op.parse(0, piece.to_bytes()))
         again = []
         for i, (state, mine) in enumerate(zip(self.states, shards, strict=True)):
             steps = [
                 self.op.step(
                     self.op.open(self.files, json.loads(json.dumps(state.describe()))),
-                    mine,
-                    Context(self.files, f"s/{i}", self.version, watermark, attempt),
+                    [mine],
+                    Context(self.files, f"s/{i}", self.version, (watermark,), attempt),
                 )
                 for attempt in ("0", "1")
             ]
@@ -158,9 +159,9 @@ class Pipeline:
             if step.changes is not None:
                 assert step.changes.equals(retried.changes)
                 self.changed.update(as_view(step.changes, self.op.spec.window))
-            if step.final is not None:
-                assert step.final.equals(retried.final)
-                self.final.update(as_view(step.final, self.op.spec.window))
+            if step.closed is not None:
+                assert step.closed.equals(retried.closed)
+                self.final.update(as_view(step.closed, self.op.spec.window))
             retried.state.check()
             same = [repr(self.op.read(made.state).to_pydict()) for made in steps]
             assert same[0] == same[1]
@@ -219,7 +220,7 @@ def test_inserts_equal_a_recomputation_at_every_step(batches, window, shards, is
     closes = window.kind != "none"
     spec = AggregateSpec(
         (Column("k", pa.string()), Column("j", pa.int32())), window, aggregates(), "at",
-        changes=changes, final=closes,
+        changes=changes, closed=closes,
     )  # fmt: skip
     run = Pipeline(spec, shards, weak if is_weak else None)
     marks, late, partly = [NO_TIME, NO_TIME], 0, 0
@@ -351,8 +352,8 @@ def small(**options):
 
 def put(op, state, rows, version, watermark=NO_TIME):
     table = to_table([("a", 1, x, None, None, t) for x, t in rows])
-    context = Context(state.traces["groups"].files, "s", version, watermark)
-    return op.step(state, [op.partials(table)], context)
+    context = Context(state.traces["groups"].files, "s", version, (watermark,))
+    return op.step(state, [[op.partials(table)]], context)
 
 
 def test_sums_that_leave_a_bigint_are_refused_by_name():
@@ -367,14 +368,14 @@ def test_sums_that_leave_a_bigint_are_refused_by_name():
 
 def test_retention_drops_old_windows_by_the_versions_watermark():
     """Windows whose end is `keep_us` behind are gone from reads at once and from files in time."""
-    op = WindowedAggregate(small(keep_us=20, final=True))
+    op = WindowedAggregate(small(keep_us=20, closed=True))
     state = op.empty(MemoryStateFiles())
     finals = []
     for version in range(30):
         t = version * 10
         step = put(op, state, [(1, t), (2, t + 3)], version, t - 5)
         state = step.state
-        finals += step.final["window_start"].cast(pa.int64()).to_pylist()
+        finals += step.closed["window_start"].cast(pa.int64()).to_pylist()
         shown = op.read(state)["window_start"].cast(pa.int64()).to_pylist()
         assert shown == [w for w in range(0, t + 10, 10) if w + 10 > t - 5 - 20]
         state.check()
@@ -464,8 +465,8 @@ def test_many_chunks_of_one_batch_combine_before_a_step():
     tables = [to_table([("ab"[i % 2], 1, i, None, None, i % 30)]) for i in range(20)]
     parts = [op.partials(table) for table in tables]
     files = MemoryStateFiles()
-    one = op.step(op.empty(files), parts, Context(files, "one", 0))
-    two = op.step(op.empty(files), [op.combine(parts)], Context(files, "two", 0))
+    one = op.step(op.empty(files), [parts], Context(files, "one", 0, (NO_TIME,)))
+    two = op.step(op.empty(files), [[op.combine(0, parts)]], Context(files, "two", 0, (NO_TIME,)))
     assert op.read(one.state).equals(op.read(two.state))
     assert one.changes.equals(two.changes)
-    assert op.step(one.state, [], Context(files, "one", 1)).changes.num_rows == 0
+    assert op.step(one.state, [[]], Context(files, "one", 1, (NO_TIME,))).changes.num_rows == 0

@@ -25,7 +25,7 @@ import crc32c
 from penstock.broker.doctor import Level, Report, examine, is_data_directory
 from penstock.engine.store import Json, unsealed
 from penstock.errors import CorruptError, SetupError
-from penstock.ops import AggregateSpec, WindowedAggregate
+from penstock.ops import operator_from_spec
 from penstock.state import LocalStateFiles
 from penstock.state.runs import Piece
 from penstock.state.vacuum import garbage
@@ -204,8 +204,8 @@ class _StateExam:
         for name, operator in version["operators"].items():
             for shard, described in operator["traces"].items():
                 try:
-                    spec = AggregateSpec.from_spec(operator["spec"])
-                    WindowedAggregate(spec).open(self.files, described).check()
+                    found = operator_from_spec(operator["spec"])
+                    found.open(self.files, described).check()
                 except Exception as error:  # noqa: BLE001 - any content at all
                     if self.files.exists(_path("versions", self.newest)):
                         text = f"expected the invariants of operator {name}, shard {shard}; found "

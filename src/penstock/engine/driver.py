@@ -21,12 +21,13 @@ from typing import Any, Final
 import orjson
 
 from penstock.engine.log import Log
+from penstock.engine.outgoing import writer_name
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.plan import Plan, Split
 from penstock.engine.store import Json, Store
 from penstock.errors import FlowError, PenstockError
-from penstock.flow.graph import RowStep, Source, source_of, table_of
-from penstock.ops import Window
+from penstock.flow.graph import Closed, RowStep, Source, Union, origins
+from penstock.ops import NO_TIME
 from penstock.ops.rows import Select, Where
 
 __all__ = ["Driver", "Limits", "Progress"]
@@ -163,7 +164,8 @@ class Driver:
         watermarks = {
             s.topic: w for s in self._sources() if (w := self._watermark(s, now_us)) is not None
         }
-        if all(s.start == s.end for s in splits) and not self._closes_windows(watermarks):
+        frontiers = self.physical.frontiers(watermarks)
+        if all(s.start == s.end for s in splits) and not self._wakes(frontiers):
             if timeout_s > 0:
                 self.log.wait(self._next_offsets(), timeout_s)
                 return self._new_plan(0)
@@ -175,6 +177,7 @@ class Driver:
             wall_us=now_us,
             splits=splits,
             watermark_us=watermarks,
+            frontier_us=frontiers,
             writers=self._writers(),
         )
         return Plan.from_json(self.store.write_plan(plan.version, plan.to_json()))
@@ -207,13 +210,12 @@ class Driver:
         splits = {(s.topic, s.partition) for s in plan.splits if s.lane == lane}
         found: Json = {}
         for placed in self.physical.placed.values():
-            topic = source_of(placed.node).topic
             found[placed.id] = {
                 shard: trace
                 for shard, trace in self.version["operators"][placed.id]["traces"].items()
                 if (
-                    (topic, int(shard)) in splits
-                    if placed.stage == 0
+                    (placed.topic, int(shard)) in splits
+                    if placed.level == 0
                     else int(shard) % self.lanes == lane
                 )
             }
@@ -272,15 +274,14 @@ class Driver:
         )
         return reached if before is None else max(before, reached)
 
-    def _closes_windows(self, watermarks: dict[str, int]) -> bool:
-        """Whether moving the watermark alone would write something."""
+    def _wakes(self, frontiers: dict[str, list[int]]) -> bool:
+        """Whether moving the frontiers alone would give rows."""
+        before = self.version["frontier_us"]
         return any(
-            p.operator.spec.final
-            and _closes(
-                p.node.spec.window, self.version["watermark_us"].get(topic), watermarks.get(topic)
+            placed.operator.wakes(
+                before.get(name, [NO_TIME] * len(frontiers[name])), frontiers[name]
             )
-            for p in self.physical.placed.values()
-            for topic in [source_of(p.node).topic]
+            for name, placed in self.physical.placed.items()
         )
 
     def _next_offsets(self) -> dict[tuple[str, int], int]:
@@ -306,25 +307,22 @@ class Driver:
     def _writer_names(self) -> list[str]:
         dead, partitions = self.dead_letter_topic, self.physical.partitions
         names = [f"{dead}/{topic}/{p}" for topic, count in partitions.items() for p in range(count)]
-        names += [f"{dead}/{p.id}/{shard}" for p in self._feeding() for shard in range(p.shards)]
+        names += [f"{dead}/{p.name}/{shard}" for p in self._feeding() for shard in range(p.shards)]
         for output in self.physical.graph.outputs:
-            table = table_of(output.node)
-            shards = (
-                partitions[source_of(output.node).topic]
-                if table is None
-                else self.physical.placed[table.identity].shards
-            )
-            names += [f"{output.topic}/{shard}" for shard in range(shards)]
+            for origin in origins(output.node):
+                shards = range(self.physical.shards_of(origin))
+                names += [writer_name(output, origin, shard) for shard in shards]
         return names
 
     def _feeding(self) -> list[Placed]:
-        """Aggregations whose rows pass through steps that may fail."""
+        """Operators whose rows pass through steps that may fail."""
         return [
             p
             for p in self.physical.placed.values()
             if any(
-                isinstance(self.physical.input_of(reader), RowStep)
-                for reader in self.physical.reading(p.node)
+                isinstance(reader.node, RowStep | Union)
+                for origin in (p.node, Closed(p.node))
+                for reader in self.physical.readers(origin)
             )
         ]
 
@@ -335,6 +333,7 @@ class Driver:
         content: Json = orjson.loads(orjson.dumps(self.version))
         content |= {"version": plan.version, "epoch": plan.epoch, "wall_us": plan.wall_us}
         content["watermark_us"] = plan.watermark_us
+        content["frontier_us"] = plan.frontier_us
         content["writers"] = {**plan.writers}
         for split in plan.splits:
             content["offsets"][split.topic][str(split.partition)] = split.end
@@ -409,8 +408,9 @@ def _first_version(physical: Physical) -> Json:
         "offsets": {source.topic: {} for source in graph.sources},
         "newest_us": {},
         "watermark_us": {},
+        "frontier_us": {},
         "operators": {
-            p.id: {"spec": p.node.spec.to_spec(), "topic": source_of(p.node).topic, "traces": {}}
+            p.id: {"spec": p.node.operator.to_spec(), "name": p.name, "traces": {}}
             for p in physical.placed.values()
         },
         "views": {view.name: _view_entry(view.node) for view in graph.views},
@@ -424,16 +424,6 @@ def _add(to: dict[str, int], more: dict[str, int]) -> None:
         to[name] = to.get(name, 0) + count
 
 
-def _closes(window: Window, before_us: int | None, now_us: int | None) -> bool:
-    """Whether a window ends in (before, now]."""
-    if now_us is None or before_us == now_us:
-        return False
-    if before_us is None:
-        return True
-    step, shift = window.every_us, window.offset_us + window.size_us
-    return (now_us - shift) // step > (before_us - shift) // step
-
-
 def _view_entry(node: Any) -> Json:
     """How a reader makes a view of an aggregation's state, without the program."""
     steps: list[Json] = []
@@ -445,7 +435,7 @@ def _view_entry(node: Any) -> Json:
             case Select(computed):
                 steps.append({"select": [[name, e.sql] for name, e in computed]})
         node = node.parent
-    keys = [key for key in node.keys if key in columns]
+    keys = [key for key in node.operator.keys if key in columns]
     return {"operator": node.identity, "steps": steps[::-1], "columns": columns, "keys": keys}
 
 

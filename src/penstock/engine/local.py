@@ -25,9 +25,9 @@ class LocalHost:
             for lane, hot in enumerate(self._hot)
         ]
         handed: list[list[Handed]] = [[] for _ in batches]
-        for level in range(self.job.physical.stages):
+        for level in range(self.job.physical.levels):
             for batch, given in zip(batches, handed, strict=True):
-                batch.run_level(level, sorted(given, key=lambda h: (h.operator, h.shard, h.origin)))
+                batch.run_level(level, given)
             handed = [[] for _ in batches]
             for batch in batches:
                 for lane, one, _ in batch.take_parcels():

@@ -2,52 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core import delta
+from penstock.core.delta import TIME
 from penstock.core.partitioner import murmur2_partitions
 from penstock.engine.log import Outgoing
 from penstock.engine.source import DeadLetter
-from penstock.flow.graph import TIME, OutputNode, Source, source_of, table_of
+from penstock.flow.graph import Origin, OutputNode
 from penstock.formats.json import encode_rows
 
-__all__ = ["dead_letters_outgoing", "rows_outgoing"]
+__all__ = ["dead_letters_outgoing", "rows_outgoing", "writer_name"]
 
+_HEADS: Final = pa.array([f'{{"op":"{op}","before":' for op in "cud"])
 SLICE_ROWS: Final = 100_000  # rows encoded at a time: bounds memory, and JSON text to 2 GiB
 
 
 def rows_outgoing(
     to: OutputNode, tables: list[pa.Table], *, partitions: int, shard: int, wall_us: int
 ) -> Iterator[Outgoing]:
-    """JSON records of rows, by partition.
+    """JSON records of rows, or of changes, by partition.
 
-    A record's key is the text of the one grouping column, a JSON object of several, and null without
-    any; records without a key go to the partition of their shard. Its timestamp is the row's event time, but
-    not later than the plan's clock: brokers refuse records from the future.
+    A record's key is the text of the one key column, a JSON object of several, and null without any;
+    records without a key go to the partition of their shard. Its timestamp is the row's event time, or the
+    plan's clock where that is earlier (brokers refuse records from the future) or there is none.
     """
     tables = [table for table in tables if len(table)]
     if not tables:
         return
     rows = pa.concat_tables(tables)
-    # Slices of a fixed size, wherever chunks ended: a repeated batch must make the same records.
-    for start in range(0, len(rows), SLICE_ROWS):
-        yield from _slice_outgoing(to, rows.slice(start, SLICE_ROWS), partitions, shard, wall_us)
-
-
-def _slice_outgoing(
-    to: OutputNode, rows: pa.Table, partitions: int, shard: int, wall_us: int
-) -> Iterator[Outgoing]:
-    times_us = rows.column(TIME).combine_chunks().view(pa.int64()).to_numpy()
-    times_ms = np.minimum(times_us, wall_us) // 1_000
+    if TIME in rows.column_names:
+        times_us = rows.column(TIME).combine_chunks().view(pa.int64()).to_numpy()
+        times_ms = np.minimum(times_us, wall_us) // 1_000
+    else:
+        times_ms = np.full(len(rows), wall_us // 1_000)
+    weights = delta.weights(rows)
     shown = rows.select([name for name in rows.column_names if not name.startswith("$")])
-    values = encode_rows(shown)
-    keys = _keys(to, shown)
+    if weights is None:
+        before, after = None, np.arange(len(rows))
+    else:
+        before, after = _paired(to, shown, weights)
+    # Slices of a fixed size, wherever chunks ended: a repeated batch must make the same records.
+    for start in range(0, len(after), SLICE_ROWS):
+        old = None if before is None else before[start : start + SLICE_ROWS]
+        new = after[start : start + SLICE_ROWS]
+        keys, values = _texts(to, shown, old, new)
+        at_ms = times_ms[new if old is None else np.where(new < 0, old, new)]
+        yield from _partitioned(keys, values, at_ms, partitions, shard)
+
+
+def _paired(to: OutputNode, rows: pa.Table, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Changes as records: for each the row before and the row after, or -1.
+
+    A row that goes and one of the same key that comes are one record.
+    """
+    gone = np.repeat(np.flatnonzero(weights < 0), -weights[weights < 0])
+    come = np.repeat(np.flatnonzero(weights > 0), weights[weights > 0])
+    keys = _keys(to.keys, rows)
     if keys is None:
-        yield Outgoing(shard % partitions, None, values, times_ms)
+        none = np.full(max(len(gone), len(come)), -1)
+        return (
+            np.concatenate([gone, none[: len(come)]]),
+            np.concatenate([none[: len(gone)], come]),
+        )
+    found = pc.index_in(keys.take(_index(come)), value_set=keys.take(_index(gone)))
+    at = found.fill_null(-1).to_numpy()
+    left = np.ones(len(gone), np.bool_)
+    left[at[at >= 0]] = False
+    only_gone = gone[left]
+    before = np.where(at >= 0, gone[at] if len(gone) else at, -1)
+    return (
+        np.concatenate([only_gone, before]),
+        np.concatenate([np.full(len(only_gone), -1), come]),
+    )
+
+
+def _texts(
+    to: OutputNode, rows: pa.Table, before: np.ndarray | None, after: np.ndarray
+) -> tuple[pa.Array | None, pa.Array]:
+    """Keys and values of some records."""
+    if before is None:
+        some = rows.take(_index(after))
+        return _keys(to.keys, some), encode_rows(some)
+    keys = _keys(to.keys, rows.take(_index(np.where(after < 0, before, after))))
+    new = _encoded(rows, after)
+    if to.emission == "upserts":
+        return keys, new
+    old = _encoded(rows, before)
+    kind = np.where(before < 0, 0, np.where(after < 0, 2, 1))
+    heads = _HEADS.take(_index(kind))
+    middle, end = (pa.repeat(text, len(kind)) for text in (',"after":', "}"))
+    parts: list[Any] = [heads, old.fill_null("null"), middle, new.fill_null("null"), end, ""]
+    values = pc.binary_join_element_wise(*parts)
+    return keys, _array(values)
+
+
+def _encoded(rows: pa.Table, index: np.ndarray) -> pa.Array:
+    """The rows as JSON; NULL where the index is -1."""
+    there = index >= 0
+    texts = encode_rows(rows.take(_index(index[there])))
+    return _array(texts.take(pa.array(np.cumsum(there) - 1, mask=~there)))
+
+
+def _partitioned(
+    keys: pa.Array | None, values: pa.Array, at_ms: np.ndarray, partitions: int, shard: int
+) -> Iterator[Outgoing]:
+    if keys is None:
+        yield Outgoing(shard % partitions, None, values, at_ms)
         return
     of = murmur2_partitions(keys.cast(pa.binary()), partitions)
     of = np.where(of < 0, shard % partitions, of)  # a null key
@@ -55,7 +121,12 @@ def _slice_outgoing(
         index = np.flatnonzero(of == partition)
         if len(index):
             take = pa.array(index, pa.int64())
-            yield Outgoing(partition, keys.take(take), values.take(take), times_ms[index])
+            yield Outgoing(partition, keys.take(take), values.take(take), at_ms[index])
+
+
+def writer_name(to: OutputNode, origin: Origin, shard: int) -> str:
+    """What the writer of an origin's shard to a topic is known by."""
+    return f"{to.topic}/{origin.identity}/{shard}"
 
 
 def dead_letters_outgoing(
@@ -81,20 +152,16 @@ def dead_letters_outgoing(
     )
 
 
-def _keys(to: OutputNode, shown: pa.Table) -> pa.Array | None:
-    table = table_of(to.node)
-    names: tuple[str, ...]
-    if table is not None:
-        names = table.keys
-    else:
-        source: Source = source_of(to.node)
-        names = (source.key,) if source.key else ()
-    names = tuple(name for name in names if name in shown.column_names)
+def _keys(names: Sequence[str], shown: pa.Table) -> pa.Array | None:
     if not names:
         return None
     if len(names) == 1:
         return _array(pc.cast(shown.column(names[0]), pa.string()))
     return _array(encode_rows(shown.select(list(names))))
+
+
+def _index(rows: np.ndarray) -> pa.Array:
+    return pa.array(rows, pa.int64())
 
 
 def _array(values: pa.Array | pa.ChunkedArray) -> pa.Array:

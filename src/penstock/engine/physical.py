@@ -1,10 +1,10 @@
-"""From the graph of a program to stages: which operators run together, and where rows are exchanged.
+"""From the graph of a program to levels: which operators run together, and where rows are exchanged.
 
-A stage is one round of tasks. Stage 0 has a task for each group of *splits* (topic, partition, from,
-to); a later stage has one for each *shard*. An aggregation runs in the stage of its input (*fused*)
-where all rows of a group already meet in one task: its input has one shard, or is partitioned by a
-column that it groups by. Otherwise its input is pre-aggregated where it is, cut by the hash of the
-group and exchanged, and the aggregation runs one stage later.
+A batch is a sequence of levels. Level 0 reads *splits* (topic, partition, from, to); at a later level the
+lanes run the operators of that level, *shard* by shard. An operator runs at the level of its input (*fused*)
+where all rows of a key already meet in one lane: its only input has one shard, or is placed by columns
+that its key has. Otherwise its inputs are prepared where they are, cut by the hash of the key and
+exchanged, and it runs one level after the last of them.
 """
 
 from __future__ import annotations
@@ -14,42 +14,60 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from penstock.flow.graph import (
-    Aggregation,
+    Closed,
     Graph,
     Node,
+    Origin,
     OutputNode,
     RowStep,
     Source,
-    ancestry,
-    source_of,
-    table_of,
+    Stateful,
+    Union,
+    origins,
 )
-from penstock.ops import WindowedAggregate
+from penstock.ops import NO_TIME, Operator
 from penstock.ops.rows import Select, Where
 
-__all__ = ["Physical", "Placed", "compile_graph"]
+__all__ = ["Physical", "Placed", "Reader", "compile_graph"]
 
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """An aggregation and where it runs.
+    """An operator and where it runs.
 
     Attributes:
         id: its node's identity.
-        operator: gives changes where another aggregation reads it, closed windows where a topic does.
-        stage: the round of tasks that it runs in.
-        shards: into how many parts its state is cut; part i belongs to task i of the stage.
-        fused: whether it runs in the task that made its input.
+        operator: gives what is read of it, and no more.
+        level: that it runs at.
+        shards: into how many parts its state is cut; part i belongs to lane i modulo lanes, or, at level 0,
+            to the lane that reads partition i.
+        fused: whether it runs in the lane that made its input.
+        topic: at level 0, the topic that it reads.
         names: of the views and topics that show it, for reports.
     """
 
     id: str
-    node: Aggregation
-    operator: WindowedAggregate
-    stage: int
+    node: Stateful
+    operator: Operator
+    level: int
     shards: int
     fused: bool
+    topic: str | None
     names: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """What people know it by."""
+        return ", ".join(self.names)
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """Who takes the rows of an origin: a port of an operator, or a topic."""
+
+    to: Placed | OutputNode
+    port: int
+    node: Node
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,29 +76,65 @@ class Physical:
 
     Attributes:
         partitions: of each topic that is read.
-        placed: every aggregation by identity, each after those it reads.
-        stages: how many rounds of tasks a batch takes.
-        shards: how many tasks each round after the first has.
+        placed: every operator by identity, each after those it reads.
+        levels: how many a batch has.
+        shards: of an operator whose input is exchanged.
     """
 
     graph: Graph
     partitions: Mapping[str, int]
     placed: Mapping[str, Placed]
-    stages: int
+    levels: int
     shards: int
 
-    def reading(self, node: Source | Aggregation) -> list[Placed | OutputNode]:
-        """What reads a source's rows or a table's, through row steps only."""
-        readers: list[Placed | OutputNode] = [
-            p for p in self.placed.values() if _origin(p.node.parent) is node
+    def __post_init__(self) -> None:
+        found: dict[str, list[Reader]] = {}
+        readers = [
+            Reader(p, port, node)
+            for p in self.placed.values()
+            for port, node in enumerate(p.node.inputs)
         ]
-        readers += [o for o in self.graph.outputs if _origin(o.node) is node]
-        return readers
+        readers += [Reader(output, 0, output.node) for output in self.graph.outputs]
+        for reader in readers:
+            for origin in origins(reader.node):
+                found.setdefault(origin.identity, []).append(reader)
+        object.__setattr__(self, "_readers", found)
+
+    def readers(self, origin: Origin) -> list[Reader]:
+        """What takes an origin's rows, through steps that keep nothing."""
+        found: dict[str, list[Reader]] = self._readers  # type: ignore[attr-defined]
+        return found.get(origin.identity, [])
+
+    def shards_of(self, origin: Origin) -> int:
+        """Into how many parts the rows of an origin come."""
+        match origin:
+            case Source(topic=topic):
+                return self.partitions[topic]
+            case Closed(table=table):
+                return self.placed[table.identity].shards
+            case _:
+                return self.placed[origin.identity].shards
+
+    def frontiers(self, watermarks_us: Mapping[str, int]) -> dict[str, list[int]]:
+        """By operator, what each of its ports is promised where the sources' watermarks are these."""
+        found: dict[str, list[int]] = {}
+        promised: dict[str, int] = {}
+        for node in self.graph.nodes:
+            above = [promised[one.identity] for one in node.inputs]
+            match node:
+                case Source(topic=topic):
+                    promised[node.identity] = watermarks_us.get(topic, NO_TIME)
+                case Stateful():
+                    found[node.identity] = above
+                    promised[node.identity] = node.operator.frontier(above)
+                case _:
+                    promised[node.identity] = min(above)
+        return found
 
     def relies_on_key(self, source: Source) -> bool:
-        """Whether an aggregation is fused because the log is partitioned by the stream's key."""
+        """Whether an operator is fused because the log is partitioned by the stream's key."""
         return self.partitions[source.topic] > 1 and any(
-            p.fused and p.stage == 0 and source_of(p.node) is source for p in self.placed.values()
+            p.fused and p.topic == source.topic for p in self.placed.values()
         )
 
     def digest(self, lanes: int, output_partitions: Mapping[str, int]) -> str:
@@ -88,17 +142,13 @@ class Physical:
         graph = self.graph
         parts = sorted(source.identity for source in graph.sources)
         parts += sorted(output.identity for output in graph.outputs)
-        parts += sorted(f"{p.id} {p.stage} {p.shards} {p.fused}" for p in self.placed.values())
+        parts += sorted(f"{p.id} {p.level} {p.shards} {p.fused}" for p in self.placed.values())
         parts += [str(lanes), str(sorted(output_partitions.items()))]
         return blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
-    def input_of(self, reader: Placed | OutputNode) -> Node:
-        """The node whose rows a reader takes."""
-        return reader.node.parent if isinstance(reader, Placed) else reader.node
-
 
 def compile_graph(graph: Graph, partitions: Mapping[str, int], shards: int) -> Physical:
-    """Places every aggregation.
+    """Places every operator.
 
     Args:
         graph: what the program describes.
@@ -106,63 +156,92 @@ def compile_graph(graph: Graph, partitions: Mapping[str, int], shards: int) -> P
         shards: into how many parts exchanged state is cut.
     """
     placed: dict[str, Placed] = {}
-    partitioned_by: dict[str, frozenset[str]] = {}  # columns that decide the shard; by identity
-    for node in graph.aggregations():
-        origin = _origin(node.parent)
-        if isinstance(origin, Source):
-            stage, width = 0, partitions[origin.topic]
-            # Records without a key lie in any partition, so a key that may be NULL decides nothing.
-            keyed = origin.key is not None and origin.schema[origin.key].required
-            columns = frozenset([origin.key] if keyed and origin.key else [])
-        else:
-            above = placed[origin.identity]
-            stage, width, columns = above.stage, above.shards, partitioned_by[origin.identity]
-        fused = width == 1 or (
-            bool(columns) and columns <= set(node.keys) and _unchanged(node.parent, columns)
-        )
-        if not fused:
-            stage, width, columns = stage + 1, shards, frozenset(node.keys)
-        partitioned_by[node.identity] = columns
-        spec = replace(
-            node.spec,
-            changes=any(table_of(a.parent) is node for a in graph.aggregations()),
-            final=any(table_of(o.node) is node for o in graph.outputs),
-        )
+    places: dict[str, _Place] = {}
+    changes, closed = _wanted(graph)
+    for node in graph.stateful():
+        above = [_place(o, places, partitions) for i in node.inputs for o in origins(i)]
+        fused = len(above) == 1 and above[0].holds(node)
+        place = _Place(1 + max(p.level for p in above), shards, frozenset(node.operator.placed_by))
+        if fused:
+            kept = above[0].columns <= set(node.operator.placed_by)
+            place = replace(above[0], columns=above[0].columns if kept else frozenset())
+        places[node.identity] = place
         placed[node.identity] = Placed(
             id=node.identity,
             node=node,
-            operator=WindowedAggregate(spec),
-            stage=stage,
-            shards=width,
+            operator=node.operator.emitting(
+                changes=node.identity in changes, closed=node.identity in closed
+            ),
+            level=place.level,
+            shards=place.shards,
             fused=fused,
+            topic=place.topic,
             names=_names(graph, node),
         )
-    stages = 1 + max((p.stage for p in placed.values()), default=0)
-    return Physical(graph, dict(partitions), placed, stages, shards)
+    levels = 1 + max((p.level for p in placed.values()), default=0)
+    return Physical(graph, dict(partitions), placed, levels, shards)
 
 
-def _origin(node: Node) -> Source | Aggregation:
-    return table_of(node) or source_of(node)
+@dataclass(frozen=True)
+class _Place:
+    """Where rows are, and which columns decide their shard; none: nothing is known."""
+
+    level: int
+    shards: int
+    columns: frozenset[str]
+    topic: str | None = None  # at level 0
+
+    def holds(self, node: Stateful) -> bool:
+        """Whether all rows of one key of the only input are on one shard already."""
+        if self.shards == 1:
+            return True
+        key, columns = set(node.operator.key(0)), self.columns
+        return bool(columns) and columns <= key and _unchanged(node.inputs[0], columns)
+
+
+def _place(origin: Origin, places: Mapping[str, _Place], partitions: Mapping[str, int]) -> _Place:
+    match origin:
+        case Source():
+            # Records without a key lie in any partition, so a key that may be NULL decides nothing.
+            keyed = origin.key is not None and origin.schema[origin.key].required
+            columns = frozenset([origin.key] if keyed and origin.key else [])
+            return _Place(0, partitions[origin.topic], columns, origin.topic)
+        case Closed(table=table):
+            return places[table.identity]
+        case _:
+            return places[origin.identity]
+
+
+def _wanted(graph: Graph) -> tuple[set[str], set[str]]:
+    """The operators whose changes, and those whose closed rows somebody reads."""
+    read = [i for node in graph.stateful() for i in node.inputs] + [o.node for o in graph.outputs]
+    found = [origin for node in read for origin in origins(node)]
+    return (
+        {origin.identity for origin in found if isinstance(origin, Stateful)},
+        {origin.table.identity for origin in found if isinstance(origin, Closed)},
+    )
 
 
 def _unchanged(node: Node, columns: frozenset[str]) -> bool:
-    """Whether row steps hand the columns on as they are, up to the next source or aggregation."""
-    for step in ancestry(node):
-        match step:
-            case RowStep(operator=Select(columns=computed)):
-                same = {name for name, e in computed if e.text in {name, f'"{name}"'}}
-                if not columns <= same:
-                    return False
-            case RowStep(operator=Where()):
-                pass
-            case RowStep():
-                return False
-            case Source() | Aggregation():
-                break
-    return True
+    """Whether row steps hand the columns on as they are, up to the next origin."""
+    match node:
+        case RowStep(operator=Select(columns=computed)):
+            same = {name for name, e in computed if e.text in {name, f'"{name}"'}}
+            return columns <= same and _unchanged(node.parent, columns)
+        case RowStep(operator=Where()):
+            return _unchanged(node.parent, columns)
+        case RowStep():
+            return False
+        case Union():
+            return all(_unchanged(above, columns) for above in node.inputs)
+        case _:
+            return True
 
 
-def _names(graph: Graph, node: Aggregation) -> tuple[str, ...]:
-    views = [v.name for v in graph.views if table_of(v.node) is node]
-    outputs = [o.topic for o in graph.outputs if table_of(o.node) is node]
+def _names(graph: Graph, node: Stateful) -> tuple[str, ...]:
+    def shows(end: Node) -> bool:
+        return any((o.table if isinstance(o, Closed) else o) is node for o in origins(end))
+
+    views = [v.name for v in graph.views if shows(v.node)]
+    outputs = [o.topic for o in graph.outputs if shows(o.node)]
     return tuple(views + outputs) or (node.identity,)

@@ -38,7 +38,8 @@ class Plan:
         epoch: of the owner that wrote the plan.
         program: digest of the program that the plan is of, and of how it is cut into tasks.
         wall_us: the wall clock, the only one that the batch may see.
-        watermark_us: by topic; what has ended before it is closed. Absent: nothing is.
+        watermark_us: by topic; no row of a time before it is expected any more. Absent: nothing is known.
+        frontier_us: by operator, what each of its ports is promised; see `penstock.ops.operator`.
         writers: by name, producer id, epoch and next sequences, as they are before the batch.
     """
 
@@ -48,6 +49,7 @@ class Plan:
     wall_us: int
     splits: tuple[Split, ...]
     watermark_us: dict[str, int]
+    frontier_us: dict[str, list[int]]
     writers: dict[str, Json]
 
     def to_json(self) -> Json:

@@ -15,18 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.delta import OFFSET, TIME, WATERMARK
 from penstock.core.keymatch import keys_match
 from penstock.core.schema import TIMESTAMP
 from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, duration_text, instant_text
 from penstock.engine.plan import AHEAD_MAX_US, Split
-from penstock.flow.graph import TIME, Source
+from penstock.flow.graph import Source
 from penstock.formats.json import JsonDecoder
 from penstock.wire.columns import Records
 
-__all__ = ["OFFSET", "WATERMARK", "DeadLetter", "SourceReader"]
-
-WATERMARK: Final = "$watermark"  # int64, the watermark before the row in µs
-OFFSET: Final = "$offset"  # int64, of the record that the row was
+__all__ = ["NOTHING_YET_US", "DeadLetter", "SourceReader"]
 
 NOTHING_YET_US: Final = -(
     2**62

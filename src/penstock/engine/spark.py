@@ -26,7 +26,7 @@ from penstock.engine.plan import Plan
 from penstock.engine.store import Json
 from penstock.engine.tasks import Job
 from penstock.errors import FencedError, PenstockError
-from penstock.flow.graph import RowStep, ancestry
+from penstock.flow.graph import RowStep
 from penstock.ops.rows import MapBatches
 
 if TYPE_CHECKING:
@@ -271,9 +271,7 @@ def _carry_functions(job: Job) -> None:
     """Sends the modules of the user's functions along: workers can't import a program file."""
     from pyspark import cloudpickle
 
-    graph = job.physical.graph
-    ends = [view.node for view in graph.views] + [output.node for output in graph.outputs]
-    for node in (node for end in ends for node in ancestry(end)):
+    for node in job.physical.graph.nodes:
         if isinstance(node, RowStep) and isinstance(node.operator, MapBatches):
             module = sys.modules.get(node.operator.function.__module__)
             installed = "site-packages" in str(getattr(module, "__file__", None) or "")

@@ -1,7 +1,10 @@
 """What a lane does in a batch, wherever it runs: in one of Spark's Python workers or in this process.
 
-    level 0      splits -> records -> rows -> operators          parcels to shards of the next level
+    level 0      splits -> records -> rows -> operators          parcels to shards of later levels
     level k > 0  parcels of this lane's shards -> operators      and a report for the driver
+
+Rows come from an *origin* (a source, an operator, its closed rows) and pass through steps that keep nothing
+to their readers: an operator in the same lane, one on other shards, or a topic.
 
 A lane takes all that it knows from the plan and the state that the batch begins with, so a batch that is
 run again sends the same parcels and writes the same records. Shard s belongs to lane s modulo lanes.
@@ -20,19 +23,18 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.schema import TIMESTAMP
+from penstock.core.delta import OFFSET, TIME, WATERMARK
 from penstock.core.time import instant_text
 from penstock.engine.log import Log, Outgoing, Writer
-from penstock.engine.outgoing import dead_letters_outgoing, rows_outgoing
-from penstock.engine.physical import Physical, Placed
+from penstock.engine.outgoing import dead_letters_outgoing, rows_outgoing, writer_name
+from penstock.engine.physical import Physical, Placed, Reader
 from penstock.engine.plan import Plan, Split
-from penstock.engine.source import NOTHING_YET_US, OFFSET, WATERMARK, DeadLetter, SourceReader
+from penstock.engine.source import NOTHING_YET_US, DeadLetter, SourceReader
 from penstock.engine.store import Json, Store
 from penstock.errors import BrokerError, PenstockError
-from penstock.flow.graph import TIME, Node, OutputNode, RowStep, Source, source_of
+from penstock.flow.graph import Closed, Node, Origin, OutputNode, RowStep, Source, Union, origins
 from penstock.formats.json import encode_rows
-from penstock.ops import LATE, NO_TIME, Context, Partials, Step
-from penstock.ops.lateness import first_open
+from penstock.ops import Context
 from penstock.ops.rows import Refused
 from penstock.state import StateFiles
 from penstock.wire.columns import Records
@@ -45,13 +47,14 @@ DEAD_LETTERS_AT_ONCE: Final = 10_000  # each is a Python object while it waits: 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What one shard of an operator gets from one origin.
+    """What one port of an operator gets on one shard from one origin.
 
     Attributes:
         content: the object itself where it was made in this lane, else its bytes.
     """
 
     operator: str
+    port: int
     shard: int
     origin: str
     content: Any
@@ -144,6 +147,7 @@ class LaneBatch:
         self.store = job.open_store()
         self.log = job.open_log()
         self.parcels: list[Parcel] = []
+        self.waiting: dict[tuple[str, int], list[Handed]] = defaultdict(list)
         self.traces: dict[str, dict[str, Json]] = defaultdict(dict)
         self.sources: list[Json] = []
         self.writers: dict[str, Writer] = {}
@@ -161,22 +165,28 @@ class LaneBatch:
             level: 0 reads the log; the others take parcels.
             handed: all that was sent to this lane's shards, in the order of its origins.
         """
+        for one in handed:
+            self.waiting[one.operator, one.shard].append(one)
         if level == 0:
             for split in self.plan.splits:
                 if split.lane == self.lane:
                     self.run_split(split)
             return
-        partials: dict[tuple[str, int], list[Any]] = defaultdict(list)
-        for one in handed:
-            partials[one.operator, one.shard].append(one.content)
         for placed in self.job.physical.placed.values():
-            if placed.stage == level and not placed.fused:
+            if placed.level == level and not placed.fused:
                 for shard in range(self.lane, placed.shards, self.lanes):
-                    parts = [
-                        part if isinstance(part, Partials) else placed.operator.parse(part)
-                        for part in partials[placed.id, shard]
-                    ]
-                    self.step(placed, shard, parts)
+                    self.step(placed, shard, self._arrived(placed, shard))
+
+    def _arrived(self, placed: Placed, shard: int) -> list[list[Any]]:
+        """What came for a shard, by port, in an order that doesn't depend on who was faster."""
+        inputs: list[list[Any]] = [[] for _ in placed.node.inputs]
+        arrived = self.waiting.pop((placed.id, shard), [])
+        for one in sorted(arrived, key=lambda handed: handed.origin):
+            made_here = not isinstance(one.content, bytes | memoryview)
+            inputs[one.port].append(
+                one.content if made_here else placed.operator.parse(one.port, one.content)
+            )
+        return inputs
 
     def take_parcels(self) -> list[Parcel]:
         """What the level that has just been run sends; it is taken once."""
@@ -205,7 +215,7 @@ class LaneBatch:
         """Reads a range of a partition, and runs all that follows in this lane."""
         physical = self.job.physical
         source = next(s for s in physical.graph.sources if s.topic == split.topic)
-        readers = physical.reading(source)
+        readers = physical.readers(source)
         reader = SourceReader(
             source,
             split,
@@ -225,7 +235,7 @@ class LaneBatch:
                 reader.dead = []
                 self._since = self.clock.add("steps", now)
                 self.clock.seconds["steps"] -= self.clock.seconds["operator"] - before
-        self._finish(readers, inputs, split.partition, f"{split.topic}/{split.partition:06d}")
+        self._finish(readers, inputs, source, split.partition)
         self.sources.append(
             {
                 "topic": split.topic,
@@ -265,80 +275,70 @@ class LaneBatch:
         source: Source,
         reader: SourceReader,
         rows: pa.Table,
-        readers: list[Placed | OutputNode],
+        readers: list[Reader],
         inputs: list[list[Any]],
     ) -> None:
         reasons: dict[int, str] = {}  # of late rows, by offset
         refused: list[Refused] = []
-        evaluated: dict[Node, pa.Table] = {source: rows}
-        for i, to in enumerate(readers):
-            table = _evaluate(self.job.physical.input_of(to), evaluated, refused)
-            if isinstance(to, Placed):
-                inputs[i].append(self._partials(to, table, reasons))
+        evaluated: dict[str, pa.Table] = {source.identity: rows}
+        for one, gathered in zip(readers, inputs, strict=True):
+            table = _evaluate(one.node, evaluated, refused)
+            if isinstance(one.to, Placed):
+                gathered.append(self._prepared(one.to, one.port, table, reasons))
             else:
-                inputs[i].append(table)
+                gathered.append(table)
         reader.late_count += len(reasons)
         for bad in refused:
             reasons |= dict.fromkeys(_vector(bad.rows, OFFSET).tolist(), bad.reason)
         if reasons:
             reader.refuse_offsets(dict(sorted(reasons.items())))
 
-    def _partials(self, to: Placed, table: pa.Table, reasons: dict[int, str]) -> Partials:
-        """A chunk's partials; notes its late rows in `reasons`, by offset."""
+    def _prepared(self, to: Placed, port: int, table: pa.Table, reasons: dict[int, str]) -> Any:
+        """A chunk's parcel; notes its late rows in `reasons`, by offset."""
         started = time.perf_counter()
-        window = to.node.spec.window
-        times, marks = (_vector(table, name) for name in (TIME, WATERMARK))
-        verdict = first_open(times, marks, window)
-        if verdict is not None:
-            late = (verdict.first_open == LATE) | (verdict.first_open > window.firsts(times))
-            self._note_late(to, table, np.flatnonzero(late), reasons)
-        opened = None if verdict is None else verdict.first_open
-        partials = to.operator.partials(table, opened)
+        prepared = to.operator.prepare(port, table)
+        if prepared.late is not None:
+            self._note_late(to, table, prepared.late, reasons)
         self.clock.add("operator", started)
-        return partials
+        return prepared.parcel
 
     def _note_late(
         self, to: Placed, table: pa.Table, index: np.ndarray, reasons: dict[int, str]
     ) -> None:
-        name = ", ".join(to.names)
-        self.late[name] += len(index)
+        self.late[to.name] += len(index)
         columns = (_vector(table, column)[index].tolist() for column in (OFFSET, TIME, WATERMARK))
         for offset, at, mark in zip(*columns, strict=True):
             if offset in reasons:
-                reasons[offset] += f"; and for {name}"
+                reasons[offset] += f"; and for {to.name}"
             else:
                 reasons[offset] = (
                     f"late: its event time is {instant_text(at)}, the watermark was already "
-                    f"{instant_text(mark)}, and a window that it belongs to was closed; for {name}"
+                    f"{instant_text(mark)}, and what it belongs to was closed; for {to.name}"
                 )
 
     # -- operators ----------------------------------------------------------------------------------
 
     def _finish(
-        self,
-        readers: list[Placed | OutputNode],
-        inputs: list[list[Any]],
-        shard: int,
-        origin: str,
+        self, readers: list[Reader], inputs: list[list[Any]], origin: Origin, shard: int
     ) -> None:
         """Hands on what was gathered: to an operator here, to another shard, or to a topic."""
-        for i, to in enumerate(readers):
-            if isinstance(to, OutputNode):
-                self._write(to, inputs[i], shard)
-            elif to.fused:
-                self.step(to, shard, inputs[i])
+        for one, gathered in zip(readers, inputs, strict=True):
+            if isinstance(one.to, OutputNode):
+                self._write(one.to, gathered, origin, shard)
+            elif one.to.fused:
+                self.step(one.to, shard, [gathered])
             else:
-                self._exchange(to, inputs[i], origin)
+                self._exchange(one.to, one.port, gathered, f"{origin.identity}/{shard:06d}")
 
-    def _exchange(self, to: Placed, parts: list[Partials], origin: str) -> None:
+    def _exchange(self, to: Placed, port: int, parts: list[Any], origin: str) -> None:
         started = time.perf_counter()
-        for shard, part in enumerate(to.operator.combine(parts).cut(to.shards)):
-            handed = Handed(to.id, shard, origin, part)
+        for shard, part in enumerate(to.operator.combine(port, parts).cut(to.shards)):
+            handed = Handed(to.id, port, shard, origin, part)
             self.parcels.append((shard % self.lanes, handed, part.to_bytes))
         self.clock.add("exchange", started)
 
-    def step(self, placed: Placed, shard: int, parts: list[Partials]) -> None:
-        """Runs an aggregation for one shard, and all that reads it."""
+    def step(self, placed: Placed, shard: int, inputs: list[list[Any]]) -> None:
+        """Runs an operator for one shard, and all that reads it."""
         started = time.perf_counter()
         operator, files = placed.operator, self.store.files
         state = self.hot.open(placed, shard, files, self.before.get(placed.id, {}).get(str(shard)))
@@ -346,52 +346,48 @@ class LaneBatch:
             files=files,
             directory=f"runs/{placed.id}/{shard:04d}",
             version=self.plan.version,
-            watermark_us=self.plan.watermark_us.get(source_of(placed.node).topic, NO_TIME),
+            frontiers_us=tuple(self.plan.frontier_us[placed.id]),
             attempt=uuid.uuid4().hex[:12],
         )
-        result = operator.step(state, parts, context)
+        result = operator.step(state, inputs, context)
         description = result.state.describe()
         self.traces[placed.id][str(shard)] = description
         self.hot.keep(placed, shard, description, result.state)
         self.clock.add("state", started)
-        readers = self.job.physical.reading(placed.node)
-        if readers:
-            self._feed(placed, readers, result, shard)
-
-    def _feed(
-        self, placed: Placed, readers: list[Placed | OutputNode], result: Step, shard: int
-    ) -> None:
-        inputs: list[list[Any]] = []
-        refused: list[Refused] = []
-        changed: dict[Node, pa.Table] = {}
-        closed: dict[Node, pa.Table] = {}
         if result.changes is not None:
-            changed[placed.node] = _with_time(result.changes)
-        if result.final is not None:
-            closed[placed.node] = _with_time(result.final)
-        for to in readers:
-            node = self.job.physical.input_of(to)
-            if isinstance(to, Placed):
-                inputs.append([to.operator.partials(_evaluate(node, changed, refused))])
+            self._feed(placed, placed.node, result.changes, shard)
+        if result.closed is not None:
+            self._feed(placed, Closed(placed.node), result.closed, shard)
+
+    def _feed(self, placed: Placed, origin: Origin, rows: pa.Table, shard: int) -> None:
+        readers = self.job.physical.readers(origin)
+        refused: list[Refused] = []
+        # Readers know the origin by its identity, and find its rows under that.
+        known: dict[str, pa.Table] = {origin.identity: rows}
+        inputs: list[list[Any]] = []
+        for one in readers:
+            table = _evaluate(one.node, known, refused)
+            if isinstance(one.to, Placed):
+                inputs.append([one.to.operator.prepare(one.port, table).parcel])
             else:
-                inputs.append([_evaluate(node, closed, refused)])
+                inputs.append([table])
         for bad in refused:
             letters = [
                 DeadLetter(-1, None, row, self.plan.wall_us // 1_000, bad.reason)
                 for row in encode_rows(bad.rows).cast(pa.binary()).to_pylist()
             ]
-            self.bury(source_of(placed.node).topic, f"{placed.id}/{shard}", letters)
-        self._finish(readers, inputs, shard, f"{placed.id}/{shard:06d}")
+            self.bury(placed.name, f"{placed.name}/{shard}", letters)
+        self._finish(readers, inputs, origin, shard)
 
     # -- topics -------------------------------------------------------------------------------------
 
-    def _write(self, to: OutputNode, tables: list[pa.Table], shard: int) -> None:
+    def _write(self, to: OutputNode, tables: list[pa.Table], origin: Origin, shard: int) -> None:
         started = time.perf_counter()
         partitions = self.job.output_partitions[to.topic]
         for outgoing in rows_outgoing(
             to, tables, partitions=partitions, shard=shard, wall_us=self.plan.wall_us
         ):
-            self._send(to.topic, f"{to.topic}/{shard}", outgoing)
+            self._send(to.topic, writer_name(to, origin, shard), outgoing)
         self.clock.add("output", started)
 
     def bury(self, topic: str, origin: str, letters: list[DeadLetter]) -> None:
@@ -429,21 +425,23 @@ class LaneBatch:
         self.log.send(topic, outgoing, self.writers[name])
 
 
-def _evaluate(node: Node, known: dict[Node, pa.Table], refused: list[Refused]) -> pa.Table:
-    """The rows of a node, from those of its ancestors; each step runs once."""
-    if node not in known:
-        assert isinstance(node, RowStep)
-        known[node], bad = node.operator.apply(_evaluate(node.parent, known, refused))
+def _evaluate(node: Node, known: dict[str, pa.Table], refused: list[Refused]) -> pa.Table:
+    """The rows of a node, from those of its ancestors that are known; each step runs once."""
+    if node.identity in known:
+        return known[node.identity]
+    if isinstance(node, RowStep):
+        found, bad = node.operator.apply(_evaluate(node.parent, known, refused))
         refused += bad
-    return known[node]
-
-
-def _with_time(rows: pa.Table) -> pa.Table:
-    """A table's rows happen in the last instant of their window, so that they are never late."""
-    if "window_end" not in rows.column_names:
-        return rows
-    last = _vector(rows, "window_end") - 1
-    return rows.append_column(TIME, pa.array(last).view(TIMESTAMP))
+    else:
+        assert isinstance(node, Union)
+        # Of its inputs, those that come from here; the others bring their rows themselves.
+        here = [one for one in node.inputs if any(o.identity in known for o in origins(one))]
+        tables = [_evaluate(one, known, refused) for one in here]
+        found = tables[0]
+        if len(tables) > 1:
+            found = pa.concat_tables([table.select(found.column_names) for table in tables])
+    known[node.identity] = found
+    return found
 
 
 def _vector(table: pa.Table, name: str) -> np.ndarray:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self, TypeAlias, TypeVar, get_args
 
 import pyarrow as pa
 
+from penstock.core.delta import TIME
 from penstock.core.schema import Field, Schema
 from penstock.errors import FlowError, SchemaError
 from penstock.expr import Expression, compile_expression
@@ -19,10 +20,26 @@ from penstock.flow.checks import (
     check_schema,
     check_text,
 )
-from penstock.flow.graph import TIME, Aggregation, Node, OutputNode, RowStep, table_of
-from penstock.ops import Aggregate, AggregateSpec, Column, Window
+from penstock.flow.graph import (
+    Closed,
+    Emission,
+    Node,
+    OutputNode,
+    RowStep,
+    Stateful,
+    Union,
+    keys_of,
+    origins,
+    retracts,
+    timed,
+)
+from penstock.ops import Aggregate, AggregateSpec, Column, Window, WindowedAggregate
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
-from penstock.ops.spec import Kind
+from penstock.ops.spec import WINDOW_START, Kind
+
+Late: TypeAlias = Literal["drop", "correct"]
+
+Emit: TypeAlias = Literal["closed", "upserts", "changes"]
 
 __all__ = ["AggregateCall", "Grouped", "Stream", "Table", "Windowed"]
 
@@ -47,12 +64,15 @@ class AggregateCall:
         return " WHERE ".join(part for part in (self.column, self.where) if part is not None)
 
 
+N = TypeVar("N", bound=Node)
+
+
 class Owner(Protocol):
     """The flow that a collection belongs to."""
 
     name: str
 
-    def node(self, node: Node) -> Node:
+    def node(self, node: N) -> N:
         """The one node of the flow that means the same, be it this one or one from before."""
         ...
 
@@ -72,43 +92,43 @@ class Collection:
         """The columns of the rows."""
         return self.node.schema
 
-    def window(self, window: Window, *, keep: str | timedelta | None = None) -> Windowed:
+    def window(
+        self,
+        window: Window,
+        *,
+        keep: str | timedelta | None = None,
+        late: Late = "drop",
+    ) -> Windowed:
         """Cuts the rows into windows of event time.
 
         Args:
             window: `ps.tumbling(…)` or `ps.hopping(…)`.
             keep: how long a closed window stays in views and state; None keeps it for ever.
+            late: what happens to a row whose window is closed: `"drop"` counts it and keeps it in the
+                dead-letter topic; `"correct"` counts it in the window for as long as `keep` says, and
+                whatever reads the window follows, topics too.
         """
         if not isinstance(window, Window):
             raise _no_window(window)
-        table = table_of(self.node)
-        if table is not None and table.spec.window.kind == "none":
+        if not timed(self.node):
             raise FlowError(
                 "expected rows with an event time; found a table that has no windows. "
                 "Window the stream it was made of"
             )
         kept_us = None if keep is None else check_duration(keep, "keep", "'7 days'")
-        return Windowed(self, window, kept_us)
+        if late not in get_args(Late):
+            raise FlowError(f"expected late='drop' or late='correct'; found late={late!r}")
+        if late == "correct" and kept_us is None:
+            raise FlowError(
+                "expected how long windows are corrected, such as keep='1 hour', with late='correct'; "
+                "found none"
+            )
+        corrected_us = kept_us if late == "correct" and kept_us is not None else 0
+        return Windowed(self, window, kept_us, corrected_us)
 
     def group_by(self, *keys: str) -> Grouped:
         """Groups the rows of all time by the given columns; `agg` then gives a table."""
-        return Windowed(self, Window("none"), None).group_by(*keys)
-
-    def to(
-        self, topic: str, *, partitions: int = 1, retention: str | timedelta | None = None
-    ) -> None:
-        """Writes the rows to a topic, exactly once, as JSON.
-
-        A stream's rows are written as they come. A table's are written when their window closes, one
-        record each, with the grouping columns as its key.
-
-        Args:
-            topic: its name; created where it doesn't exist.
-            partitions: how many it is created with.
-            retention: how long it keeps records, if it is created; None is for ever.
-        """
-        kept_us = None if retention is None else check_duration(retention, "retention", "'7 days'")
-        self.flow.add_output(OutputNode(topic, self.node, partitions, kept_us))
+        return Windowed(self, Window("none")).group_by(*keys)
 
     def where(self, condition: str) -> Self:
         """Keeps the rows for which a SQL condition is true."""
@@ -132,6 +152,18 @@ class Collection:
         schema = Schema(tuple(Field(n, e.type, n in required) for n, e in compiled))
         return self._then(Select(compiled), schema)
 
+    def _write(
+        self,
+        topic: str,
+        node: Node,
+        emission: Emission,
+        keys: tuple[str, ...],
+        partitions: int,
+        retention: str | timedelta | None,
+    ) -> None:
+        kept_us = None if retention is None else check_duration(retention, "retention", "'7 days'")
+        self.flow.add_output(OutputNode(topic, node, emission, keys, partitions, kept_us))
+
     def _then(self, operator: RowOperator, schema: Schema) -> Self:
         return replace(self, node=self.flow.node(RowStep(self.node, operator, schema)))
 
@@ -139,6 +171,49 @@ class Collection:
 @dataclass(frozen=True, eq=False)
 class Stream(Collection):
     """Rows that only ever come: events."""
+
+    def to(
+        self, topic: str, *, partitions: int = 1, retention: str | timedelta | None = None
+    ) -> None:
+        """Writes the rows to a topic, exactly once, as JSON, as they come.
+
+        A record's key is the text of the stream's key, if it has one.
+
+        Args:
+            topic: its name; created where it doesn't exist.
+            partitions: how many it is created with.
+            retention: how long it keeps records, if it is created; None is for ever.
+        """
+        emission: Emission = "changes" if retracts(self.node) else "rows"
+        self._write(topic, self.node, emission, keys_of(self.node), partitions, retention)
+
+    def union(self, *others: Stream) -> Stream:
+        """The rows of this stream and others that have the same columns."""
+        for other in others:
+            if not isinstance(other, Stream):
+                raise FlowError(
+                    f"expected streams, such as a.union(b); found {type(other).__name__}"
+                )
+            if other.flow is not self.flow:
+                raise FlowError(
+                    f"expected streams of the app {self.flow.name!r}; found one of {other.flow.name!r}"
+                )
+            mine, theirs = self.schema.arrow, other.schema.arrow
+            if mine.names != theirs.names or mine.types != theirs.types:
+                raise FlowError(
+                    f"expected the columns {self.schema.text}; found {other.schema.text}. "
+                    "Say select(…) before, so that both have the same columns in one order"
+                )
+        schema = Schema(
+            tuple(
+                Field(f.name, f.type, f.required and all(o.schema[f.name].required for o in others))
+                for f in self.schema
+            )
+        )
+        nodes = tuple(dict.fromkeys([self.node, *(other.node for other in others)]))
+        if len(nodes) <= len(others):
+            raise FlowError("expected streams that differ; found one twice in a union")
+        return Stream(self.flow, self.flow.node(Union(nodes, schema)))
 
     def map_batches(
         self,
@@ -169,7 +244,79 @@ class Stream(Collection):
 
 @dataclass(frozen=True, eq=False)
 class Table(Collection):
-    """Rows that come, change and go: an aggregate's content."""
+    """Rows that come, change and go, such as an aggregate's content."""
+
+    def closed(self) -> Stream:
+        """The rows of the table's windows as a stream: each when its window is closed, and final then.
+
+        With `late="correct"`, what changes a closed window later follows as a row taken back and one
+        given anew.
+        """
+        return Stream(self.flow, self._closed(self.node))
+
+    def to(
+        self,
+        topic: str,
+        *,
+        emit: Emit | None = None,
+        partitions: int = 1,
+        retention: str | timedelta | None = None,
+    ) -> None:
+        """Writes the table to a topic, exactly once, as JSON. The grouping columns are the records' key.
+
+        Args:
+            topic: its name; created where it doesn't exist.
+            emit: what is written. `"closed"`: the rows of each window when it is closed, and with
+                `late="correct"` the newest row again where a late one changes it; so it is for tables with
+                windows. `"upserts"`: the newest row of each key whenever it has changed, and a record
+                without a value (a tombstone) where there is none any more; so it is for others.
+                `"changes"`: each change as `{"op": "c" | "u" | "d", "before": …, "after": …}`.
+            partitions: how many it is created with.
+            retention: how long it keeps records, if it is created; None is for ever.
+        """
+        if emit is None:
+            emit = "closed" if self._closes else "upserts"
+        keys = grouped = keys_of(self.node)
+        if self._closes and WINDOW_START in self.schema:
+            keys = (WINDOW_START, *grouped)  # what tells the rows of a windowed table apart
+        match emit:
+            case "closed":
+                node = self._closed(self.node)
+                emission: Emission = "upserts" if retracts(node) else "rows"
+                key = keys if retracts(node) else grouped
+                self._write(topic, node, emission, key, partitions, retention)
+            case "upserts" | "changes":
+                if not grouped and self._is_keyed:
+                    raise FlowError(
+                        f"expected the table's key among its columns to write changes to {topic!r}; found "
+                        f"{', '.join(self.schema.names)}. Keep the key in select(…)"
+                    )
+                self._write(topic, self.node, emit, keys, partitions, retention)
+            case _:
+                raise FlowError(
+                    f"expected emit='closed', 'upserts' or 'changes'; found emit={emit!r}"
+                )
+
+    @property
+    def _closes(self) -> bool:
+        return all(isinstance(o, Stateful) and o.operator.closes for o in origins(self.node))
+
+    @property
+    def _is_keyed(self) -> bool:
+        return any(isinstance(o, Stateful) and o.operator.keys for o in origins(self.node))
+
+    def _closed(self, node: Node) -> Node:
+        """The same steps over closed rows."""
+        match node:
+            case Stateful() if node.operator.closes:
+                return self.flow.node(Closed(node))
+            case RowStep():
+                return self.flow.node(replace(node, parent=self._closed(node.parent)))
+            case _:
+                raise FlowError(
+                    "expected a table with windows, whose closing makes rows final; found one without. "
+                    "Window the stream before you aggregate it"
+                )
 
 
 @dataclass(frozen=True)
@@ -178,7 +325,8 @@ class Windowed:
 
     rows: Collection
     window: Window
-    keep_us: int | None
+    keep_us: int | None = None
+    correct_us: int = 0
 
     def group_by(self, *keys: str) -> Grouped:
         """Groups by the given columns; none puts all rows of a window into one group."""
@@ -233,10 +381,11 @@ class Grouped:
                 Aggregate(name, call.kind, inputs[name]) for name, call in aggregates.items()
             ),
             time=None if window.kind == "none" else TIME,
-            retracts=table_of(rows.node) is not None,
+            retracts=retracts(rows.node),
             keep_us=self.windowed.keep_us,
+            correct_us=self.windowed.correct_us,
         )
-        node = Aggregation(rows.node, spec, Schema.from_arrow(spec.schema))
+        node = Stateful((rows.node,), WindowedAggregate(spec), Schema.from_arrow(spec.schema))
         return Table(rows.flow, rows.flow.node(node))
 
 

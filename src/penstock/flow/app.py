@@ -14,7 +14,7 @@ from penstock.errors import FlowError
 from penstock.flow._collections import Stream, Table
 from penstock.flow.checks import check_duration, check_number, check_schema, check_text
 from penstock.flow.functions import EventTime, event_time
-from penstock.flow.graph import Graph, Node, OutputNode, RowStep, Source, ViewNode, table_of
+from penstock.flow.graph import Graph, Node, OutputNode, RowStep, Source, ViewNode
 from penstock.ops.rows import MapBatches
 
 __all__ = ["Flow"]
@@ -141,12 +141,6 @@ class Flow:
         _check_partitions(output.partitions)
         if topic in self._outputs:
             raise FlowError(f"expected one writer for each topic; found two to {topic!r}")
-        table = table_of(output.node)
-        if table is not None and table.spec.window.kind == "none":
-            raise FlowError(
-                f"expected windows, whose closing says when to write to {topic!r}; found a table "
-                "without. Window the stream before you aggregate it"
-            )
         self._outputs[topic] = output
 
     def graph(self) -> Graph:

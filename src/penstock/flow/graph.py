@@ -1,6 +1,9 @@
 """The graph that a program describes: what flows where. Values only; nothing here runs.
 
-    Source -> RowStep* -> Aggregation -> (RowStep* -> Aggregation)* -> ViewNode | OutputNode
+    Source | Stateful | Closed -> (RowStep | Union)* -> Stateful | ViewNode | OutputNode
+
+A *stateful* node is an operator over one or more inputs; its rows, or a source's, pass through steps that
+keep nothing until they reach the next one, a view or a topic.
 
 Each node's `identity` is a digest of all that its content depends on. State is kept under it, so a
 program may be reordered freely, and one whose meaning changed never takes up the state of another.
@@ -12,18 +15,33 @@ built again (`Flow.node`), so that whatever reads either reads both.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import Literal, TypeAlias
 
 from penstock.core.schema import Schema
-from penstock.ops import AggregateSpec
+from penstock.ops import Operator
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
 
-TIME: Final = "$time"  # int64, the event time of a row in µs
-
-__all__ = ["TIME", "Aggregation", "Graph", "Node", "OutputNode", "RowStep", "Source", "ViewNode"]
+__all__ = [
+    "Closed",
+    "Graph",
+    "Node",
+    "Origin",
+    "OutputNode",
+    "RowStep",
+    "Source",
+    "Stateful",
+    "Union",
+    "ViewNode",
+    "ancestors",
+    "keys_of",
+    "origins",
+    "retracts",
+    "timed",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +68,11 @@ class Source:
     partitions: int
     retention_us: int | None
 
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """There are none."""
+        return ()
+
     @cached_property
     def identity(self) -> str:
         """Digest of what the rows depend on."""
@@ -63,6 +86,11 @@ class RowStep:
     parent: Node
     operator: RowOperator
     schema: Schema
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The node whose rows it takes."""
+        return (self.parent,)
 
     @cached_property
     def identity(self) -> str:
@@ -80,25 +108,60 @@ class RowStep:
 
 
 @dataclass(frozen=True, eq=False)
-class Aggregation:
-    """A keyed, windowed aggregate over another node's rows; its content is a table."""
+class Union:
+    """The rows of several nodes that have the same columns."""
 
-    parent: Node
-    spec: AggregateSpec
+    inputs: tuple[Node, ...]
     schema: Schema
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The grouping columns."""
-        return tuple(key.name for key in self.spec.keys)
 
     @cached_property
     def identity(self) -> str:
-        """Digest of what the table depends on."""
-        return _digest("aggregate", self.parent.identity, self.spec.to_spec())
+        """Digest of what the rows depend on."""
+        return _digest("union", *(node.identity for node in self.inputs))
 
 
-Node: TypeAlias = Source | RowStep | Aggregation
+@dataclass(frozen=True, eq=False)
+class Stateful:
+    """An operator over the rows of other nodes: a table, or a stream."""
+
+    inputs: tuple[Node, ...]
+    operator: Operator
+    schema: Schema
+
+    @cached_property
+    def identity(self) -> str:
+        """Digest of what the rows depend on."""
+        spec = json.dumps(self.operator.to_spec(), sort_keys=True)
+        return _digest("operator", spec, *(node.identity for node in self.inputs))
+
+
+@dataclass(frozen=True, eq=False)
+class Closed:
+    """The rows of a table's windows, once these are closed: a stream."""
+
+    table: Stateful
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The table."""
+        return (self.table,)
+
+    @property
+    def schema(self) -> Schema:
+        """The table's."""
+        return self.table.schema
+
+    @cached_property
+    def identity(self) -> str:
+        """Digest of what the rows depend on."""
+        return _digest("closed", self.table.identity)
+
+
+Node: TypeAlias = Source | RowStep | Union | Stateful | Closed
+Origin: TypeAlias = Source | Stateful | Closed
+"""Where rows begin their way through steps that keep nothing."""
+
+Emission: TypeAlias = Literal["rows", "changes", "upserts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,17 +174,25 @@ class ViewNode:
 
 @dataclass(frozen=True, eq=False)
 class OutputNode:
-    """A topic that receives a stream's rows, or a table's closed windows."""
+    """A topic that receives a node's rows.
+
+    Attributes:
+        emission: `rows` as they come; `changes` as records of before and after; `upserts` as the newest row
+            of each key, or its tombstone.
+        keys: the columns that make up a record's key.
+    """
 
     topic: str
     node: Node
+    emission: Emission
+    keys: tuple[str, ...]
     partitions: int
     retention_us: int | None
 
     @property
     def identity(self) -> str:
         """Digest of what is written."""
-        return _digest("output", self.topic, self.node.identity)
+        return _digest("output", self.topic, self.emission, self.keys, self.node.identity)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,42 +207,82 @@ class Graph:
     def __post_init__(self) -> None:
         self.check()
 
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node that a view or an output needs, each after those it reads."""
+        found: dict[int, Node] = {}
+        for end in [view.node for view in self.views] + [output.node for output in self.outputs]:
+            for node in ancestors(end):
+                found.setdefault(id(node), node)
+        return tuple(found.values())
+
     def check(self) -> None:
         """Asserts that what means the same is one node."""
         known: dict[str, Node] = {}
-        for end in [view.node for view in self.views] + [output.node for output in self.outputs]:
-            for node in ancestry(end):
-                assert known.setdefault(node.identity, node) is node, node
+        for node in self.nodes:
+            assert known.setdefault(node.identity, node) is node, node
 
-    def aggregations(self) -> list[Aggregation]:
-        """Every aggregation that a view or an output needs, each after those it reads."""
-        found: dict[str, Aggregation] = {}
-        ends = [view.node for view in self.views] + [output.node for output in self.outputs]
-        for end in ends:
-            for node in reversed(list(ancestry(end))):
-                if isinstance(node, Aggregation):
-                    found.setdefault(node.identity, node)
-        return list(found.values())
+    def stateful(self) -> list[Stateful]:
+        """Every operator, each after those it reads."""
+        return [node for node in self.nodes if isinstance(node, Stateful)]
 
 
-def ancestry(node: Node) -> Iterator[Node]:
-    """The node, its parent, and so on up to the source."""
-    yield node
-    while not isinstance(node, Source):
-        node = node.parent
-        yield node
+def ancestors(node: Node) -> Iterator[Node]:
+    """The node and all that it depends on: each once, after those it reads."""
+    seen: set[int] = set()
+
+    def visit(one: Node) -> Iterator[Node]:
+        if id(one) not in seen:
+            seen.add(id(one))
+            for above in one.inputs:
+                yield from visit(above)
+            yield one
+
+    return visit(node)
 
 
-def source_of(node: Node) -> Source:
-    """The source that a node's rows come from."""
-    *_, last = ancestry(node)
-    assert isinstance(last, Source)
-    return last
+def origins(node: Node) -> tuple[Origin, ...]:
+    """Where a node's rows begin, through steps that keep nothing; the node itself if it is one."""
+    if isinstance(node, RowStep | Union):
+        return tuple(dict.fromkeys(one for above in node.inputs for one in origins(above)))
+    return (node,)
 
 
-def table_of(node: Node) -> Aggregation | None:
-    """The nearest aggregation that a node's rows come from, itself included."""
-    return next((n for n in ancestry(node) if isinstance(n, Aggregation)), None)
+def retracts(node: Node) -> bool:
+    """Whether a node's rows may be taken back."""
+    match node:
+        case Source():
+            return False
+        case Stateful():
+            return node.operator.retracts
+        case Closed():
+            return node.table.operator.corrects
+        case _:
+            return any(retracts(above) for above in node.inputs)
+
+
+def timed(node: Node) -> bool:
+    """Whether a node's rows have an event time."""
+    match node:
+        case Stateful():
+            return node.operator.timed
+        case _:
+            return all(timed(above) for above in node.inputs)
+
+
+def keys_of(node: Node) -> tuple[str, ...]:
+    """The columns that a node's rows are told apart by, or that their log is partitioned by."""
+    match node:
+        case Source():
+            found: tuple[str, ...] = () if node.key is None else (node.key,)
+        case Stateful():
+            found = node.operator.keys
+        case Union():
+            first, *others = [keys_of(above) for above in node.inputs]
+            found = first if all(other == first for other in others) else ()
+        case _:
+            found = keys_of(node.inputs[0])
+    return tuple(name for name in found if name in node.schema)
 
 
 def _digest(*parts: object) -> str:

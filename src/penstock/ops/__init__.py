@@ -1,8 +1,10 @@
 """Incremental operators: a delta in, a delta out; pure and deterministic."""
 
-from penstock.ops.aggregate import Context, State, Step, WindowedAggregate
+from penstock.ops.aggregate import State, WindowedAggregate
 from penstock.ops.lateness import Verdict, judge
+from penstock.ops.operator import Context, Operator, Prepared, Step
 from penstock.ops.partials import Partials
+from penstock.ops.registry import operator_from_spec
 from penstock.ops.spec import Aggregate, AggregateSpec, Column
 from penstock.ops.windows import LATE, NO_TIME, Window
 
@@ -13,11 +15,14 @@ __all__ = [
     "AggregateSpec",
     "Column",
     "Context",
+    "Operator",
     "Partials",
+    "Prepared",
     "State",
     "Step",
     "Verdict",
     "Window",
     "WindowedAggregate",
     "judge",
+    "operator_from_spec",
 ]

@@ -5,51 +5,39 @@
 
 Rows become partials on the map side (`partials`), which are appended to a trace on the shard that
 owns their keys (`step`). Where rows are only ever added, an append needs no look at the state: the view
-is combined when it is read. Only `changes` looks up what it replaces, and only `final` reads windows, each
+is combined when it is read. Only `changes` looks up what it replaces, and only `closed` reads windows, each
 once, when the plan's watermark passes their end.
 
 Contract
     1. A step is a function of state, partials and context: retried, it gives the same rows.
     2. All rows of a key are on one shard; which one is the caller's choice.
-    3. `final` gives each closed window once, provided rows were judged against the same watermarks.
+    3. `closed` gives each closed window once, provided rows were judged against the same watermarks; with
+       `correct_us`, what late rows change of it later is taken back and given anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
+from penstock.core import vectors
+from penstock.core.delta import TIME, WATERMARK, WEIGHT
+from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector
 from penstock.errors import CorruptError
+from penstock.ops.lateness import first_open
+from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.partials import Hash, Mapper, Partials, parse_partials, standard_hash
-from penstock.ops.spec import AggregateSpec
+from penstock.ops.spec import WINDOW_END, AggregateSpec
 from penstock.ops.views import Assembler
-from penstock.ops.windows import NO_TIME
+from penstock.ops.windows import LATE, NO_TIME
 from penstock.state.files import StateFiles
 from penstock.state.runs import Writer
 from penstock.state.trace import ALWAYS, Trace
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a step may know of its batch.
-
-    Attributes:
-        files: where state is kept.
-        directory: of this operator's state on this shard, such as `"state/clicks/0003"`.
-        version: being made; the batch's number.
-        watermark_us: the plan's, or `NO_TIME`; never less than that of the version before.
-        attempt: text that no other attempt at this version and shard has.
-    """
-
-    files: StateFiles
-    directory: str
-    version: int
-    watermark_us: int = NO_TIME
-    attempt: str = "0"
 
 
 @dataclass(frozen=True)
@@ -84,25 +72,6 @@ class State:
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a step made.
-
-    Attributes:
-        state: the new version.
-        changes: the view's changes with `$weight`, all -1 rows before all +1 rows; None unless asked.
-            What retention drops is no change: whoever integrates them drops old windows, too.
-        final: the rows of the windows that were closed; None unless asked.
-        files_written: how many, and `bytes_written`: how long they are together.
-    """
-
-    state: State
-    changes: pa.Table | None
-    final: pa.Table | None
-    files_written: int = 0
-    bytes_written: int = 0
-
-
-@dataclass(frozen=True)
 class WindowedAggregate:
     """The operator.
 
@@ -110,6 +79,8 @@ class WindowedAggregate:
         spec: what is computed.
         hash: of key columns; a test may give a weak one.
     """
+
+    kind: ClassVar[str] = "aggregate"
 
     spec: AggregateSpec
     hash: Hash = field(default=standard_hash, repr=False)
@@ -128,12 +99,72 @@ class WindowedAggregate:
 
     def to_spec(self) -> dict[str, Any]:
         """What it computes, as JSON."""
-        return self.spec.to_spec()
+        return {"kind": self.kind, **self.spec.to_spec()}
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the view: window_start, window_end, keys, aggregates."""
         return self.spec.schema
+
+    @property
+    def retracts(self) -> bool:
+        """See `Operator`: groups change."""
+        return True
+
+    @property
+    def timed(self) -> bool:
+        """See `Operator`: a row of a window happens in its last instant."""
+        return self.spec.window.kind != "none"
+
+    @property
+    def closes(self) -> bool:
+        """See `Operator`."""
+        return self.timed
+
+    @property
+    def corrects(self) -> bool:
+        """See `Operator`."""
+        return self.spec.correct_us > 0
+
+    @property
+    def every_us(self) -> int:
+        """See `Operator`."""
+        return self.spec.window.every_us
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The grouping columns."""
+        return tuple(key.name for key in self.spec.keys)
+
+    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Operator`."""
+        return self.keys
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """See `Operator`."""
+        return self.keys
+
+    def emitting(self, *, changes: bool, closed: bool) -> WindowedAggregate:
+        """See `Operator`."""
+        return replace(self, spec=replace(self.spec, changes=changes, closed=closed))
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:
+        """See `Operator`: windows that are open, or may be corrected, end later."""
+        [watermark] = inputs_us
+        if not self.timed or watermark < NO_TIME + self.spec.correct_us:
+            return NO_TIME
+        return watermark - self.spec.correct_us
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
+        """See `Operator`: whether a window ends in (before, now], and somebody waits for that."""
+        [before], [now], window = before_us, now_us, self.spec.window
+        if not self.spec.closed or now == before:
+            return False
+        if before == NO_TIME:
+            return True
+        shift = window.offset_us + window.size_us
+        return (now - shift) // window.every_us > (before - shift) // window.every_us
 
     def empty(self, files: StateFiles) -> State:
         """The state before any row."""
@@ -170,7 +201,21 @@ class WindowedAggregate:
         """
         return self._mapper.partials(rows, first_open)
 
-    def combine(self, parts: Sequence[Partials]) -> Partials:
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
+        """See `Operator`: a row is late for the windows that its watermark had passed."""
+        window = self.spec.window
+        if WATERMARK not in rows.column_names or window.kind == "none":
+            return Prepared(self.partials(rows))
+        times = vectors.raw(vectors.contiguous(rows.column(TIME)))
+        marks = vectors.raw(vectors.contiguous(rows.column(WATERMARK)))
+        verdict = first_open(times, marks - self.spec.correct_us, window)
+        if verdict is None:
+            return Prepared(self.partials(rows))
+        opened = verdict.first_open
+        late = np.flatnonzero((opened == LATE) | (opened > window.firsts(times)))
+        return Prepared(self.partials(rows, opened), late)
+
+    def combine(self, port: int, parts: Sequence[Partials]) -> Partials:  # noqa: ARG002
         """One delta of several, in their order."""
         if len(parts) == 1:
             return parts[0]
@@ -181,28 +226,25 @@ class WindowedAggregate:
             }
         )
 
-    def parse(self, blob: bytes | memoryview | pa.Buffer) -> Partials:
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Partials:  # noqa: ARG002
         """Reads what `Partials.to_bytes` gave."""
         return parse_partials(self._mapper.layouts, blob)
 
-    def step(self, state: State, parts: Sequence[Partials], context: Context) -> Step:
-        """Makes the next version of a shard's state.
-
-        Args:
-            state: the version before.
-            parts: this batch's partials of the shard, in an order that a retry repeats.
-            context: of the batch.
+    def step(self, state: State, inputs: Sequence[Sequence[Partials]], context: Context) -> Step:
+        """Makes the next version of a shard's state; see `Operator`.
 
         Raises:
             CorruptError: a file of the state is not what was written.
             LimitError: the sum of an integer column does not fit a BIGINT.
         """
-        assert context.watermark_us >= state.watermark_us, "watermarks don't fall"
-        delta = self.combine(parts)
+        [parts], [watermark_us] = inputs, context.frontiers_us
+        assert watermark_us >= state.watermark_us, "watermarks don't fall"
+        delta = self.combine(0, parts)
         kept = {name: trace.above(delta.tables[name]) for name, trace in state.traces.items()}
         delta = Partials(kept)
         changes = None
-        if self.spec.changes:
+        corrects = self.spec.closed and self.spec.correct_us > 0
+        if self.spec.changes or corrects:
             changes = self._assembler.changes(state.traces, delta)
         written = [0, 0]
         traces = {}
@@ -213,13 +255,36 @@ class WindowedAggregate:
             traces[name] = trace.append(delta.tables[name], writer)
             written[0] += writer.written
             written[1] += writer.bytes
-        final = None
-        if self.spec.final:
-            final = self._final(traces, state.watermark_us, context.watermark_us)
-        low = self._low(context.watermark_us)
+        closed = None
+        if self.spec.closed:
+            closed = self._closed(traces, state.watermark_us, watermark_us)
+            if corrects:
+                assert changes is not None
+                closed = self._with_corrections(changes, state.watermark_us, closed)
+        low = self._low(watermark_us)
         if low > ALWAYS:
             traces = {n: replace(t, low_us=max(low, t.low_us)) for n, t in traces.items()}
-        return Step(State(traces, context.watermark_us), changes, final, written[0], written[1])
+        return Step(
+            State(traces, watermark_us),
+            self._timed(changes) if self.spec.changes else None,
+            self._timed(closed),
+            written[0],
+            written[1],
+        )
+
+    def _timed(self, rows: pa.Table | None) -> pa.Table | None:
+        """Rows of windows with `$time`."""
+        if rows is None or not self.timed:
+            return rows
+        ends = vectors.raw(vectors.contiguous(rows.column(WINDOW_END)))
+        return rows.append_column(TIME, vectors.from_int64(ends - 1).view(TIMESTAMP))
+
+    def _with_corrections(self, changes: pa.Table, before_us: int, closed: pa.Table) -> pa.Table:
+        """Closed rows, behind what changed in windows that had been closed before."""
+        ends = vectors.raw(vectors.contiguous(changes.column(WINDOW_END)))
+        again = changes.filter(pa.array(ends <= before_us))
+        ones = vectors.from_int64(np.ones(len(closed), np.int64))
+        return pa.concat_tables([again, closed.append_column(WEIGHT, ones)])
 
     def read(self, state: State, lo_us: int | None = None, hi_us: int | None = None) -> pa.Table:
         """The view's rows, of windows that start in [lo_us, hi_us), sorted by window.
@@ -235,7 +300,7 @@ class WindowedAggregate:
         """The same, some rows at a time."""
         return self._assembler.scan(state.traces, lo_us, hi_us)
 
-    def _final(self, traces: Mapping[str, Trace], before_us: int, watermark_us: int) -> pa.Table:
+    def _closed(self, traces: Mapping[str, Trace], before_us: int, watermark_us: int) -> pa.Table:
         size = self.spec.window.size_us
         batches: list[pa.RecordBatch] = []
         if watermark_us > max(before_us, NO_TIME + size):

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.core import vectors
 from penstock.core.schema import Schema, type_text
+from penstock.core.time import duration_text
 from penstock.errors import FlowError
 from penstock.ops.windows import Window
 
@@ -98,8 +99,10 @@ class AggregateSpec:
         retracts: whether the input may take rows back (has `$weight`). Without it, min and max are
             cheap, and a batch needs no look at the state.
         changes: whether `step` gives the view's changes as a delta.
-        final: whether `step` gives the rows of the windows that the watermark has closed.
+        closed: whether `step` gives the rows of the windows that the watermark has closed.
         keep_us: how long closed windows stay in the view; None is for ever.
+        correct_us: for so long after a window was closed, rows still count in it, and `closed` takes back
+            what it gave; 0 makes them late.
     """
 
     keys: tuple[Column, ...]
@@ -108,17 +111,23 @@ class AggregateSpec:
     time: str | None = None
     retracts: bool = False
     changes: bool = False
-    final: bool = False
+    closed: bool = False
     keep_us: int | None = None
+    correct_us: int = 0
     schema: pa.Schema = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         windowed = self.window.kind != "none"
         if windowed and self.time is None:
             raise FlowError("expected an event-time column for windows; found none")
-        if not windowed and (self.final or self.keep_us is not None):
+        if not windowed and (self.closed or self.keep_us is not None or self.correct_us):
             raise FlowError(
                 "expected windows that close; found none. Add a window, or don't keep/emit"
+            )
+        if self.keep_us is not None and self.keep_us < self.correct_us:
+            raise FlowError(
+                f"expected windows to be kept at least as long as they are corrected "
+                f"({duration_text(self.correct_us)}); found {duration_text(self.keep_us)}"
             )
         for key in self.keys:
             if not (vectors.is_fixed(key.type) or vectors.is_text(key.type)):
@@ -152,8 +161,9 @@ class AggregateSpec:
             "time": self.time,
             "retracts": self.retracts,
             "changes": self.changes,
-            "final": self.final,
+            "closed": self.closed,
             "keep_us": self.keep_us,
+            "correct_us": self.correct_us,
         }
 
     @staticmethod
@@ -169,6 +179,7 @@ class AggregateSpec:
             time=spec["time"],
             retracts=spec["retracts"],
             changes=spec["changes"],
-            final=spec["final"],
+            closed=spec["closed"],
             keep_us=spec["keep_us"],
+            correct_us=spec["correct_us"],
         )

@@ -25,7 +25,7 @@ from penstock.engine.runtime import open_files
 from penstock.engine.store import Json, Store
 from penstock.errors import CorruptError, LimitError, QueryError
 from penstock.expr.duck import confine, evaluate
-from penstock.ops import WindowedAggregate
+from penstock.ops import operator_from_spec
 
 __all__ = ["Answer", "Snapshot", "Views"]
 
@@ -176,7 +176,7 @@ class Snapshot:
     def every_us(self, name: str) -> int:
         """From the start of one of a view's windows to the next one's."""
         entry = self._content["operators"][self._view(name)["operator"]]
-        return WindowedAggregate.from_spec(entry["spec"]).spec.window.every_us
+        return operator_from_spec(entry["spec"]).every_us
 
     def _view(self, name: str) -> Json:
         views: Json = self._content["views"]
@@ -279,12 +279,13 @@ class Snapshot:
 
     def _rows(self, operator_id: str, window_from_us: int | None) -> pa.Table:
         entry = self._content["operators"][operator_id]
-        operator = WindowedAggregate.from_spec(entry["spec"])
-        parts = [
-            operator.read(operator.open(self._store.files, state), window_from_us)
+        operator = operator_from_spec(entry["spec"])
+        batches = [
+            batch
             for _, state in sorted(entry["traces"].items(), key=lambda item: int(item[0]))
+            for batch in operator.scan(operator.open(self._store.files, state), window_from_us)
         ]
-        return pa.concat_tables(parts) if parts else operator.schema.empty_table()
+        return pa.Table.from_batches(batches, operator.schema)
 
 
 def _plain(rows: pa.Table) -> pa.Table:

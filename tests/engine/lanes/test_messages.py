@@ -28,8 +28,8 @@ from penstock.errors import PenstockError
 SENT: list[tuple[Message, bytes]] = [
     (Hello(1, 77, "127.0.0.1", 4_000), b""),
     (Go(3, {"version": 9}, {"op": {"0": {"runs": []}}}, [["127.0.0.1", 1]]), b""),
-    (Parcel(3, 0, "op", 1, "events/000001"), b"x" * 5_000),
-    (Parcel(3, 0, "op", 0, "ä"), b""),
+    (Parcel(3, 0, "op", 2, 1, "events/000001"), b"x" * 5_000),
+    (Parcel(3, 0, "op", 0, 0, "ä"), b""),
     (LevelEnd(3, 0, 1), b""),
     (Report(3, {"rows": 1}), b""),
     (Failed(3, {"type": "FlowError", "text": "expected", "retriable": False}), b""),

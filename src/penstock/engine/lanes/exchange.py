@@ -102,7 +102,9 @@ class Exchange:
                 arrived.handed.append(handed)
                 continue
             blob = data()
-            head = Parcel(self._ticket, level, handed.operator, handed.shard, handed.origin)
+            head = Parcel(
+                self._ticket, level, handed.operator, handed.port, handed.shard, handed.origin
+            )
             self._to(lane).queue(frame(head, len(blob)), blob)
         for lane in range(self.lanes):
             if lane != self.lane:
@@ -113,7 +115,7 @@ class Exchange:
         ):
             self._turn()
         del self._levels[self._ticket, level]
-        return sorted(arrived.handed, key=lambda h: (h.operator, h.shard, h.origin))
+        return arrived.handed
 
     def close(self) -> None:
         """Closes all sockets."""
@@ -180,8 +182,8 @@ class Exchange:
             incoming.frames.is_known = True
             return
         match message:
-            case Parcel(ticket, level, operator, shard, origin) if ticket >= self._ticket:
-                handed = Handed(operator, shard, origin, blob)
+            case Parcel(ticket, level, operator, port, shard, origin) if ticket >= self._ticket:
+                handed = Handed(operator, port, shard, origin, blob)
                 self._levels[ticket, level].handed.append(handed)
             case LevelEnd(ticket, level, lane) if ticket >= self._ticket:
                 self._levels[ticket, level].ended.add(lane)

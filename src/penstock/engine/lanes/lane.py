@@ -87,7 +87,7 @@ class _Runner:
             batch = LaneBatch(
                 self.job, self.lane, self.lanes, Plan.from_json(go.plan), go.traces, self.hot
             )
-            last = self.job.physical.stages - 1
+            last = self.job.physical.levels - 1
             batch.run_level(0, [])
             for level in range(last):
                 try:

@@ -120,15 +120,17 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Partials for one shard of an operator; the blob holds them.
+    """Rows for one shard of an operator; the blob holds them.
 
     Attributes:
+        port: the operator's input that they are for.
         origin: of whom they are: parcels of one shard are put in the order of their origins.
     """
 
     ticket: int
     level: int
     operator: str
+    port: int
     shard: int
     origin: str
 

@@ -1,0 +1,216 @@
+"""What every stateful operator is: rows of its ports in, rows out, and state between batches.
+
+    prepare    where the rows are: judges lateness, aggregates ahead, hashes      -> a parcel
+    (exchange) parcels are cut by the hash of the key, so that a key is on one shard
+    step       where the state is: parcels of all ports, state -> state, changes, closed rows
+    scan       the content of a table, for whoever reads a view
+
+An operator is a value: what it computes, and nothing of where it runs. Everything that a step may know
+is in its state, its parcels and its context, so a batch that is repeated gives the same rows, byte for byte.
+
+Frontiers. A frontier f of an edge promises that no row of a time before f will come any more. A step
+sees the frontiers of its ports as they are with this batch; what the operator itself promises is
+`frontier` of them. Rows of a source that lie before their own watermark are late: `prepare` leaves them out
+and says which. Nothing else is ever late, as operators keep their promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from penstock.core.vectors import Vector
+from penstock.state.files import StateFiles
+
+__all__ = ["Context", "Operator", "OperatorState", "Parcel", "Prepared", "Step"]
+
+
+class Parcel(Protocol):
+    """Rows of one port on their way to their shards."""
+
+    def cut(self, shards: int) -> Sequence[Parcel]:
+        """The rows of each shard."""
+        ...
+
+    def to_bytes(self) -> bytes:
+        """What `Operator.parse` reads."""
+        ...
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `Operator.prepare` made of some rows.
+
+    Attributes:
+        parcel: of the rows that are in time.
+        late: the positions of the rows that are late, for all or some of their windows; None is none.
+    """
+
+    parcel: Any
+    late: Vector | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a step may know of its batch.
+
+    Attributes:
+        files: where state is kept.
+        directory: of this operator's state on this shard, such as `"runs/4f1c…/0003"`.
+        version: being made; the batch's number.
+        frontiers_us: of each port; `NO_TIME` where nothing is promised. They never go back.
+        attempt: text that no other attempt at this version and shard has.
+    """
+
+    files: StateFiles
+    directory: str
+    version: int
+    frontiers_us: tuple[int, ...]
+    attempt: str = "0"
+
+
+class OperatorState(Protocol):
+    """One version of an operator's state on one shard; immutable."""
+
+    def describe(self) -> dict[str, Any]:
+        """All that `Operator.open` needs, as JSON."""
+        ...
+
+    def check(self) -> None:
+        """Asserts every invariant; opens and verifies every file."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Rows in all files."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step made.
+
+    Attributes:
+        state: the new version.
+        changes: of a stream, its new rows; of a table, its changes with `$weight`, all that go before all
+            that come. None unless asked. What retention drops is no change: whoever integrates them
+            drops old windows, too.
+        closed: of a table with windows, the rows of those that were closed; None unless asked.
+        files_written: how many, and `bytes_written`: how long they are together.
+    """
+
+    state: Any
+    changes: pa.Table | None = None
+    closed: pa.Table | None = None
+    files_written: int = 0
+    bytes_written: int = 0
+
+
+class Operator(Protocol):
+    """A stateful operator. Each is a frozen dataclass, registered by `kind` in `penstock.ops.registry`."""
+
+    kind: ClassVar[str]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of its rows, without Penstock's own columns."""
+        ...
+
+    @property
+    def retracts(self) -> bool:
+        """Whether its rows may be taken back: it is a table. Otherwise it is a stream."""
+        ...
+
+    @property
+    def timed(self) -> bool:
+        """Whether its rows have an event time (`$time`)."""
+        ...
+
+    @property
+    def closes(self) -> bool:
+        """Whether it is a table whose rows are final when a window is closed."""
+        ...
+
+    @property
+    def corrects(self) -> bool:
+        """Whether closed rows are taken back where late rows change them."""
+        ...
+
+    @property
+    def every_us(self) -> int:
+        """From the start of one of a table's windows to the next one's; 0 where it has none."""
+        ...
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Columns that tell a table's rows apart, with the window where there is one; of a stream, none."""
+        ...
+
+    def key(self, port: int) -> tuple[str, ...]:
+        """The port's columns that decide the shard; none: all rows go to one."""
+        ...
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """Columns of its rows that have the values of the key: rows that agree in them share a shard."""
+        ...
+
+    def emitting(self, *, changes: bool, closed: bool) -> Operator:
+        """The operator that gives what is read of it, and no more."""
+        ...
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:
+        """What it promises where its inputs promise this; `NO_TIME` is nothing."""
+        ...
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
+        """Whether frontiers that move this far give rows, without any row that comes."""
+        ...
+
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:
+        """Makes a parcel of rows; `$watermark` is there if they are a source's."""
+        ...
+
+    def combine(self, port: int, parts: Sequence[Any]) -> Any:
+        """One parcel of several of this lane, in their order."""
+        ...
+
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Any:
+        """Reads what `Parcel.to_bytes` gave."""
+        ...
+
+    def empty(self, files: StateFiles) -> Any:
+        """The state before any row."""
+        ...
+
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Any:
+        """The state that a description is of; files are read when they are needed."""
+        ...
+
+    def step(self, state: Any, inputs: Sequence[Sequence[Any]], context: Context) -> Step:
+        """Makes the next version of a shard's state.
+
+        Args:
+            state: the version before.
+            inputs: by port, the shard's parcels, in an order that a retry repeats.
+            context: of the batch.
+        """
+        ...
+
+    def scan(
+        self, state: Any, lo_us: int | None = None, hi_us: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """A table's rows, of windows that start in [lo_us, hi_us) where it has some."""
+        ...
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        ...

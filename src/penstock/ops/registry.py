@@ -1,0 +1,32 @@
+"""All stateful operators, by kind: a pipeline's record names them, so that it is read without its program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from penstock.core.names import known_names
+from penstock.errors import CorruptError
+from penstock.ops.aggregate import WindowedAggregate
+from penstock.ops.operator import Operator
+
+__all__ = ["OPERATORS", "operator_from_spec"]
+
+OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
+    WindowedAggregate.kind: WindowedAggregate.from_spec,
+}
+
+
+def operator_from_spec(spec: Mapping[str, Any]) -> Operator:
+    """The operator that `Operator.to_spec` described.
+
+    Raises:
+        CorruptError: there is no such operator.
+    """
+    kind = str(spec.get("kind"))
+    if kind not in OPERATORS:
+        raise CorruptError(
+            f"expected one of the operators {known_names(OPERATORS)}; found {kind!r}. Use the release of "
+            "Penstock that wrote it, or rebuild the state from the log with --rebuild"
+        )
+    return OPERATORS[kind](spec)

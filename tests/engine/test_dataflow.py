@@ -1,0 +1,176 @@
+"""What flows between operators: unions, closed rows, corrections, changes and upserts of tables."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.effort import examples
+
+import penstock as ps
+
+SCHEMA = "user STRING NOT NULL, n BIGINT, at TIMESTAMP"
+
+
+def events(app: ps.App, topic: str = "events", lateness: str = "0 seconds", **options: Any) -> Any:
+    """A stream of events."""
+    time = ps.event_time("at", lateness=lateness)
+    return app.stream(topic, SCHEMA, time=time, **options)
+
+
+def records(run: Any, topic: str) -> list[tuple[Any, Any]]:
+    """Keys and values of a topic's records."""
+    return [(r.key and r.key.decode(), r.value and json.loads(r.value)) for r in run.topic(topic)]
+
+
+def test_a_union_has_the_rows_of_all_its_streams() -> None:
+    """Of two topics, in one window and in one topic; one of them filtered twice."""
+    app = ps.App("p")
+    one, two = events(app, "one"), events(app, "two")
+    both = one.where("n < 10").union(two, one.where("n > 20"))
+    app.view("counted", both.group_by("user").agg(n=ps.count(), total=ps.sum("n")))
+    both.to("both")
+    run = ps.testing.run(app)
+    for n in (1, 15, 30):
+        run.send("one", user="a", n=n, at="12:00:00")
+    run.send("two", user="a", n=100, at="12:00:00")
+    assert run.view("counted").rows() == [{"user": "a", "n": 3, "total": 131}]
+    assert sorted(value["n"] for _, value in records(run, "both")) == [1, 30, 100]
+
+
+def test_a_union_waits_for_the_slower_stream() -> None:
+    """A window is closed when both streams have passed its end."""
+    app = ps.App("p")
+    both = events(app, "one").union(events(app, "two"))
+    both.window(ps.tumbling("1 minute")).agg(n=ps.count()).to("closed")
+    run = ps.testing.run(app)
+    run.send("one", user="a", n=1, at="12:00:00")
+    run.send("one", user="a", n=1, at="12:05:00")
+    run.send("two", user="b", n=1, at="12:00:30")
+    assert run.topic("closed") == []
+    run.send("two", user="b", n=1, at="12:01:00")
+    assert [value["n"] for _, value in records(run, "closed")] == [2]
+
+
+def test_closed_rows_are_a_stream() -> None:
+    """Windows of windows: the closed minutes of an hour, each once."""
+    app = ps.App("p")
+    minutes = events(app).window(ps.tumbling("1 minute")).group_by("user").agg(n=ps.count())
+    closed = minutes.where("n > 1").closed()
+    app.view("busy", closed.window(ps.tumbling("1 hour")).group_by("user").agg(m=ps.count()))
+    run = ps.testing.run(app)
+    for at in ("12:00:01", "12:00:02", "12:01:00", "12:02:00", "12:02:10", "12:03:00"):
+        run.send("events", user="a", n=1, at=at)
+        run.settle()
+    [row] = run.view("busy").rows()
+    assert (row["user"], row["m"]) == ("a", 2)
+
+
+def test_a_late_row_corrects_a_closed_window() -> None:
+    """What was written is written again under its key; what is downstream follows; later it is late."""
+    app = ps.App("p")
+    minutes = (
+        events(app)
+        .window(ps.tumbling("1 minute"), late="correct", keep="10 minutes")
+        .group_by("user")
+        .agg(n=ps.count())
+    )
+    app.view("minutes", minutes)
+    app.view("hours", minutes.closed().window(ps.tumbling("1 hour")).agg(n=ps.sum("n")))
+    minutes.to("minutes")
+    minutes.to("changes", emit="changes")
+    run = ps.testing.run(app)
+    for at in ("12:00:00", "12:05:00", "12:00:30", "12:20:00", "12:00:40"):
+        run.send("events", user="a", n=1, at=at)
+        run.settle()
+    start = "2000-01-01T12:00:00Z"
+    written = [(key, value["n"]) for key, value in records(run, "minutes") if start in str(key)]
+    assert [n for _, n in written] == [1, 2]
+    assert len({key for key, _ in written}) == 1
+    assert [letter.headers["penstock.reason"][:4] for letter in run.dead_letters()] == ["late"]
+    [hour] = run.view("hours").rows()
+    assert hour["n"] == 3  # of 12:00, twice, and 12:05; 12:20 is open
+    kinds = [value["op"] for _, value in records(run, "changes")]
+    assert kinds == ["c", "c", "u", "c"]
+
+
+def test_a_table_is_written_as_upserts() -> None:
+    """Each key's newest row, and a tombstone when it is gone."""
+    app = ps.App("p")
+    counted = events(app).group_by("user").agg(n=ps.sum("n"))
+    counted.where("n < 100").to("counted")
+    run = ps.testing.run(app)
+    for n in (1, 2, 200):
+        run.send("events", user="a", n=n, at="12:00:00")
+        run.settle()
+    assert records(run, "counted") == [
+        ("a", {"user": "a", "n": 1}),
+        ("a", {"user": "a", "n": 3}),
+        ("a", None),
+    ]
+
+
+event = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5), st.integers(0, 600))
+
+
+@settings(max_examples=examples(30))
+@given(st.lists(st.lists(event, max_size=6), max_size=8), st.sampled_from(["upserts", "changes"]))
+def test_changes_add_up_to_the_table(batches: list[list[Any]], emit: Any) -> None:
+    """Whoever applies a topic's records has the view, however batches are cut and windows corrected."""
+    app = ps.App("p")
+    table = (
+        events(app)
+        .window(ps.tumbling("1 minute"), late="correct", keep="5 minutes")
+        .group_by("user")
+        .agg(n=ps.count(), best=ps.max("n"))
+    )
+    app.view("table", events(app).group_by("user", "n").agg(times=ps.count()))
+    app.view("windows", table)
+    table.to("out", emit=emit)
+    events(app).group_by("user", "n").agg(times=ps.count()).to("plain", emit=emit)
+    run = ps.testing.run(app)
+    sent: Counter[Any] = Counter()
+    for batch in batches:
+        for user, n, second in batch:
+            run.send("events", user=user, n=n, at=f"12:{second // 60:02}:{second % 60:02}")
+            sent[user, n] += 1
+        run.settle()
+    if not sent:
+        return
+    counted = {(r["user"], r["n"]): r["times"] for r in run.view("table").rows()}
+    assert counted == dict(sent)
+    kept: dict[Any, Any] = {}
+    for key, value in records(run, "plain"):
+        after = value if emit == "upserts" else value["after"]
+        if emit == "changes":
+            assert kept.get(key) == value["before"]
+        kept[key] = after
+    assert {(r["user"], r["n"]): r["times"] for r in kept.values() if r} == counted
+
+
+def test_a_restart_in_between_changes_nothing() -> None:
+    """A new owner goes on with what is on its way: corrections, unions and closed rows."""
+    outs = []
+    for restarts in (False, True):
+        app = ps.App("p")
+        both = events(app, "one").union(events(app, "two"))
+        minutes = (
+            both.window(ps.hopping("2 minutes", every="1 minute"), late="correct", keep="9 minutes")
+            .group_by("user")
+            .agg(n=ps.count())
+        )
+        minutes.closed().window(ps.tumbling("5 minutes")).agg(n=ps.sum("n")).to("sums")
+        minutes.to("minutes")
+        run = ps.testing.run(app, cores=3)
+        for i in range(60):
+            topic = ("one", "two")[i % 2]
+            run.send(topic, user="ab"[i % 3 > 0], n=i, at=f"12:{(i * 7) % 60:02}:00")
+            run.settle()
+            if restarts and i % 5 == 0:
+                run.restart()
+        outs.append([records(run, topic) for topic in ("sums", "minutes")])
+    assert outs[0] == outs[1]
+    assert outs[0][0]
