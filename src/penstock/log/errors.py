@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from penstock.errors import CorruptError, PenstockError
 
@@ -11,6 +13,7 @@ __all__ = [
     "DamagedError",
     "DamagedSegmentError",
     "OffsetRangeError",
+    "RecordError",
     "Refusal",
     "StorageError",
 ]
@@ -32,16 +35,31 @@ class Refusal(enum.IntEnum):
     INVALID_RECORD = 87
 
 
+class RecordError(NamedTuple):
+    """What is wrong with one record of a batch.
+
+    Attributes:
+        batch_index: its place in the batch, from 0.
+        message: what was expected, what was found.
+    """
+
+    batch_index: int
+    message: str
+
+
 class AppendError(PenstockError):
     """A batch that may not be appended; the log is unchanged.
 
     Attributes:
         code: the protocol's error code.
+        records: the records at fault, in order, where it is known which they are; not all where they
+            are many.
     """
 
-    def __init__(self, code: Refusal, message: str) -> None:
+    def __init__(self, code: Refusal, message: str, records: Sequence[RecordError] = ()) -> None:
         super().__init__(message)
         self.code = code
+        self.records = records
 
 
 class StorageError(PenstockError):

@@ -1,7 +1,9 @@
 """Which batches a log takes: the checks of a produced batch before anything is written.
 
-Only the header and the checksum are looked at: records are opaque here. Codes are Kafka's
-(LogValidator).
+Only the header and the checksum are looked at, save where records must have keys (compacted topics),
+where their least time is bounded (`message.timestamp.before.max.ms`), or where the header's greatest
+time is out of range: there the records say which of them are at fault, and the header's time is made
+theirs. Codes are Kafka's (LogValidator).
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import CorruptError, LimitError
-from penstock.log.errors import AppendError, Refusal
-from penstock.wire import batches
-from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Buffer, Header
+from penstock.log.errors import AppendError, RecordError, Refusal
+from penstock.wire import batches, inspection
+from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Header
 from penstock.wire.codecs import CODECS
+from penstock.wire.inspection import NO_TIMESTAMP, Inspected, Wanted
 
 __all__ = ["LogConfig", "recompressed", "validate"]
 
@@ -21,6 +24,9 @@ AS_PRODUCED: Final = "producer"
 UNCOMPRESSED: Final = "uncompressed"
 """What `compression.type` calls the codec `none`."""
 
+_INT64_MAX: Final = (1 << 63) - 1
+_INT64_MIN: Final = -(1 << 63)
+_APPEND_TIME_BIT: Final = 0x08
 _LENGTH_MIN_EVER: Final = 14
 """Least length of a message in any of Kafka's formats; less is no message."""
 
@@ -79,6 +85,11 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     @property
+    def looks_inside(self) -> bool:
+        """Whether the records of each batch are looked at before it is appended."""
+        return self.compacts or not (self.append_time or self.timestamp_before_max_ms == _INT64_MAX)
+
+    @property
     def deletes(self) -> bool:
         """Whether retention removes old segments."""
         return "delete" in self.cleanup_policy
@@ -91,11 +102,13 @@ class LogConfig:
         )
 
 
-def validate(batch: Buffer, config: LogConfig, now_ms: int) -> Header:
+def validate(batch: bytearray | memoryview, config: LogConfig, now_ms: int) -> Header:
     """The batch's header, if the batch may stand in a log with that configuration.
 
+    Where its records are looked at, the header's greatest time and kind of times are corrected.
+
     Raises:
-        AppendError: it may not, with the protocol's code.
+        AppendError: it may not, with the protocol's code, and the records at fault.
     """
     size = len(batch)
     if size < HEADER_BYTES:
@@ -109,9 +122,15 @@ def validate(batch: Buffer, config: LogConfig, now_ms: int) -> Header:
         raise _misfit(header, size, config)
     if not batches.checksum_matches(batch, 0, header):
         raise AppendError(Refusal.CORRUPT_MESSAGE, "expected the batch's checksum to match")
-    _validate_content(header, config, now_ms)
-    if config.compacts:
-        _validate_keys(batch, header)
+    _validate_content(header)
+    if (
+        header.attributes & _APPEND_TIME_BIT
+        or config.looks_inside
+        or (
+            header.max_timestamp - now_ms > config.timestamp_after_max_ms and not config.append_time
+        )
+    ):
+        return _validate_records(batch, header, config, now_ms)
     return header
 
 
@@ -166,19 +185,7 @@ def _too_large(size: int, config: LogConfig) -> AppendError:
     )
 
 
-def _validate_keys(batch: Buffer, header: Header) -> None:
-    """A record without a key can't be found again by its key, so a compacted log takes none."""
-    try:
-        is_keyed = batches.all_have_keys(batch, 0, header)
-    except (CorruptError, LimitError) as error:
-        raise AppendError(Refusal.CORRUPT_MESSAGE, str(error)) from error
-    if not is_keyed:
-        raise AppendError(
-            Refusal.INVALID_RECORD, "expected a key in each record of a compacted topic, found null"
-        )
-
-
-def _validate_content(header: Header, config: LogConfig, now_ms: int) -> None:
+def _validate_content(header: Header) -> None:
     if header.is_transactional and header.producer_id == NO_PRODUCER:
         raise AppendError(
             Refusal.INVALID_RECORD, "expected a producer id in a transactional batch, found none"
@@ -197,15 +204,74 @@ def _validate_content(header: Header, config: LogConfig, now_ms: int) -> None:
         raise AppendError(
             Refusal.UNSUPPORTED_COMPRESSION_TYPE, f"expected a codec, found {header.codec}"
         )
-    if config.append_time:
-        return
-    if header.is_append_time or (
-        header.max_timestamp - now_ms > config.timestamp_after_max_ms
-        or now_ms - header.base_timestamp > config.timestamp_before_max_ms
-    ):
-        raise AppendError(
-            Refusal.INVALID_TIMESTAMP,
-            f"expected timestamps up to {config.timestamp_after_max_ms} ms ahead of the "
-            f"broker's clock and {config.timestamp_before_max_ms} ms behind it, found "
-            f"{header.base_timestamp} to {header.max_timestamp} at {now_ms}",
+
+
+def _validate_records(
+    batch: bytearray | memoryview, header: Header, config: LogConfig, now_ms: int
+) -> Header:
+    """The header once more, if no record is at fault; its times are the records'.
+
+    A producer may not say that times are the broker's, save where that changes nothing: in a topic with
+    the producers' times the header's is taken for each record's then, and the records' own are kept.
+    """
+    if config.looks_inside:
+        inspection.want_loop()
+    is_stamped = header.is_append_time
+    may_stamp = not config.append_time and header.max_timestamp != NO_TIMESTAMP
+    wanted = Wanted(
+        _INT64_MIN
+        if config.append_time
+        else max(now_ms - config.timestamp_before_max_ms, _INT64_MIN),
+        _INT64_MAX
+        if config.append_time
+        else min(now_ms + config.timestamp_after_max_ms, _INT64_MAX),
+        config.compacts,
+        header.max_timestamp if is_stamped else None,
+    )
+    if is_stamped and not may_stamp:
+        wanted = Wanted(1, 0, config.compacts, time_ms=0)  # every record is at fault
+    try:
+        found = inspection.inspect(batch, header, wanted)
+    except LimitError as error:
+        raise AppendError(Refusal.CORRUPT_MESSAGE, str(error)) from error
+    except CorruptError as error:
+        code = Refusal.CORRUPT_MESSAGE if header.codec_number else Refusal.INVALID_RECORD
+        raise AppendError(code, str(error)) from error
+    if found.fault_count:
+        span = None if is_stamped and not may_stamp else (wanted.earliest_ms, wanted.latest_ms)
+        raise _at_fault(found, header, span)
+    if (is_stamped or found.max_timestamp != header.max_timestamp) and not config.append_time:
+        batches.correct_times(batch, header, found.max_timestamp)
+        return batches.parse(batch)
+    return header
+
+
+def _at_fault(found: Inspected, header: Header, span: tuple[int, int] | None) -> AppendError:
+    """The refusal that names the records at fault; without a span, their kind of time is at fault."""
+    key = "expected a key in each record of a compacted topic, found null"
+    time = "expected the producer's time (CreateTime), found that it is said to be the broker's"
+    errors = [
+        RecordError(
+            one.batch_index,
+            key
+            if one.timestamp_ms is None
+            else time
+            if span is None
+            else f"expected a timestamp {_span(*span)}, found {one.timestamp_ms}",
         )
+        for one in found.faults
+    ]
+    code = Refusal.INVALID_TIMESTAMP if found.time_fault_count else Refusal.INVALID_RECORD
+    lacks_key = code is Refusal.INVALID_RECORD
+    fitting = (
+        error.message
+        for error, one in zip(errors, found.faults, strict=True)
+        if (one.timestamp_ms is None) == lacks_key
+    )
+    what = next(fitting, errors[0].message)
+    many = f"{found.fault_count} of the batch's {header.record_count} records are at fault"
+    return AppendError(code, f"{what}; {many}, the first is number {errors[0].batch_index}", errors)
+
+
+def _span(earliest_ms: int, latest_ms: int) -> str:
+    return f"from {earliest_ms} to {latest_ms} ms" if earliest_ms > 0 else f"up to {latest_ms} ms"

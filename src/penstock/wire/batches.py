@@ -39,12 +39,14 @@ __all__ = [
     "Buffer",
     "Header",
     "Record",
-    "all_have_keys",
     "build",
     "checksum_matches",
+    "correct_times",
+    "decompressed",
     "iterate",
     "parse",
     "patch",
+    "read_varint",
     "recompress",
     "record_times",
     "records",
@@ -204,6 +206,16 @@ def stamp_append_time(buffer: bytearray | memoryview, at: int, header: Header, n
         struct.pack_into(">I", buffer, at + _CRC_AT, crc32c(checked))
 
 
+def correct_times(buffer: bytearray | memoryview, header: Header, max_timestamp: int) -> None:
+    """Makes the records' own times count in a batch, the greatest of which is given, and renews the
+    checksum.
+    """
+    struct.pack_into(">h", buffer, 21, header.attributes & ~_TIME_TYPE_BIT)
+    struct.pack_into(">q", buffer, 35, max_timestamp)
+    with memoryview(buffer)[_CHECKED_FROM : header.size] as checked:
+        struct.pack_into(">I", buffer, _CRC_AT, crc32c(checked))
+
+
 def record_times(buffer: Buffer, at: int, header: Header) -> Iterator[tuple[int, int]]:
     """Offset and timestamp (ms) of each record of the batch at `at`, in order.
 
@@ -212,30 +224,12 @@ def record_times(buffer: Buffer, at: int, header: Header) -> Iterator[tuple[int,
         LimitError: they would take more than `DECOMPRESSED_BYTES_MAX`.
     """
     for body in _bodies(buffer, at, header):
-        time_delta, after_time = _varint(body, 1)
-        offset_delta, _ = _varint(body, after_time)
+        time_delta, after_time = read_varint(body, 1)
+        offset_delta, _ = read_varint(body, after_time)
         timestamp = header.base_timestamp + time_delta
         if header.is_append_time:
             timestamp = header.max_timestamp
         yield header.base_offset + offset_delta, timestamp
-
-
-def all_have_keys(buffer: Buffer, at: int, header: Header) -> bool:
-    """Whether no record of the batch at `at` has a null key.
-
-    Raises:
-        CorruptError: the records are not what the header says.
-        LimitError: they would take more than `DECOMPRESSED_BYTES_MAX`.
-    """
-    for body in _bodies(buffer, at, header):
-        _, field = _varint(body, 1)
-        _, field = _varint(body, field)
-        key_length, field = _varint(body, field)
-        if not field + max(key_length, 0) < len(body):
-            raise CorruptError(f"expected a key within its record, found length {key_length}")
-        if key_length < 0:
-            return False
-    return True
 
 
 def records(buffer: Buffer, at: int, header: Header) -> Iterator[Record]:
@@ -259,11 +253,11 @@ def _bodies(buffer: Buffer, at: int, header: Header) -> Iterator[memoryview]:
     """The bytes of each record of a batch, without their length."""
     payload: Buffer = memoryview(buffer)[at + HEADER_BYTES : at + header.size]
     if header.codec != "none":
-        payload = _decompress(header, memoryview(payload))
+        payload = decompressed(header, memoryview(payload))
     payload = memoryview(payload)
     position = 0
     for _ in range(header.record_count):
-        length, body = _varint(payload, position)
+        length, body = read_varint(payload, position)
         position = body + length
         if length <= 0 or position > len(payload):
             raise CorruptError(f"expected a record of 1 or more bytes, found length {length}")
@@ -271,11 +265,11 @@ def _bodies(buffer: Buffer, at: int, header: Header) -> Iterator[memoryview]:
 
 
 def _record(body: memoryview, header: Header) -> Record:
-    time_delta, at = _varint(body, 1)
-    offset_delta, at = _varint(body, at)
+    time_delta, at = read_varint(body, 1)
+    offset_delta, at = read_varint(body, at)
     key, at = _blob(body, at)
     value, at = _blob(body, at)
-    count, at = _varint(body, at)
+    count, at = read_varint(body, at)
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         name, at = _blob(body, at)
@@ -288,7 +282,7 @@ def _record(body: memoryview, header: Header) -> Record:
 
 
 def _blob(body: memoryview, at: int) -> tuple[bytes | None, int]:
-    size, at = _varint(body, at)
+    size, at = read_varint(body, at)
     if size < 0:
         return None, at
     if at + size > len(body):
@@ -296,8 +290,12 @@ def _blob(body: memoryview, at: int) -> tuple[bytes | None, int]:
     return bytes(body[at : at + size]), at + size
 
 
-def _varint(buffer: Buffer, at: int) -> tuple[int, int]:
-    """The zigzag varint at `at`, and the position after it."""
+def read_varint(buffer: Buffer, at: int) -> tuple[int, int]:
+    """The zigzag varint at `at`, and the position after it.
+
+    Raises:
+        CorruptError: the bytes end before it does, or it is too long.
+    """
     result = shift = 0
     while True:
         if at >= len(buffer):
@@ -306,14 +304,21 @@ def _varint(buffer: Buffer, at: int) -> tuple[int, int]:
         at += 1
         result |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if shift == 63:
+                result &= (1 << 64) - 1
             return (result >> 1) ^ -(result & 1), at
         shift += 7
         if shift > 63:
             raise CorruptError("expected a varint of at most 10 bytes, found a longer one")
 
 
-def _decompress(header: Header, payload: memoryview) -> Buffer:
-    """The records' bytes. NumPy comes with it, so it is loaded when it is needed."""
+def decompressed(header: Header, payload: memoryview) -> Buffer:
+    """What a batch's compressed records unpack to. NumPy comes with it, so it is loaded when it is needed.
+
+    Raises:
+        CorruptError: they are not what the codec makes.
+        LimitError: they would take more than `DECOMPRESSED_BYTES_MAX`.
+    """
     import numpy as np
 
     from penstock.wire import compression
@@ -338,7 +343,7 @@ def recompress(batch: Buffer, header: Header, codec: int, level: int | None = No
 
     payload: Buffer = memoryview(batch)[HEADER_BYTES : header.size]
     if header.codec_number:
-        payload = _decompress(header, memoryview(payload))
+        payload = decompressed(header, memoryview(payload))
     if codec:
         payload = compression.compress(codec, memoryview(payload), level)
     made = bytearray(memoryview(batch)[:HEADER_BYTES])
@@ -372,17 +377,17 @@ def build(
     for delta, ((key, value), time_ms) in enumerate(zip(records, times, strict=True)):
         one = bytearray(b"\0")
         for number in (time_ms - times[0], delta):
-            _write_varint(one, number)
+            _writeread_varint(one, number)
         for data in (key, value):
-            _write_varint(one, -1 if data is None else len(data))
+            _writeread_varint(one, -1 if data is None else len(data))
             one += data or b""
         pairs = headers[delta] if headers is not None else ()
-        _write_varint(one, len(pairs))
+        _writeread_varint(one, len(pairs))
         for name, data in pairs:
             for part in (name.encode(), data):
-                _write_varint(one, -1 if part is None else len(part))
+                _writeread_varint(one, -1 if part is None else len(part))
                 one += part or b""
-        _write_varint(body, len(one))
+        _writeread_varint(body, len(one))
         body += one
     payload = bytes(body)
     if codec != "none":
@@ -411,7 +416,7 @@ def build(
     return batch
 
 
-def _write_varint(out: bytearray, value: int) -> None:
+def _writeread_varint(out: bytearray, value: int) -> None:
     zigzag = (value << 1) ^ (value >> 63)
     while zigzag >= 0x80:
         out.append((zigzag & 0x7F) | 0x80)

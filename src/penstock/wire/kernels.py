@@ -275,6 +275,68 @@ def decode_records(
     return i, np.int64(-1), OK
 
 
+@njit(
+    _TUPLE(_INT, 4)(_READ, _INT, _INT, types.boolean, _INT, _INT, types.boolean, _I64, _I64),
+    cache=True,
+    nogil=True,
+)
+def inspect_records(
+    b: Bytes,
+    count: Int,
+    base_ms: Int,
+    is_own_time: Any,
+    earliest_ms: Int,
+    latest_ms: Int,
+    wants_keys: Any,
+    index: Int64s,
+    time_ms: Int64s,
+) -> tuple[Int, Int, Int, Int]:
+    """Finds the records that lack a key, or whose time (unless it is -1, none) is out of range.
+
+    The first of them are written to `index` (`~i` where the key is missing) and `time_ms`, as many as
+    there is room for. Times are `base_ms` and the record's delta, or `base_ms` for all.
+
+    Returns:
+        (OK, or BAD_RECORD where the bytes are not `count` records; the greatest time, at least -1; the
+        records at fault; those of them whose time is).
+    """
+    q = np.int64(0)
+    end = np.int64(len(b))
+    room = np.int64(len(index))
+    max_ms = np.int64(-1)
+    faults = np.int64(0)
+    late = np.int64(0)
+    for i in range(count):
+        length, q = varint(b, q, end)
+        if q < 0 or length < RECORD_BYTES_MIN - 1 or length > end - q:
+            return BAD_RECORD, max_ms, faults, late
+        e = q + length
+        delta, q = varint(b, q + 1, e)
+        if q < 0:
+            return BAD_RECORD, max_ms, faults, late
+        time = base_ms + delta if is_own_time else base_ms
+        _, q = varint(b, q, e)
+        if q < 0:
+            return BAD_RECORD, max_ms, faults, late
+        key, q = varint(b, q, e)
+        if q < 0 or key < -1 or key > e - q:
+            return BAD_RECORD, max_ms, faults, late
+        q = e
+        max_ms = max(max_ms, time)
+        lacks_key = wants_keys and key < 0
+        is_late = not lacks_key and time != -1 and (time < earliest_ms or time > latest_ms)
+        if lacks_key or is_late:
+            if faults < room:
+                index[faults] = ~i if lacks_key else i
+                time_ms[faults] = time
+            faults += 1
+            if is_late:
+                late += 1
+    if q != end:
+        return BAD_RECORD, max_ms, faults, late
+    return OK, max_ms, faults, late
+
+
 @njit(_TUPLE(_INT, 2)(_READ32, _I32, _U8, _INT), cache=True, nogil=True)
 def layout(length: Int32s, offsets: Int32s, validity: Bytes, bytes_max: Int) -> tuple[Int, Int]:
     """Arrow offsets and validity bits for these lengths (-1 = null; validity comes zeroed).

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import ConsumerGroupTopicPartitions as GroupPartitions
 from confluent_kafka.admin import (
     AdminClient,
@@ -247,6 +247,26 @@ def test_offsets_and_record_deletion(admin: AdminClient, address: str, topic: st
 def test_topics_are_made_on_first_use(address: str) -> None:
     """A producer may write to a topic that isn't there yet, as with Kafka's defaults."""
     produce(address, "made-by-use", [b"a"])
+
+
+def test_the_records_at_fault_are_told(address: str, admin: AdminClient) -> None:
+    """With librdkafka, each record: those without a key, and those that were only beside them."""
+    topic = NewTopic("keyed-records", 1, 1, config={"cleanup.policy": "compact"})
+    admin.create_topics([topic])["keyed-records"].result(PATIENCE_S)
+    told: dict[bytes, Any] = {}
+    client = Producer({"bootstrap.servers": address, "linger.ms": 60_000, "batch.num.messages": 4})
+    for key in (b"a", None, b"c", None):
+        client.produce(
+            "keyed-records",
+            b"beside" if key else b"keyless",
+            key,
+            on_delivery=lambda error, one: told.setdefault(one.value(), error.code()),
+        )
+    assert client.flush(PATIENCE_S) == 0
+    assert told == {
+        b"keyless": KafkaError.INVALID_RECORD,
+        b"beside": KafkaError._INVALID_DIFFERENT_RECORD,
+    }
 
 
 def test_long_poll_wakes_at_once(address: str, topic: str, group: str) -> None:

@@ -27,6 +27,7 @@ LEFT_OUT = {
     "port": "an address",
     "cluster_id": "an id that each cluster makes up",
     "error_message": "wording is each broker's own; codes are compared",
+    "batch_index_error_message": "wording is each broker's own; which records are told is compared",
     "documentation": "wording",
     "node_endpoints": "an address, given where the leader has moved",
     "client_host": "Kafka puts a slash before it",

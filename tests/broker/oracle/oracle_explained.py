@@ -80,12 +80,6 @@ EXPLAINED: tuple[Explained, ...] = (
         "an unknown compression: UNSUPPORTED_COMPRESSION_TYPE; Kafka's UNKNOWN_SERVER_ERROR tells less",
     ),
     Explained(
-        r"^(produce|0) ",
-        r"record_errors$",
-        lambda mine, its: mine == [] and len(its) > 0,
-        "a batch is refused as a whole, so no record is named",
-    ),
-    Explained(
         r"^produce v\d+ \S+ producer \d+ seq ",
         r"error_code$",
         values(46, 45),
@@ -96,12 +90,6 @@ EXPLAINED: tuple[Explained, ...] = (
         r"error_code$",
         lambda mine, its: {mine, its} <= {2, 53, 76, 87},
         "which of several faults is told: the checksum, the transactional id, the compression, the format",
-    ),
-    Explained(
-        r"^produce v\d+ future ",
-        r"error_code$",
-        values(32, 87),
-        "which of two faults is told: the time, or the key that a compacted topic's record lacks",
     ),
     Explained(
         r"^produce v\d+ acks ",
@@ -118,7 +106,7 @@ EXPLAINED: tuple[Explained, ...] = (
     Explained(
         r"^create .*True}$",
         r"topic_id$",
-        lambda mine, its: mine == "<id>" and its != "<id>",
+        lambda mine, its: "<id>" in {mine, its} and "00000000" in f"{mine}{its}",
         "nothing is made, so there is no id; Kafka makes one up",
     ),
     Explained(

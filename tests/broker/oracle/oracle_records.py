@@ -42,6 +42,14 @@ class RecordSteps:
         codec = self.chance.choice(CODECS)
         return bytes(batches.build(records, timestamps_ms=times, codec=codec, **more))
 
+    def oddly_timed(self) -> bytearray:
+        """Records with and without keys, some of which are too old or too new, or have no time."""
+        now_ms, day_ms = self.script.base_ms, 86_400_000
+        times = [self.chance.choice([0, 0, 0, -day_ms, day_ms, None]) for _ in range(6)]
+        records = [(self.chance.choice([b"k", b"k", None]), b"v") for _ in times]
+        times_ms = [-1 if ahead is None else now_ms + ahead for ahead in times]
+        return batches.build(records, timestamps_ms=times_ms, codec=self.chance.choice(CODECS))
+
     def produce_fields(
         self, topic: str, partition: int, data: bytes | None, **more: Any
     ) -> dict[str, Any]:
@@ -112,6 +120,8 @@ class RecordSteps:
                 "large",
                 "count",
                 "future",
+                "times",
+                "stamped",
                 "acks",
                 "control",
                 "transactional",
@@ -139,6 +149,10 @@ class RecordSteps:
             case "future":
                 ahead = self.script.base_ms + 10 * 86_400_000
                 data = batches.build([(None, b"x")], timestamps_ms=[ahead])
+            case "times":
+                data = self.oddly_timed()
+            case "stamped":
+                data = reseal(data, attributes=8)
             case "acks":
                 acks = 2
             case "control":

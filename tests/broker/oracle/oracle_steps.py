@@ -141,6 +141,7 @@ class Script:
                 + [
                     {"retention.ms": "-1"},
                     {"message.timestamp.type": "LogAppendTime"},
+                    {"message.timestamp.before.max.ms": "7200000"},
                     {"max.message.bytes": "3000"},
                     {"segment.bytes": "many"},
                     {"no.such.setting": "1"},
@@ -255,6 +256,7 @@ class Script:
                 ("message.timestamp.type", "LogAppendTime"),
                 ("message.timestamp.type", "CreateTime"),
                 ("message.timestamp.type", "Sometimes"),
+                ("message.timestamp.before.max.ms", "7200000"),
                 ("segment.ms", "100000"),
                 ("segment.bytes", "2000000"),
                 ("cleanup.policy", "nothing"),

@@ -7,6 +7,8 @@ import pytest
 
 from penstock.broker.protocol import produce
 from penstock.broker.protocol.produce import NEWEST, Part
+from penstock.log.errors import RecordError
+from penstock.wire import batches
 from penstock.wire.messages import request_codec, response_codec
 
 TOPIC = bytes(range(16))
@@ -103,3 +105,32 @@ def test_a_plain_answer_is_what_the_codec_writes() -> None:
         assert found["log_append_time"] == part.append_time_ms
         assert found["log_start_offset"] == part.start_offset
         assert found["error_message"] == part.message
+
+
+@pytest.mark.parametrize("version", range(8, NEWEST + 1))
+def test_record_errors_are_answered(version: int) -> None:
+    """Each record at fault with its index and message, as the described codec reads them."""
+    errors = [RecordError(1, "expected…"), RecordError(70_000, "")]
+    part = Part(3, None, code=87, message="expected…", record_errors=errors)
+    name = TOPIC if version >= 13 else b"\2t" if version >= produce.FLEXIBLE_FROM else b"\0\1t"
+    (frame,) = produce.render([(name, [part])], 99, version)
+    codec = response_codec(0, version)
+    answer = codec.decode(bytes(frame[9 if codec.flexible else 8 :]))
+    (found,) = answer["responses"][0]["partition_responses"]
+    told = [
+        (one["batch_index"], one["batch_index_error_message"]) for one in found["record_errors"]
+    ]
+    assert told == [tuple(one) for one in errors]
+    assert (found["error_code"], found["error_message"]) == (87, "expected…")
+
+
+def test_the_records_at_fault_are_told(raw: Any) -> None:
+    """A produce to a compacted topic is told which of its records have no key."""
+    config = {"name": "cleanup.policy", "value": "compact"}
+    wanted = {"name": "keyed", "num_partitions": 1, "replication_factor": 1, "configs": [config]}
+    raw.call(19, 5, topics=[wanted], timeout=1000)
+    batch = batches.build([(b"k", b"v"), (None, b"v"), (b"k", b"v"), (None, b"v")])
+    found = raw.produce("keyed", batch)
+    assert found["error_code"] == 87
+    assert [one["batch_index"] for one in found["record_errors"]] == [1, 3]
+    assert raw.produce("keyed", batches.build([(b"k", b"v")]))["record_errors"] == []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from penstock.broker.server import Broker
 from penstock.broker.storage.cleaner import LogCleaner
 from penstock.broker.storage.topic_settings import log_config
 from penstock.log.disk.files import LocalFiles
+from penstock.log.disk.memory import MemoryFiles
 from penstock.log.partition import Partition
-from penstock.wire import batches, columns
+from penstock.wire import batches, columns, inspection
 
 SETTINGS = {
     "cleanup.policy": "compact",
@@ -148,3 +150,29 @@ def test_policies(policy: str) -> None:
     config = log_config({"cleanup.policy": policy})
     assert config.compacts == ("compact" in policy)
     assert config.deletes == ("delete" in policy)
+
+
+def test_the_loop_that_looks_at_records_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once something was produced to a compacted topic, and not in the event loop."""
+    loaded: list[str] = []
+
+    def load() -> None:
+        loaded.append(threading.current_thread().name)
+
+    monkeypatch.setattr(inspection, "load_loop", load)
+    monkeypatch.setattr(inspection._Loops, "compiled", None)
+    monkeypatch.setattr(inspection._Loops, "is_wanted", False)
+
+    async def run() -> None:
+        cleaner = LogCleaner(list, lambda: 0, 0.001)
+        cleaner.start()
+        log = Partition(MemoryFiles(), "p", log_config({}), 0)
+        log.append(batches.build([(b"key", b"value")]), 0)
+        assert not inspection.is_loop_wanted()
+        log.config = log_config(SETTINGS)
+        log.append(batches.build([(b"key", b"value")]), 0)
+        await until(lambda: bool(loaded))
+        await cleaner.stop()
+
+    asyncio.run(run())
+    assert loaded[0].startswith("penstock-cleaner")

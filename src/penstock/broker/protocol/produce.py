@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +26,7 @@ from penstock.broker.storage.topics import Hosted, Topic, Topics
 from penstock.broker.transactions.coordinator import Coordinator
 from penstock.broker.transactions.machine import Place
 from penstock.errors import ProtocolError
-from penstock.log.errors import AppendError, StorageError
+from penstock.log.errors import AppendError, RecordError, StorageError
 from penstock.wire.batches import HEADER_BYTES, Buffer
 from penstock.wire.codecs import CODEC_BITS, CODECS
 from penstock.wire.kafka import ErrorCode
@@ -83,6 +83,7 @@ class Part:
     start_offset: int = -1
     hosted: Hosted | None = None
     end_offset: int = -1  # what must be durable before acks=all is answered
+    record_errors: Sequence[RecordError] = ()
 
 
 Request = list[tuple[bytes, list[Part]]]
@@ -201,15 +202,24 @@ def _render_part(out: bytearray, part: Part, version: int) -> None:
     if version >= 5:
         out += _INT64.pack(part.start_offset)
     if version >= 8:
-        write_count(out, 0, flexible=flexible)  # errors of single records
-        message = None if part.message is None else part.message.encode()
-        if flexible:
-            write_unsigned_varint(out, 0 if message is None else len(message) + 1)
-        else:
-            out += _INT16.pack(-1 if message is None else len(message))
-        out += message or b""
+        write_count(out, len(part.record_errors), flexible=flexible)
+        for error in part.record_errors:
+            out += _INT32.pack(error.batch_index)
+            _render_text(out, error.message, flexible=flexible)
+            if flexible:
+                out.append(0)
+        _render_text(out, part.message, flexible=flexible)
     if flexible:
         out.append(0)
+
+
+def _render_text(out: bytearray, text: str | None, *, flexible: bool) -> None:
+    encoded = None if text is None else text.encode()
+    if flexible:
+        write_unsigned_varint(out, 0 if encoded is None else len(encoded) + 1)
+    else:
+        out += _INT16.pack(-1 if encoded is None else len(encoded))
+    out += encoded or b""
 
 
 def _is_transactional(records: memoryview | None) -> bool:
@@ -414,6 +424,7 @@ class ProduceApi:
             self.room.take(len(records))
         except AppendError as error:
             part.code, part.message = int(error.code), str(error)
+            part.record_errors = error.records
             self.requests.failed(PRODUCE, part.code)
             return
         except StorageError as error:

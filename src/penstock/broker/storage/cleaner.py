@@ -4,6 +4,9 @@ The partition that has the most to gain goes first. The thread rests as long as 
 takes at most half a core. Its priority is that of the event loop: a thread that is put off while it
 holds the interpreter would put off everybody. What must not happen while a request is served (swapping
 segments) is done in the event loop (see `penstock.log.compaction.compactor`).
+
+The thread also loads the compiled loop that looks at the records of what is produced to compacted topics,
+once there is any (see `penstock.wire.inspection`).
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from penstock.errors import PenstockError
 from penstock.log.compaction.compactor import Task
 from penstock.log.errors import DamagedSegmentError
 from penstock.log.partition import Partition
+from penstock.wire import inspection
 
 __all__ = ["LogCleaner"]
 
@@ -92,6 +96,8 @@ class LogCleaner:
                 await asyncio.wait_for(self._wake.wait(), self._interval_s)
             self._wake.clear()
             try:
+                if inspection.is_loop_wanted():
+                    await self._in_thread(inspection.load_loop)
                 while not self._is_stopping.is_set() and await self.clean_one():
                     pass
             except Exception:  # noqa: BLE001 - one partition's trouble is not the others'
