@@ -150,3 +150,35 @@ def text(column: pa.Array) -> tuple[Vector, Vector]:
 def from_int64(values: Vector) -> pa.Array:
     """int64[n] as an Arrow column without NULLs; no copy."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(cast("Any", values))])
+
+
+def packed(column: pa.Array) -> pa.Array:
+    """A column of lists as bytes, equal where the lists are; NULL where they are.
+
+    Each value is a byte that says whether it is there, its length, and its bytes.
+
+    Raises:
+        SchemaError: the lists hold what has neither codes nor text.
+    """
+    lists = cast("Any", column)  # the stubs know lists by another class
+    values = lists.values
+    if pa.types.is_list(values.type):
+        values = packed(values)
+    body = values.cast(pa.binary()) if is_text(values.type) else _code_bytes(values)
+    valid = validity(values)
+    heads = np.zeros(len(values), np.dtype([("there", np.uint8), ("length", "<i4")]))
+    heads["there"] = 1 if valid is None else valid
+    heads["length"] = np.diff(text(body)[0]) if len(body) else 0
+    data = [None, pa.py_buffer(heads.tobytes())]
+    head = pa.Array.from_buffers(pa.binary(heads.dtype.itemsize), len(values), data)
+    parts: list[Any] = [head.cast(pa.binary()), body.fill_null(b""), b""]
+    whole = pc.binary_join_element_wise(*parts)
+    mask = None if column.null_count == 0 else pc.is_null(column)
+    offsets = pa.array(lists.offsets.to_numpy().copy())  # a slice of them takes no mask
+    made: Any = pa.ListArray.from_arrays(offsets, whole, mask=mask)
+    return cast("pa.Array", pc.binary_join(made, b""))
+
+
+def _code_bytes(values: pa.Array) -> pa.Array:
+    data = pa.py_buffer(np.ascontiguousarray(codes(values)).tobytes())
+    return pa.Array.from_buffers(pa.binary(8), len(values), [None, data]).cast(pa.binary())

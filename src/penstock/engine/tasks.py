@@ -331,10 +331,13 @@ class LaneBatch:
                 self._exchange(one.to, one.port, gathered, f"{origin.identity}/{shard:06d}")
 
     def _exchange(self, to: Placed, port: int, parts: list[Any], origin: str) -> None:
+        if not parts:
+            return
         started = time.perf_counter()
         for shard, part in enumerate(to.operator.combine(port, parts).cut(to.shards)):
-            handed = Handed(to.id, port, shard, origin, part)
-            self.parcels.append((shard % self.lanes, handed, part.to_bytes))
+            if part.rows:
+                handed = Handed(to.id, port, shard, origin, part)
+                self.parcels.append((shard % self.lanes, handed, part.to_bytes))
         self.clock.add("exchange", started)
 
     def step(self, placed: Placed, shard: int, inputs: list[list[Any]]) -> None:

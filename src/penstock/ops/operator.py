@@ -31,6 +31,11 @@ __all__ = ["Context", "Operator", "OperatorState", "Parcel", "Prepared", "Step"]
 class Parcel(Protocol):
     """Rows of one port on their way to their shards."""
 
+    @property
+    def rows(self) -> int:
+        """How many there are; a parcel without any isn't sent."""
+        ...
+
     def cut(self, shards: int) -> Sequence[Parcel]:
         """The rows of each shard."""
         ...

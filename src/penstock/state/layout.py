@@ -58,6 +58,7 @@ class Layout:
         values: the columns that are combined.
         tie: a further column of the identity, not hashed; None where keys and window are all of it.
         count: the value whose 0 means that nothing is left of a row.
+        carried: further columns of the identity that the tie is a hash of.
         exact: whether different keys always have different hashes, as long as none is NULL. So it is
             for one column of numbers, as `hash_columns` permutes 64-bit numbers.
     """
@@ -66,6 +67,7 @@ class Layout:
     values: tuple[Value, ...]
     tie: pa.Field | None = None
     count: str = "$n"
+    carried: tuple[pa.Field, ...] = ()
     exact: bool = False
 
     @cached_property
@@ -81,7 +83,7 @@ class Layout:
     @cached_property
     def identity(self) -> tuple[pa.Field, ...]:
         """What tells rows of one window and hash apart."""
-        return self.keys if self.tie is None else (*self.keys, self.tie)
+        return self.keys if self.tie is None else (*self.keys, self.tie, *self.carried)
 
     def empty(self) -> pa.RecordBatch:
         """No rows."""
@@ -100,7 +102,9 @@ class Layout:
         return ranks([batch.column(f.name) for f in self.identity], len(batch))
 
     def distinct(self, rows: pa.RecordBatch, ids: Vector, first: Vector) -> bool:
-        """Whether, in this grouping, window and hash tell all keys apart."""
+        """Whether, in this grouping, window and hash tell all keys apart, and the tie all else."""
+        if not all(same(ids, first, rows.column(f.name)) for f in self.carried):
+            return False
         columns = [rows.column(f.name) for f in self.keys]
         if self.exact and not columns[0].null_count:
             return True
@@ -212,6 +216,7 @@ def take(column: pa.Array, rows: pa.Array) -> pa.Array:
 
 def same(ids: Vector, first: Vector, column: pa.Array) -> bool:
     """Whether all rows of each group agree in the column."""
+    column = _plain(column)
     valid = vectors.validity(column)
     if vectors.is_text(column.type):
         return kernels.same_text(ids, first, *vectors.text(column), valid)
@@ -220,7 +225,7 @@ def same(ids: Vector, first: Vector, column: pa.Array) -> bool:
 
 def ranks(columns: Iterable[pa.Array], rows: int) -> Vector:
     """Dense ranks, from 0, of rows by all columns: numbers, then NaN, then NULL."""
-    columns = list(columns)
+    columns = [_plain(column) for column in columns]
     if not columns or not rows:
         return np.zeros(rows, np.int64)
     table = pa.table({str(i): column for i, column in enumerate(columns)})
@@ -236,6 +241,7 @@ def ranks(columns: Iterable[pa.Array], rows: int) -> Vector:
 
 def equal(left: pa.Array, at: Vector, right: pa.Array, there: Vector) -> Vector:
     """bool[n]: whether left[at[i]] is right[there[i]]; NULL is NULL, NaN is NaN."""
+    left, right = _plain(left), _plain(right)
     plain = not (vectors.is_text(left.type) or left.null_count or right.null_count)
     if plain and left.type in (pa.int64(), pa.timestamp("us", "UTC")):
         return np.asarray(vectors.raw(left)[at] == vectors.raw(right)[there])
@@ -250,6 +256,11 @@ def equal(left: pa.Array, at: Vector, right: pa.Array, there: Vector) -> Vector:
     va = np.ones(len(a), np.bool_) if va is None else va
     vb = np.ones(len(b), np.bool_) if vb is None else vb
     return np.asarray((va == vb) & (~va | alike))
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """A column that can be compared."""
+    return vectors.packed(column) if pa.types.is_list(column.type) else column
 
 
 def combine(value: Value, rows: pa.RecordBatch, ids: Vector, groups: int) -> list[pa.Array]:

@@ -1,0 +1,148 @@
+"""Rows on their way to the shard of their key: the parcel of operators that keep whole rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core import vectors
+from penstock.core.delta import TIME, WATERMARK, WEIGHT
+from penstock.core.keys import hash_columns, shards_of
+from penstock.core.narrow import narrow, widen
+from penstock.core.schema import TIMESTAMP
+from penstock.core.vectors import Vector
+from penstock.errors import SchemaError
+from penstock.state.layout import concat
+
+__all__ = ["HASH", "Routed", "in_time", "parse_routed", "routed", "routed_schema"]
+
+HASH: Final = "$hash"  # int64, of the key
+
+
+@dataclass(frozen=True)
+class Routed:
+    """Rows with the hash of their key.
+
+    Attributes:
+        batch: `$hash`, then `$time` and `$weight` where rows have them, then the rows' own columns.
+    """
+
+    batch: pa.RecordBatch
+
+    def cut(self, shards: int) -> list[Routed]:
+        """The rows of each shard, in the order that they have here."""
+        if shards == 1:
+            return [self]
+        shard = shards_of(self.hashes, shards)
+        order = np.argsort(shard, kind="stable")
+        ends = np.cumsum(np.bincount(shard, minlength=shards))
+        moved = self.batch.take(vectors.from_int64(order))
+        starts = np.concatenate([[0], ends[:-1]])
+        return [
+            Routed(moved.slice(int(lo), int(hi - lo))) for lo, hi in zip(starts, ends, strict=True)
+        ]
+
+    def to_bytes(self) -> bytes:
+        """An Arrow IPC stream of narrow columns."""
+        batch = narrow(self.batch)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        return sink.getvalue().to_pybytes()
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(self.batch)
+
+    @property
+    def hashes(self) -> Vector:
+        """Of the keys: int64[n]."""
+        return vectors.raw(self.batch.column(0))
+
+    @property
+    def times_us(self) -> Vector:
+        """Event times: int64[n]."""
+        return vectors.raw(self.batch.column(TIME))
+
+    @property
+    def weights(self) -> Vector | None:
+        """int64[n]; None where each is +1."""
+        if WEIGHT not in self.batch.schema.names:
+            return None
+        return vectors.raw(self.batch.column(WEIGHT))
+
+    @staticmethod
+    def combine(parts: Sequence[Routed]) -> Routed:
+        """One parcel of several, in their order; there is at least one."""
+        return parts[0] if len(parts) == 1 else Routed(concat([part.batch for part in parts]))
+
+
+def routed_schema(schema: pa.Schema, *, timed: bool, weighted: bool) -> pa.Schema:
+    """The columns of a parcel.
+
+    Args:
+        schema: of the rows' own columns.
+        timed: whether rows have `$time`.
+        weighted: whether they have `$weight`.
+    """
+    fields: list[pa.Field] = [pa.field(HASH, pa.int64())]
+    fields += [pa.field(TIME, TIMESTAMP)] if timed else []
+    fields += [pa.field(WEIGHT, pa.int64())] if weighted else []
+    return pa.schema([*fields, *(pa.field(f.name, f.type) for f in schema)])
+
+
+def routed(rows: pa.Table, key: Sequence[str], schema: pa.Schema) -> Routed:
+    """Makes a parcel of rows.
+
+    Args:
+        rows: any, with at least the columns that the parcel has.
+        key: the columns whose hash decides the shard; none puts all rows on one.
+        schema: of the parcel, from `routed_schema`. Where it has `$weight` and the rows don't, each is +1.
+
+    Raises:
+        SchemaError: a column has another type.
+    """
+    found: dict[str, pa.Array] = {}
+    for field in schema:
+        if field.name in rows.column_names:
+            found[field.name] = vectors.contiguous(rows.column(field.name))
+            if found[field.name].type != field.type:
+                raise SchemaError(
+                    f"expected {field.name!r} as {field.type}; found {found[field.name].type}"
+                )
+    found[HASH] = vectors.from_int64(hash_columns([found[name] for name in key], len(rows)))
+    if WEIGHT in schema.names and WEIGHT not in found:
+        found[WEIGHT] = vectors.from_int64(np.ones(len(rows), np.int64))
+    return Routed(pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema))
+
+
+def parse_routed(schema: pa.Schema, blob: bytes | memoryview | pa.Buffer) -> Routed:
+    """Reads what `Routed.to_bytes` gave.
+
+    Raises:
+        SchemaError: the blob is of other rows.
+    """
+    with pa.ipc.open_stream(pa.py_buffer(blob)) as stream:
+        batch = stream.read_next_batch()
+    if batch.schema.names != schema.names:
+        raise SchemaError(f"expected the columns {schema.names}; found {batch.schema.names}")
+    return Routed(widen(batch, schema))
+
+
+def in_time(rows: pa.Table) -> tuple[pa.Table, Vector | None]:
+    """The rows that don't lie before their own watermark, and the positions of those that do.
+
+    Rows without a watermark are those of an operator, and never late.
+    """
+    if WATERMARK not in rows.column_names or not len(rows):
+        return rows, None
+    times = vectors.raw(vectors.contiguous(rows.column(TIME)))
+    late = times < vectors.raw(vectors.contiguous(rows.column(WATERMARK)))
+    if not late.any():
+        return rows, None
+    return rows.filter(pa.array(~late)), np.flatnonzero(late)

@@ -1,0 +1,153 @@
+"""A bag: rows with weights, found by their key and, where they have one, their stretch of time.
+
+    contents(bag) = the sum of all its deltas: row -> weight, without rows of weight 0
+
+It is a trace whose identity is the whole row. Rows lie in the order of (stretch, hash of the key), so that
+those of one key are found together. The stretch is what the trace calls a window: an operator that forgets
+rows by their time puts them into stretches of some width, and lets go of whole ones (`Trace.low_us`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.keys import hash_columns
+from penstock.core.vectors import Vector, from_int64, packed, raw
+from penstock.state import kernels
+from penstock.state.layout import (
+    HASH,
+    WINDOW,
+    Layout,
+    Value,
+    concat,
+    equal,
+    hashes,
+    windows,
+)
+from penstock.state.trace import Trace
+
+__all__ = ["COUNT", "Bag", "matches", "weights_of"]
+
+COUNT: Final = "$n"  # int64, the weight of a row
+ROW: Final = "$row"  # int64, a hash of the row
+
+
+@dataclass(frozen=True)
+class Bag:
+    """How rows of some columns are kept.
+
+    Args:
+        schema: of the rows; may have `$time`.
+        key: the columns that rows are found by. Rows that are NULL in one are kept like others.
+    """
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Of the trace."""
+        return Layout(
+            keys=tuple(self.schema.field(name) for name in self.key),
+            values=(Value(COUNT, pa.int64(), "sum"),),
+            tie=pa.field(ROW, pa.int64()),
+            carried=tuple(field for field in self.schema if field.name not in self.key),
+        )
+
+    def delta(
+        self,
+        rows: pa.RecordBatch,
+        hashes_: Vector,
+        weights: Vector | None,
+        stretches: Vector | None,
+    ) -> pa.RecordBatch:
+        """Rows as a delta of the trace: sorted, each once.
+
+        Args:
+            rows: with the schema's columns; others are left out.
+            hashes_: int64[n], of the key.
+            weights: int64[n]; None is +1 each.
+            stretches: int64[n], where in time each row lies; None is 0 each.
+        """
+        columns = {field.name: rows.column(field.name) for field in self.schema}
+        plain = [packed(c) if pa.types.is_list(c.type) else c for c in columns.values()]
+        zeros = np.zeros(len(rows), np.int64)
+        columns[WINDOW] = from_int64(zeros if stretches is None else stretches)
+        columns[HASH] = from_int64(hashes_)
+        columns[ROW] = from_int64(hash_columns(plain, len(rows)))
+        columns[COUNT] = from_int64(zeros + 1 if weights is None else weights)
+        made = pa.RecordBatch.from_arrays(
+            [columns[name] for name in self.layout.schema.names], schema=self.layout.schema
+        )
+        return self.layout.group(made, whole=False)
+
+    def wanted(
+        self, keys: pa.RecordBatch, hashes_: Vector, stretches: Vector | None
+    ) -> pa.RecordBatch:
+        """Keys to look for: sorted, each once.
+
+        Args:
+            keys: has the key's columns, under the key's names.
+            hashes_: int64[n], of the key.
+            stretches: int64[n]; None is 0 each.
+        """
+        place = Layout(self.layout.keys, ())
+        at = np.zeros(len(keys), np.int64) if stretches is None else stretches
+        columns = [from_int64(at), from_int64(hashes_), *(keys.column(name) for name in self.key)]
+        return place.group(pa.RecordBatch.from_arrays(columns, schema=place.schema), whole=False)
+
+    def find(self, trace: Trace, wanted: pa.RecordBatch) -> pa.RecordBatch:
+        """All rows of some keys (see `wanted`): in the layout's columns and order, each once."""
+        _, found = trace.lookup(wanted)
+        return self.sum(found)
+
+    def sum(self, deltas: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """Several deltas, in any order, as one: sorted, each row once, none of weight 0."""
+        deltas = [one for one in deltas if len(one)]
+        if not deltas:
+            return self.layout.empty()
+        return self.layout.group(concat(deltas), whole=True)
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The schema's columns of a batch in the layout's."""
+        return batch.select(self.schema.names)
+
+
+def matches(
+    left: pa.RecordBatch, right: pa.RecordBatch, on: Sequence[tuple[str, str]]
+) -> tuple[Vector, Vector]:
+    """Pairs of rows of the same stretch and key: (rows of left, rows of right), in left's order.
+
+    Args:
+        left: begins with stretch and hash; in any order.
+        right: likewise, sorted by them.
+        on: the columns that must be equal. NULL equals nothing.
+    """
+    lo, hi = np.empty(len(left), np.int64), np.empty(len(left), np.int64)
+    order = np.lexsort((hashes(left), windows(left)))
+    sorted_ = windows(left)[order], hashes(left)[order]
+    total = kernels.find(*sorted_, windows(right), hashes(right), lo, hi)
+    which, there = np.empty(total, np.int64), np.empty(total, np.int64)
+    kernels.expand(lo, hi, which, there)
+    here = order[which]
+    keep = np.ones(total, np.bool_)
+    for mine, other in on:
+        ours, theirs = left.column(mine), right.column(other)
+        keep &= equal(ours, here, theirs, there)
+        if ours.null_count:
+            keep &= ours.is_valid().to_numpy(zero_copy_only=False)[here]
+    if not keep.all():
+        here, there = here[keep], there[keep]
+    again = np.argsort(here, kind="stable")
+    return here[again], there[again]
+
+
+def weights_of(batch: pa.RecordBatch) -> Vector:
+    """The weights of a batch in a bag's layout: int64[n]."""
+    return raw(batch.column(COUNT))

@@ -1,0 +1,184 @@
+"""What holds for every operator, as a harness: a test gives batches and says what they should come to.
+
+    run = Contract(operator, shards=3, chance=random.Random(seed))
+    run.step([left, right], frontiers=(10, 20))
+    assert run.total() == {...}
+
+Each step cuts its input into chunks at random, prepares, combines and cuts them for the shards, sends them as
+bytes, lets each shard step from a reopened state, and does it a second time: both attempts must
+give the same bytes. Every version's state is checked and cleared of what it doesn't need.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.core.delta import TIME, WATERMARK, WEIGHT
+from penstock.ops import NO_TIME, Context, operator_from_spec
+from penstock.state import MemoryStateFiles, vacuum
+
+__all__ = ["Contract", "counted", "delta"]
+
+MICROS = pa.timestamp("us", "UTC")
+
+
+def delta(
+    schema: pa.Schema,
+    rows: Sequence[Sequence[Any]],
+    *,
+    times: Sequence[int] | None = None,
+    marks: Sequence[int] | None = None,
+    weights: Sequence[int] | None = None,
+) -> pa.Table:
+    """Rows as an operator gets them.
+
+    Args:
+        schema: of the rows.
+        rows: a tuple of values for each.
+        times: event times in us, as `$time`.
+        marks: the watermark before each row, as `$watermark`.
+        weights: as `$weight`.
+    """
+    columns = [pa.array([row[i] for row in rows], f.type) for i, f in enumerate(schema)]
+    table = pa.Table.from_arrays(columns, schema=schema)
+    if times is not None:
+        table = table.append_column(TIME, pa.array(times, pa.int64()).view(MICROS))
+    if marks is not None:
+        table = table.append_column(WATERMARK, pa.array(marks, pa.int64()))
+    if weights is not None:
+        table = table.append_column(WEIGHT, pa.array(weights, pa.int64()))
+    return table
+
+
+def counted(table: pa.Table | pa.RecordBatch, *, timed: bool = False) -> Counter[Any]:
+    """Rows, with how often each is there: tuples of their own columns, lists as tuples.
+
+    Args:
+        table: a delta, or a view's rows.
+        timed: whether the event time in us is the first of the tuple.
+    """
+    names = [name for name in table.schema.names if not name.startswith("$")]
+    columns = [[_plain(value) for value in table.column(name).to_pylist()] for name in names]
+    if timed:
+        columns.insert(0, table.column(TIME).cast(pa.int64()).to_pylist())
+    weights = [1] * len(table)
+    if WEIGHT in table.schema.names:
+        weights = table.column(WEIGHT).to_pylist()
+    found: Counter[Any] = Counter()
+    for row, weight in zip(zip(*columns, strict=True), weights, strict=True):
+        found[row] += weight
+    return Counter({row: n for row, n in found.items() if n})
+
+
+class Contract:
+    """One operator on some shards.
+
+    Attributes:
+        changes: all that it gave, added up.
+        closed: likewise of closed rows.
+        late: positions of late rows of the last step, by port: numbers in the table that it was given.
+    """
+
+    def __init__(
+        self,
+        operator: Any,
+        *,
+        shards: int = 1,
+        chance: random.Random | None = None,
+        timed: bool = False,
+    ) -> None:
+        spec = json.loads(json.dumps(operator.to_spec()))
+        self.operator = operator_from_spec(spec)
+        assert self.operator.to_spec() == operator.to_spec()
+        self.operator = self.operator.emitting(changes=True, closed=operator.closes)
+        self.chance = chance or random.Random(0)
+        self.timed = timed
+        self.files = MemoryStateFiles()
+        self.states = [self.operator.empty(self.files) for _ in range(shards)]
+        self.version = 0
+        self.changes: Counter[Any] = Counter()
+        self.closed: Counter[Any] = Counter()
+        self.late: list[list[int]] = []
+
+    def step(self, inputs: Sequence[pa.Table], frontiers: Sequence[int] | None = None) -> None:
+        """Runs one batch on all shards."""
+        promised = tuple(frontiers or [NO_TIME] * len(inputs))
+        arrived: list[list[list[bytes]]] = [[[] for _ in inputs] for _ in self.states]
+        self.late = [[] for _ in inputs]
+        for port, table in enumerate(inputs):
+            for parts in self._split(port, table):
+                for shard, piece in enumerate(
+                    self.operator.combine(port, parts).cut(len(self.states))
+                ):
+                    if piece.rows:
+                        arrived[shard][port].append(piece.to_bytes())
+        states = []
+        for shard, state in enumerate(self.states):
+            attempts = [
+                self._attempt(state, arrived[shard], shard, promised, attempt) for attempt in "ab"
+            ]
+            one, two = attempts
+            for first, second in ((one.changes, two.changes), (one.closed, two.closed)):
+                assert (first is None) == (second is None)
+                assert first is None or first.equals(second)
+            if two.changes is not None:
+                self.changes.update(counted(two.changes, timed=self.timed))
+            if two.closed is not None:
+                self.closed.update(counted(two.closed, timed=self.timed))
+            two.state.check()
+            states.append(two.state)
+        self.states = states
+        vacuum(self.files, "s", [state.describe() for state in states], self.version)
+        self.version += 1
+
+    def total(self) -> Counter[Any]:
+        """All changes, added up."""
+        assert all(n > 0 for n in (+self.changes).values())
+        return Counter({row: n for row, n in self.changes.items() if n})
+
+    def view(self) -> Counter[Any]:
+        """What a reader of the table sees."""
+        found: Counter[Any] = Counter()
+        for state in self.states:
+            again = self.operator.open(self.files, json.loads(json.dumps(state.describe())))
+            for batch in self.operator.scan(again):
+                assert batch.schema.names == self.operator.schema.names
+                found.update(counted(batch))
+        return found
+
+    def _split(self, port: int, table: pa.Table) -> list[list[Any]]:
+        """The parcels of some lanes, each of some chunks."""
+        lanes: list[list[Any]] = []
+        start = 0
+        while start < len(table):
+            rows = self.chance.randint(1, len(table) - start)
+            prepared = self.operator.prepare(port, table.slice(start, rows))
+            if prepared.late is not None:
+                self.late[port] += [start + int(i) for i in prepared.late]
+            if not lanes or self.chance.random() < 0.5:
+                lanes.append([])
+            lanes[-1].append(prepared.parcel)
+            start += rows
+        return lanes
+
+    def _attempt(
+        self, state: Any, blobs: list[list[bytes]], shard: int, promised: Any, attempt: str
+    ) -> Any:
+        inputs = [
+            [self.operator.parse(port, blob) for blob in some] for port, some in enumerate(blobs)
+        ]
+        opened = self.operator.open(self.files, json.loads(json.dumps(state.describe())))
+        context = Context(self.files, f"s/{shard}", self.version, promised, attempt)
+        return self.operator.step(opened, inputs, context)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_plain(one) for one in value)
+    return "NaN" if isinstance(value, float) and value != value else value
