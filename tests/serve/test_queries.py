@@ -108,24 +108,52 @@ def test_a_query_that_nobody_waits_for_is_ended(queries: Queries) -> None:
     assert processes() == []
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT count(DISTINCT hash(range)) FROM range(100000000)",
-        "SELECT * FROM range(100000000) ORDER BY hash(range)",
-        pytest.param(
-            "SELECT length(repeat('x', 4000000000))",
-            marks=pytest.mark.skipif(
-                sys.platform != "linux", reason="the system has no such limit"
-            ),
-        ),
-    ],
+DUCKDB_REFUSES = (
+    "SELECT count(DISTINCT hash(range)) FROM range(100000000)",
+    "SELECT * FROM range(100000000) ORDER BY hash(range)",
 )
+SYSTEM_REFUSES = "SELECT length(repeat('x', 4000000000))"
+limited = pytest.mark.skipif(sys.platform != "linux", reason="the system has no such limit")
+
+
+@pytest.mark.parametrize("sql", [*DUCKDB_REFUSES, pytest.param(SYSTEM_REFUSES, marks=limited)])
 def test_memory_is_limited(queries: Queries, sql: str) -> None:
     """What needs more memory is refused, be it DuckDB's own or what its functions take beside it."""
     with pytest.raises(LimitError, match="memory"):
         queries.ask(sql)
     assert queries.ask("SELECT 1 AS x").rows_total == 1
+
+
+@limited
+def test_what_refused_queries_took_is_given_back(queries: Queries) -> None:
+    """However much others have asked for, a process refuses no query that needs little."""
+    queries.ask("SELECT 1")
+    [process] = processes()
+    at_rest = process.memory_info().data
+    for sql in (*DUCKDB_REFUSES, SYSTEM_REFUSES):
+        with pytest.raises(LimitError, match="memory"):
+            queries.ask(sql)
+        assert queries.ask("SELECT * FROM range(100001)").rows_total == 100_001
+        assert processes() == [process]
+        assert process.memory_info().data < at_rest + LIMITS.memory_bytes // 4
+
+
+@limited
+def test_a_process_that_keeps_memory_is_replaced(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the allocator keeps what a query took, the next one has a process of its own."""
+    monkeypatch.setenv("DUCKDB_JE_MALLOC_CONF", "retain:true")
+    others = processes()
+    queries = Queries(directory, LIMITS)
+    try:
+        for sql in DUCKDB_REFUSES:
+            with pytest.raises(LimitError, match="memory"):
+                queries.ask(sql)
+            assert processes() == others
+            assert queries.ask("SELECT * FROM range(100001)").rows_total == 100_001
+    finally:
+        queries.close()
 
 
 def test_an_answer_has_a_size(queries: Queries) -> None:

@@ -23,6 +23,16 @@ def test_counts_are_the_committed_version_s() -> None:
     assert (source["rows"], source["late_rows"], source["unusable_rows"]) == (1_000, 40, 5)
 
 
+def test_figures_are_not_older_than_the_state() -> None:
+    """The version is read now and then, and at once when its rows have changed the state."""
+    pipeline = Pipeline(version=1, rows=10, facts=replace(WELL, read_us=NOW - 60 * S))
+    status = pipeline.board.status()
+    assert (status["state"]["name"], status["rows"]) == ("waiting for events", 10)
+    pipeline.version, pipeline.rows, pipeline.facts = 2, 15, WELL
+    status = pipeline.board.status()
+    assert (status["state"]["name"], status["rows"]) == ("live", 15)
+
+
 def test_a_rate_is_over_the_last_seconds() -> None:
     """It forgets what is older, and what was read before anybody looked."""
     pipeline = Pipeline(version=1, rows=1_000_000)

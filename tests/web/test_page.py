@@ -39,10 +39,11 @@ def served(views: Any, shared: SimpleNamespace) -> Iterator[SimpleNamespace]:
 
 
 def ask(page: Any, sql: str) -> list[list[str]]:
-    """Answers of the SQL box, the head first."""
+    """Answers of the SQL box, the head first. An error fails the test, with its text."""
     page.fill("#sql", sql)
     page.get_by_role("button", name="Run").click()
     page.wait_for_selector("#answer table, #answer .error")
+    assert page.locator("#answer .error").all_inner_texts() == []
     return [row.split("\t") for row in page.inner_text("#answer table").split("\n") if row.strip()]
 
 

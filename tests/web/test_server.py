@@ -61,6 +61,25 @@ def test_a_taken_port_is_an_error_that_says_what_to_do(views: Any, shared: Any) 
         server.close()
 
 
+def test_a_port_that_somebody_else_is_about_to_use_is_taken(
+    views: Any, shared: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bound by two before either listens, it is one's alone: nobody shows somebody else's page."""
+    port = free_port()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bind = socket.socket.bind
+
+        def and_the_other_listens(own: socket.socket, address: Any) -> None:
+            bind(own, address)
+            other.listen()
+
+        other.bind(("127.0.0.1", port))
+        monkeypatch.setattr(socket.socket, "bind", and_the_other_listens)
+        with pytest.raises(SetupError, match=f"port {port}.*in use"):
+            Server(views, shared.status, port=port)
+
+
 def test_the_usual_port_gives_way_to_the_next(views: Any, shared: Any) -> None:
     """Two pipelines on one machine each have a page."""
     first, second = Server(views, shared.status), Server(views, shared.status)

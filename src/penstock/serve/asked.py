@@ -32,7 +32,8 @@ def main(where: str, memory_bytes: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
-    _limit_memory(2 * memory_bytes)
+    at_rest = _reserved_bytes()
+    _limit_memory(at_rest + 2 * memory_bytes)
     _send(out, {"ready": True})
     while True:
         request = requests.get()
@@ -41,16 +42,19 @@ def main(where: str, memory_bytes: int) -> None:
                 request["query"], rows_max=request["rows"], memory_bytes_max=memory_bytes
             )
             body = _body(answer.table)
+            head: dict[str, Any] = {"bytes": len(body), "rows_total": answer.rows_total}
+            del answer
         except PenstockError as error:
-            _send(out, {"error": type(error).__name__, "text": str(error)})
+            head, body = {"error": type(error).__name__, "text": str(error)}, None
         except MemoryError:
             text = "expected a query that fits into memory; found one that doesn't. Ask for less at once"
-            _send(out, {"error": LimitError.__name__, "text": text})
+            head, body = {"error": LimitError.__name__, "text": text}, None
         except Exception as error:  # noqa: BLE001 - told to the one who asked
             text = f"expected an answer; found {type(error).__name__}: {error}"
-            _send(out, {"error": QueryError.__name__, "text": text})
-        else:
-            _send(out, {"bytes": len(body), "rows_total": answer.rows_total}, body)
+            head, body = {"error": QueryError.__name__, "text": text}, None
+        # What this query has reserved and not given back would be missing to the next one.
+        worn = _reserved_bytes() - at_rest > memory_bytes // 2
+        _send(out, {**head, "worn": worn}, body)
 
 
 def _listen(requests: queue.SimpleQueue[dict[str, Any]]) -> None:
@@ -60,15 +64,20 @@ def _listen(requests: queue.SimpleQueue[dict[str, Any]]) -> None:
     os._exit(0)
 
 
-def _limit_memory(more_bytes: int) -> None:
-    """Lets the process use so much more than now. Files that are mapped don't count."""
+def _reserved_bytes() -> int:
+    """What counts for the limit: memory that may be written to, used or not; no mapped files."""
     if not sys.platform.startswith("linux"):
-        return  # elsewhere the limit doesn't hold; DuckDB's own does
-    used = psutil.Process().memory_info().data
-    most = used + more_bytes
+        return 0  # elsewhere the limit doesn't hold; DuckDB's own does
+    return int(psutil.Process().memory_info().data)
+
+
+def _limit_memory(most_bytes: int) -> None:
+    """Lets the process reserve so much."""
+    if not sys.platform.startswith("linux"):
+        return
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    if hard == resource.RLIM_INFINITY or most < hard:
-        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    if hard == resource.RLIM_INFINITY or most_bytes < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, hard))
 
 
 def _body(table: pa.Table) -> memoryview:

@@ -3,10 +3,12 @@
 A query that somebody types may take all memory, or never end, and no library can be interrupted
 everywhere. So it runs beside the process that asks, never in it: a process (`penstock.serve.asked`) with
 limits that the system enforces, and that is killed when a query takes too long or nobody waits for
-its answer any more. One is kept for the next query: to start it takes some seconds.
+its answer any more. One is kept for the next query: to start it takes some seconds. One that has not
+given back the memory of its query (`worn`) is not kept, as the next query would lack that memory.
 
     parent -> child   a line of JSON: the query and how many rows are wanted
-    child -> parent   a line of JSON: what follows, or the error; then the rows as an Arrow stream
+    child -> parent   a line of JSON: what follows, or the error, and whether the process is worn; then
+                      the rows as an Arrow stream
 """
 
 from __future__ import annotations
@@ -37,6 +39,13 @@ START_SECONDS_MAX: Final = 120.0  # for a process to be ready, on a machine that
 POLL_S: Final = 0.05  # how soon it is noticed that nobody waits any more
 READ_BYTES: Final = 1 << 20
 ANSWER_BYTES_MAX: Final = 32 << 20  # a browser's table; whoever wants more asks `penstock query`
+ALLOCATORS: Final = {
+    "DUCKDB_JE_MALLOC_CONF": "retain:false",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "2",
+}
+"""The system limits what a process reserves, not what it uses. By default these allocators reserve
+memory ahead, by the thread, and keep it when a query is over; then the limit refuses small queries."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,8 @@ class QueryLimits:
 
     Attributes:
         seconds: until its answer is there; a process that has yet to start has more.
-        memory_bytes: of DuckDB; the process as a whole has twice as much beside what it needs itself.
+        memory_bytes: of DuckDB; the process as a whole may reserve twice as much beside what it does at
+            rest.
         rows: of an answer.
         at_once: queries; the next one waits, and not for longer than its own seconds.
     """
@@ -146,6 +156,7 @@ class _Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the one who asks, who then ends this
+            env={**ALLOCATORS, **os.environ},
         )
         self._known = bytearray()
         self._started = self.is_ready = False
@@ -168,10 +179,10 @@ class _Process:
             self._process.stdin.flush()
         head = self._line(deadline, gone, what)
         if "error" in head:
-            self.is_ready = True
+            self.is_ready = not head["worn"]
             raise _error(head)
         body = self._bytes(head["bytes"], deadline, gone, what)
-        self.is_ready = True
+        self.is_ready = not head["worn"]
         with pa.ipc.open_stream(body) as stream:
             return Answer(stream.read_all(), head["rows_total"])
 

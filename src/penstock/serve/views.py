@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,8 @@ T = TypeVar("T")
 
 BATCH_ROWS: Final = 20_000  # of an answer, fetched at a time
 COUNT_SECONDS_MAX: Final = 1.0  # for counting the rows that an answer leaves out
+THREADS_MAX: Final = 4
+"""Of a query in bounded memory: each thread takes a part of it, whatever the query is."""
 _NO_TABLE: Final = re.compile(r"Catalog Error: Table with name (\S+) does not exist")
 ATTEMPTS_MAX: Final = 5
 """A version may be vacuumed while it is being opened; the next one is there then."""
@@ -207,6 +210,7 @@ class Snapshot:
         """
         settings = {
             "memory_limit": f"'{memory_bytes_max}B'",
+            "threads": str(min(THREADS_MAX, os.cpu_count() or 1)),
             "temp_directory": "''",
             "enable_progress_bar": "false",
         }

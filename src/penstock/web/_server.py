@@ -18,6 +18,7 @@ from penstock.web._guard import LOOPBACK
 PORT: Final = 8750
 PORTS_TRIED: Final = 20  # from the usual port up: more pipelines than one machine watches
 START_SECONDS_MAX: Final = 10.0  # for a socket that is bound already
+BACKLOG: Final = 128  # connections that wait to be accepted: a browser opens six for a page
 STOP_SECONDS_MAX: Final = 3.0  # then open requests are cut off
 
 
@@ -60,8 +61,8 @@ class Server:
         self._thread = threading.Thread(target=self._serve, name="penstock-web", daemon=True)
         self._thread.start()
         deadline = time.monotonic() + START_SECONDS_MAX
-        while not self._server.started and self._thread.is_alive():
-            if time.monotonic() > deadline:
+        while not self._server.started:
+            if time.monotonic() > deadline or not self._thread.is_alive():
                 raise SetupError(f"expected the page's server to start on {self.url}; it did not")
             time.sleep(0.01)
 
@@ -86,6 +87,8 @@ def _bind(host: str, port: int | None) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, candidate))
+            # Before it listens, another process may bind the same port.
+            sock.listen(BACKLOG)
         except OSError as error:
             sock.close()
             last = error

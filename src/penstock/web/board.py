@@ -74,6 +74,7 @@ class StatusBoard:
         self._split: dict[str, float] = {}
         self._version: dict[str, Any] | None = None
         self._read_us: int | None = None
+        self._read_state: State | None = None
         self._rates: dict[str, _Rate] = {}
         self._history: deque[list[float | None]] = deque(maxlen=HISTORY_MAX)
 
@@ -92,18 +93,18 @@ class StatusBoard:
         found = self._found()
         with self._lock:
             now_us = self._clock_us()
-            version = self._newest(now_us)
-            status = self._status(found, version, now_us)
+            health = self._judge(found, now_us)
+            version = self._newest(now_us, health.state)
+            status = self._status(found, health, version, now_us)
             self._point(status, now_us)
             if history:
                 status["history"] = [list(point) for point in self._history]
             return status
 
     def _status(
-        self, found: Found | None, version: dict[str, Any] | None, now_us: int
+        self, found: Found | None, health: Health, version: dict[str, Any] | None, now_us: int
     ) -> dict[str, Any]:
         facts = found.facts if found else None
-        health = self._judge(found, now_us)
         lag = _lag_now(facts, health, now_us)
         sources = {
             name: self._source(name, version, lag, now_us) for name in _topics(facts, version)
@@ -144,10 +145,14 @@ class StatusBoard:
             return Health(State.STARTING, self._began_us, "The program is being started.")
         return judge(found.facts if found else None, now_us, alive=found is None or found.alive)
 
-    def _newest(self, now_us: int) -> dict[str, Any] | None:
-        """The committed version, read now and then; None: there is none."""
-        if self._read_us is None or not 0 <= now_us - self._read_us < VERSION_EVERY_US:
-            self._read_us = now_us
+    def _newest(self, now_us: int, state: State) -> dict[str, Any] | None:
+        """The committed version, read now and then; None: there is none.
+
+        It is read again when the state changes: who sees that a pipeline is live sees what made it so.
+        """
+        fresh = self._read_us is not None and 0 <= now_us - self._read_us < VERSION_EVERY_US
+        if not fresh or state is not self._read_state:
+            self._read_us, self._read_state = now_us, state
             try:
                 self._version = self._committed()
             except (PenstockError, OSError):  # nothing is committed yet, or a rebuild begins
