@@ -275,6 +275,12 @@ CASES = (
         ("No partition reassignments found",),
     ),
     Case("features", f"{TOOLS}FeatureCommand", f"{AT} describe"),
+    Case(
+        "features upgrade",
+        f"{TOOLS}FeatureCommand",
+        f"{AT} upgrade --feature transaction.version=2",
+        (r"transaction.version was upgraded to 2",),
+    ),
     Case("cluster id", f"{TOOLS}ClusterTool", f"cluster-id {AT}", ("Cluster ID: ",)),
     Case("topics delete", TOPICS, f"{AT} --delete --topic {TOPIC}"),
     Case("topics gone", TOPICS, f"{AT} --list", (), (f"(?m)^{TOPIC}$",)),

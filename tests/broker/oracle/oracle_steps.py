@@ -86,6 +86,8 @@ class Script:
             (2, self.records.leader_epoch),
             (2, self.records.describe_producers),
             (4, self.metadata),
+            (1, self.use_first),
+            (2, self.update_features),
             (3, self.garbage),
             (1, self.records.init_producer),
             (1, self.compaction.draw),
@@ -224,7 +226,36 @@ class Script:
             fields["topics"] = [{"name": None, "topic_id": Ref(f"topic {one}")} for one in names]
         return self.one_call(3, fields, version)
 
+    def use_first(self) -> Step:
+        """A topic that is made because somebody asks for it."""
+        name, version = f"u{self.seed}-{next(self.names)}", self.version(3)
+        fields = {"topics": [{"name": name}], "allow_auto_topic_creation": True}
+
+        def step(side: Side) -> Answer:
+            answer = side.call(3, version, fields)
+            self.topics[name] = know(side, name)
+            return [answer, side.call(3, version, fields)]
+
+        return f"first use v{version} {name}", step
+
     # -- settings ----------------------------------------------------------------------------------
+
+    def update_features(self) -> Step:
+        """Features at the levels that they have, or that there aren't; nothing is lowered."""
+        pick, version = self.chance.choice, self.version(57)
+        known = [("share.version", 1), ("group.version", 1), ("transaction.version", 2)]
+        wrong = [("share.version", 9), ("group.version", -1), ("nope", 1), ("nope", 0), ("", 1)]
+        updates = [
+            {
+                "feature": name,
+                "max_version_level": level,
+                "allow_downgrade": pick([True, False]),
+                "upgrade_type": pick([1, 1, 1, 2, 3, 0, 4]),
+            }
+            for name, level in (pick(known * 2 + wrong) for _ in range(pick([0, 1, 1, 2])))
+        ]
+        fields = {"timeout": 5000, "feature_updates": updates, "validate_only": pick([True, False])}
+        return self.one_call(57, fields, version)
 
     def describe_configs(self) -> Step:
         """A topic's settings."""

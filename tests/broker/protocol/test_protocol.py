@@ -39,6 +39,52 @@ def is_alive(raw: Raw) -> bool:
 # -- versions --------------------------------------------------------------------------------------
 
 
+def test_who_makes_a_topic_by_asking_finds_it_the_second_time(raw: Raw) -> None:
+    """As with Kafka: the first answer is UNKNOWN_TOPIC_OR_PARTITION, which clients retry."""
+    for version in (0, 1, 4, 9, 12, 13):
+        wanted = [{"name": f"first-use-{version}"}]
+        (first,) = raw.call(3, version, topics=wanted)["topics"]
+        assert (first["error_code"], first["partitions"]) == (3, [])
+        (second,) = raw.call(3, version, topics=wanted)["topics"]
+        assert (second["error_code"], len(second["partitions"])) == (0, 1)
+    unwanted = {"topics": [{"name": "not-made"}], "allow_auto_topic_creation": False}
+    for _ in range(2):
+        assert raw.call(3, 9, **unwanted)["topics"][0]["error_code"] == 3
+
+
+INVALID_UPDATE_VERSION = 95
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_features_may_have_the_levels_that_they_have(raw: Raw, version: int) -> None:
+    """Each is named in the answers that have a place for it; one that is wrong fails all."""
+    levels = {
+        one["name"]: one["max_version_level"] for one in raw.call(18, 4)["finalized_features"]
+    }
+    same = [{"feature": name, "max_version_level": level} for name, level in levels.items()]
+    whole = [one | {"upgrade_type": 1} for one in same]
+    answer = raw.call(57, version, feature_updates=whole)
+    assert answer["error_code"] == 0
+    told = [(one["feature"], one["error_code"]) for one in answer.get("results", [])]
+    assert told == ([] if version == 2 else [(name, 0) for name in levels])
+    wrong = [
+        {"feature": "nope", "max_version_level": 1, "upgrade_type": 1},
+        {"feature": "share.version", "max_version_level": 2, "upgrade_type": 1},
+        {"feature": "share.version", "max_version_level": -1, "upgrade_type": 1},
+        {"feature": "transaction.version", "max_version_level": 1, "upgrade_type": 2},
+        *([same[0] | {"upgrade_type": kind} for kind in (0, 4)] if version else []),
+    ]
+    for one in wrong:
+        answer = raw.call(57, version, feature_updates=[*whole, one])
+        assert answer["error_code"] == INVALID_UPDATE_VERSION
+        assert answer["error_message"].startswith("expected ")
+        assert not answer.get("results")
+    if version:
+        for kind in (1, 2, 3):
+            one = same[0] | {"upgrade_type": kind}
+            assert raw.call(57, version, feature_updates=[one])["error_code"] == 0
+
+
 @pytest.mark.parametrize(("key", "version"), ADVERTISED)
 def test_every_advertised_version_is_answered(raw: Raw, key: int, version: int) -> None:
     """An all-default request of each advertised version gets an answer that decodes."""

@@ -155,6 +155,7 @@ REFUSED: dict[int, tuple[int, dict[str, Any], int]] = {
     49: (1, {"entries": [{"entity": [{"entity_type": "user", "entity_name": "x"}]}]}, CLUSTER),
     50: (0, {"users": None}, CLUSTER),
     51: (0, {"deletions": [{"name": "ann", "mechanism": 1}]}, CLUSTER),
+    57: (1, {"feature_updates": []}, CLUSTER),
     61: (0, {"topics": [INDEXES]}, TOPIC),
     65: (0, {"transactional_ids": ["t"]}, TXN),
     68: (0, {"group_id": "mine", "subscribed_topic_names": ["secret"]}, TOPIC),

@@ -1,4 +1,4 @@
-"""Who is there: ApiVersions, Metadata, DescribeCluster."""
+"""Who is there: ApiVersions, Metadata, DescribeCluster, UpdateFeatures."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ FEATURES: Final[dict[str, int]] = {
 groups (KIP-932); transaction.version 2: an epoch per transaction (KIP-890)."""
 ZERO_MINIMUM_FROM: Final = 4
 """Version of ApiVersions from which on clients understand a feature's least version of 0."""
+UPGRADE_TYPE_FROM: Final = 1
+"""Version of UpdateFeatures from which on a request says of what kind it is."""
+UPGRADE: Final = 1
+DOWNGRADES: Final = (2, 3)
+"""Safe, unsafe."""
 OPERATIONS_OMITTED: Final = -(1 << 31)
 """Kafka's mark for authorized operations that nobody asked for."""
 _log = logging.getLogger(__name__)
@@ -48,7 +53,10 @@ def api_versions(call: Call, _: Fields) -> Fields:
 
 
 def metadata(call: Call, fields: Fields) -> Fields:
-    """The broker's address and the topics; makes topics on first use where that is configured."""
+    """The broker's address and the topics; makes topics on first use where that is configured.
+
+    As with Kafka, who makes a topic by asking is told that it isn't there, and finds it when he asks again.
+    """
     wanted = fields["topics"]
     if wanted is None or (call.version == 0 and not wanted):
         topics = [described(topic, topic.partitions) for topic in call.broker.topics]
@@ -86,19 +94,25 @@ def _look_up(call: Call, wanted: Fields, *, may_create: bool) -> Fields:
     if name_fault(name) is not None:
         code = ErrorCode.invalid_topic_exception
     elif topic is None and may_create and _is_free(call, name):
-        try:
-            topic = broker.topics.create(name, broker.config.default_partitions, {})
-        except LimitError as error:
-            _log.warning("did not make topic %s: %s", name, error)
-            code = ErrorCode.invalid_partitions
-        except OSError as error:
-            _log.warning("did not make topic %s: %s", name, error)
-            code = ErrorCode.kafka_storage_error
+        code = _make(call, name)
     return (
         described(topic, topic.partitions)
         if topic is not None
         else {"error_code": code, "name": name}
     )
+
+
+def _make(call: Call, name: str) -> ErrorCode:
+    """Makes a topic on first use; what to say of it."""
+    try:
+        call.broker.topics.create(name, call.broker.config.default_partitions, {})
+    except LimitError as error:
+        _log.warning("did not make topic %s: %s", name, error)
+        return ErrorCode.invalid_partitions
+    except OSError as error:
+        _log.warning("did not make topic %s: %s", name, error)
+        return ErrorCode.kafka_storage_error
+    return ErrorCode.unknown_topic_or_partition
 
 
 def _is_free(call: Call, name: str) -> bool:
@@ -135,8 +149,35 @@ def describe_cluster(call: Call, _: Fields) -> Fields:
     }
 
 
+def update_features(call: Call, fields: Fields) -> Fields:
+    """Whether features may have the levels that are asked for: those that they have. All or none."""
+    updates = fields["feature_updates"]
+    for one in updates:
+        fault = _feature_fault(one, call.version)
+        if fault is not None:
+            return {"error_code": ErrorCode.invalid_update_version, "error_message": fault}
+    return {"results": [{"feature": one["feature"]} for one in updates]}
+
+
+def _feature_fault(update: Fields, version: int) -> str | None:
+    name, level = update["feature"], update["max_version_level"]
+    kinds = (UPGRADE, *DOWNGRADES)
+    kind = update["upgrade_type"] if version >= UPGRADE_TYPE_FROM else UPGRADE
+    if kind not in kinds:
+        return f"expected an upgrade type of {', '.join(map(str, kinds))} for {name}, found {kind}"
+    if name not in FEATURES:
+        return f"expected one of {', '.join(FEATURES)}, found {name!r}"
+    if level != FEATURES[name]:
+        return (
+            f"expected level {FEATURES[name]} of {name}, found {level}; "
+            "this broker's features stay at the newest levels that it knows"
+        )
+    return None
+
+
 APIS: Final = (
     Api(3, 0, 13, metadata),
     Api(18, 0, 4, api_versions),
+    Api(57, 0, 2, update_features),
     Api(60, 0, 2, describe_cluster),
 )

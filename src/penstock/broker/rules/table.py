@@ -76,6 +76,7 @@ RULES: Final[dict[int, Rule]] = {
     49: _each(Operation.ALTER_CONFIGS, ("entries",), "entries", {"entity": "entity"}),
     50: _empty("results"),  # DescribeUserScramCredentials
     51: _each(Operation.ALTER, ("deletions", "upsertions"), "results", {"user": "name"}),
+    57: _empty("results", Operation.ALTER),  # UpdateFeatures
     60: free,  # DescribeCluster: as Kafka, to everyone who may connect
     71: free,  # GetTelemetrySubscriptions
     72: free,  # PushTelemetry
