@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
+from tests.log.reading import served
 
 from penstock.log.aside import CUTS_MAX
 from penstock.log.disk.memory import BLOCK_BYTES, MemoryFiles
@@ -51,29 +53,12 @@ def reopen(
     return log
 
 
-def served(log: Partition) -> dict[int, bytes]:
-    """Every batch that can be read, by offset; damage is passed over as it says."""
-    found = {}
-    offset = log.start_offset
-    while offset < log.end_offset:
-        try:
-            data = bytes(log.read(offset, 500))
-        except DamagedError as damage:
-            offset = max(damage.next_offset, offset + 1)
-            continue
-        assert data
-        for at, header in batches.iterate(data):
-            found[header.base_offset] = data[at : at + header.size]
-            offset = header.next_offset
-    return found
-
-
 def by_offset(written: list[bytes]) -> dict[int, bytes]:
     """Batches by their first offset."""
     return {n * RECORDS: one for n, one in enumerate(written)}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(at=st.integers(0, 10_000), bit=st.integers(0, 7), lost_power=st.booleans())
 def test_a_flipped_bit_costs_one_batch(at: int, bit: int, lost_power: bool) -> None:
     """Wherever it is, the batches before and behind are served and no offset is given out again. Only
@@ -88,7 +73,7 @@ def test_a_flipped_bit_costs_one_batch(at: int, bit: int, lost_power: bool) -> N
     damaged = bytearray(expected.pop(victim * RECORDS))
     damaged[at - sum(map(len, written[:victim]))] ^= 1 << bit
     again = reopen(files, lost_power=lost_power)
-    assert served(again) == expected
+    assert served(again, 500) == expected
     if again.end_offset < end:
         assert victim == 7
         assert files.load("p/00000000000000000014.0.cut") == damaged
@@ -102,7 +87,7 @@ def test_a_flipped_bit_costs_one_batch(at: int, bit: int, lost_power: bool) -> N
         with pytest.raises(DamagedError) as caught:
             again.read(first, 100)
         assert caught.value.next_offset == first + RECORDS
-        assert served(again) == expected
+        assert served(again, 500) == expected
         one = batch(100 + turn)
         assert again.append(one, NOW).base_offset == end + turn * RECORDS
         expected[end + turn * RECORDS] = bytes(one)
@@ -136,7 +121,7 @@ def test_a_damaged_file_that_is_restored_closes_the_hole() -> None:
     files.store(path, whole)
     again = reopen(files)
     assert again.damaged == 0
-    assert served(again) == by_offset([*written, bytes(one)])
+    assert served(again, 500) == by_offset([*written, bytes(one)])
 
 
 @pytest.mark.parametrize("lost_power", [False, True])
@@ -155,7 +140,7 @@ def test_a_block_that_was_never_written(lost_power: bool) -> None:
     following = min(n for n in range(40) if sizes[n] >= 4 * BLOCK_BYTES)
     expected = by_offset(written)
     if lost_power:
-        assert served(again) == by_offset(written[:first])
+        assert served(again, 500) == by_offset(written[:first])
         assert again.end_offset == first * RECORDS
         kept = files.load(f"p/{first * RECORDS:020d}.0.cut")
         assert kept == data[sizes[first] :]
@@ -163,7 +148,7 @@ def test_a_block_that_was_never_written(lost_power: bool) -> None:
     else:
         for n in range(first, following):
             del expected[n * RECORDS]
-        assert served(again) == expected
+        assert served(again, 500) == expected
         assert again.end_offset == log.end_offset
 
 
@@ -181,7 +166,7 @@ def test_what_a_torn_write_leaves_is_cut_off_and_kept() -> None:
     log = reopen(files)
     assert log.cut_bytes == 5000
     assert [name for name in files.list("p") if name.endswith(".cut")] == names
-    assert served(log) == by_offset(written)
+    assert served(log, 500) == by_offset(written)
 
 
 def test_without_room_a_torn_end_is_said_to_be_lost() -> None:
@@ -194,7 +179,7 @@ def test_without_room_a_torn_end_is_said_to_be_lost() -> None:
     assert "could not be kept aside" in again.notes[0]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 1 << 32), damages=st.integers(1, 4))
 def test_damage_in_several_places(seed: int, damages: int) -> None:
     """Overwritten stretches of any size anywhere: whole batches are served, at most one alone between
@@ -213,7 +198,7 @@ def test_damage_in_several_places(seed: int, damages: int) -> None:
         hit |= {n for n in range(30) if sizes[n] < at + size and at < sizes[n + 1]}
     files.store(path, data)
     again = reopen(files, lost_power=chance.random() < 0.5)
-    found, whole = served(again), by_offset(written)
+    found, whole = served(again, 500), by_offset(written)
     assert found.items() <= whole.items()
     assert again.end_offset == log.end_offset
     spared = {n for n in range(30) if n not in hit}
@@ -239,7 +224,7 @@ def test_batches_within_records_are_not_taken_for_the_logs() -> None:
     log.sync()
     files.damage(log.active.path, len(batch(1)) + 8, 6)  # the length: where it ends isn't known
     again = reopen(files)
-    assert sorted(served(again)) == [0, *range(3, 13, 2)]
+    assert sorted(served(again, 500)) == [0, *range(3, 13, 2)]
     assert again.end_offset == log.end_offset
 
 
@@ -278,11 +263,11 @@ def test_a_closed_segment_that_is_cut_is_a_hole_for_a_process_that_was_killed(
     expected = by_offset(written)
     lost = second.base_offset - RECORDS
     if lost_power:
-        assert served(again) == {one: data for one, data in expected.items() if one < lost}
+        assert served(again, 500) == {one: data for one, data in expected.items() if one < lost}
         assert again.lost_files()
     else:
         del expected[lost]
-        assert served(again) == expected
+        assert served(again, 500) == expected
         assert again.end_offset == log.end_offset
 
 
@@ -363,7 +348,7 @@ def test_a_log_that_was_longer_goes_on_above(left: int) -> None:
         one = batch(50 + turn)
         assert again.append(one, NOW).base_offset == 20 + turn * RECORDS
         expected[20 + turn * RECORDS] = bytes(one)
-        assert served(again) == expected
+        assert served(again, 500) == expected
         again.sync()
         again = reopen(files, lost_power=turn == 1)
     again.go_on_above(40, NOW)
@@ -418,7 +403,9 @@ def test_a_file_that_fails_to_be_read_is_no_torn_end() -> None:
     again = reopen(files)
     with pytest.raises(StorageError):
         again.read(0, 100)
-    assert served(again) | by_offset(written[:1]) == by_offset([*written, bytes(again_batch())])
+    assert served(again, 500) | by_offset(written[:1]) == by_offset(
+        [*written, bytes(again_batch())]
+    )
 
 
 def again_batch() -> bytearray:

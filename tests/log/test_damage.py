@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
+from tests.log.reading import served
 
 from penstock.errors import CorruptError
 from penstock.log.disk.memory import MemoryFiles
@@ -64,23 +65,6 @@ def log_of(seed: int, *, compacted: bool = False) -> tuple[MemoryFiles, dict[int
 
 
 LOGS = [log_of(1), log_of(2), log_of(3, compacted=True)]
-
-
-def served(log: Partition) -> dict[int, bytes]:
-    """Every batch that can be read, passing over what is damaged."""
-    found = {}
-    offset = log.start_offset
-    while offset < log.end_offset:
-        try:
-            data = bytes(log.read(offset, 30_000))
-        except DamagedError as damage:
-            offset = max(damage.next_offset, offset + 1)
-            continue
-        assert data
-        for at, header in batches.iterate(data):
-            found[header.base_offset] = data[at : at + header.size]
-            offset = header.next_offset
-    return found
 
 
 def test_a_wrong_length_may_lead_anywhere() -> None:
@@ -181,7 +165,7 @@ def test_damaged_batch_is_refused_and_others_are_served() -> None:
     files.damage(segment.path, segment.locate(victim) + 70, 3)
     log = Partition(files, "p", CONFIG, NOW)
     assert log.damaged == 0  # nothing was read yet
-    found = served(log)
+    found = served(log, 30_000)
     assert found == {one: data for one, data in written.items() if one in bases and one != victim}
     assert log.damaged == 1
     assert f"offsets {victim} to" in log.damage()[0]
@@ -196,7 +180,7 @@ def test_every_field_of_a_header_is_guarded(at: int) -> None:
         position, _ = list(segment.headers(0))[40]
         files.damage(segment.path, position + at, 0)
         again = Partition(files, "p", CONFIG, NOW)
-        found = served(again)
+        found = served(again, 30_000)
         assert again.damaged
         assert found.items() <= written.items()
         assert len(found) > len(written) * 0.6
@@ -225,7 +209,7 @@ def test_damage_is_noticed_and_never_served(number: int, seed: int) -> None:
         else:
             files.open(f"p/{name}").truncate(chance.randrange(size))
     log = Partition(files, "p", CONFIG, NOW, was_there=True)
-    found = served(log)
+    found = served(log, 30_000)
     assert found.items() <= written.items()
     expected = [one for one in written if one >= start]
     if any(one not in found for one in expected):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from penstock.log.disk.files import LocalFiles, LogFiles
 from penstock.log.disk.memory import MemoryFiles
@@ -151,7 +152,7 @@ def test_unclean_stop_scans_from_the_checkpoint_only(monkeypatch: pytest.MonkeyP
     assert len(checked) == 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), seed=st.integers(0, 1 << 32))
 def test_crashes_lose_nothing_durable(data: st.DataObject, seed: int) -> None:
     """After any appends, syncs and crashes the log is a prefix of what was appended and holds all
@@ -233,7 +234,7 @@ def test_torn_tail_is_cut(cut: int) -> None:
     again.check()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     at=st.integers(0, 10_000), bit=st.integers(0, 7), name=st.sampled_from(["index", "producers"])
 )
@@ -586,7 +587,7 @@ def test_offsets_out_of_range_are_refused(files: LogFiles) -> None:
 # -- times -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     times=st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=5), max_size=30),
     codec=st.sampled_from(["none", "zstd"]),

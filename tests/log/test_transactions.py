@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from penstock.log.disk.memory import MemoryFiles
 from penstock.log.errors import AppendError, Refusal
@@ -289,7 +290,7 @@ class Machine:
 STEPS = ["append"] * 8 + ["end"] * 4 + ["sync"] * 2 + ["crash", "kill", "delete"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=60), seed=st.integers(0, 1 << 32))
 def test_transactions_are_a_function_of_the_log(steps: list[str], seed: int) -> None:
     """After any writes, deletions and crashes, and with side files lost, open and aborted
