@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.effort import QUICK
+from tests.effort import QUICK, examples
 
 # Examples are timed by nobody: machines that run tests are shared and noisy.
-_quiet = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+_quiet = {
+    "deadline": None,
+    "max_examples": examples(100),  # Hypothesis' own number in a run of everything
+    "suppress_health_check": [HealthCheck.too_slow],
+}
 settings.register_profile("default", **_quiet)
 settings.register_profile("ci", derandomize=True, print_blob=True, **_quiet)
 settings.load_profile("ci" if os.environ.get("CI") else "default")

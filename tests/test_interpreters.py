@@ -25,6 +25,7 @@ def interpreters() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_only_pythons_are_pythons(interpreters: ModuleType) -> None:
     """The release of one is known; what is none, or isn't there, can't be used."""
     assert interpreters.ask(Path(sys.executable)).release == sys.version_info[:3]

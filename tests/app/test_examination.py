@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,9 +17,12 @@ import penstock as ps
 from penstock.app.examination import examine_pipeline, examine_state
 from penstock.broker.doctor import Level, Report
 from penstock.broker.process import BrokerProcess
+from penstock.cli import main
 from penstock.client import Client, Producer
 from penstock.engine.store import Store, unsealed
 from penstock.state import LocalStateFiles
+
+Doctor = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -165,30 +166,40 @@ def test_garbage_never_ends_the_examination(shop: Path, content: bytes) -> None:
     assert worst(examine_pipeline(shop)) == "damage"
 
 
-def doctor(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command, as a user runs it."""
-    command = [sys.executable, "-m", "penstock.cli", "doctor", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+@pytest.fixture
+def doctor(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Doctor:
+    """Calls the command in this process: to load a Python costs more than to examine."""
+
+    def call(folder: Path, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.chdir(folder)
+        code = 0
+        try:
+            main(["doctor", *arguments], prog_name="penstock")
+        except SystemExit as done:
+            code = int(done.code or 0)
+        return (code, *capfd.readouterr())
+
+    return call
 
 
-def test_the_command_examines_both_and_its_exit_code_tells(shop: Path) -> None:
+def test_the_command_examines_both_and_its_exit_code_tells(shop: Path, doctor: Doctor) -> None:
     """By the directory or the pipeline's name."""
-    sound = doctor(shop.parent, "shop")
-    assert (sound.returncode, sound.stdout.count("sound: every")) == (0, 2), sound.stdout
+    code, out, _ = doctor(shop.parent, "shop")
+    assert (code, out.count("sound: every")) == (0, 2), out
     trace_file(shop).unlink()
-    damaged = doctor(shop.parent, "shop.penstock", "--format", "json")
-    assert damaged.returncode == 1
-    [finding] = json.loads(damaged.stdout)["findings"]
+    code, out, _ = doctor(shop.parent, "shop.penstock", "--format", "json")
+    assert code == 1
+    [finding] = json.loads(out)["findings"]
     assert finding["path"].startswith("state/runs/")
 
 
-def test_a_directory_that_is_neither_is_an_error(tmp_path: Path) -> None:
+def test_a_directory_that_is_neither_is_an_error(tmp_path: Path, doctor: Doctor) -> None:
     """It was "sound" without having been looked at."""
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/cat.jpg").write_bytes(b"")
     (tmp_path / "empty").mkdir()
     for name, found in (("photos", "cat.jpg"), ("empty", "nothing"), ("nope", "nothing at")):
-        result = doctor(tmp_path, name)
-        assert (result.returncode, result.stdout) == (1, "")
-        assert result.stderr.startswith("error: expected a")
-        assert found in result.stderr
+        code, out, err = doctor(tmp_path, name)
+        assert (code, out) == (1, "")
+        assert err.startswith("error: expected a")
+        assert found in err

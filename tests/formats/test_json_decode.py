@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from penstock.core.schema import Field, Schema
 from penstock.errors import LimitError, SchemaError
@@ -341,7 +342,7 @@ def mutated(r: random.Random, row: bytes) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 2**64 - 1))
 def test_rows_mean_what_the_reference_says(seed: int) -> None:
     """Any rows of any schema have the reference's values, and exactly the bad ones have reasons."""
@@ -353,7 +354,7 @@ def test_rows_mean_what_the_reference_says(seed: int) -> None:
     check(rows, schema, r.choice([b"", b"", b"}", b"0", b'"', b"\xff" * 9]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 2**64 - 1))
 def test_damaged_rows_are_judged_as_the_reference_does(seed: int) -> None:
     """Rows with bytes flipped, cut, doubled or inserted are accepted and refused as by the reference."""
@@ -363,14 +364,14 @@ def test_damaged_rows_are_judged_as_the_reference_does(seed: int) -> None:
     check([mutated(r, row) for row in whole for _ in range(20)], schema)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.binary(max_size=30), max_size=30))
 def test_arbitrary_bytes_never_crash(rows: list[bytes]) -> None:
     """Rows of arbitrary bytes are refused with reasons, or are what the reference reads."""
     check([*rows, *(b'{"v":' + row + b"}" for row in rows)], Schema.parse("v STRING, w BIGINT"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=200), st.randoms())
 def test_doubles_are_correctly_rounded(numbers: list[float], r: random.Random) -> None:
     """A double, in any spelling, has the bits that `float` gives it."""

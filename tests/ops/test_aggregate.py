@@ -289,6 +289,7 @@ def test_retractions_equal_a_recomputation_and_cancel_out(batches, window, is_we
     assert run.view() == {}
 
 
+@pytest.mark.slow
 def test_equals_duckdb_on_a_larger_stream(monkeypatch):
     """Counts, sums, averages, extremes and windows are those of DuckDB over the same rows."""
     for name, value in [("TINY_ROWS", 500), ("PIECE_ROWS_MIN", 1000), ("PIECE_ROWS_MAX", 3000)]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from penstock.errors import CorruptError
 from penstock.state import Layout, MemoryStateFiles, Trace, Value, Writer, trace, vacuum
@@ -57,7 +58,7 @@ ROWS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(ROWS, max_size=10), st.integers(1, 4), st.integers(1, 20), st.integers(2, 4),
     st.integers(0, 3), st.integers(1, 30),
@@ -117,6 +118,7 @@ def ints(values):
     return layout, pa.RecordBatch.from_arrays([pa.array(c) for c in columns], schema=layout.schema)
 
 
+@pytest.mark.slow
 def test_no_append_pays_for_a_big_merge_alone(monkeypatch):
     """The rows written by any append are bounded by the delta times the tiers; so are the runs."""
     for name, value in [

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from penstock.errors import CorruptError, LimitError
 from penstock.wire import columns, compression
@@ -63,7 +64,7 @@ def consume(data: bytes, *, verify_crc: bool) -> None:
         columns.header(records, i)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     codec=st.sampled_from(list(CODECS)),
     flips=st.lists(st.integers(0, 2**20), min_size=1, max_size=8),
@@ -79,7 +80,7 @@ def test_flipped_bits(codec, flips, cut, verify):
     consume(bytes(data[:cut]), verify_crc=verify)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     body=st.binary(max_size=120),
     count=st.integers(-5, 30),

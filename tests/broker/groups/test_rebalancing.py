@@ -130,6 +130,7 @@ def run_group(broker: BrokerProcess, variant: tuple[str, str], suffix: str = "")
     assert repeated <= BATCH * (1 + len(refusals)), f"{name}: {repeated} again, {refusals}"
 
 
+@pytest.mark.slow
 def test_members_of_both_protocols(broker: BrokerProcess) -> None:
     """Consumers are changed from one protocol to the other one after the other, and back, while
     they read: nobody reads what another one has, and no record is lost.

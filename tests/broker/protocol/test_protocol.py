@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from penstock.broker.handlers import API_TABLE
 from penstock.broker.protocol.dispatch import FETCH_VERSIONS, PRODUCE_VERSIONS
@@ -394,7 +395,7 @@ def test_truncated_requests_close_the_connection(
                 raw.exactly(4)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(body=st.binary(max_size=100), which=st.sampled_from(ADVERTISED))
 def test_decoders_only_raise_protocol_errors(body: bytes, which: tuple[int, int]) -> None:
     """Whatever the bytes, a decoder gives fields that encode again, or a ProtocolError."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from penstock.broker.security.acls import (
     SUPPORTED,
@@ -75,7 +76,7 @@ def naive(
     return bool(allowed & set(same))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     acls=st.lists(ACLS, max_size=12),
     who=st.sampled_from([ANN, BOB]),
@@ -105,7 +106,7 @@ def test_answers_are_kafkas(
     assert boss.allows(who, host, operation, kind, name)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(acls=st.lists(ACLS, max_size=8), operation=OPERATIONS, kind=TYPES)
 def test_some_resource(acls: list[Acl], operation: Operation, kind: ResourceType) -> None:
     """Whatever is allowed by name is allowed for some name; nothing is where all is denied."""
@@ -119,7 +120,7 @@ def test_some_resource(acls: list[Acl], operation: Operation, kind: ResourceType
         assert any(one.permission is Permission.ALLOW for one in acls)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(acls=st.lists(ACLS, max_size=10, unique=True), name=NAMES)
 def test_filters(acls: list[Acl], name: str) -> None:
     """A filter of kind MATCH finds what is about a name; an empty one finds everything; a rule's own

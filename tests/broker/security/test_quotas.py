@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from penstock.broker import BrokerProcess
 from penstock.broker.security.quotas import THROTTLE_S_MAX, Quota, Quotas, entity_of
@@ -40,7 +41,7 @@ def test_the_most_specific_counts(tmp_path: Path) -> None:
     assert not quotas.is_on
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 3000)), min_size=1, max_size=30))
 def test_no_more_flows_than_the_rate(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[float, int]]

@@ -108,6 +108,7 @@ def kill_quietly(broker: BrokerProcess) -> None:
         os.kill(broker.pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900 + 6 * KILLS)
 def test_kills_under_load(crashing: BrokerProcess, connect: Connect) -> None:
     """However often the broker is killed, all that it has acknowledged stands, once, whole."""

@@ -108,8 +108,8 @@ def create(connect: Connect, address: str, *names: str) -> None:
     ("write", "left"),
     [
         (by_librdkafka, None),
-        (by_kafka_python, None),
-        (by_librdkafka, b'{"next": 9000, "crc": "00000000"}'),
+        pytest.param(by_kafka_python, None, marks=pytest.mark.slow),
+        pytest.param(by_librdkafka, b'{"next": 9000, "crc": "00000000"}', marks=pytest.mark.slow),
         (by_librdkafka, b'{"next": 0}'),  # an old copy
     ],
 )
@@ -323,12 +323,14 @@ def test_lost_settings_of_groups_are_told(kept: Kept, connect: Connect) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "starts"),
     [
-        ("groups/settings.json", b"", False),
+        pytest.param("groups/settings.json", b"", False, marks=pytest.mark.slow),
         ("groups/settings.json", b'{"groups": {"g": {}}, "crc": "00000000"}', False),
-        ("groups/settings.json", b'{"groups": 1}', False),
-        ("cluster.json", b'{"id": "x", "crc": "00000000"}', False),
+        pytest.param("groups/settings.json", b'{"groups": 1}', False, marks=pytest.mark.slow),
+        pytest.param(
+            "cluster.json", b'{"id": "x", "crc": "00000000"}', False, marks=pytest.mark.slow
+        ),
         ("producer_ids.json", b'{"next": 5, "crc": "00000000"}', True),
-        ("security/users.json", b"{", False),
+        pytest.param("security/users.json", b"{", False, marks=pytest.mark.slow),
     ],
 )
 def test_a_damaged_document_is_found_as_the_broker_finds_it(
