@@ -6,11 +6,13 @@ import json
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
 
 import penstock as ps
+from penstock.errors import FlowError
 
 SCHEMA = "user STRING NOT NULL, n BIGINT, at TIMESTAMP"
 
@@ -174,3 +176,43 @@ def test_a_restart_in_between_changes_nothing() -> None:
         outs.append([records(run, topic) for topic in ("sums", "minutes")])
     assert outs[0] == outs[1]
     assert outs[0][0]
+
+
+def test_tables_are_joined_change_by_change() -> None:
+    """Two counts side by side, also where one of them isn't there yet; a restart changes nothing."""
+    outs = []
+    for restarts in (False, True):
+        app = ps.App("p")
+        views = events(app, "views").group_by("user").agg(views=ps.count(), best=ps.max("n"))
+        buys = events(app, "buys").group_by("user").agg(buys=ps.count())
+        both = views.join(buys, on="user", how="full")
+        app.view("both", both)
+        app.view("ratio", both.select("user", ratio="coalesce(buys, 0) / coalesce(views, 0)"))
+        app.view("all", both.group_by("buys").agg(users=ps.count()))
+        both.to("both")
+        run = ps.testing.run(app, cores=3)
+        for i in range(30):
+            topic = ("views", "views", "buys")[i % 3]
+            run.send(topic, user="abcd"[i % 4 if topic == "views" else i % 2], n=i, at="12:00:00")
+            run.settle()
+            if restarts and i % 7 == 0:
+                run.restart()
+        kept = dict(records(run, "both"))
+        assert sorted(kept.values(), key=lambda row: row["user"]) == run.view("both").rows()
+        assert run.view("both").rows()[0] == {"user": "a", "views": 6, "best": 28, "buys": 5}
+        assert [row["users"] for row in run.view("all").rows()] == [2, 2]
+        outs.append([records(run, "both"), run.view("ratio").rows()])
+    assert outs[0] == outs[1]
+
+
+def test_rows_that_lost_their_key_are_no_upserts() -> None:
+    """A table whose key was left out can't be written as upserts, but as changes."""
+    app = ps.App("p")
+    counted = events(app).group_by("user", "n").agg(times=ps.count())
+    with pytest.raises(FlowError, match="table's key among its columns"):
+        counted.select("user", "times").to("out")
+    counted.select("user", "times").to("out", emit="changes")
+    run = ps.testing.run(app)
+    run.send("events", user="a", n=1, at="12:00:00")
+    run.send("events", user="a", n=2, at="12:00:00")
+    assert [value["after"] for _, value in records(run, "out")] == [{"user": "a", "times": 1}] * 2

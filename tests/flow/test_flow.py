@@ -25,6 +25,13 @@ def per_user(stream: Stream) -> ps.Table:
     return stream.window(ps.tumbling("1 minute")).group_by("user").agg(n=ps.count())
 
 
+def join(on: Any, how: Any = "inner") -> ps.Table:
+    """A join of two tables of one app."""
+    app = ps.App("p")
+    right = clicks(app).group_by("user").agg(n=ps.max("v"))
+    return clicks(app).group_by("user").agg(n=ps.count()).join(right, on=on, how=how)
+
+
 MISTAKES: list[tuple[Callable[[], object], type[UserError], str]] = [
     (lambda: ps.App("no spaces"), FlowError, "a name of letters"),
     (lambda: ps.App("p", spark="spark://h:7077"), FlowError, "state="),
@@ -62,6 +69,12 @@ MISTAKES: list[tuple[Callable[[], object], type[UserError], str]] = [
         FlowError,
         "how long windows are corrected",
     ),
+    (lambda: per_user(clicks()).join(per_user(clicks()), on="user"), FlowError, "in the app"),
+    (lambda: join(on="usr"), SchemaError, "did you mean 'user'"),
+    (lambda: join(on=()), FlowError, "columns to join on"),
+    (lambda: join(on={"user": "n"}), FlowError, "of one type"),
+    (lambda: join(on="user"), FlowError, "n twice. Rename before: select(…, right_n='n')"),
+    (lambda: join(on="user", how="outer"), FlowError, "full"),
     (lambda: clicks().union(clicks()), FlowError, "streams of the app"),
 ]
 

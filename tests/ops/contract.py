@@ -148,7 +148,7 @@ class Contract:
         for state in self.states:
             again = self.operator.open(self.files, json.loads(json.dumps(state.describe())))
             for batch in self.operator.scan(again):
-                assert batch.schema.names == self.operator.schema.names
+                assert batch.schema == self.operator.schema
                 found.update(counted(batch))
         return found
 

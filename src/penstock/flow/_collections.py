@@ -31,11 +31,14 @@ from penstock.flow.graph import (
     keys_of,
     origins,
     retracts,
+    row_key,
     timed,
 )
+from penstock.flow.joins import On, check_how, check_names_differ, check_on, check_same_flow
 from penstock.ops import Aggregate, AggregateSpec, Column, Window, WindowedAggregate
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
-from penstock.ops.spec import WINDOW_START, Kind
+from penstock.ops.spec import Kind
+from penstock.ops.table_join import How, TableJoin
 
 Late: TypeAlias = Literal["drop", "correct"]
 
@@ -246,6 +249,36 @@ class Stream(Collection):
 class Table(Collection):
     """Rows that come, change and go, such as an aggregate's content."""
 
+    def join(self, other: Table, *, on: On, how: How = "inner") -> Table:
+        """Joins two tables; the result follows every change of either.
+
+        Args:
+            other: the right table. A column that both have, and that isn't in `on`, must be renamed before.
+            on: what must be equal: a column of both, some, or a mapping of this table's to the other's. NULL
+                is equal to nothing.
+            how: `"inner"`; `"left"`, `"right"` or `"full"`, which keep rows without a partner, with NULL for
+                the other's columns; `"semi"` or `"anti"`: this table's rows that have a partner, or none.
+
+        Returns:
+            A table of this table's columns, then the other's but for those in `on`.
+        """
+        if not isinstance(other, Table):
+            raise FlowError(f"expected a table to join with; found {type(other).__name__}")
+        check_same_flow(self.flow, other.flow)
+        check_how(how, get_args(How))
+        pairs = check_on(on, self.schema, other.schema)
+        if how not in ("semi", "anti"):
+            check_names_differ(self.schema, other.schema, pairs)
+        join = TableJoin(how, self.schema.arrow, other.schema.arrow, pairs)
+        mine, theirs = row_key(self.node), row_key(other.node)
+        if how in ("semi", "anti"):
+            join = replace(join, keys=mine)
+        elif mine and theirs:
+            equal = {name for _, name in pairs}
+            join = replace(join, keys=(*mine, *(name for name in theirs if name not in equal)))
+        node = Stateful((self.node, other.node), join, Schema.from_arrow(join.schema))
+        return Table(self.flow, self.flow.node(node))
+
     def closed(self) -> Stream:
         """The rows of the table's windows as a stream: each when its window is closed, and final then.
 
@@ -276,34 +309,31 @@ class Table(Collection):
         """
         if emit is None:
             emit = "closed" if self._closes else "upserts"
-        keys = grouped = keys_of(self.node)
-        if self._closes and WINDOW_START in self.schema:
-            keys = (WINDOW_START, *grouped)  # what tells the rows of a windowed table apart
         match emit:
             case "closed":
                 node = self._closed(self.node)
                 emission: Emission = "upserts" if retracts(node) else "rows"
-                key = keys if retracts(node) else grouped
-                self._write(topic, node, emission, key, partitions, retention)
+                keys = row_key(node) if retracts(node) else keys_of(node)
             case "upserts" | "changes":
-                if not grouped and self._is_keyed:
-                    raise FlowError(
-                        f"expected the table's key among its columns to write changes to {topic!r}; found "
-                        f"{', '.join(self.schema.names)}. Keep the key in select(…)"
-                    )
-                self._write(topic, self.node, emit, keys, partitions, retention)
+                node, emission, keys = self.node, emit, row_key(self.node)
             case _:
                 raise FlowError(
                     f"expected emit='closed', 'upserts' or 'changes'; found emit={emit!r}"
                 )
+        if emission == "upserts" and not keys and self._has_key:
+            raise FlowError(
+                f"expected the table's key among its columns to write upserts to {topic!r}; found "
+                f"{', '.join(self.schema.names)}. Keep the key in select(…)"
+            )
+        self._write(topic, node, emission, keys, partitions, retention)
 
     @property
     def _closes(self) -> bool:
         return all(isinstance(o, Stateful) and o.operator.closes for o in origins(self.node))
 
     @property
-    def _is_keyed(self) -> bool:
-        return any(isinstance(o, Stateful) and o.operator.keys for o in origins(self.node))
+    def _has_key(self) -> bool:
+        return any(row_key(origin) for origin in origins(self.node))
 
     def _closed(self, node: Node) -> Node:
         """The same steps over closed rows."""

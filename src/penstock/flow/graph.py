@@ -24,6 +24,7 @@ from typing import Literal, TypeAlias
 from penstock.core.schema import Schema
 from penstock.ops import Operator
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
+from penstock.ops.spec import WINDOW_START
 
 __all__ = [
     "Closed",
@@ -40,6 +41,7 @@ __all__ = [
     "keys_of",
     "origins",
     "retracts",
+    "row_key",
     "timed",
 ]
 
@@ -270,8 +272,22 @@ def timed(node: Node) -> bool:
             return all(timed(above) for above in node.inputs)
 
 
+def row_key(node: Node) -> tuple[str, ...]:
+    """The columns that tell a table's rows apart; none where some are left out, or nothing does."""
+    match node:
+        case Stateful():
+            found = node.operator.keys
+            if node.operator.closes and WINDOW_START in node.schema:
+                found = (WINDOW_START, *found)
+        case RowStep() | Closed():
+            found = row_key(node.inputs[0])
+        case _:
+            found = ()
+    return found if all(name in node.schema for name in found) else ()
+
+
 def keys_of(node: Node) -> tuple[str, ...]:
-    """The columns that a node's rows are told apart by, or that their log is partitioned by."""
+    """The columns that a node's records have as key: of what groups its rows, or partitions their log."""
     match node:
         case Source():
             found: tuple[str, ...] = () if node.key is None else (node.key,)

@@ -9,10 +9,12 @@ from penstock.core.names import known_names
 from penstock.errors import CorruptError
 from penstock.ops.aggregate import WindowedAggregate
 from penstock.ops.operator import Operator
+from penstock.ops.table_join import TableJoin
 
 __all__ = ["OPERATORS", "operator_from_spec"]
 
 OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
+    TableJoin.kind: TableJoin.from_spec,
     WindowedAggregate.kind: WindowedAggregate.from_spec,
 }
 

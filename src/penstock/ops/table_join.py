@@ -1,0 +1,469 @@
+"""The join of two tables, kept up change by change.
+
+    join(L, R)' = join(L, R) + dL x (R + dR) + L x dR                             the product rule
+    unmatched left rows of a key = L(key) where R has no row of the key, else none
+
+so a change costs the rows of its own key on the other side, and a key's unmatched rows are written again
+only when the other side's first row comes or its last one goes. Both tables are kept as bags, found by the
+key; where unmatched rows matter, a count of each key stands beside them, so that whether a key has
+partners is known without reading these. The joined rows aren't kept: a reader joins the bags of its version.
+
+NULL is equal to nothing, as in SQL: a row whose key has one is unmatched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Final, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core import vectors
+from penstock.core.delta import WEIGHT
+from penstock.core.keys import hash_columns
+from penstock.core.schema import Schema
+from penstock.core.vectors import Vector
+from penstock.errors import CorruptError
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
+from penstock.ops.windows import NO_TIME
+from penstock.state.bag import COUNT, Bag, matches, weights_of
+from penstock.state.files import StateFiles
+from penstock.state.layout import HASH, WINDOW, Layout, Value, concat
+from penstock.state.runs import Writer
+from penstock.state.trace import Trace
+
+__all__ = ["How", "TableJoin", "TableJoinState"]
+
+How: TypeAlias = Literal["inner", "left", "right", "full", "semi", "anti"]
+LEFT: Final = 0
+RIGHT: Final = 1
+SIDES: Final = ("left", "right")
+
+
+@dataclass(frozen=True)
+class TableJoinState:
+    """One version of both tables on one shard; immutable."""
+
+    traces: Mapping[str, Trace]
+
+    def describe(self) -> dict[str, Any]:
+        """All that `TableJoin.open` needs, as JSON."""
+        return {"traces": {name: trace.describe() for name, trace in self.traces.items()}}
+
+    def check(self) -> None:
+        """Asserts every invariant; opens and verifies every file."""
+        for trace in self.traces.values():
+            trace.check()
+
+    @property
+    def rows(self) -> int:
+        """Rows in all files."""
+        return sum(trace.rows for trace in self.traces.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(trace.bytes for trace in self.traces.values())
+
+
+@dataclass(frozen=True)
+class TableJoin:
+    """The operator.
+
+    Args:
+        how: which rows it gives.
+        left: the left table's columns.
+        right: the right table's.
+        on: pairs of columns that must be equal: the left one's name, the right one's.
+        keys: the columns of the result that tell its rows apart; none where nothing does.
+        gives: whether `step` gives changes.
+    """
+
+    kind: ClassVar[str] = "table join"
+
+    how: How
+    left: pa.Schema
+    right: pa.Schema
+    on: tuple[tuple[str, str], ...]
+    keys: tuple[str, ...] = ()
+    gives: bool = True
+
+    # -- what it is ---------------------------------------------------------------------------------
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The left table's columns, then the right one's but for those that equal one of the left's."""
+        lone_left, lone_right = self.how in ("left", "full"), self.how in ("right", "full")
+        equal = {mine for mine, _ in self.on}
+        fields = []
+        for field in self.left:
+            absent = lone_right and field.name not in equal
+            fields.append(pa.field(field.name, field.type, field.nullable or absent))
+        if self.how not in ("semi", "anti"):
+            fields += [pa.field(f.name, f.type, f.nullable or lone_left) for f in self._others]
+        return pa.schema(fields)
+
+    @property
+    def retracts(self) -> bool:
+        """See `Operator`."""
+        return True
+
+    @property
+    def timed(self) -> bool:
+        """See `Operator`: a table is as it is now."""
+        return False
+
+    @property
+    def closes(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def corrects(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def every_us(self) -> int:
+        """See `Operator`."""
+        return 0
+
+    def key(self, port: int) -> tuple[str, ...]:
+        """See `Operator`."""
+        return tuple(pair[port] for pair in self.on)
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """See `Operator`: the key has the left column's name, whichever side a row is of."""
+        return self.key(LEFT)
+
+    def emitting(self, *, changes: bool, closed: bool) -> TableJoin:  # noqa: ARG002
+        """See `Operator`."""
+        return replace(self, gives=changes)
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:  # noqa: ARG002
+        """See `Operator`."""
+        return NO_TIME
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
+        """See `Operator`: time changes nothing."""
+        return False
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        return {
+            "kind": self.kind,
+            "how": self.how,
+            "left": Schema.from_arrow(self.left).text,
+            "right": Schema.from_arrow(self.right).text,
+            "on": [list(pair) for pair in self.on],
+            "keys": list(self.keys),
+        }
+
+    @staticmethod
+    def from_spec(spec: Mapping[str, Any]) -> TableJoin:
+        """The operator that `to_spec` described."""
+        return TableJoin(
+            how=spec["how"],
+            left=Schema.parse(spec["left"]).arrow,
+            right=Schema.parse(spec["right"]).arrow,
+            on=tuple((mine, other) for mine, other in spec["on"]),
+            keys=tuple(spec["keys"]),
+        )
+
+    # -- rows on their way --------------------------------------------------------------------------
+
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:
+        """See `Operator`: a table's changes are never late."""
+        return Prepared(routed(rows, self.key(port), self._parcels[port]))
+
+    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return Routed.combine(parts)
+
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:
+        """See `Operator`."""
+        return parse_routed(self._parcels[port], blob)
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def empty(self, files: StateFiles) -> TableJoinState:
+        """See `Operator`."""
+        return TableJoinState({name: Trace(lo, files) for name, lo in self._layouts.items()})
+
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> TableJoinState:
+        """See `Operator`.
+
+        Raises:
+            CorruptError: the description is of another operator.
+        """
+        traces = description["traces"]
+        if set(traces) != set(self._layouts):
+            raise CorruptError(
+                f"expected the traces {sorted(self._layouts)} of this join; found {sorted(traces)}: the "
+                "pipeline's definition has changed. Start it with new state"
+            )
+        return TableJoinState(
+            {name: Trace.open(lo, files, traces[name]) for name, lo in self._layouts.items()}
+        )
+
+    def step(
+        self, state: TableJoinState, inputs: Sequence[Sequence[Routed]], context: Context
+    ) -> Step:
+        """See `Operator`.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+        """
+        deltas = [self._delta(port, parts) for port, parts in enumerate(inputs)]
+        counts = [self._counted(port, delta) for port, delta in enumerate(deltas)]
+        changes = self._changes(state.traces, deltas, counts) if self.gives else None
+        traces, written = dict(state.traces), [0, 0]
+        for port, side in enumerate(SIDES):
+            for name, delta in ((side, deltas[port]), (f"{side}.counts", counts[port])):
+                if name in traces:
+                    writer = Writer(
+                        context.files,
+                        f"{context.directory}/{name}",
+                        context.version,
+                        context.attempt,
+                    )
+                    traces[name] = traces[name].append(delta, writer)
+                    written[0] += writer.written
+                    written[1] += writer.bytes
+        return Step(TableJoinState(traces), changes, None, *written)
+
+    def scan(
+        self,
+        state: TableJoinState,
+        lo_us: int | None = None,  # noqa: ARG002
+        hi_us: int | None = None,  # noqa: ARG002
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Operator`: joins the tables of this version. A row that is there twice comes twice."""
+        files = next(iter(state.traces.values())).files
+        deltas = [
+            self._bags[port].sum(list(state.traces[side].scan())) for port, side in enumerate(SIDES)
+        ]
+        counts = [self._counted(port, delta) for port, delta in enumerate(deltas)]
+        found = self._changes(self.empty(files).traces, deltas, counts)
+        times = vectors.raw(vectors.contiguous(found.column(WEIGHT)))
+        rows = found.select(self.schema.names)
+        if (times != 1).any():
+            rows = rows.take(vectors.from_int64(np.repeat(np.arange(len(rows)), times)))
+        yield from rows.to_batches()
+
+    # -- the work -----------------------------------------------------------------------------------
+
+    def _changes(
+        self,
+        before: Mapping[str, Trace],
+        deltas: Sequence[pa.RecordBatch],
+        counts: Sequence[pa.RecordBatch],
+    ) -> pa.Table:
+        """How the joined table changes: rows that go, then rows that come."""
+        parts: list[pa.RecordBatch] = []
+        if self.how not in ("semi", "anti"):
+            parts += self._pairs(before, deltas)
+        if self.how in ("left", "full", "anti"):
+            parts += self._alone(LEFT, before, deltas, counts, has_partner=False)
+        if self.how == "semi":
+            parts += self._alone(LEFT, before, deltas, counts, has_partner=True)
+        if self.how in ("right", "full"):
+            parts += self._alone(RIGHT, before, deltas, counts, has_partner=False)
+        rows = self._out.sum([self._out_delta(part) for part in parts if len(part)])
+        weights = weights_of(rows)
+        order = np.concatenate([np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)])
+        rows = rows.take(vectors.from_int64(order))
+        schema = self.schema.append(pa.field(WEIGHT, pa.int64()))
+        return pa.Table.from_arrays(
+            [rows.column(n) for n in [*self.schema.names, COUNT]], schema=schema
+        )
+
+    def _pairs(
+        self, before: Mapping[str, Trace], deltas: Sequence[pa.RecordBatch]
+    ) -> list[pa.RecordBatch]:
+        """Pairs that come and go: dL x (R + dR) + L x dR."""
+        new, old = deltas
+        found = []
+        if len(new):
+            partners = self._bags[RIGHT].sum([self._of_keys(before, RIGHT, new, LEFT), old])
+            found.append((new, partners))
+        if len(old):
+            found.append((self._of_keys(before, LEFT, old, RIGHT), old))
+        parts = []
+        for mine, other in found:
+            i, j = matches(mine, other, self.on)
+            weights = weights_of(mine)[i] * weights_of(other)[j]
+            columns = [mine.column(f.name).take(vectors.from_int64(i)) for f in self.left]
+            columns += [other.column(f.name).take(vectors.from_int64(j)) for f in self._others]
+            parts.append(self._joined(columns, weights))
+        return parts
+
+    def _alone(
+        self,
+        side: int,
+        before: Mapping[str, Trace],
+        deltas: Sequence[pa.RecordBatch],
+        counts: Sequence[pa.RecordBatch],
+        *,
+        has_partner: bool,
+    ) -> list[pa.RecordBatch]:
+        """How the rows of one side change that have a partner, or have none.
+
+        Of a key, before -> after: a key that stays as wanted gives the delta; one that becomes so, all its
+        rows as they are now; one that ceases to be, all its rows as they were.
+        """
+        delta, other = deltas[side], 1 - side
+        wanted = self._keys_of([(deltas[0], LEFT), (deltas[1], RIGHT)], side)
+        if not len(wanted):
+            return []
+        was = self._count(before, other, wanted)
+        now = was + self._count_in(counts[other], other, wanted)
+        was_so, is_so = (was > 0) == has_partner, (now > 0) == has_partner
+        stays, turns = wanted.filter(pa.array(was_so & is_so)), was_so != is_so
+        found = [(self._within(delta, side, stays), 1)]
+        if turns.any():
+            old = self._within(
+                self._bags[side].find(before[SIDES[side]], wanted.filter(pa.array(turns))),
+                side,
+                wanted.filter(pa.array(turns)),
+            )
+            begins, ends = (wanted.filter(pa.array(turns & one)) for one in (is_so, was_so))
+            found.append((self._within(old, side, begins), 1))
+            found.append((self._within(delta, side, begins), 1))
+            found.append((self._within(old, side, ends), -1))
+        return [
+            self._one_sided(side, rows, weights_of(rows) * sign)
+            for rows, sign in found
+            if len(rows)
+        ]
+
+    def _one_sided(self, side: int, rows: pa.RecordBatch, weights: Vector) -> pa.RecordBatch:
+        """Rows of one side as joined rows."""
+        there = {f.name: f.name for f in (self.left if side == LEFT else self._others)}
+        there |= {mine: (mine, other)[side] for mine, other in self.on}
+        columns = [
+            rows.column(there[f.name]) if f.name in there else pa.nulls(len(rows), f.type)
+            for f in self.schema
+        ]
+        return self._joined(columns, weights)
+
+    def _joined(self, columns: Sequence[pa.Array], weights: Vector) -> pa.RecordBatch:
+        names = [*self.schema.names, WEIGHT]
+        return pa.RecordBatch.from_arrays([*columns, vectors.from_int64(weights)], names)
+
+    def _of_keys(
+        self, before: Mapping[str, Trace], side: int, rows: pa.RecordBatch, of: int
+    ) -> pa.RecordBatch:
+        """The rows that one side had of the keys of some rows of a side."""
+        return self._bags[side].find(before[SIDES[side]], self._keys_of([(rows, of)], side))
+
+    def _keys_of(self, parts: Sequence[tuple[pa.RecordBatch, int]], side: int) -> pa.RecordBatch:
+        """The keys of rows of either side under the names of one: sorted, each once."""
+        batches = []
+        for rows, of in parts:
+            columns = [rows.column(WINDOW), rows.column(HASH)]
+            columns += [rows.column(pair[of]) for pair in self.on]
+            batches.append(pa.RecordBatch.from_arrays(columns, schema=self._places[side].schema))
+        return self._places[side].group(concat(batches), whole=False)
+
+    def _within(self, rows: pa.RecordBatch, side: int, wanted: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows whose key is among some keys; NULL is a key here like others."""
+        if not len(rows) or not len(wanted):
+            return rows.slice(0, 0)
+        number = self._number(wanted, rows.select(self._places[side].schema.names), side)
+        return rows.filter(pa.array(number >= 0))
+
+    def _count(self, before: Mapping[str, Trace], side: int, wanted: pa.RecordBatch) -> Vector:
+        """int64[n]: how many rows one side had of each key, given under the other side's names."""
+        renamed = wanted.rename_columns(self._places[side].schema.names)
+        found = np.zeros(len(wanted), np.int64)
+        which, parts = before[f"{SIDES[side]}.counts"].lookup(renamed, [COUNT])
+        if len(which):
+            np.add.at(found, which, vectors.raw(concat(parts).column(COUNT)))
+        return self._without_null(wanted, found)
+
+    def _count_in(self, counts: pa.RecordBatch, side: int, wanted: pa.RecordBatch) -> Vector:
+        """The same of a delta of counts."""
+        found = np.zeros(len(wanted), np.int64)
+        if len(counts):
+            renamed = wanted.rename_columns(self._places[side].schema.names)
+            number = self._number(renamed, counts.select(renamed.schema.names), side)
+            mine = number >= 0
+            np.add.at(found, number[mine], vectors.raw(counts.column(COUNT))[mine])
+        return self._without_null(wanted, found)
+
+    def _without_null(self, wanted: pa.RecordBatch, counts: Vector) -> Vector:
+        for column in wanted.columns[2:]:
+            if column.null_count:
+                counts = np.where(column.is_valid().to_numpy(zero_copy_only=False), counts, 0)
+        return counts
+
+    def _number(self, keys: pa.RecordBatch, rows: pa.RecordBatch, side: int) -> Vector:
+        """The position in `keys` of each row's key, or -1."""
+        ids, first = self._places[side].grouping(concat([keys, rows]))
+        leader = np.where(first < len(keys), first, -1)  # a group's first row: the keys come first
+        return np.asarray(leader[ids][len(keys) :])
+
+    # -- how it is laid out -------------------------------------------------------------------------
+
+    def _delta(self, port: int, parts: Sequence[Routed]) -> pa.RecordBatch:
+        bag = self._bags[port]
+        if not parts:
+            return bag.layout.empty()
+        rows = Routed.combine(parts)
+        return bag.sum([bag.delta(rows.batch, rows.hashes, rows.weights, None)])
+
+    def _counted(self, port: int, delta: pa.RecordBatch) -> pa.RecordBatch:
+        """How many rows of each key a delta brings."""
+        layout = self._count_layouts[port]
+        return layout.group(delta.select(layout.schema.names), whole=False)
+
+    def _out_delta(self, part: pa.RecordBatch) -> pa.RecordBatch:
+        keys = [part.column(name) for name in self._out.key]
+        weights = vectors.raw(part.column(WEIGHT))
+        return self._out.delta(part, hash_columns(keys, len(part)), weights, None)
+
+    @cached_property
+    def _others(self) -> list[pa.Field]:
+        """The right table's columns that the left one doesn't bring."""
+        equal = {other for _, other in self.on}
+        return [field for field in self.right if field.name not in equal]
+
+    @cached_property
+    def _bags(self) -> tuple[Bag, Bag]:
+        return Bag(self.left, self.key(LEFT)), Bag(self.right, self.key(RIGHT))
+
+    @cached_property
+    def _out(self) -> Bag:
+        return Bag(pa.schema([pa.field(f.name, f.type) for f in self.schema]), self.placed_by)
+
+    @cached_property
+    def _places(self) -> tuple[Layout, Layout]:
+        left, right = self._bags
+        return Layout(left.layout.keys, ()), Layout(right.layout.keys, ())
+
+    @cached_property
+    def _count_layouts(self) -> tuple[Layout, Layout]:
+        count = Value(COUNT, pa.int64(), "sum")
+        left, right = self._places
+        return Layout(left.keys, (count,)), Layout(right.keys, (count,))
+
+    @cached_property
+    def _layouts(self) -> dict[str, Layout]:
+        layouts = {side: bag.layout for side, bag in zip(SIDES, self._bags, strict=True)}
+        asked = {"left": (RIGHT,), "semi": (RIGHT,), "anti": (RIGHT,), "right": (LEFT,)}
+        for side in asked.get(self.how, (LEFT, RIGHT) if self.how == "full" else ()):
+            layouts[f"{SIDES[side]}.counts"] = self._count_layouts[side]
+        return layouts
+
+    @cached_property
+    def _parcels(self) -> tuple[pa.Schema, pa.Schema]:
+        return (
+            routed_schema(self.left, timed=False, weighted=True),
+            routed_schema(self.right, timed=False, weighted=True),
+        )
