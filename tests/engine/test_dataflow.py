@@ -216,3 +216,68 @@ def test_rows_that_lost_their_key_are_no_upserts() -> None:
     run.send("events", user="a", n=1, at="12:00:00")
     run.send("events", user="a", n=2, at="12:00:00")
     assert [value["after"] for _, value in records(run, "out")] == [{"user": "a", "times": 1}] * 2
+
+
+def test_the_best_of_each_user_follow_their_counts() -> None:
+    """Top-n over events and over a table whose rows change; of one group, too."""
+    app = ps.App("p")
+    stream = events(app)
+    app.view("best", stream.top(2, by="n DESC", per="user"))
+    counted = stream.group_by("user").agg(total=ps.sum("n"))
+    leader = counted.top(1, by=("total DESC", "user"))
+    app.view("leader", leader)
+    counted.top(1, by="total DESC", per="user").to("per_user")
+    run = ps.testing.run(app, cores=2)
+    for user, n in (("a", 1), ("a", 5), ("b", 3), ("a", 2), ("b", 9)):
+        run.send("events", user=user, n=n, at="12:00:00")
+        run.settle()
+    assert [(r["user"], r["n"]) for r in run.view("best").rows()] == [
+        ("a", 2), ("a", 5), ("b", 3), ("b", 9),
+    ]  # fmt: skip
+    assert run.view("leader").rows() == [{"user": "b", "total": 12}]
+    assert dict(records(run, "per_user"))["a"] == {"user": "a", "total": 8}
+
+
+def test_distinct_rows_come_and_go() -> None:
+    """Of a table's column: a value is there as long as some row has it, and each once."""
+    app = ps.App("p")
+    totals = events(app).group_by("user").agg(total=ps.sum("n"))
+    kinds = totals.select("total").distinct()
+    app.view("kinds", kinds)
+    kinds.to("kinds")
+    run = ps.testing.run(app)
+    for user, n in (("a", 1), ("b", 1), ("a", 1), ("b", 1)):
+        run.send("events", user=user, n=n, at="12:00:00")
+        run.settle()
+    assert run.view("kinds").rows() == [{"total": 2}]
+    written = [(key, value and value["total"]) for key, value in records(run, "kinds")]
+    assert written == [("1", 1), ("2", 2), ("1", None)]
+
+
+def test_duplicates_go_through_once() -> None:
+    """By key within an hour; by the whole row for ever; also after a restart."""
+    app = ps.App("p")
+    stream = events(app)
+    stream.deduplicate("user", within="1 hour").to("hourly")
+    app.view("n", stream.deduplicate().group_by("user").agg(n=ps.count()))
+    run = ps.testing.run(app, cores=2)
+    for at in ("12:00:00", "12:30:00", "12:30:00", "13:30:00", "13:30:00"):
+        run.send("events", user="a", n=1, at=at)
+        run.settle()
+        run.restart()
+    assert [value["at"][11:16] for _, value in records(run, "hourly")] == ["12:00", "13:30"]
+    assert run.view("n").rows() == [{"user": "a", "n": 3}]
+
+
+def test_an_array_becomes_rows() -> None:
+    """Each element with the row's other columns; empty arrays give none."""
+    app = ps.App("p")
+    posts = app.stream("posts", "id BIGINT NOT NULL, tags ARRAY<STRING>")
+    tags = posts.unnest("tags", name="tag")
+    app.view("tags", tags.group_by("tag").agg(posts=ps.count(), newest=ps.max("id")))
+    run = ps.testing.run(app)
+    for i, some in enumerate((["x", "y"], [], None, ["y", None])):
+        run.send("posts", id=i, tags=some)
+    assert [tuple(row.values()) for row in run.view("tags").rows()] == [
+        ("x", 1, 0), ("y", 2, 3), (None, 1, 3),
+    ]  # fmt: skip

@@ -75,6 +75,13 @@ MISTAKES: list[tuple[Callable[[], object], type[UserError], str]] = [
     (lambda: join(on={"user": "n"}), FlowError, "of one type"),
     (lambda: join(on="user"), FlowError, "n twice. Rename before: select(…, right_n='n')"),
     (lambda: join(on="user", how="outer"), FlowError, "full"),
+    (lambda: clicks().top(0, by="v"), FlowError, "1 to 100000"),
+    (lambda: clicks().top(1, by="w DESC"), SchemaError, "'w'"),
+    (lambda: clicks().top(1, by=()), FlowError, "an order"),
+    (lambda: clicks().top(1, by="tags"), FlowError, "the array"),
+    (lambda: clicks().unnest("v"), FlowError, "an array to unnest"),
+    (lambda: clicks().deduplicate(), FlowError, "the array"),
+    (lambda: clicks().deduplicate("user", within="0 seconds"), FlowError, "longer than nothing"),
     (lambda: clicks().union(clicks()), FlowError, "streams of the app"),
 ]
 

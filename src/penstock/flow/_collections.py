@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Literal, Protocol, Self, TypeAlias, TypeVar, get_args
+from typing import Final, Literal, Protocol, Self, TypeAlias, TypeVar, get_args
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from penstock.flow.checks import (
     check_columns,
     check_duration,
     check_function,
+    check_number,
     check_schema,
     check_text,
 )
@@ -36,9 +37,13 @@ from penstock.flow.graph import (
 )
 from penstock.flow.joins import On, check_how, check_names_differ, check_on, check_same_flow
 from penstock.ops import Aggregate, AggregateSpec, Column, Window, WindowedAggregate
-from penstock.ops.rows import MapBatches, RowOperator, Select, Where
+from penstock.ops.deduplicate import Deduplicate
+from penstock.ops.rows import MapBatches, RowOperator, Select, Unnest, Where
 from penstock.ops.spec import Kind
 from penstock.ops.table_join import How, TableJoin
+from penstock.ops.top import Top
+
+TOP_MAX: Final = 100_000  # rows of each group: they are sorted whenever one changes
 
 Late: TypeAlias = Literal["drop", "correct"]
 
@@ -133,6 +138,38 @@ class Collection:
         """Groups the rows of all time by the given columns; `agg` then gives a table."""
         return Windowed(self, Window("none")).group_by(*keys)
 
+    def distinct(self) -> Table:
+        """The rows that there are, each once."""
+        return _aggregated(Windowed(self, Window("none")).group_by(*self.schema.names), {})
+
+    def top(self, n: int, *, by: str | tuple[str, ...], per: str | tuple[str, ...] = ()) -> Table:
+        """The first rows of each group in some order.
+
+        Args:
+            n: how many.
+            by: columns, the first one decides first; `"score DESC"` puts the greatest first, NULL is always
+                last. Rows that are equal in them are told apart by their other columns.
+            per: the columns that make up a group; none puts all rows into one.
+        """
+        check_number(n, "rows of each group", 1, TOP_MAX)
+        groups = (per,) if isinstance(per, str) else tuple(per)
+        check_columns(groups, self.schema, "per")
+        order = tuple(_ordered(one, self.schema) for one in ((by,) if isinstance(by, str) else by))
+        if not order:
+            raise FlowError('expected an order, such as by="score DESC"; found none')
+        for name in (*groups, *(name for name, _ in order)):
+            if pa.types.is_list(self.schema[name].type):
+                raise FlowError(f"expected columns of single values; found the array {name!r}")
+        top = Top(
+            self.schema.arrow,
+            tuple(self.schema[name].name for name in groups),
+            order,
+            n,
+            takes_back=retracts(self.node),
+            row_key=row_key(self.node) if retracts(self.node) else (),
+        )
+        return Table(self.flow, self.flow.node(Stateful((self.node,), top, self.schema)))
+
     def where(self, condition: str) -> Self:
         """Keeps the rows for which a SQL condition is true."""
         return self._then(Where(_check_condition(condition, self.schema)), self.schema)
@@ -189,6 +226,49 @@ class Stream(Collection):
         """
         emission: Emission = "changes" if retracts(self.node) else "rows"
         self._write(topic, self.node, emission, keys_of(self.node), partitions, retention)
+
+    def unnest(self, column: str, *, name: str | None = None) -> Stream:
+        """Makes a row of each element of an array; a row whose array is empty or NULL goes.
+
+        Args:
+            column: the array.
+            name: of the elements' column, which takes the array's place; by default the array's.
+        """
+        check_columns((column,), self.schema, "unnest")
+        found = self.schema[column]
+        if not pa.types.is_list(found.type):
+            raise FlowError(f"expected an array to unnest; found {found.name!r}, {found.type}")
+        called = found.name if name is None else check_text(name, "name", "name='tag'")
+        fields = [
+            Field(called, found.type.value_type) if field.name == found.name else field
+            for field in self.schema
+        ]
+        return self._then(Unnest(found.name, called), Schema(tuple(fields)))
+
+    def deduplicate(self, *on: str, within: str | timedelta | None = None) -> Stream:
+        """Leaves out duplicates: a row goes through unless one of its key has gone through before.
+
+        Args:
+            on: the columns that duplicates agree in; none means all.
+            within: how far apart in event time duplicates may lie. After that the key is forgotten; without
+                it, every key is kept for ever.
+        """
+        names = on or self.schema.names
+        check_columns(names, self.schema, "deduplicate")
+        for name in names:
+            if pa.types.is_list(self.schema[name].type):
+                raise FlowError(f"expected columns of single values; found the array {name!r}")
+        if retracts(self.node):
+            raise FlowError(
+                "expected a stream whose rows stay; found one that late rows correct. Deduplicate it "
+                'before its windows, or use late="drop"'
+            )
+        within_us = None if within is None else check_duration(within, "within", "'1 hour'")
+        if within_us is not None and within_us <= 0:
+            raise FlowError(f"expected within= longer than nothing; found {within!r}")
+        keys = tuple(self.schema[name].name for name in names)
+        one = Deduplicate(self.schema.arrow, keys, within_us)
+        return Stream(self.flow, self.flow.node(Stateful((self.node,), one, self.schema)))
 
     def union(self, *others: Stream) -> Stream:
         """The rows of this stream and others that have the same columns."""
@@ -393,7 +473,6 @@ class Grouped:
             A table of `window_start`, `window_end` (where there are windows), the grouping columns and
             the aggregates.
         """
-        rows, window = self.windowed.rows, self.windowed.window
         if unnamed:
             raise FlowError(
                 f"expected a name for each aggregate, such as n=ps.count(); found {unnamed[0]!r} without one"
@@ -403,20 +482,25 @@ class Grouped:
         for name, call in aggregates.items():
             if not isinstance(call, AggregateCall):
                 raise FlowError(f"expected ps.count(), ps.sum(…)… for {name!r}; found {call!r}")
-        rows, inputs = _with_inputs(rows, self.keys, aggregates)
-        spec = AggregateSpec(
-            keys=tuple(_column(rows.schema[key]) for key in self.keys),
-            window=window,
-            aggregates=tuple(
-                Aggregate(name, call.kind, inputs[name]) for name, call in aggregates.items()
-            ),
-            time=None if window.kind == "none" else TIME,
-            retracts=retracts(rows.node),
-            keep_us=self.windowed.keep_us,
-            correct_us=self.windowed.correct_us,
-        )
-        node = Stateful((rows.node,), WindowedAggregate(spec), Schema.from_arrow(spec.schema))
-        return Table(rows.flow, rows.flow.node(node))
+        return _aggregated(self, aggregates)
+
+
+def _aggregated(grouped: Grouped, aggregates: Mapping[str, AggregateCall]) -> Table:
+    window = grouped.windowed.window
+    rows, inputs = _with_inputs(grouped.windowed.rows, grouped.keys, aggregates)
+    spec = AggregateSpec(
+        keys=tuple(_column(rows.schema[key]) for key in grouped.keys),
+        window=window,
+        aggregates=tuple(
+            Aggregate(name, call.kind, inputs[name]) for name, call in aggregates.items()
+        ),
+        time=None if window.kind == "none" else TIME,
+        retracts=retracts(rows.node),
+        keep_us=grouped.windowed.keep_us,
+        correct_us=grouped.windowed.correct_us,
+    )
+    node = Stateful((rows.node,), WindowedAggregate(spec), Schema.from_arrow(spec.schema))
+    return Table(rows.flow, rows.flow.node(node))
 
 
 def _with_inputs(
@@ -448,6 +532,16 @@ def _with_inputs(
         rows = rows.select(*dict.fromkeys(plain), **computed)
     columns = {n: None if c is None else _column(rows.schema[c]) for n, c in names.items()}
     return rows, columns
+
+
+def _ordered(text: str, schema: Schema) -> tuple[str, bool]:
+    """A column, and whether the greatest comes first."""
+    check_text(text, "an order", "by='score DESC'")
+    name, _, direction = text.strip().rpartition(" ")
+    if direction.upper() not in ("ASC", "DESC") or not name:
+        name, direction = text.strip(), "ASC"
+    check_columns((name.strip(),), schema, "by")
+    return schema[name.strip()].name, direction.upper() == "DESC"
 
 
 def _check_condition(text: str, schema: Schema) -> Expression:

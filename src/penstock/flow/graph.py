@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 
 from penstock.core.schema import Schema
 from penstock.ops import Operator
-from penstock.ops.rows import MapBatches, RowOperator, Select, Where
+from penstock.ops.rows import MapBatches, RowOperator, Select, Unnest, Where
 from penstock.ops.spec import WINDOW_START
 
 __all__ = [
@@ -104,6 +104,8 @@ class RowStep:
                 what = "select " + ", ".join(f"{e.sql} AS {n!r}" for n, e in columns)
             case MapBatches(name=name, schema=schema):
                 what = f"map {name} {schema.text}"
+            case Unnest(column=column, name=name):
+                what = f"unnest {column!r} AS {name!r}"
             case other:
                 what = repr(other)
         return _digest("rows", self.parent.identity, what)

@@ -8,13 +8,17 @@ from typing import Any, Final
 from penstock.core.names import known_names
 from penstock.errors import CorruptError
 from penstock.ops.aggregate import WindowedAggregate
+from penstock.ops.deduplicate import Deduplicate
 from penstock.ops.operator import Operator
 from penstock.ops.table_join import TableJoin
+from penstock.ops.top import Top
 
 __all__ = ["OPERATORS", "operator_from_spec"]
 
 OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
+    Deduplicate.kind: Deduplicate.from_spec,
     TableJoin.kind: TableJoin.from_spec,
+    Top.kind: Top.from_spec,
     WindowedAggregate.kind: WindowedAggregate.from_spec,
 }
 

@@ -17,14 +17,16 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from penstock.core import vectors
 from penstock.core.schema import Schema
 from penstock.errors import FlowError
 from penstock.expr import EvaluationError, Expression
 from penstock.expr.columnar import UnfitError, compute
 from penstock.expr.duck import evaluate
 
-__all__ = ["MapBatches", "Refused", "RowOperator", "Select", "Where"]
+__all__ = ["MapBatches", "Refused", "RowOperator", "Select", "Unnest", "Where"]
 
 REASONS_MAX: Final = 16
 """Refused rows of one batch that are told in DuckDB's words."""
@@ -80,6 +82,30 @@ class Select:
         computed = [f"{e.sql} AS {_name(name)}" for name, e in self.columns]
         query = f"SELECT {', '.join([*computed, *map(_name, hidden)])} FROM rows"
         return _run(rows, query, [e for _, e in self.columns])
+
+
+@dataclass(frozen=True)
+class Unnest:
+    """Makes a row of each element of an array; a row whose array is empty or NULL goes.
+
+    Attributes:
+        column: the array.
+        name: of the column of elements, which takes its place.
+    """
+
+    column: str
+    name: str
+
+    def apply(self, rows: pa.Table) -> tuple[pa.Table, list[Refused]]:
+        """A row for each element, in their order."""
+        arrays = vectors.contiguous(rows.column(self.column))
+        parents = pc.list_parent_indices(arrays)
+        names = [self.name if name == self.column else name for name in rows.column_names]
+        columns = [
+            pc.list_flatten(arrays) if name == self.column else rows.column(name).take(parents)
+            for name in rows.column_names
+        ]
+        return pa.table(columns, names), []
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from penstock.core.delta import WEIGHT
 from penstock.core.keys import hash_columns
 from penstock.core.schema import Schema
 from penstock.core.vectors import Vector
-from penstock.errors import CorruptError
+from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
@@ -36,38 +36,12 @@ from penstock.state.layout import HASH, WINDOW, Layout, Value, concat
 from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
-__all__ = ["How", "TableJoin", "TableJoinState"]
+__all__ = ["How", "TableJoin"]
 
 How: TypeAlias = Literal["inner", "left", "right", "full", "semi", "anti"]
 LEFT: Final = 0
 RIGHT: Final = 1
 SIDES: Final = ("left", "right")
-
-
-@dataclass(frozen=True)
-class TableJoinState:
-    """One version of both tables on one shard; immutable."""
-
-    traces: Mapping[str, Trace]
-
-    def describe(self) -> dict[str, Any]:
-        """All that `TableJoin.open` needs, as JSON."""
-        return {"traces": {name: trace.describe() for name, trace in self.traces.items()}}
-
-    def check(self) -> None:
-        """Asserts every invariant; opens and verifies every file."""
-        for trace in self.traces.values():
-            trace.check()
-
-    @property
-    def rows(self) -> int:
-        """Rows in all files."""
-        return sum(trace.rows for trace in self.traces.values())
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(trace.bytes for trace in self.traces.values())
 
 
 @dataclass(frozen=True)
@@ -191,29 +165,15 @@ class TableJoin:
 
     # -- state --------------------------------------------------------------------------------------
 
-    def empty(self, files: StateFiles) -> TableJoinState:
+    def empty(self, files: StateFiles) -> Kept:
         """See `Operator`."""
-        return TableJoinState({name: Trace(lo, files) for name, lo in self._layouts.items()})
+        return Kept({name: Trace(lo, files) for name, lo in self._layouts.items()})
 
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> TableJoinState:
-        """See `Operator`.
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
+        """See `Operator`."""
+        return Kept.open(self._layouts, files, description)
 
-        Raises:
-            CorruptError: the description is of another operator.
-        """
-        traces = description["traces"]
-        if set(traces) != set(self._layouts):
-            raise CorruptError(
-                f"expected the traces {sorted(self._layouts)} of this join; found {sorted(traces)}: the "
-                "pipeline's definition has changed. Start it with new state"
-            )
-        return TableJoinState(
-            {name: Trace.open(lo, files, traces[name]) for name, lo in self._layouts.items()}
-        )
-
-    def step(
-        self, state: TableJoinState, inputs: Sequence[Sequence[Routed]], context: Context
-    ) -> Step:
+    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
 
         Raises:
@@ -235,11 +195,11 @@ class TableJoin:
                     traces[name] = traces[name].append(delta, writer)
                     written[0] += writer.written
                     written[1] += writer.bytes
-        return Step(TableJoinState(traces), changes, None, *written)
+        return Step(Kept(traces), changes, None, *written)
 
     def scan(
         self,
-        state: TableJoinState,
+        state: Kept,
         lo_us: int | None = None,  # noqa: ARG002
         hi_us: int | None = None,  # noqa: ARG002
     ) -> Iterator[pa.RecordBatch]:

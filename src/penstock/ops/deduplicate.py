@@ -1,0 +1,259 @@
+"""Duplicates left out: of rows with one key, those soon after (or before) one that was let through.
+
+A row goes through unless one of its key whose time is less than `within` away has gone through before it. So
+it depends on the order of rows in the log, and on nothing else: not on batches or shards. A key is forgotten
+when no row in time can be that near any more; without `within`, never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numba import njit, types
+
+from penstock.core import vectors
+from penstock.core.delta import TIME
+from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.vectors import Vector
+from penstock.ops.kept import Kept
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
+from penstock.ops.windows import NO_TIME
+from penstock.state.bag import Bag
+from penstock.state.files import StateFiles
+from penstock.state.layout import HASH, Layout, concat
+from penstock.state.runs import Writer
+from penstock.state.trace import Trace
+
+__all__ = ["Deduplicate"]
+
+_I64 = types.Array(types.int64, 1, "C", readonly=True)
+
+
+@dataclass(frozen=True)
+class Deduplicate:
+    """The operator.
+
+    Args:
+        input: the columns of the rows.
+        on: the columns that duplicates agree in; NULL is a value like others.
+        within_us: how far apart in event time duplicates may lie; None is any.
+        gives: whether `step` gives rows.
+    """
+
+    kind: ClassVar[str] = "deduplicate"
+
+    input: pa.Schema
+    on: tuple[str, ...]
+    within_us: int | None = None
+    gives: bool = True
+
+    # -- what it is ---------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The input's columns."""
+        return self.input
+
+    @property
+    def retracts(self) -> bool:
+        """See `Operator`: what went through stays."""
+        return False
+
+    @property
+    def timed(self) -> bool:
+        """See `Operator`."""
+        return True
+
+    @property
+    def closes(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def corrects(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def every_us(self) -> int:
+        """See `Operator`."""
+        return 0
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """See `Operator`: records are keyed by what duplicates agree in."""
+        return self.on
+
+    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Operator`."""
+        return self.on
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """See `Operator`."""
+        return self.on
+
+    def emitting(self, *, changes: bool, closed: bool) -> Deduplicate:  # noqa: ARG002
+        """See `Operator`."""
+        return replace(self, gives=changes)
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:
+        """See `Operator`."""
+        return inputs_us[0]
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
+        """See `Operator`: time alone gives no row."""
+        return False
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        return {
+            "kind": self.kind,
+            "input": Schema.from_arrow(self.input).text,
+            "on": list(self.on),
+            "within_us": self.within_us,
+        }
+
+    @staticmethod
+    def from_spec(spec: Mapping[str, Any]) -> Deduplicate:
+        """The operator that `to_spec` described."""
+        schema = Schema.parse(spec["input"]).arrow
+        return Deduplicate(schema, tuple(spec["on"]), spec["within_us"])
+
+    # -- rows on their way --------------------------------------------------------------------------
+
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
+        """See `Operator`."""
+        late = None
+        if self.within_us is not None:  # a key that is never forgotten knows late rows, too
+            rows, late = in_time(rows)
+        return Prepared(routed(rows, self.on, self._parcel), late)
+
+    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return Routed.combine(parts)
+
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return parse_routed(self._parcel, blob)
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def empty(self, files: StateFiles) -> Kept:
+        """See `Operator`."""
+        return Kept({"seen": Trace(self._bag.layout, files)})
+
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
+        """See `Operator`."""
+        return Kept.open({"seen": self._bag.layout}, files, description)
+
+    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+        """
+        [parts], [frontier_us] = inputs, context.frontiers_us
+        trace, delta = state.traces["seen"], self._bag.layout.empty()
+        passed = pa.RecordBatch.from_pylist([], self._parcel)
+        if parts:
+            arrived = Routed.combine(parts)
+            passed = arrived.batch.filter(pa.array(self._passing(trace, arrived)))
+            some = Routed(passed)
+            delta = self._bag.delta(passed, some.hashes, None, self._stretch(some.times_us))
+        writer = Writer(
+            context.files, f"{context.directory}/seen", context.version, context.attempt
+        )
+        trace = trace.append(delta, writer)
+        if self.within_us is not None and frontier_us >= NO_TIME + 2 * self.within_us:
+            low = int(self._stretch(np.array([frontier_us - self.within_us]))[0])
+            trace = replace(trace, low_us=max(low, trace.low_us))
+        changes = None
+        if self.gives:
+            schema = self.input.append(pa.field(TIME, TIMESTAMP))
+            changes = pa.Table.from_arrays([passed.column(f.name) for f in schema], schema=schema)
+        return Step(Kept({"seen": trace}), changes, None, writer.written, writer.bytes)
+
+    def scan(
+        self, state: Kept, lo_us: int | None = None, hi_us: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Operator`: a stream has no content."""
+        raise NotImplementedError
+
+    # -- the work -----------------------------------------------------------------------------------
+
+    def _passing(self, trace: Trace, rows: Routed) -> Vector:
+        """bool[n]: which rows go through."""
+        keys = [rows.batch.column(name) for name in self.on]
+        near = [rows.times_us]
+        if self.within_us is not None:
+            near += [rows.times_us - self.within_us, rows.times_us + self.within_us]
+        wanted = [self._place(self._stretch(times), rows.hashes, keys) for times in near]
+        places = self._places.group(concat(wanted), whole=False)
+        seen = self._bag.find(trace, places)
+        # One number for each key, whatever its stretch.
+        zeros = np.zeros(len(seen) + rows.rows, np.int64)
+        columns = [
+            pa.concat_arrays([seen.column(name), rows.batch.column(name)])
+            for name in (HASH, *self.on)
+        ]
+        both = pa.RecordBatch.from_arrays(
+            [vectors.from_int64(zeros), *columns], schema=self._places.schema
+        )
+        ids, first = self._places.grouping(both)
+        times = np.concatenate([vectors.raw(seen.column(TIME)), rows.times_us])
+        passing = np.zeros(len(times), np.bool_)
+        within = -1 if self.within_us is None else self.within_us
+        _pass(ids.astype(np.int64), times, len(first), len(seen), within, passing)
+        return passing[len(seen) :]
+
+    def _place(self, stretches: Vector, hashes: Vector, keys: Sequence[pa.Array]) -> pa.RecordBatch:
+        columns = [vectors.from_int64(stretches), vectors.from_int64(hashes), *keys]
+        return pa.RecordBatch.from_arrays(columns, schema=self._places.schema)
+
+    def _stretch(self, times_us: Vector) -> Vector:
+        if self.within_us is None:
+            return np.zeros(len(times_us), np.int64)
+        width = max(self.within_us, 1)
+        return times_us // width * width
+
+    @cached_property
+    def _bag(self) -> Bag:
+        names = dict.fromkeys(self.on)
+        fields = [pa.field(name, self.input.field(name).type) for name in names]
+        return Bag(pa.schema([*fields, pa.field(TIME, TIMESTAMP)]), self.on)
+
+    @cached_property
+    def _places(self) -> Layout:
+        return Layout(self._bag.layout.keys, ())
+
+    @cached_property
+    def _parcel(self) -> pa.Schema:
+        return routed_schema(self.input, timed=True, weighted=False)
+
+
+@njit(types.void(_I64, _I64, types.int64, types.int64, types.int64, types.boolean[::1]),
+      cache=True, nogil=True)  # fmt: skip
+def _pass(ids: Any, times: Any, groups: Any, known: Any, within: Any, passing: Any) -> None:
+    # Of each key, those that went through, as a list through `before`: few, as they lie apart.
+    newest = np.full(groups, -1, np.int64)
+    before = np.full(len(ids), -1, np.int64)
+    for i in range(len(ids)):
+        at = newest[ids[i]]
+        if i >= known:
+            while at >= 0:
+                apart = times[i] - times[at]
+                if within < 0 or (apart < within and -apart < within):
+                    break
+                at = before[at]
+            if at >= 0:
+                continue
+        passing[i] = True
+        before[i] = newest[ids[i]]
+        newest[ids[i]] = i

@@ -1,0 +1,284 @@
+"""The first rows of each group in some order: top-n.
+
+    content = of each group, the n first rows by the order; ties are broken by the other columns
+
+Where rows are only ever added, a row that isn't among the first can never be again, so the state is the
+content: n rows a group. Where they may be taken back, the whole group is kept, as any row may move up, and
+a change reads its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core import vectors
+from penstock.core.delta import WEIGHT
+from penstock.core.schema import Schema
+from penstock.core.vectors import Vector
+from penstock.ops.kept import Kept
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
+from penstock.ops.windows import NO_TIME
+from penstock.state.bag import COUNT, Bag, weights_of
+from penstock.state.files import StateFiles
+from penstock.state.layout import Layout
+from penstock.state.runs import Writer
+from penstock.state.trace import Trace
+
+__all__ = ["Top"]
+
+
+@dataclass(frozen=True)
+class Top:
+    """The operator.
+
+    Args:
+        input: the columns of the rows.
+        per: the columns that make up a group; none: all rows are one.
+        order: columns, and whether the greatest comes first. NULL comes last.
+        n: how many rows of each group.
+        takes_back: whether rows may be taken back.
+        row_key: columns that tell the input's rows apart, where something does.
+        gives: whether `step` gives changes.
+    """
+
+    kind: ClassVar[str] = "top"
+
+    input: pa.Schema
+    per: tuple[str, ...]
+    order: tuple[tuple[str, bool], ...]
+    n: int
+    takes_back: bool = False
+    row_key: tuple[str, ...] = ()
+    gives: bool = True
+
+    # -- what it is ---------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The input's columns."""
+        return self.input
+
+    @property
+    def retracts(self) -> bool:
+        """See `Operator`: a row goes when a better one comes."""
+        return True
+
+    @property
+    def timed(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def closes(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def corrects(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def every_us(self) -> int:
+        """See `Operator`."""
+        return 0
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """See `Operator`: of a group with one row, the group; else what told the input's rows apart."""
+        return self.per if self.n == 1 else self.row_key
+
+    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Operator`."""
+        return self.per
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """See `Operator`."""
+        return self.per
+
+    def emitting(self, *, changes: bool, closed: bool) -> Top:  # noqa: ARG002
+        """See `Operator`."""
+        return replace(self, gives=changes)
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:  # noqa: ARG002
+        """See `Operator`."""
+        return NO_TIME
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
+        """See `Operator`: time changes nothing."""
+        return False
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        return {
+            "kind": self.kind,
+            "input": Schema.from_arrow(self.input).text,
+            "per": list(self.per),
+            "order": [list(one) for one in self.order],
+            "n": self.n,
+            "takes_back": self.takes_back,
+            "row_key": list(self.row_key),
+        }
+
+    @staticmethod
+    def from_spec(spec: Mapping[str, Any]) -> Top:
+        """The operator that `to_spec` described."""
+        return Top(
+            input=Schema.parse(spec["input"]).arrow,
+            per=tuple(spec["per"]),
+            order=tuple((name, descending) for name, descending in spec["order"]),
+            n=spec["n"],
+            takes_back=spec["takes_back"],
+            row_key=tuple(spec["row_key"]),
+        )
+
+    # -- rows on their way --------------------------------------------------------------------------
+
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
+        """See `Operator`: without windows, no row is late."""
+        parcel = routed(rows, self.per, self._parcel)
+        return Prepared(parcel if self.takes_back else Routed(self._firsts_of(parcel.batch)))
+
+    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return Routed.combine(parts)
+
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return parse_routed(self._parcel, blob)
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def empty(self, files: StateFiles) -> Kept:
+        """See `Operator`."""
+        return Kept({"rows": Trace(self._bag.layout, files)})
+
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
+        """See `Operator`."""
+        return Kept.open({"rows": self._bag.layout}, files, description)
+
+    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+        """
+        [parts] = inputs
+        trace = state.traces["rows"]
+        delta = self._bag.layout.empty()
+        old, new = delta, delta
+        if parts:
+            rows = Routed.combine(parts)
+            delta = self._bag.delta(rows.batch, rows.hashes, rows.weights, None)
+            groups = self._groups.group(delta.select(self._groups.schema.names), whole=False)
+            there = self._bag.find(trace, groups)
+            old = self._firsts(there)
+            new = self._firsts(self._bag.sum([there, delta]))
+            if not self.takes_back:  # what isn't among the first can be forgotten
+                delta = self._bag.sum([_negated(old), new])
+        changes = self._changes(old, new) if self.gives else None
+        writer = Writer(
+            context.files, f"{context.directory}/rows", context.version, context.attempt
+        )
+        kept = Kept({"rows": trace.append(delta, writer)})
+        return Step(kept, changes, None, writer.written, writer.bytes)
+
+    def scan(
+        self,
+        state: Kept,
+        lo_us: int | None = None,  # noqa: ARG002
+        hi_us: int | None = None,  # noqa: ARG002
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Operator`."""
+        rows = self._firsts(self._bag.sum(list(state.traces["rows"].scan())))
+        at = np.repeat(np.arange(len(rows)), weights_of(rows))
+        found = rows.take(vectors.from_int64(at))
+        yield pa.RecordBatch.from_arrays(
+            [found.column(name) for name in self.input.names], schema=self.input
+        )
+
+    # -- the work -----------------------------------------------------------------------------------
+
+    def _firsts(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Of each group, the first rows by the order: rows of a bag with weights that add up to n."""
+        if not len(rows):
+            return rows
+        order, groups = self._sorted(rows)
+        weights = weights_of(rows)[order]
+        ends = np.cumsum(weights)
+        starts = ends - weights  # rows before this one, in all groups
+        begins = np.concatenate([[0], np.flatnonzero(np.diff(groups)) + 1])
+        base = np.repeat(starts[begins], np.diff([*begins, len(order)]))
+        left = np.clip(self.n - (starts - base), 0, weights)
+        keep = np.flatnonzero(left)
+        found = rows.take(vectors.from_int64(order[keep]))
+        at = found.schema.get_field_index(COUNT)
+        return found.set_column(at, found.schema.field(at), vectors.from_int64(left[keep]))
+
+    def _firsts_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The same of rows that are on their way, in the order that they came in."""
+        if len(rows) <= self.n:
+            return rows
+        order, groups = self._sorted(rows)
+        begins = np.concatenate([[0], np.flatnonzero(np.diff(groups)) + 1])
+        nth = np.arange(len(order)) - np.repeat(begins, np.diff([*begins, len(order)]))
+        return rows.take(vectors.from_int64(np.sort(order[nth < self.n])))
+
+    def _sorted(self, rows: pa.RecordBatch) -> tuple[Vector, Vector]:
+        """The order of rows by group, then by the order; and each one's group, in that order."""
+        number = self._number(rows)
+        columns = {"$group": vectors.from_int64(number)}
+        by: list[tuple[str, str]] = [("$group", "ascending")]
+        named = [*self.order, *((f.name, False) for f in self.input)]
+        for i, (name, descending) in enumerate(named):
+            column = rows.column(name)
+            plain = vectors.packed(column) if pa.types.is_list(column.type) else column
+            columns[str(i)] = plain
+            by.append((str(i), "descending" if descending else "ascending"))
+        keys: Any = [(name, direction, "at_end") for name, direction in by]
+        order = pc.sort_indices(pa.table(columns), sort_keys=keys).to_numpy().astype(np.int64)
+        return order, number[order]
+
+    def _number(self, rows: pa.RecordBatch) -> Vector:
+        """The number of each row's group."""
+        if not self.per:
+            return np.zeros(len(rows), np.int64)
+        at = [vectors.from_int64(np.zeros(len(rows), np.int64)), rows.column("$hash")]
+        at += [rows.column(name) for name in self.per]
+        place = pa.RecordBatch.from_arrays(at, schema=self._groups.schema)
+        return self._groups.grouping(place)[0].astype(np.int64)
+
+    def _changes(self, old: pa.RecordBatch, new: pa.RecordBatch) -> pa.Table:
+        moved = self._bag.sum([_negated(old), new])
+        weights = weights_of(moved)
+        order = np.concatenate([np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)])
+        moved = moved.take(vectors.from_int64(order))
+        columns = [moved.column(name) for name in [*self.input.names, COUNT]]
+        schema = self.input.append(pa.field(WEIGHT, pa.int64()))
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    @cached_property
+    def _bag(self) -> Bag:
+        return Bag(pa.schema([pa.field(f.name, f.type) for f in self.input]), self.per)
+
+    @cached_property
+    def _groups(self) -> Layout:
+        return Layout(self._bag.layout.keys, ())
+
+    @cached_property
+    def _parcel(self) -> pa.Schema:
+        return routed_schema(self.input, timed=False, weighted=self.takes_back)
+
+
+def _negated(rows: pa.RecordBatch) -> pa.RecordBatch:
+    at = rows.schema.get_field_index(COUNT)
+    return rows.set_column(at, rows.schema.field(at), vectors.from_int64(-weights_of(rows)))
