@@ -6,8 +6,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from tests.effort import rounds
 
 from penstock.broker.doctor import Level, Report, examine, repair
 from penstock.broker.process import BrokerProcess
+from penstock.cli import main
 from penstock.errors import SetupError
 from penstock.log.disk.files import LocalFiles
 from penstock.log.partition import Partition
@@ -224,16 +223,13 @@ def test_garbage_never_ends_the_examination(healthy, data):
         victim.write_bytes(content)
 
 
-def test_the_command_explains_and_its_exit_code_tells(data):
+def test_the_command_explains_and_its_exit_code_tells(data, capfd):
     """0 for sound, 1 for damaged; JSON for scripts."""
 
     def doctor(*arguments: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "penstock.cli", "doctor", str(data), *arguments],
-            capture_output=True,
-            text=True,
-        )
-        return done.returncode, done.stdout
+        with pytest.raises(SystemExit) as done:
+            main(["doctor", str(data), *arguments], prog_name="penstock")
+        return int(done.value.code or 0), capfd.readouterr().out
 
     code, out = doctor()
     assert (code, "sound" in out) == (0, True)
