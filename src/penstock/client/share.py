@@ -84,6 +84,8 @@ class _Session:
     connection: Connection
     epoch: int = 0
     partitions: set[_Part] = field(default_factory=set)
+    unsettled: dict[_Part, set[int]] = field(default_factory=dict)
+    """Offsets of records that were handed out and not settled."""
 
     def advance(self) -> None:
         self.epoch = self.epoch + 1 if self.epoch < (1 << 31) - 1 else 1
@@ -212,11 +214,23 @@ class ShareMember:
         for session in list(self._sessions.values()):  # one that is lost is dropped on the way
             with contextlib.suppress(OSError, BrokerError):
                 if session.connection.is_usable and session.epoch:
+                    self._give_back(session)
                     session.epoch = -1
                     self._call(session, ACKNOWLEDGE, {"topics": []})
         self._sessions.clear()
         self._client.close()
         self._heart.stop()
+
+    def _give_back(self, session: _Session) -> None:
+        """Releases what wasn't settled, uncounted; the end of a session gives it back as well, but
+        counts it as delivered.
+        """
+        for part, offsets in session.unsettled.items():
+            acks = [_ack(one, RELEASE) | {"penstock_uncounted": True} for one in sorted(offsets)]
+            if acks and self._acknowledge(session, part, acks):
+                for ack in acks:  # the locks of some are over, and one that isn't ours fails all
+                    self._acknowledge(session, part, [ack])
+        session.unsettled.clear()
 
     def fetch(self, records_max: int, wait_s: float) -> list[Delivery]:
         """Acquires some records; none if there are none within `wait_s`."""
@@ -301,6 +315,7 @@ class ShareMember:
                     gaps.append(offset)
                 else:
                     count = one["delivery_count"]
+                    session.unsettled.setdefault((topic_id, index), set()).add(offset)
                     found.append(Delivery(self.topic, index, record, count, topic_id, session))
         if gaps:
             acks = [_ack(offset, 0) for offset in gaps]
@@ -334,6 +349,8 @@ class ShareMember:
                 raise ConnectionError("the connection is closed")
             part = delivery.topic_id, delivery.partition
             code = self._acknowledge(session, part, [ack], renews=kind == RENEW)
+            if code or kind != RENEW:
+                session.unsettled.get(part, set()).discard(delivery.record.offset)
         except (OSError, BrokerError) as error:
             raise _lost(delivery, str(error)) from error
         if code:

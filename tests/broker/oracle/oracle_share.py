@@ -168,7 +168,7 @@ class ShareSteps:
         most = self.chance.choice([1, 5, 500])
         mode = self.chance.randrange(2) if version >= 2 else 0
         by_fetch, ends_early = self.chance.random() < 0.3, self.chance.random() < 0.3
-        misuses = self.chance.random() < 0.5
+        misuses, keeps = self.chance.random() < 0.5, self.chance.random() < 0.5
         if group.has_released and not mode:
             most = 500  # Kafka hands out released records of several batches as if they were one
         group.has_released, group.has_records = ends_early, True
@@ -179,10 +179,11 @@ class ShareSteps:
                 fields = {"acks": -1, "timeout": 5000, "topic_data": [named]}
                 side.call(0, 9, fields)
             worker = Worker(side, group, member, version, acknowledge, most, mode)
+            worker.keeps = keeps
             return worker.work(kinds, by_fetch=by_fetch, ends_early=ends_early, misuses=misuses)
 
         what = f"v{version} v{acknowledge} most {most} mode {mode}"
-        return f"share work {group.id} {what} {by_fetch} {ends_early} {misuses}", step
+        return f"share work {group.id} {what} {by_fetch} {ends_early} {misuses} {keeps}", step
 
     def misuse(self, group: ShareGroup) -> Step:
         """Sessions that there aren't, ids that make no sense."""
@@ -283,6 +284,8 @@ class Worker:
         self.fetch_version, self.ack_version = fetch_version, ack_version
         self.most, self.mode = most, mode
         self.epoch = 0
+        self.keeps = False
+        """Whether it says nothing of its last records when it ends early."""
 
     def fetch(self, acks: list[Any] | None = None, **more: Any) -> tuple[Answer, list[Any], bytes]:
         """One request; its answer in the common form, what was acquired, the records."""
@@ -364,7 +367,7 @@ class Worker:
             told.append({"epoch": self.acknowledge([])})
             self.epoch = kept
         self.epoch = -1
-        told.append({"end": self.acknowledge(pending if ends_early else [])})
+        told.append({"end": self.acknowledge(pending if ends_early and not self.keeps else [])})
         self.side.hang_up(self.line)
         # how many requests it takes is up to the broker
         return {"told": by_kind(told), "seen": seen, "records": sorted(records.items())}

@@ -242,7 +242,7 @@ def test_released_runs_are_handed_out_whole() -> None:
 
 
 def test_member_leaves() -> None:
-    """Who leaves in peace gives back what it has, uncounted; who dies has it counted."""
+    """What it has is taken back: counted, or not where it never reached it."""
     partition = SharePartition(RULES, 0)
     take(partition, "a", 2)
     partition.release(0, "a", is_counted=False)

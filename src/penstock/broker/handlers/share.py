@@ -184,7 +184,7 @@ def _session(call: Call, fields: Fields) -> Session | ErrorCode:
         return ErrorCode.invalid_share_session_epoch
     before = sessions.get(group, member)
     if before is not None and before.connection is not call.connection:
-        call.broker.share.end_session(before, is_counted=True)
+        call.broker.share.end_session(before)
     return sessions.begin(group, member, call.connection)
 
 
@@ -253,7 +253,7 @@ async def share_acknowledge(call: Call, fields: Fields) -> Fields:
     acks = _acks(fields["topics"])
     codes = await _acknowledge(call, session, acks)
     if fields["share_session_epoch"] == FINAL:
-        call.broker.share.end_session(session, is_counted=False)
+        call.broker.share.end_session(session)
     return {
         "acquisition_lock_timeout": call.broker.share.policy(session.group).rules.lock_ms,
         "responses": _by_topic(
@@ -282,7 +282,7 @@ async def share_fetch(call: Call, fields: Fields) -> Fields:
     is_final = fields["share_session_epoch"] == FINAL
     parts: dict[_Place, Portion] = {}
     if is_final:
-        call.broker.share.end_session(session, is_counted=False)
+        call.broker.share.end_session(session)
     elif fields["max_records"] > 0 and fields["max_bytes"] > 0:
         parts = await _wait(call, session, fields, may_wait=not codes)
     rules = call.broker.share.policy(session.group).rules

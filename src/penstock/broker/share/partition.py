@@ -423,8 +423,8 @@ class SharePartition:
         Args:
             now_ms: the time.
             member: who.
-            is_counted: whether the deliveries count: they do where the member died of them, and
-                don't where it left in peace.
+            is_counted: whether the deliveries count: they do when the member's session ends, whether
+                in order or not, and don't where the records never reached it.
         """
         for run in [one for one in self.runs if one.member == member]:
             if is_counted:

@@ -272,13 +272,13 @@ class Shares:
 
     # -- sessions that end -------------------------------------------------------------------------
 
-    def end_session(self, session: Session, *, is_counted: bool) -> None:
-        """Ends a session, and takes back what its member has."""
+    def end_session(self, session: Session) -> None:
+        """Ends a session, and takes back what its member has: it was delivered."""
         self.sessions.end(session)
         now_ms = self.now_ms()
         for held in self.of(session.group):
             if held.state.counts.acquired:
-                held.state.release(now_ms, session.member, is_counted=is_counted)
+                held.state.release(now_ms, session.member, is_counted=True)
                 self.save(held)
                 held.wake()
 
@@ -291,7 +291,7 @@ class Shares:
             self.groups.tick(now_ms)
             for session in self.sessions:
                 if session.connection not in connections:
-                    self.end_session(session, is_counted=True)
+                    self.end_session(session)
             for held in self:
                 self._tick_one(now_ms, held)
         except StorageError as error:
