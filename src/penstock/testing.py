@@ -30,6 +30,7 @@ from penstock.engine.store import Store
 from penstock.errors import FlowError, UserError
 from penstock.flow import Flow
 from penstock.flow.checks import check_columns, check_duration, check_name, check_number, check_text
+from penstock.flow.graph import Source
 from penstock.serve.views import Snapshot
 from penstock.state import MemoryStateFiles
 from penstock.wire.columns import Records, decode, encode
@@ -195,7 +196,7 @@ class Run:
 
         Args:
             topic: a stream's.
-            partition: where to; by default by the stream's key, or the first.
+            partition: where to; by default by the stream's or the table's key, or the first.
             row: the columns. A TIMESTAMP may be a time of day, on 2000-01-01: `at="12:00:05"`.
 
         Raises:
@@ -206,8 +207,7 @@ class Run:
         for name, value in row.items():
             if pa.types.is_timestamp(source.schema[name].type):
                 row[name] = _instant(value)
-        key = row.get(source.key) if source.key else None
-        text = None if key is None else str(key)
+        text = _key_text(source, row)
         if partition is None:
             count = self.log.ensure_topic(topic, source.partitions)
             partition = 0
@@ -306,6 +306,23 @@ def run(flow: Flow, *, cores: int = 2, now: str | None = None) -> Run:
         raise _no_flow(flow)
     check_number(cores, "cores", 1, CORES_MAX)
     return Run(flow, cores=cores, now=now)
+
+
+def _key_text(source: Source, row: Mapping[str, Any]) -> str | None:
+    """The key of a row's record."""
+    if source.changelog is None:
+        key = row.get(source.key) if source.key else None
+        return None if key is None else str(key)
+    if source.changelog.format != "json":
+        raise FlowError(
+            f"expected a topic whose values are rows; found {source.topic!r}, which is read as "
+            f"{source.changelog.format}. Use send_raw"
+        )
+    parts = {name: row.get(name) for name in source.changelog.key}
+    if len(parts) > 1:
+        return orjson.dumps(parts).decode()
+    [key] = parts.values()
+    return None if key is None else str(key)
 
 
 def _no_flow(found: object) -> FlowError:

@@ -18,6 +18,7 @@ WEIGHT: Final = "$weight"  # int64
 TIME: Final = "$time"  # timestamp, the event time of a row
 WATERMARK: Final = "$watermark"  # int64, the watermark before the row in µs; of a source's rows
 OFFSET: Final = "$offset"  # int64, of the record that the row was
+DELETED: Final = "$deleted"  # boolean, of a table's topic: whether the row of this key is gone
 
 
 def weights(delta: pa.Table) -> np.ndarray | None:

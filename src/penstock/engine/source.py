@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.delta import OFFSET, TIME, WATERMARK
+from penstock.core.delta import DELETED, OFFSET, TIME, WATERMARK
 from penstock.core.keymatch import keys_match
 from penstock.core.schema import TIMESTAMP
 from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, duration_text, instant_text
 from penstock.engine.plan import AHEAD_MAX_US, Split
 from penstock.flow.graph import Source
+from penstock.formats.changelog import ChangelogDecoder
 from penstock.formats.json import JsonDecoder
 from penstock.wire.columns import Records
 
@@ -65,19 +66,36 @@ class SourceReader:
         self._ahead_max_us = min(wall_us + AHEAD_MAX_US, INSTANT_MAX_US)
         self._check_key = check_key
         self._decoder = JsonDecoder(source.schema)
+        self._changes: ChangelogDecoder | None = None
+        if (changelog := source.changelog) is not None:
+            self._changes = ChangelogDecoder(source.schema, changelog.key, changelog.format)
         self._chunk: Records | None = None
 
     def rows(self, chunks: Iterable[Records]) -> Iterator[pa.Table]:
-        """The rows that fit, with `$time`, `$watermark` and `$offset`, a table for each chunk."""
+        """The rows that fit, with `$time`, `$watermark` and `$offset`, a table for each chunk.
+
+        Those of a table's topic have `$deleted`, too.
+        """
         for records in chunks:
             self._chunk = records
             self.row_count += len(records)
-            decoded = self._decoder.decode(
-                records.buffer, records.value_start, records.value_length
-            )
-            for row, reason in zip(decoded.bad_rows, decoded.reasons, strict=True):
-                self._refuse(int(row), reason)
-            yield self._timed(pa.Table.from_batches([decoded.columns]), decoded.rows)
+            yield self._timed(*(self._decoded if self._changes is None else self._changed)(records))
+
+    def _decoded(self, records: Records) -> tuple[pa.Table, np.ndarray]:
+        """A stream's rows, and the record of each."""
+        decoded = self._decoder.decode(records.buffer, records.value_start, records.value_length)
+        for row, reason in zip(decoded.bad_rows, decoded.reasons, strict=True):
+            self._refuse(int(row), reason)
+        return pa.Table.from_batches([decoded.columns]), decoded.rows
+
+    def _changed(self, records: Records) -> tuple[pa.Table, np.ndarray]:
+        """A table's changes, and the record of each."""
+        assert self._changes is not None
+        changes = self._changes.decode(records)
+        for row, reason in zip(changes.bad_rows, changes.reasons, strict=True):
+            self._refuse(int(row), reason)
+        rows = pa.Table.from_batches([changes.columns])
+        return rows.append_column(DELETED, pa.array(changes.deleted)), changes.rows
 
     def refuse_offsets(self, reasons: dict[int, str]) -> None:
         """Makes dead letters of records of the current chunk, by offset."""
@@ -129,15 +147,19 @@ class SourceReader:
         return rows.filter(pa.array(fits)), times[fits], index[fits]
 
     def _times(self, rows: pa.Table, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Event times in µs, and where there is one."""
+        """Event times in µs, and where there is one. A deletion has its record's timestamp."""
         assert self._chunk is not None
+        stamps = self._chunk.timestamp_ms[index] * 1_000
         if self.source.time_column is None:
-            return self._chunk.timestamp_ms[index] * 1_000, np.ones(len(index), np.bool_)
+            return stamps, np.ones(len(index), np.bool_)
         column = rows.column(self.source.time_column).combine_chunks()
         known = np.ones(len(column), np.bool_)
         if column.null_count:
             known = pc.is_valid(column).to_numpy(zero_copy_only=False)
         times = column.view(pa.int64()).fill_null(0).to_numpy()
+        if DELETED in rows.column_names:
+            deleted = rows.column(DELETED).to_numpy()
+            times, known = np.where(deleted, stamps, times), known | deleted
         return times, known
 
     def _time_reason(self, known: bool, time_us: int) -> str:  # noqa: FBT001

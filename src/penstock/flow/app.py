@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -12,9 +12,26 @@ import pyarrow as pa
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.errors import FlowError
 from penstock.flow._collections import Stream, Table
-from penstock.flow.checks import check_duration, check_number, check_schema, check_text
+from penstock.flow.checks import (
+    check_columns,
+    check_duration,
+    check_number,
+    check_schema,
+    check_text,
+)
 from penstock.flow.functions import EventTime, event_time
-from penstock.flow.graph import Graph, Node, OutputNode, RowStep, Source, ViewNode
+from penstock.flow.graph import (
+    Changelog,
+    Graph,
+    Node,
+    OutputNode,
+    RowStep,
+    Source,
+    Stateful,
+    ViewNode,
+)
+from penstock.formats.changelog import FORMATS, ChangelogFormat
+from penstock.ops import Upserts
 from penstock.ops.rows import MapBatches
 
 __all__ = ["Flow"]
@@ -62,14 +79,7 @@ class Flow:
         """
         _check_topic(topic)
         columns = check_schema(schema)
-        if not isinstance(time, EventTime | None):
-            raise _no_event_time(time)
-        time = time or event_time()
-        if time.column is not None and columns[time.column].type != TIMESTAMP:
-            raise FlowError(
-                f"expected the event time {time.column!r} to be a TIMESTAMP; "
-                f"found {columns[time.column].type}"
-            )
+        time = _check_time(time, columns)
         if key is not None:
             check_text(key, "key", "key='user': the column whose text is the record's key")
         if key is not None and pa.types.is_list(columns[key].type):
@@ -85,12 +95,74 @@ class Flow:
             partitions,
             None if retention is None else check_duration(retention, "retention", "'7 days'"),
         )
-        known = self._sources.setdefault(topic, source)
+        return Stream(self, self._source(source))
+
+    def table(
+        self,
+        topic: str,
+        schema: str | Schema,
+        *,
+        key: str | tuple[str, ...],
+        format: ChangelogFormat = "json",  # noqa: A002 - the field's name
+        time: EventTime | None = None,
+        partitions: int = 1,
+    ) -> Table:
+        """Reads a compacted topic, or a changelog, as a table: of each key the newest row.
+
+        A record is the new row of its key. A record without a value (a tombstone) deletes the row of the
+        record's key: the text of the key column, or a JSON object with the key columns, be it by itself
+        or as the `payload` beside a `schema`. Records of one key must be in one partition; the last one
+        counts. A record that doesn't fit goes to the dead-letter topic.
+
+        Args:
+            topic: its name; created with `partitions` where it doesn't exist.
+            schema: the columns, as in SQL. The key's are NOT NULL.
+            key: the column, or the columns, that tell rows apart.
+            format: of the records' values. `"json"`: the row. `"debezium"`: Debezium's envelope, with or
+                without its schema, or what `Table.to(…, emit="changes")` writes. `"maxwell"`: what Maxwell
+                writes.
+            time: when changes happen, for `enrich(…, as_of="event time")`:
+                `ps.event_time(column, lateness=…)`; by default the record's own timestamp, which is also
+                that of every deletion.
+            partitions: how many the topic is created with.
+        """
+        _check_topic(topic)
+        columns = check_schema(schema)
+        names = _check_keys(key, columns)
+        if format not in FORMATS:
+            known = " or ".join(f"format={name!r}" for name in FORMATS)
+            raise FlowError(f"expected {known}; found format={format!r}")
+        columns = Schema(tuple(replace(f, required=f.required or f.name in names) for f in columns))
+        time = _check_time(time, columns)
+        _check_partitions(partitions)
+        source = self._source(
+            Source(
+                topic,
+                columns,
+                time.column,
+                time.lateness_us,
+                time.idle_us,
+                None,
+                partitions,
+                None,
+                Changelog(names, format),
+            )
+        )
+        return Table(self, self.node(Stateful((source,), Upserts(columns.arrow, names), columns)))
+
+    def _source(self, source: Source) -> Source:
+        """The one declaration of a topic.
+
+        Raises:
+            FlowError: there is another one.
+        """
+        known = self._sources.setdefault(source.topic, source)
         if astuple(known) != astuple(source):
             raise FlowError(
-                f"expected one declaration of the stream {topic!r}; found two that differ"
+                f"expected one declaration of the topic {source.topic!r}; found two that differ. "
+                "Declare it once, and build on that"
             )
-        return Stream(self, known)
+        return known
 
     def node(self, node: N) -> N:
         """The one node of this flow that means the same, be it this one or one from before.
@@ -170,6 +242,34 @@ def _no_event_time(found: object) -> FlowError:
     return FlowError(
         f"expected time=ps.event_time({column!r}, lateness='30 seconds'); found time={found!r}"
     )
+
+
+def _check_time(time: object, columns: Schema) -> EventTime:
+    """Event time; by default the record's own timestamp."""
+    if time is None:
+        return event_time()
+    if not isinstance(time, EventTime):
+        raise _no_event_time(time)
+    if time.column is not None and columns[time.column].type != TIMESTAMP:
+        raise FlowError(
+            f"expected the event time {time.column!r} to be a TIMESTAMP; "
+            f"found {columns[time.column].type}"
+        )
+    return time
+
+
+def _check_keys(key: object, columns: Schema) -> tuple[str, ...]:
+    """The columns of a table's key."""
+    names = (key,) if isinstance(key, str) else key
+    if not isinstance(names, tuple) or not names or len(set(names)) < len(names):
+        raise FlowError(
+            f"expected the table's key as a column or a tuple of them, such as key='id'; found {key!r}"
+        )
+    check_columns(names, columns, "table")
+    for name in names:
+        if pa.types.is_list(columns[name].type):
+            raise FlowError(f"expected a key of single values; found the array {name!r}")
+    return names
 
 
 def _check_name(name: object) -> None:

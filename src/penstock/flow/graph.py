@@ -22,11 +22,13 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from penstock.core.schema import Schema
+from penstock.formats.changelog import ChangelogFormat
 from penstock.ops import Operator
 from penstock.ops.rows import MapBatches, RowOperator, Select, Unnest, Where
 from penstock.ops.spec import WINDOW_START
 
 __all__ = [
+    "Changelog",
     "Closed",
     "Graph",
     "Node",
@@ -46,19 +48,33 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True)
+class Changelog:
+    """How a topic's records are changes of a table.
+
+    Attributes:
+        key: the columns that tell its rows apart.
+        format: of the records.
+    """
+
+    key: tuple[str, ...]
+    format: ChangelogFormat
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """A topic read as rows of a schema.
 
     Attributes:
         topic: its name in the log.
-        schema: of its values, which are JSON objects.
+        schema: of its values, which are JSON objects; of a table's rows.
         time_column: the TIMESTAMP column that is the event time; None takes the record's own timestamp.
         lateness_us: how far a row may lie behind the newest of its partition.
         idle_us: a partition without new rows for so long (wall clock) no longer holds the watermark.
         key: the column that the log is partitioned by, if the producers keep to one.
         partitions: of the topic, where Penstock creates it.
         retention_us: likewise, how long its records are kept; None is for ever.
+        changelog: where it is read as a table, how; its rows then have `$deleted`.
     """
 
     topic: str
@@ -69,6 +85,7 @@ class Source:
     key: str | None
     partitions: int
     retention_us: int | None
+    changelog: Changelog | None = None
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -78,7 +95,10 @@ class Source:
     @cached_property
     def identity(self) -> str:
         """Digest of what the rows depend on."""
-        return _digest("source", self.topic, self.schema.text, self.time_column, self.lateness_us)
+        parts: list[object] = [self.topic, self.schema.text, self.time_column, self.lateness_us]
+        if self.changelog is not None:
+            parts += [self.changelog.format, self.changelog.key]
+        return _digest("source", *parts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -269,3 +269,17 @@ def _expectation(type_: pa.DataType) -> str:
         inner = inner.value_type
     prefix = "" if inner is type_ else "an array, each item "
     return f"{type_text(type_)} ({prefix}{_EXPECTATIONS[inner]})"
+
+
+def spelled(value: object) -> str:
+    """What `parse` gave, as JSON again; numbers keep their spelling."""
+    match value:
+        case dict():
+            members = (f"{json.dumps(name)}:{spelled(one)}" for name, one in value.items())
+            return "{" + ",".join(members) + "}"
+        case list():
+            return "[" + ",".join(map(spelled, value)) + "]"
+        case _Integer() | _Real():
+            return str(value)
+        case _:
+            return json.dumps(value)

@@ -36,7 +36,15 @@ from penstock.formats._json_scan import DEPTH_MAX
 from penstock.formats._json_slow import BadRowError, RowReader
 from penstock.formats._json_text import PADDING, copy_text
 
-__all__ = ["DEPTH_MAX", "STRING_BYTES_MAX", "Decoded", "JsonDecoder", "encode_rows"]
+__all__ = [
+    "DEPTH_MAX",
+    "STRING_BYTES_MAX",
+    "Decoded",
+    "JsonDecoder",
+    "compiled",
+    "encode_rows",
+    "key_table",
+]
 
 STRING_BYTES_MAX: Final = 2**31 - 1  # of one string column: Arrow's offsets are 32 bits
 
@@ -102,8 +110,8 @@ class JsonDecoder:
         self.schema = schema
         self._arrow = schema.arrow
         self._slow = RowReader(schema)
-        self._fields, self._keys = _compiled(schema)
-        self._table = _key_table(self._fields, self._keys)
+        self._fields, self._keys = compiled(schema)
+        self._table = key_table(self._fields, self._keys)
 
     def decode(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> Decoded:
         """Decodes the rows that lie in a buffer.
@@ -248,7 +256,7 @@ def _text(
     return [arrow_buffer(offsets), arrow_buffer(out[:total])]
 
 
-def _compiled(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
+def compiled(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
     """The schema as the kernel reads it: its fields, and the bytes of their keys."""
     fields = np.zeros((len(schema.fields), kernel.FIELD_COLUMNS), np.int64)
     keys = bytearray()
@@ -265,7 +273,7 @@ def _compiled(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
     return fields, np.frombuffer(bytes(keys), np.uint8)
 
 
-def _key_table(fields: np.ndarray, keys: np.ndarray) -> np.ndarray:
+def key_table(fields: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """A hash table from a key to its field; at most a quarter full."""
     mask = (1 << (4 * len(fields) - 1).bit_length()) - 1
     table = np.full(mask + 1, -1, np.int64)

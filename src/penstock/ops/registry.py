@@ -12,6 +12,7 @@ from penstock.ops.deduplicate import Deduplicate
 from penstock.ops.operator import Operator
 from penstock.ops.table_join import TableJoin
 from penstock.ops.top import Top
+from penstock.ops.upserts import Upserts
 
 __all__ = ["OPERATORS", "operator_from_spec"]
 
@@ -20,6 +21,7 @@ OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
     TableJoin.kind: TableJoin.from_spec,
     Top.kind: Top.from_spec,
     WindowedAggregate.kind: WindowedAggregate.from_spec,
+    Upserts.kind: Upserts.from_spec,
 }
 
 

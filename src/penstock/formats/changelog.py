@@ -1,0 +1,371 @@
+"""Records of a changelog to changes of a table: upserts of rows, and deletions of keys.
+
+The rules, by format; a record without a value (a *tombstone*) deletes its key in all of them:
+
+- `json`: the value is the row.
+- `debezium`: the value is an envelope `{"op", "before", "after", …}`, be it by itself or as the
+  `payload` beside a `schema`. `c`, `r` and `u` are upserts of `after`, `d` deletes the key of `before`,
+  or the record's key where there is no `before`.
+- `maxwell`: the value is `{"type", "data", "old", …}`. `insert`, `bootstrap-insert` and `update` are upserts
+  of `data`; an update whose `old` has a key column deletes the old key before. `delete` deletes the key of
+  `data`. The beginning and end of a bootstrap are no change.
+
+A record's key is the text of the key column, or a JSON object with the key columns, be it by itself or as
+the `payload` beside a `schema`.
+
+A record that doesn't fit is bad, with a reason; the others aren't touched by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core import vectors
+from penstock.core.schema import Schema
+from penstock.formats.json import Decoded, JsonDecoder
+from penstock.formats.members import MemberFinder, Texts
+from penstock.wire.columns import Records, gather_column
+
+__all__ = ["FORMATS", "ChangelogDecoder", "ChangelogFormat", "Changes"]
+
+ChangelogFormat: TypeAlias = Literal["json", "debezium", "maxwell"]
+FORMATS: Final = get_args(ChangelogFormat)
+
+_BRACE: Final = ord("{")
+_SHOWN_MAX: Final = 40
+"""Bytes of a wrong kind of change that a reason shows; the record itself is kept elsewhere."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What became of some records.
+
+    Attributes:
+        columns: of each change the table's columns; of a deletion those of the key, the others are NULL.
+        rows: for each change, the index of its record: int64, ascending; a record may give two.
+        deleted: bool[changes], which of them are deletions.
+        bad_rows: the indexes of the records that don't fit, int64, ascending.
+        reasons: for each of those, what was expected and what was found.
+    """
+
+    columns: pa.RecordBatch
+    rows: np.ndarray
+    deleted: np.ndarray
+    bad_rows: np.ndarray
+    reasons: list[str]
+
+
+class _Gathered:
+    """Changes and bad records of one batch, as they are found."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.parts: list[tuple[np.ndarray, bool, pa.RecordBatch]] = []
+        self.bad: dict[int, str] = {}
+
+    def add(self, rows: np.ndarray, decoded: Decoded, *, deleted: bool) -> None:
+        """Takes what was decoded of the records of some indexes."""
+        self.refuse(rows[decoded.bad_rows], decoded.reasons)
+        if len(decoded.rows):
+            self.parts.append((rows[decoded.rows], deleted, decoded.columns))
+
+    def refuse(self, rows: np.ndarray, reasons: list[str] | str) -> None:
+        """Takes records that don't fit; the first reason counts."""
+        told = [reasons] * len(rows) if isinstance(reasons, str) else reasons
+        for row, reason in zip(rows.tolist(), told, strict=True):
+            self.bad.setdefault(row, reason)
+
+    def finish(self) -> Changes:
+        """All of it, in the records' order, and of one record in the order that it was taken."""
+        parts = [self._whole(*part) for part in self.parts]
+        if self.bad:
+            parts = [p for p in map(self._without_bad, parts) if len(p[0])]
+        bad = np.array(sorted(self.bad), np.int64)
+        reasons = [self.bad[row] for row in bad.tolist()]
+        if not parts:
+            none = pa.RecordBatch.from_pylist([], self._arrow)
+            return Changes(none, np.zeros(0, np.int64), np.zeros(0, np.bool_), bad, reasons)
+        if len(parts) == 1:
+            rows, is_deleted, columns = parts[0]
+            return Changes(columns, rows, np.full(len(rows), is_deleted), bad, reasons)
+        rows = np.concatenate([rows for rows, _, _ in parts])
+        deleted = np.repeat([deleted for _, deleted, _ in parts], [len(p[0]) for p in parts])
+        order = np.argsort(rows, kind="stable")
+        whole = pa.concat_batches([columns for _, _, columns in parts])  # type: ignore[attr-defined]
+        columns = whole.take(vectors.from_int64(order))
+        return Changes(columns, rows[order], deleted[order], bad, reasons)
+
+    @property
+    def _arrow(self) -> pa.Schema:
+        """The table's columns; what is NOT NULL in a row may be NULL in a deletion."""
+        return pa.schema([pa.field(field.name, field.type) for field in self.schema])
+
+    def _whole(
+        self,
+        rows: np.ndarray,
+        deleted: bool,  # noqa: FBT001
+        columns: pa.RecordBatch,
+    ) -> tuple[np.ndarray, bool, pa.RecordBatch]:
+        names = columns.schema.names
+        arrays = [
+            columns.column(f.name) if f.name in names else pa.nulls(len(rows), f.type)
+            for f in self._arrow
+        ]
+        return rows, deleted, pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+    def _without_bad(
+        self, part: tuple[np.ndarray, bool, pa.RecordBatch]
+    ) -> tuple[np.ndarray, bool, pa.RecordBatch]:
+        rows, deleted, columns = part
+        keep = ~np.isin(rows, np.fromiter(self.bad, np.int64, len(self.bad)))
+        return rows[keep], deleted, columns.filter(pa.array(keep))
+
+
+class ChangelogDecoder:
+    """Decodes the records of one table. It holds no state between batches; threads may share it.
+
+    Args:
+        schema: of the rows.
+        key: the columns that tell them apart, which are NOT NULL.
+        format: of the records' values.
+    """
+
+    def __init__(self, schema: Schema, key: tuple[str, ...], format: ChangelogFormat) -> None:  # noqa: A002
+        self.schema, self.key, self.format = schema, key, format
+        keys = Schema(tuple(schema[name] for name in key))
+        self._rows, self._keys = JsonDecoder(schema), JsonDecoder(keys)
+        self._olds = JsonDecoder(Schema(tuple(replace(f, required=False) for f in keys)))
+        self._wrapped = MemberFinder(["payload"])
+        members = ["type", "data", "old"] if format == "maxwell" else ["op", "before", "after"]
+        self._envelope = MemberFinder([*members, "payload"])
+
+    def decode(self, records: Records) -> Changes:
+        """The changes that some records are.
+
+        Raises:
+            LimitError: a string column is longer than `STRING_BYTES_MAX`.
+        """
+        gathered = _Gathered(self.schema)
+        values = Texts(records.buffer, records.value_start, records.value_length)
+        keys = Texts(records.buffer, records.key_start, records.key_length)
+        gone = np.flatnonzero(~values.known)
+        rows = np.flatnonzero(values.known) if len(gone) else np.arange(len(records))
+        self._delete_by_key(gathered, keys, gone)
+        match self.format:
+            case "json":
+                self._upsert(gathered, values, rows)
+            case "debezium":
+                self._debezium(gathered, values, keys, rows)
+            case "maxwell":
+                self._maxwell(gathered, values, rows)
+        return gathered.finish()
+
+    def _upsert(self, gathered: _Gathered, texts: Texts, rows: np.ndarray) -> None:
+        gathered.add(rows, _decoded(self._rows, texts, rows), deleted=False)
+
+    # -- envelopes ----------------------------------------------------------------------------------
+
+    def _debezium(self, gathered: _Gathered, values: Texts, keys: Texts, rows: np.ndarray) -> None:
+        for part, found in self._opened(gathered, values, rows, "op"):
+            kind, after, before = found["op"], found["after"], found["before"]
+            letter = np.where(kind.length == 3, kind.first(1), 0)
+            is_row, is_gone = np.isin(letter, [*b"cru"]), letter == ord("d")
+            has_after, has_before = after.known, before.known
+            self._upsert(gathered, _spread(after, part), part[is_row & has_after])
+            gathered.refuse(
+                part[is_row & ~has_after], "expected the row as 'after'; found none in the envelope"
+            )
+            deleted = part[is_gone & has_before]
+            decoded = _decoded(self._keys, _spread(before, part), deleted)
+            gathered.add(deleted, decoded, deleted=True)
+            self._delete_by_key(gathered, keys, part[is_gone & ~has_before])
+            for i in np.flatnonzero(~is_row & ~is_gone).tolist():
+                gathered.refuse(part[i : i + 1], _no_change(kind, i, "op", "c, r, u or d"))
+
+    def _maxwell(self, gathered: _Gathered, values: Texts, rows: np.ndarray) -> None:
+        for part, found in self._opened(gathered, values, rows, "type"):
+            data, old = _spread(found["data"], part), _spread(found["old"], part)
+            types = gather_column(found["type"].buffer, found["type"].start, found["type"].length)
+
+            def of(*names: str, types: Any = types, part: np.ndarray = part) -> np.ndarray:
+                quoted = pa.array([f'"{name}"'.encode() for name in names], pa.binary())
+                is_one = pc.is_in(types, value_set=quoted)
+                return np.asarray(part[is_one.to_numpy(zero_copy_only=False)])
+
+            updated = of("update")
+            self._delete_old_keys(gathered, data, old, updated[old.known[updated]])
+            self._upsert(gathered, data, of("insert", "bootstrap-insert"))
+            self._upsert(gathered, data, updated)
+            gone = of("delete")
+            gathered.add(gone, _decoded(self._keys, data, gone), deleted=True)
+            known = of("insert", "bootstrap-insert", "update", "delete")
+            ignored = of("bootstrap-start", "bootstrap-complete")
+            others = ~np.isin(part, np.concatenate([known, ignored]))
+            for i in np.flatnonzero(others).tolist():
+                reason = _no_change(found["type"], i, "type", "insert, update or delete")
+                gathered.refuse(part[i : i + 1], reason)
+
+    def _opened(
+        self, gathered: _Gathered, values: Texts, rows: np.ndarray, kind: str
+    ) -> Iterator[tuple[np.ndarray, dict[str, Texts]]]:
+        """The members of envelopes: of those that stand by themselves, and of those in a payload."""
+        if not len(rows):
+            return
+        found = self._envelope.find(values.take(rows))
+        bad = np.array(sorted(found.bad), np.int64)
+        gathered.refuse(rows[bad], [found.bad[i] for i in bad.tolist()])
+        wrapped = ~found.of[kind].known & (found.of["payload"].first() == _BRACE)
+        plain = ~wrapped
+        plain[bad] = False
+        if plain.any():
+            yield rows[plain], {n: texts.take(plain) for n, texts in found.of.items()}
+        if wrapped.any():
+            inner = self._envelope.find(found.of["payload"].take(wrapped))
+            # What is within a valid row is valid, but it may be nested too deep.
+            worse = np.array(sorted(inner.bad), np.int64)
+            part = rows[wrapped]
+            gathered.refuse(part[worse], [inner.bad[i] for i in worse.tolist()])
+            keep = np.ones(len(part), np.bool_)
+            keep[worse] = False
+            yield part[keep], {n: texts.take(keep) for n, texts in inner.of.items()}
+
+    def _delete_old_keys(
+        self, gathered: _Gathered, data: Texts, old: Texts, rows: np.ndarray
+    ) -> None:
+        """Deletes the keys that updates have changed: an old row has the columns that were others."""
+        if not len(rows):
+            return
+        before, now = _decoded(self._olds, old, rows), _decoded(self._olds, data, rows)
+        gathered.refuse(rows[before.bad_rows], before.reasons)
+        gathered.refuse(rows[now.bad_rows], now.reasons)
+        both, mine, other = np.intersect1d(before.rows, now.rows, return_indices=True)
+        was = before.columns.take(vectors.from_int64(mine))
+        is_ = now.columns.take(vectors.from_int64(other))
+        changed = np.zeros(len(both), np.bool_)
+        arrays = []
+        for one, two in zip(was.columns, is_.columns, strict=True):
+            changed |= one.is_valid().to_numpy(zero_copy_only=False)
+            arrays.append(pc.coalesce(one, two))
+        keys = pa.RecordBatch.from_arrays(arrays, names=was.schema.names)
+        keys = keys.filter(pa.array(changed))
+        none = np.zeros(0, np.int64)
+        decoded = Decoded(keys, np.arange(len(keys)), none, [])
+        gathered.add(rows[both[changed]], decoded, deleted=True)
+
+    # -- keys ---------------------------------------------------------------------------------------
+
+    def _delete_by_key(self, gathered: _Gathered, keys: Texts, rows: np.ndarray) -> None:
+        """Deletes what the keys of some records name."""
+        if not len(rows):
+            return
+        known = keys.known[rows]
+        gathered.refuse(
+            rows[~known],
+            "expected the key of what is deleted; found a record without value and key",
+        )
+        rows = rows[known]
+        keys, told = self._payloads(keys.take(rows))
+        objects = keys.first() == _BRACE
+        texts = np.zeros(len(rows), np.bool_)
+        if len(self.key) == 1:
+            texts = ~objects
+            if self.schema[self.key[0]].type == pa.string():
+                texts |= objects & ~told
+        self._delete_texts(gathered, keys.take(texts), rows[texts])
+        decoded = self._keys.decode(
+            keys.buffer,
+            np.ascontiguousarray(keys.start[~texts]),
+            np.ascontiguousarray(keys.length[~texts]),
+        )
+        reasons = [f"{reason}, in the record's key" for reason in decoded.reasons]
+        gathered.add(rows[~texts], replace(decoded, reasons=reasons), deleted=True)
+
+    def _payloads(self, keys: Texts) -> tuple[Texts, np.ndarray]:
+        """Keys, those that are wrapped without the wrapping; and which are objects that have the columns."""
+        told = np.zeros(len(keys), np.bool_)
+        some = np.flatnonzero(keys.first() == _BRACE)
+        if not len(some):
+            return keys, told
+        found = self._wrapped.find(keys.take(some))
+        payload = found.of["payload"]
+        wrapped = (
+            np.flatnonzero(payload.first() == _BRACE) if "payload" not in self.key else some[:0]
+        )
+        start, length = keys.start.copy(), keys.length.copy()
+        start[some[wrapped]] = payload.start[wrapped]
+        length[some[wrapped]] = payload.length[wrapped]
+        keys = Texts(payload.buffer, start, length)
+        members = MemberFinder(self.key).find(keys.take(some)).of.values()
+        told[some] = np.logical_and.reduce([one.known for one in members])
+        return keys, told
+
+    def _delete_texts(self, gathered: _Gathered, keys: Texts, rows: np.ndarray) -> None:
+        """Deletes the rows whose key column has some text."""
+        if not len(rows):
+            return
+        [name] = self.key
+        type_ = self.schema[name].type
+        texts = gather_column(keys.buffer, keys.start, keys.length)
+        if type_ == pa.string():
+            valid = _are_text(texts)
+            gathered.refuse(rows[~valid], "expected UTF-8; found other bytes in the record's key")
+            column = texts.filter(pa.array(valid)).cast(pa.string())
+            batch = pa.RecordBatch.from_arrays([column], names=[name])
+            none = np.zeros(0, np.int64)
+            gathered.add(rows[valid], Decoded(batch, np.arange(len(batch)), none, []), deleted=True)
+            return
+        quote = b'"' if pa.types.is_temporal(type_) else b""
+        head = b"{" + json.dumps(name).encode() + b":" + quote
+        parts: list[Any] = [head, texts, quote + b"}", b""]
+        made = cast("pa.Array", pc.binary_join_element_wise(*parts))
+        offsets, data = vectors.text(made)
+        decoded = self._keys.decode(data, offsets[:-1].astype(np.int64), np.diff(offsets))
+        reasons = [f"{reason}, in the record's key" for reason in decoded.reasons]
+        gathered.add(rows, replace(decoded, reasons=reasons), deleted=True)
+
+
+def _decoded(decoder: JsonDecoder, texts: Texts, rows: np.ndarray) -> Decoded:
+    some = texts.take(rows)
+    return decoder.decode(some.buffer, some.start, some.length)
+
+
+def _spread(texts: Texts, rows: np.ndarray) -> Texts:
+    """Texts of some records, to be found by the records' indexes."""
+    count = int(rows.max(initial=-1)) + 1
+    start, length = np.zeros(count, np.int64), np.full(count, -1, np.int32)
+    start[rows], length[rows] = texts.start, texts.length
+    return Texts(texts.buffer, start, length)
+
+
+def _no_change(kinds: Texts, row: int, member: str, expected: str) -> str:
+    if kinds.length[row] < 0:
+        return f"expected an envelope with {member!r}; found none"
+    found = kinds.text(row)[:_SHOWN_MAX].decode(errors="replace")
+    clear = ""
+    if found == '"t"':
+        clear = ": a truncation. Delete the rows one by one, or write the table to a new topic"
+    return f"expected {member!r} to be {expected}; found {found}{clear}"
+
+
+def _are_text(values: pa.Array) -> np.ndarray:
+    """bool[n]: which are valid UTF-8."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.array([_is_text(value) for value in values.to_pylist()], np.bool_)
+    return np.ones(len(values), np.bool_)
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True

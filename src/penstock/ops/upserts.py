@@ -1,0 +1,235 @@
+"""A table from a changelog: the newest row of each key.
+
+    table(version) = of each key the last change so far, unless that is a deletion
+
+A key's changes lie in one partition of the topic, and their order there decides: an update takes the row of
+before back. Changes that come to nothing within a batch give nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.delta import DELETED, WEIGHT
+from penstock.core.schema import Schema
+from penstock.core.vectors import Vector, from_int64, raw
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
+from penstock.ops.windows import NO_TIME
+from penstock.state.bag import COUNT, Bag, weights_of
+from penstock.state.files import StateFiles
+from penstock.state.layout import Layout, concat
+from penstock.state.runs import Writer
+from penstock.state.trace import Trace
+
+__all__ = ["Upserts", "UpsertsState"]
+
+
+@dataclass(frozen=True)
+class UpsertsState:
+    """One version of the table on one shard; immutable."""
+
+    trace: Trace
+
+    def describe(self) -> dict[str, Any]:
+        """All that `Upserts.open` needs, as JSON."""
+        return {"rows": self.trace.describe()}
+
+    @property
+    def rows(self) -> int:
+        """Rows in all runs: an upper bound of the table's."""
+        return self.trace.rows
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all runs."""
+        return self.trace.bytes
+
+    def check(self) -> None:
+        """Asserts every invariant; opens and verifies every file."""
+        self.trace.check()
+        place = Layout(self.trace.layout.keys, ())
+        for batch in self.trace.scan():
+            assert bool((raw(batch.column(COUNT)) == 1).all()), "a row is there once"
+            assert len(place.grouping(batch)[1]) == len(batch), "a key has one row"
+
+
+@dataclass(frozen=True)
+class Upserts:
+    """The operator.
+
+    Args:
+        schema: of the table's rows.
+        keys: the columns that tell them apart.
+    """
+
+    kind: ClassVar[str] = "upserts"
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+
+    @staticmethod
+    def from_spec(spec: Mapping[str, Any]) -> Upserts:
+        """The operator that `to_spec` described."""
+        return Upserts(Schema.parse(spec["schema"]).arrow, tuple(spec["keys"]))
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        schema = Schema.from_arrow(self.schema).text
+        return {"kind": self.kind, "schema": schema, "keys": list(self.keys)}
+
+    @property
+    def retracts(self) -> bool:
+        """See `Operator`: it is a table."""
+        return True
+
+    @property
+    def timed(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def closes(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def corrects(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def every_us(self) -> int:
+        """See `Operator`."""
+        return 0
+
+    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Operator`."""
+        return self.keys
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """See `Operator`."""
+        return self.keys
+
+    def emitting(self, *, changes: bool, closed: bool) -> Upserts:  # noqa: ARG002
+        """See `Operator`: the changes are known anyway."""
+        return self
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:  # noqa: ARG002
+        """See `Operator`: its rows have no event time."""
+        return NO_TIME
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
+        """See `Operator`."""
+        return False
+
+    @cached_property
+    def _plain(self) -> pa.Schema:
+        """The columns without NOT NULL, which a deletion doesn't keep to."""
+        return pa.schema([pa.field(f.name, f.type) for f in self.schema])
+
+    @cached_property
+    def _bag(self) -> Bag:
+        return Bag(self._plain, self.keys)
+
+    @cached_property
+    def _routed(self) -> pa.Schema:
+        fields = [pa.field(DELETED, pa.bool_()), *self._plain]
+        return routed_schema(pa.schema(fields), timed=False, weighted=False)
+
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
+        """See `Operator`: no change is late, as its place in the log decides."""
+        if DELETED not in rows.column_names:
+            rows = rows.append_column(DELETED, pa.array(np.zeros(len(rows), np.bool_)))
+        return Prepared(routed(rows, self.keys, self._routed))
+
+    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return Routed.combine(parts)
+
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return parse_routed(self._routed, blob)
+
+    def empty(self, files: StateFiles) -> UpsertsState:
+        """The state before any row."""
+        return UpsertsState(Trace(self._bag.layout, files))
+
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> UpsertsState:
+        """The state that a description is of; files are read when they are needed."""
+        return UpsertsState(Trace.open(self._bag.layout, files, description["rows"]))
+
+    def step(
+        self, state: UpsertsState, inputs: Sequence[Sequence[Routed]], context: Context
+    ) -> Step:
+        """Makes the next version of a shard's state; see `Operator`.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+        """
+        [parts] = inputs
+        delta = self._bag.layout.empty()
+        if parts:
+            delta = self._delta(state.trace, Routed.combine(parts))
+        writer = Writer(
+            context.files, f"{context.directory}/rows", context.version, context.attempt
+        )
+        trace = state.trace.append(delta, writer)
+        return Step(
+            UpsertsState(trace),
+            changes=self._changes(delta),
+            files_written=writer.written,
+            bytes_written=writer.bytes,
+        )
+
+    def _delta(self, trace: Trace, parcel: Routed) -> pa.RecordBatch:
+        """What the last change of each key makes of the rows of before."""
+        batch, hashes = parcel.batch, parcel.hashes
+        newest = self._last(batch, hashes)
+        wanted = self._bag.wanted(batch, hashes, None)
+        old = self._bag.find(trace, wanted)
+        gone = raw(batch.column(DELETED))[newest].astype(np.bool_)
+        come = newest[~gone]
+        new = self._bag.delta(batch.take(from_int64(come)), hashes[come], None, None)
+        negated = old.set_column(
+            old.schema.get_field_index(COUNT), COUNT, from_int64(-weights_of(old))
+        )
+        return self._bag.layout.group(concat([negated, new]), whole=False)
+
+    def _last(self, batch: pa.RecordBatch, hashes: Vector) -> Vector:
+        """The position of each key's last row."""
+        place = Layout(self._bag.layout.keys, ())
+        zeros = from_int64(np.zeros(len(batch), np.int64))
+        columns = [zeros, from_int64(hashes), *(batch.column(name) for name in self.keys)]
+        ids, first = place.grouping(pa.RecordBatch.from_arrays(columns, schema=place.schema))
+        last = np.zeros(len(first), np.int64)
+        np.maximum.at(last, ids, np.arange(len(batch)))
+        return last
+
+    def _changes(self, delta: pa.RecordBatch) -> pa.Table:
+        weights = weights_of(delta)
+        order = np.concatenate([np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)])
+        moved = delta.take(from_int64(order))
+        rows = pa.Table.from_batches([self._shown(moved)])
+        return rows.append_column(WEIGHT, from_int64(weights[order]))
+
+    def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = self._bag.rows(batch).columns
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def scan(
+        self,
+        state: UpsertsState,
+        lo_us: int | None = None,  # noqa: ARG002
+        hi_us: int | None = None,  # noqa: ARG002
+    ) -> Iterator[pa.RecordBatch]:
+        """The table's rows."""
+        for batch in state.trace.scan():
+            yield self._shown(batch)

@@ -1,0 +1,250 @@
+"""Changelogs: records of each format as upserts and deletions; members, against a parser of Python's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.effort import examples
+
+from penstock.core.schema import Schema
+from penstock.formats.changelog import ChangelogDecoder, Changes
+from penstock.formats.members import MemberFinder, Texts
+from penstock.wire.columns import decode, encode
+
+SCHEMA = Schema.parse("id BIGINT NOT NULL, name STRING NOT NULL, n INT")
+
+
+def changes(
+    records: list[tuple[Any, Any]], kind: Any, schema: Schema = SCHEMA, key: Any = ("id",)
+) -> Changes:
+    """Decodes records of some keys and values; what isn't bytes is written as JSON."""
+    columns = []
+    for side in (0, 1):
+        texts = [
+            one if isinstance(one, bytes | None) else json.dumps(one).encode()
+            for one in (record[side] for record in records)
+        ]
+        columns.append(pa.array(texts, pa.binary()))
+    batches = encode(*columns, np.zeros(len(records), np.int64))
+    made = decode(b"".join(bytes(batch) for batch in batches))
+    return ChangelogDecoder(schema, key, kind).decode(made)
+
+
+def told(found: Changes) -> list[tuple[int, bool, tuple[Any, ...]]]:
+    """Record, whether it is a deletion, and the row."""
+    rows = [tuple(row.values()) for row in found.columns.to_pylist()]
+    return list(zip(found.rows.tolist(), found.deleted.tolist(), rows, strict=True))
+
+
+ROW = {"id": 1, "name": "a", "n": 2}
+
+
+def test_a_record_is_a_row_and_a_tombstone_deletes_its_key() -> None:
+    """In the records' order; what doesn't fit is told, and leaves the others alone."""
+    found = changes(
+        [
+            (b"1", ROW),
+            (b"1", None),
+            ({"id": 2}, None),
+            ({"schema": {"type": "struct"}, "payload": {"id": 3}}, None),
+            (b"1", {"id": 1, "name": None}),
+            (None, None),
+            (b"one", None),
+            ({"name": "a"}, None),
+            (None, {"id": 9, "name": "z"}),
+        ],
+        "json",
+    )
+    assert told(found) == [
+        (0, False, (1, "a", 2)),
+        (1, True, (1, None, None)),
+        (2, True, (2, None, None)),
+        (3, True, (3, None, None)),
+        (8, False, (9, "z", None)),
+    ]
+    assert found.bad_rows.tolist() == [4, 5, 6, 7]
+    assert "name" in found.reasons[0]
+    assert "without value and key" in found.reasons[1]
+    assert found.reasons[2].endswith("in the record's key")
+    assert "'id'" in found.reasons[3]
+
+
+@pytest.mark.parametrize(
+    ("type_", "key", "value"),
+    [
+        ("STRING", b'a"b', 'a"b'),
+        ("STRING", b"", ""),
+        ("STRING", b"{not json", "{not json"),
+        ("STRING", b'{"other":1}', '{"other":1}'),
+        ("STRING", b'{"k":"x"}', "x"),
+        ("STRING", b'{"schema":{},"payload":{"k":"x"}}', "x"),
+        ("BIGINT", b"-9223372036854775808", -(2**63)),
+        ("BOOLEAN", b"true", True),
+        ("DOUBLE", b"1.5", 1.5),
+        ("DATE", b"2026-01-02", "2026-01-02"),
+        ("TIMESTAMP", b"2026-01-02 03:04:05.000006Z", "2026-01-02 03:04:05.000006+00:00"),
+    ],
+)
+def test_a_key_is_the_text_of_its_column(type_: str, key: bytes, value: Any) -> None:
+    """Of any type, as `Table.to` writes them; an object only where it has the column."""
+    schema = Schema.parse(f"k {type_} NOT NULL, n INT")
+    [(_, deleted, (found, _))] = told(changes([(key, None)], "json", schema, ("k",)))
+    assert deleted
+    assert found == value or str(found) == value
+
+
+def test_a_text_key_that_is_no_text_is_bad() -> None:
+    """The others of the batch are read."""
+    schema = Schema.parse("k STRING NOT NULL")
+    found = changes([(b"\xff", None), (b"a", None)], "json", schema, ("k",))
+    assert told(found) == [(1, True, ("a",))]
+    assert found.bad_rows.tolist() == [0]
+
+
+def test_a_key_of_several_columns_is_an_object() -> None:
+    """Text alone is no such key."""
+    schema = Schema.parse("a INT NOT NULL, b STRING NOT NULL, n INT")
+    found = changes([({"b": "x", "a": 1}, None), (b"1", None)], "json", schema, ("a", "b"))
+    assert told(found) == [(0, True, (1, "x", None))]
+    assert found.bad_rows.tolist() == [1]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_debezium(wrapped: bool) -> None:
+    """Envelopes of each kind, with and without their schema."""
+
+    def made(envelope: Any) -> Any:
+        return {"schema": {"fields": []}, "payload": envelope} if wrapped else envelope
+
+    source = {"db": "x", "ts_ms": 1}
+    found = changes(
+        [
+            (b"", made({"before": None, "after": ROW, "op": "c", "source": source, "ts_ms": 5})),
+            (b"", made({"after": ROW | {"n": None}, "op": "r"})),
+            (b"", made({"before": ROW, "after": ROW | {"name": "b"}, "op": "u"})),
+            (b"", made({"before": ROW, "after": None, "op": "d"})),
+            ({"id": 4}, made({"before": None, "after": None, "op": "d"})),
+            (b"5", None),
+            (b"", made({"op": "t"})),
+            (b"", made({"op": "m", "message": {}})),
+            (b"", made({"op": "u", "after": None})),
+            (b"", made({"op": "c", "after": {"id": 1}})),
+            (b"", made({"after": ROW})),
+            (b"", b"[]"),
+            (b"", made({"op": "c", "after": [1]})),
+            (b"", made({"op": "c", "after": ROW, "x": "\ud800"})),
+        ],
+        "debezium",
+    )
+    assert told(found) == [
+        (0, False, (1, "a", 2)),
+        (1, False, (1, "a", None)),
+        (2, False, (1, "b", 2)),
+        (3, True, (1, None, None)),
+        (4, True, (4, None, None)),
+        (5, True, (5, None, None)),
+        (13, False, (1, "a", 2)),
+    ]
+    assert found.bad_rows.tolist() == [6, 7, 8, 9, 10, 11, 12]
+    assert "truncation" in found.reasons[0]
+    assert "'after'" in found.reasons[2]
+    assert "'op'" in found.reasons[4]
+
+
+def test_maxwell() -> None:
+    """Each type; an update that changes the key deletes the old one before."""
+
+    def made(type_: str, data: Any, old: Any = None) -> Any:
+        return {"database": "d", "table": "t", "type": type_, "ts": 1, "data": data, "old": old}
+
+    found = changes(
+        [
+            (b"", made("insert", ROW)),
+            (b"", made("update", ROW | {"n": 3}, {"n": 2})),
+            (b"", made("update", ROW | {"id": 7}, {"id": 1})),
+            (b"", made("delete", ROW)),
+            (b"", made("bootstrap-start", {})),
+            (b"", made("bootstrap-insert", ROW)),
+            (b"", made("bootstrap-complete", {})),
+            (b"", made("table-drop", {})),
+            (b"", made("update", {"id": 8}, {"id": 1})),
+            (b"", {"data": ROW}),
+            (b"", {"type": "insert"}),
+        ],
+        "maxwell",
+    )
+    assert told(found) == [
+        (0, False, (1, "a", 2)),
+        (1, False, (1, "a", 3)),
+        (2, True, (1, None, None)),
+        (2, False, (7, "a", 2)),
+        (3, True, (1, None, None)),
+        (5, False, (1, "a", 2)),
+    ]
+    assert found.bad_rows.tolist() == [7, 8, 9, 10]
+    assert "table-drop" in found.reasons[0]
+
+
+scalar = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=4),
+)
+value = st.recursive(
+    scalar,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=2), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+member = st.tuples(st.sampled_from(["op", "after", "o\u0070", "é", 'x"', ""]), value)
+
+
+@settings(max_examples=examples(200))
+@given(
+    st.lists(st.one_of(st.lists(member, max_size=4), value), max_size=6),
+    st.booleans(),
+    st.sampled_from([None, 1]),
+    st.booleans(),
+)
+def test_members_are_those_that_a_parser_finds(
+    rows: list[Any], is_ascii: bool, indent: Any, escapes: bool
+) -> None:
+    """However objects are spelled; of two of one name the last, and none where it is null."""
+    names = ("op", "after", "é")
+    texts = []
+    for row in rows:
+        if isinstance(row, list) and all(isinstance(one, tuple) for one in row):
+            pairs = [
+                (json.dumps(k, ensure_ascii=is_ascii), json.dumps(v, indent=indent)) for k, v in row
+            ]
+            text = "{" + " , ".join(f"{k} : {v}" for k, v in pairs) + "}"
+            texts.append(text.replace('"op"', '"\\u006fp"') if escapes else text)
+        else:
+            texts.append(json.dumps(row, indent=indent))
+    texts += ["", "{", '{"op":1}x', '{"op":}']
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)])
+    buffer = np.frombuffer(b"".join(encoded), np.uint8)
+    lengths = np.array([len(one) for one in encoded], np.int32)
+    found = MemberFinder(names).find(Texts(buffer, ends[:-1], lengths))
+    for i, text in enumerate(texts):
+        try:
+            wanted = json.loads(text)
+        except json.JSONDecodeError:
+            wanted = None
+        if not isinstance(wanted, dict):
+            assert i in found.bad
+            continue
+        for name in names:
+            part = found.of[name]
+            mine = json.loads(part.text(i)) if part.known[i] else None
+            assert mine == wanted.get(name)
