@@ -45,13 +45,16 @@ def exercise(folder: Path, jvm_options: str) -> int:
         app.view("per_user", per_user.agg(n=ps.count(), total=ps.sum("v")))
         with Client(address) as client:
             client.create_topic("events", 2)
-        start_session("exercise", None, app.directory / "spark", cores=2, jvm_options=jvm_options)
+        session = start_session(
+            "exercise", None, app.directory / "spark", cores=2, jvm_options=jvm_options
+        )
         jvm = next(p for p in psutil.Process().children() if "java" in p.name())
         rows: list[int] = []
         _send(address)
         app.run(
             on_progress=lambda batch: rows.append(batch.rows), until=lambda: sum(rows) >= EVENTS
         )
+        session.stop()
         return jvm.pid
     finally:
         broker.stop()

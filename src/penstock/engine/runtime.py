@@ -12,7 +12,7 @@ from typing import Final
 from penstock.engine.driver import Driver, Limits, Progress
 from penstock.engine.log import KafkaLog, Log
 from penstock.engine.physical import compile_graph
-from penstock.engine.session import start_session
+from penstock.engine.session import session_for
 from penstock.engine.spark import SparkHost
 from penstock.engine.store import Store
 from penstock.engine.tasks import Job
@@ -91,21 +91,19 @@ def run_pipeline(
         open_log=functools.partial(open_log, address),
     )
     folder = settings.directory / "spark"
-    session = start_session(graph.name, settings.spark, folder, cores=settings.cores)
-    on_session()
-    host = SparkHost(
-        session,
-        job,
-        lanes=driver.lanes,
-        host=session.conf.get("spark.driver.host", None) or "127.0.0.1",
-        log=str(folder / "spark.log"),
-    )
-    try:
+    with (
+        contextlib.closing(log),
+        session_for(graph.name, settings.spark, folder, cores=settings.cores) as session,
+    ):
+        on_session()
+        host = SparkHost(
+            session,
+            job,
+            lanes=driver.lanes,
+            host=session.conf.get("spark.driver.host", None) or "127.0.0.1",
+            log=str(folder / "spark.log"),
+        )
         host.run(driver, on_progress, until, on_idle)
-    finally:
-        with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
-            session.stop()
-        log.close()
 
 
 def assemble(

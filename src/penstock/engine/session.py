@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.engine import archive
 from penstock.engine.java import java_home
+from penstock.errors import FlowError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["start_session"]
+__all__ = ["session_for", "start_session"]
 
 # The JVM schedules and moves blobs; it never sees an event. A quick compiler and a small collector then
 # start sooner and leave the cores to the work: 3 s and a third of a small batch's time (docs/decisions).
@@ -24,10 +25,42 @@ LANE_FAILURES_MAX: Final = 64
 """Times that Spark starts one lane again before it gives up the job, which is then begun anew."""
 
 
+@contextlib.contextmanager
+def session_for(
+    name: str, master: str | None, folder: Path, *, cores: int
+) -> Iterator[SparkSession]:
+    """The session that the program has, left as it is; or one of the pipeline's own, until the block ends.
+
+    Arguments as of `start_session`.
+
+    Raises:
+        FlowError: the program's session has another master than the pipeline's.
+    """
+    from pyspark.sql import SparkSession
+
+    theirs = SparkSession.getActiveSession()
+    if theirs is not None:
+        found = theirs.sparkContext.master
+        if master not in (None, found):
+            raise FlowError(
+                f"expected Spark at {master!r}; found a session of this program at {found!r}, which is used "
+                "where there is one. Stop it before, or leave out spark=…"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        yield theirs
+        return
+    session = start_session(name, master, folder, cores=cores)
+    try:
+        yield session
+    finally:
+        with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
+            session.stop()
+
+
 def start_session(
     name: str, master: str | None, folder: Path, *, cores: int, jvm_options: str | None = None
 ) -> SparkSession:
-    """Starts Spark, or finds the session that the program has.
+    """Starts Spark.
 
     Args:
         name: of the application.
