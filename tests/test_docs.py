@@ -57,3 +57,20 @@ def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link in the documents points to a file."""
     for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+GUIDE = (ROOT / "docs" / "pipelines.md").read_text()
+EXAMPLES = [
+    pytest.param(code, id=re.findall(r"^#+ (.*)$", GUIDE[: GUIDE.index(code)], re.MULTILINE)[-1])
+    for code in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+]
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_the_guides_examples_run(
+    code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each is a program of its own, and what it asserts holds."""
+    monkeypatch.chdir(tmp_path)
+    assert "assert " in code
+    exec(compile(code, "docs/pipelines.md", "exec"), {"__name__": "example"})
