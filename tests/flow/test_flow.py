@@ -25,6 +25,13 @@ def per_user(stream: Stream) -> ps.Table:
     return stream.window(ps.tumbling("1 minute")).group_by("user").agg(n=ps.count())
 
 
+def near(on: Any = "user", within: Any = "1 hour", how: Any = "inner", **renamed: str) -> Stream:
+    """A join of two streams of one app."""
+    stream = clicks(ps.App("p"))
+    right = stream.select("user", **(renamed or {"w": "v"}))
+    return stream.join(right, on=on, within=within, how=how)
+
+
 def join(on: Any, how: Any = "inner") -> ps.Table:
     """A join of two tables of one app."""
     app = ps.App("p")
@@ -75,6 +82,18 @@ MISTAKES: list[tuple[Callable[[], object], type[UserError], str]] = [
     (lambda: join(on={"user": "n"}), FlowError, "of one type"),
     (lambda: join(on="user"), FlowError, "n twice. Rename before: select(…, right_n='n')"),
     (lambda: join(on="user", how="outer"), FlowError, "full"),
+    (lambda: near(within=5), FlowError, "Say the unit: '5 seconds'"),
+    (lambda: near(within=("1 s", "2 s", "3 s")), FlowError, "or as two"),
+    (lambda: near(within="4000 days"), FlowError, "at most 3660 days"),
+    (lambda: near(how="outer"), FlowError, "full"),
+    (lambda: near(on={"user": "w"}), FlowError, "of one type"),
+    (lambda: near(v="v", at="at"), FlowError, "v, at twice. Rename before"),
+    (
+        lambda: clicks().join(per_user(clicks()), on="user", within="1 s"),
+        FlowError,
+        "a stream to join with",
+    ),
+    (lambda: clicks().join(clicks(), on="user", within="1 s"), FlowError, "in the app"),
     (lambda: clicks().top(0, by="v"), FlowError, "1 to 100000"),
     (lambda: clicks().top(1, by="w DESC"), SchemaError, "'w'"),
     (lambda: clicks().top(1, by=()), FlowError, "an order"),

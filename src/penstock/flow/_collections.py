@@ -35,6 +35,7 @@ from penstock.flow.graph import (
     row_key,
     timed,
 )
+from penstock.flow.interval_join import Within, interval_join
 from penstock.flow.joins import On, check_how, check_names_differ, check_on, check_same_flow
 from penstock.ops import Aggregate, AggregateSpec, Column, Window, WindowedAggregate
 from penstock.ops.deduplicate import Deduplicate
@@ -297,6 +298,40 @@ class Stream(Collection):
         if len(nodes) <= len(others):
             raise FlowError("expected streams that differ; found one twice in a union")
         return Stream(self.flow, self.flow.node(Union(nodes, schema)))
+
+    def join(
+        self,
+        other: Stream,
+        *,
+        on: On,
+        within: Within,
+        how: How = "inner",
+    ) -> Stream:
+        """The pairs of rows of this stream (left) and another (right) that happen near each other.
+
+        The event time of a pair is the later one of its rows. A row without a partner is given when none
+        can come any more, with its own event time. NULL is equal to nothing.
+
+        Args:
+            other: the right stream; it may be this one. A column that both have, and that isn't in `on`, must
+                be renamed before.
+            on: what must be equal: a column of both, some, or a mapping of this stream's to the other's.
+            within: how far apart: `"1 hour"`; or how far the right row may lie before the left one, and how
+                far after it: `("0 seconds", "1 hour")`. Bounds are included.
+            how: `"inner"` gives the pairs; `"left"`, `"right"` and `"full"` also the rows of one side or both
+                that have no partner, with NULLs; `"semi"` the left rows that have a partner, `"anti"`
+                those that have none, both without right's columns.
+
+        Returns:
+            A stream of this stream's columns, then the other's but for those in `on`.
+        """
+        if not isinstance(other, Stream):
+            raise FlowError(
+                f"expected a stream to join with within an interval; found {type(other).__name__}"
+            )
+        check_same_flow(self.flow, other.flow)
+        node = interval_join(self.node, other.node, on=on, within=within, how=how)
+        return Stream(self.flow, self.flow.node(node))
 
     def map_batches(
         self,

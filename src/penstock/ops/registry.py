@@ -9,6 +9,7 @@ from penstock.core.names import known_names
 from penstock.errors import CorruptError
 from penstock.ops.aggregate import WindowedAggregate
 from penstock.ops.deduplicate import Deduplicate
+from penstock.ops.interval_join import IntervalJoin
 from penstock.ops.operator import Operator
 from penstock.ops.table_join import TableJoin
 from penstock.ops.top import Top
@@ -18,6 +19,7 @@ __all__ = ["OPERATORS", "operator_from_spec"]
 
 OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
     Deduplicate.kind: Deduplicate.from_spec,
+    IntervalJoin.kind: IntervalJoin.from_spec,
     TableJoin.kind: TableJoin.from_spec,
     Top.kind: Top.from_spec,
     WindowedAggregate.kind: WindowedAggregate.from_spec,

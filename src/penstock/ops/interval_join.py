@@ -1,0 +1,581 @@
+"""The interval join: rows of two streams that share a key and happen near each other.
+
+    pairs = {(l, r) : key(l) = key(r), time(l) - before <= time(r) <= time(l) + after}
+
+`inner` gives the pairs; `left`, `right` and `full` also the rows of one side or both that are in none, with
+NULLs; `semi` the left rows that are in one, each once; `anti` the left rows that are in none.
+The result is that of all rows that were in time, whichever way they came.
+
+Design. Each side keeps a bag of its rows, in stretches of time as wide as the interval, so that the
+partners of a row lie in at most two of them. New left rows meet all right rows, new right rows the left
+rows from before: each pair once. Everything is linear in the weights of both sides, so rows that are
+taken back take their pairs with them.
+
+Whether a row has no partner is decided when none can come any more: when the other side's frontier has
+passed the last time at which one could lie. It is decided by a look at the other side, not by a mark on
+the row, so it is right however rows were taken back and given anew. From then on the other side doesn't
+change within the row's reach: a row that is taken back later meets the same decision. Rows that wait
+for theirs lie in a second trace in order of time, of which each batch reads what is due and no more.
+
+Contract
+    1. The output is a function of the rows in time and the frontiers; not of batches, order or shards.
+    2. A row is kept while a row may come, or wait for its decision, that it is near to; then it goes, by
+       whole stretches.
+    3. A NULL in a key equals nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Final, cast, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core import vectors
+from penstock.core.delta import TIME, WEIGHT
+from penstock.core.schema import TIMESTAMP, Field, Schema
+from penstock.core.vectors import Vector
+from penstock.errors import FlowError
+from penstock.ops.kept import Kept
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
+from penstock.ops.table_join import How
+from penstock.ops.windows import NO_TIME
+from penstock.state.bag import Bag, weights_of
+from penstock.state.files import StateFiles
+from penstock.state.intervals import near
+from penstock.state.layout import WINDOW, concat, hashes, take
+from penstock.state.runs import Writer
+from penstock.state.trace import Trace
+
+__all__ = ["IntervalJoin"]
+
+LEFT: Final = 0
+RIGHT: Final = 1
+PORTS: Final = (LEFT, RIGHT)
+ROWS: Final = ("left", "right")  # the traces of rows, by port
+WAITING: Final = ("left_waiting", "right_waiting")  # those of rows that may have no partner
+
+
+@dataclass(frozen=True)
+class IntervalJoin:
+    """The operator.
+
+    Args:
+        left: the columns of the rows of port 0.
+        right: of port 1.
+        on: the columns that are equal in a pair, left's and right's.
+        before_us: how far a right row may lie before its left row.
+        after_us: how far after it.
+        how: which rows are given.
+        taken_back: of each port, whether its rows have weights.
+    """
+
+    kind: ClassVar[str] = "interval join"
+
+    left: Schema
+    right: Schema
+    on: tuple[tuple[str, str], ...]
+    before_us: int
+    after_us: int
+    how: How = "inner"
+    taken_back: tuple[bool, bool] = (False, False)
+
+    def __post_init__(self) -> None:
+        if self.how not in get_args(How):
+            raise FlowError(
+                f"expected one of the joins {', '.join(get_args(How))}; found {self.how!r}"
+            )
+
+    # -- what it is ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def from_spec(spec: Mapping[str, Any]) -> IntervalJoin:
+        """The operator that `to_spec` described."""
+        taken_left, taken_right = spec["taken_back"]
+        return IntervalJoin(
+            left=Schema.parse(spec["left"]),
+            right=Schema.parse(spec["right"]),
+            on=tuple((mine, other) for mine, other in spec["on"]),
+            before_us=spec["before_us"],
+            after_us=spec["after_us"],
+            how=spec["how"],
+            taken_back=(taken_left, taken_right),
+        )
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        return {
+            "kind": self.kind,
+            "left": self.left.text,
+            "right": self.right.text,
+            "on": [list(pair) for pair in self.on],
+            "before_us": self.before_us,
+            "after_us": self.after_us,
+            "how": self.how,
+            "taken_back": list(self.taken_back),
+        }
+
+    @cached_property
+    def columns(self) -> tuple[_Output, ...]:
+        """Its own columns: left's, then right's but for those that are equal."""
+        equal = dict(self.on)
+        found = [
+            _Output(self._field(field, LEFT, equal), field.name, equal.get(field.name))
+            for field in self.left
+        ]
+        if self.gives_pairs:
+            found += [
+                _Output(self._field(field, RIGHT, {}), None, field.name)
+                for field in self.right
+                if field.name not in equal.values()
+            ]
+        return tuple(found)
+
+    def _field(self, field: Field, port: int, equal: Mapping[str, str]) -> Field:
+        """A column that is NULL where its side has no row, and the other none to take its place."""
+        required = field.required
+        if self.decides(1 - port):
+            required = required and field.name in equal and self.right[equal[field.name]].required
+        return Field(field.name, field.type, required)
+
+    @cached_property
+    def output(self) -> Schema:
+        """The columns of its rows.
+
+        Raises:
+            SchemaError: two of them have one name.
+        """
+        return Schema(tuple(column.field for column in self.columns))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `Operator`."""
+        return self.output.arrow
+
+    @property
+    def gives_pairs(self) -> bool:
+        """Whether right's columns are there."""
+        return self.how not in ("semi", "anti")
+
+    def decides(self, port: int) -> bool:
+        """Whether a port's rows are given where they have no partner."""
+        return self.how == "full" or self.how in (
+            ("left", "anti") if port == LEFT else ("right",)
+        )  # fmt: skip
+
+    @property
+    def retracts(self) -> bool:
+        """See `Operator`: what is decided last needs no right rows that change."""
+        if self.how == "anti":
+            return self.taken_back[LEFT]
+        return any(self.taken_back)
+
+    @property
+    def timed(self) -> bool:
+        """See `Operator`: a pair happens when its later row does."""
+        return True
+
+    @property
+    def closes(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def corrects(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def every_us(self) -> int:
+        """See `Operator`."""
+        return 0
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """See `Operator`: it is a stream."""
+        return ()
+
+    def key(self, port: int) -> tuple[str, ...]:
+        """See `Operator`."""
+        return tuple(pair[port] for pair in self.on)
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """See `Operator`: left's names, under which a row without left columns has right's values."""
+        return self.key(LEFT)
+
+    def emitting(self, *, changes: bool, closed: bool) -> IntervalJoin:  # noqa: ARG002
+        """See `Operator`: its rows are all that there is to read of it."""
+        return self
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    @property
+    def span_us(self) -> int:
+        """From the first to the last time of a row's partners."""
+        return self.before_us + self.after_us
+
+    @property
+    def width_us(self) -> int:
+        """Of a stretch of time: a row's partners lie in two at most."""
+        return max(self.span_us, 1)
+
+    def back_us(self, port: int) -> int:
+        """How far before a row of the port its partners may lie."""
+        return (self.before_us, self.after_us)[port]
+
+    def ahead_us(self, port: int) -> int:
+        """How far after it."""
+        return (self.after_us, self.before_us)[port]
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:
+        """See `Operator`: a row without its partner comes when one might have come last."""
+        found = min(inputs_us)
+        for port in PORTS:
+            if self.decides(port) or (self.how == "semi" and port == LEFT):
+                found = min(found, _minus(inputs_us[1 - port], self.ahead_us(port)))
+        return found
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
+        """See `Operator`: whether rows may be due that wait for the other side."""
+        return any(self.decides(port) and now_us[1 - port] != before_us[1 - port] for port in PORTS)
+
+    def low_us(self, port: int, frontiers_us: Sequence[int]) -> int:
+        """The first time at which a port's rows are still needed.
+
+        A row of the other port that comes is near to rows from its own time less its `back_us` on;
+        one that is still to be decided has its last partner at this port's frontier or later.
+        """
+        mine, others = frontiers_us[port], frontiers_us[1 - port]
+        found = _minus(others, self.ahead_us(port))
+        if self.decides(1 - port) or (self.how == "semi" and port == RIGHT):
+            found = min(found, _minus(mine, self.span_us))
+        return found
+
+    # -- rows on their way --------------------------------------------------------------------------
+
+    @cached_property
+    def _parcels(self) -> tuple[pa.Schema, ...]:
+        return tuple(
+            routed_schema(side.arrow, timed=True, weighted=taken_back)
+            for side, taken_back in zip((self.left, self.right), self.taken_back, strict=True)
+        )
+
+    @cached_property
+    def _bags(self) -> tuple[Bag, ...]:
+        time = pa.field(TIME, TIMESTAMP)
+        return tuple(
+            Bag(pa.schema([time, *(pa.field(f.name, f.type) for f in side)]), self.key(port))
+            for port, side in enumerate((self.left, self.right))
+        )
+
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:
+        """See `Operator`. Rows that can't be in the output, as their key is NULL, are left out."""
+        rows, late = in_time(rows)
+        if not self.decides(port):
+            for name in self.key(port):
+                if rows.column(name).null_count:
+                    rows = rows.filter(pc.is_valid(rows.column(name)))
+        return Prepared(routed(rows, self.key(port), self._parcels[port]), late)
+
+    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return Routed.combine(parts)
+
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:
+        """See `Operator`."""
+        return parse_routed(self._parcels[port], blob)
+
+    # -- state --------------------------------------------------------------------------------------
+
+    @cached_property
+    def _traces(self) -> dict[str, int]:
+        """The names of the traces, and their ports."""
+        kept = {ROWS[RIGHT]: RIGHT}
+        if self.how != "anti":  # whose left rows only wait
+            kept[ROWS[LEFT]] = LEFT
+        return kept | {WAITING[port]: port for port in PORTS if self.decides(port)}
+
+    def empty(self, files: StateFiles) -> Kept:
+        """See `Operator`."""
+        traces = {n: Trace(self._bags[port].layout, files) for n, port in self._traces.items()}
+        return Kept(traces, (NO_TIME, NO_TIME))
+
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
+        """See `Operator`.
+
+        Raises:
+            CorruptError: the description is of another operator.
+        """
+        layouts = {name: self._bags[port].layout for name, port in self._traces.items()}
+        return Kept.open(layouts, files, description)
+
+    def scan(
+        self,
+        state: Kept,  # noqa: ARG002
+        lo_us: int | None = None,  # noqa: ARG002
+        hi_us: int | None = None,  # noqa: ARG002
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Operator`: a stream has no content."""
+        return iter(())
+
+    # -- the join -----------------------------------------------------------------------------------
+
+    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+        """
+        moved = zip(state.frontiers_us, context.frontiers_us, strict=True)
+        assert all(before <= now for before, now in moved), "frontiers don't fall"
+        arrived = [self._arrived(port, parts) for port, parts in enumerate(inputs)]
+        sides = [_Side(self._bags[p], state.traces.get(ROWS[p]), *arrived[p]) for p in PORTS]
+        made: list[pa.Table] = []
+        if self.gives_pairs:
+            made += self._pairs(sides)
+        if self.how == "semi":
+            made += self._semi(sides)
+        for port in PORTS:
+            if self.decides(port):
+                due = self._due(port, arrived[port][0], state, context.frontiers_us)
+                made += self._alone(port, due, sides)
+        written = [0, 0]
+        traces = {}
+        for name, port in self._traces.items():
+            writer = Writer(
+                context.files, f"{context.directory}/{name}", context.version, context.attempt
+            )
+            if name == ROWS[port]:
+                delta, low = arrived[port][1], self.low_us(port, context.frontiers_us)
+                low = low if low == NO_TIME else low // self.width_us * self.width_us
+            else:
+                low = _minus(context.frontiers_us[1 - port], self.ahead_us(port))
+                delta = self._by_time(port, arrived[port][0])
+            traces[name] = state.traces[name].append(delta, writer, low_us=low)
+            written[0] += writer.written
+            written[1] += writer.bytes
+        return Step(
+            Kept(traces, context.frontiers_us),
+            changes=self._changes(made),
+            files_written=written[0],
+            bytes_written=written[1],
+        )
+
+    def _arrived(self, port: int, parts: Sequence[Routed]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """A port's new rows, in its bag's layout, each once; and those without a NULL in the key."""
+        bag = self._bags[port]
+        if not parts:
+            return bag.layout.empty(), bag.layout.empty()
+        rows = Routed.combine(parts)
+        stretches = rows.times_us // self.width_us * self.width_us
+        made = bag.delta(rows.batch, rows.hashes, rows.weights, stretches)
+        keyed = made
+        for name in self.key(port):
+            if keyed.column(name).null_count:
+                keyed = keyed.filter(pc.is_valid(keyed.column(name)))
+        return made, keyed
+
+    def _by_time(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of a bag in the order of their times."""
+        at = rows.schema.get_field_index(WINDOW)
+        times = rows.column(TIME).view(pa.int64())
+        moved = rows.set_column(at, WINDOW, times).cast(rows.schema)
+        return self._bags[port].layout.group(moved, whole=False)
+
+    def _partners(self, port: int, rows: pa.RecordBatch, sides: Sequence[_Side]) -> pa.RecordBatch:
+        """The rows of the other port's state that may be near to rows of this one."""
+        side = sides[1 - port]
+        if not len(rows) or side.trace is None or not side.trace.runs:
+            return side.bag.layout.empty()
+        times = vectors.raw(rows.column(TIME))
+        first = (times - self.back_us(port)) // self.width_us * self.width_us
+        last = (times + self.ahead_us(port)) // self.width_us * self.width_us
+        keys = pa.RecordBatch.from_arrays(
+            [pa.concat_arrays([rows.column(name), rows.column(name)]) for name in self.key(port)],
+            names=list(self.key(1 - port)),
+        )
+        wanted = side.bag.wanted(keys, np.tile(hashes(rows), 2), np.concatenate([first, last]))
+        _, found = side.trace.lookup(wanted)
+        return side.sum(found, weighted=self.taken_back[1 - port])
+
+    def _near(self, port: int, rows: pa.RecordBatch, others: pa.RecordBatch) -> Any:
+        on = self.on if port == LEFT else tuple((other, mine) for mine, other in self.on)
+        return near(rows, others, on, self.back_us(port), self.ahead_us(port))
+
+    def _pairs(self, sides: Sequence[_Side]) -> list[pa.Table]:
+        """New left rows with all right rows, and new right rows with the left rows from before."""
+        left, right = sides
+        before = self._partners(LEFT, left.keyed, sides)
+        whole = right.sum([before, right.keyed], weighted=self.taken_back[RIGHT])
+        known = self._partners(RIGHT, right.keyed, sides)
+        made = []
+        for ones, others in ((left.keyed, whole), (known, right.keyed)):
+            if len(ones) and len(others):
+                for here, there in self._near(LEFT, ones, others).pairs():
+                    made.append(self._pair(ones, here, others, there))
+        return made
+
+    def _semi(self, sides: Sequence[_Side]) -> list[pa.Table]:
+        """Left rows that are new and have a partner, and those from before that have got or lost one."""
+        left, right = sides
+        before = self._partners(LEFT, left.keyed, sides)
+        whole = right.sum([before, right.keyed], weighted=self.taken_back[RIGHT])
+        made = [self._some(left.keyed, self._has(LEFT, left.keyed, whole))]
+        known = self._partners(RIGHT, right.keyed, sides)
+        if len(known):
+            touched = self._near(LEFT, known, right.keyed)
+            some = np.flatnonzero(touched.partners(np.ones(len(right.keyed), np.int64)))
+            known = known.take(vectors.from_int64(some))
+        if len(known):
+            before = self._partners(LEFT, known, sides)
+            whole = right.sum([before, right.keyed], weighted=self.taken_back[RIGHT])
+            had, has = self._has(LEFT, known, before), self._has(LEFT, known, whole)
+            made.append(self._some(known, has.astype(np.int64) - had))
+        return made
+
+    def _has(self, port: int, rows: pa.RecordBatch, others: pa.RecordBatch) -> Vector:
+        """bool[n]: whether a row has a partner."""
+        if not len(rows) or not len(others):
+            return np.zeros(len(rows), np.bool_)
+        found = self._near(port, rows, others).partners(weights_of(others)) > 0
+        return np.asarray(found)
+
+    def _due(
+        self,
+        port: int,
+        new: pa.RecordBatch,
+        state: Kept,
+        frontiers_us: Sequence[int],
+    ) -> pa.RecordBatch:
+        """The rows of a port that no partner can come to any more, as of this batch."""
+        passed = _minus(frontiers_us[1 - port], self.ahead_us(port))
+        if passed == NO_TIME:
+            return new.slice(0, 0)
+        waiting = list(state.traces[WAITING[port]].scan(None, passed))
+        times = vectors.raw(new.column(TIME))
+        waiting.append(new.filter(pa.array(times < passed)))
+        # The two differ in `$window`, which is no part of what a row is.
+        bag = self._bags[port]
+        rows = concat(waiting)
+        ones = np.zeros(len(rows), np.int64)
+        return bag.delta(rows, hashes(rows), weights_of(rows), ones)
+
+    def _alone(self, port: int, due: pa.RecordBatch, sides: Sequence[_Side]) -> list[pa.Table]:
+        """Those of the rows that have no partner."""
+        if not len(due):
+            return []
+        other = sides[1 - port]
+        there = np.ones(len(due), np.bool_)
+        for name in self.key(port):
+            if due.column(name).null_count:
+                there &= due.column(name).is_valid().to_numpy(zero_copy_only=False)
+        keyed = due.filter(pa.array(there))
+        before = self._partners(port, keyed, sides)
+        whole = other.sum([before, other.keyed], weighted=self.taken_back[1 - port])
+        alone = ~there
+        alone[there] = ~self._has(port, keyed, whole)
+        return [self._some(due, alone, port)]
+
+    # -- rows that come out -------------------------------------------------------------------------
+
+    def _pair(
+        self, left: pa.RecordBatch, here: Vector, right: pa.RecordBatch, there: Vector
+    ) -> pa.Table:
+        """Pairs of rows: of `left[here[i]]` and `right[there[i]]`."""
+        weights = weights_of(left)[here] * weights_of(right)[there]
+        if not self.retracts and (weights != 1).any():
+            here, there = np.repeat(here, weights), np.repeat(there, weights)
+        ours, theirs = vectors.from_int64(here), vectors.from_int64(there)
+        columns: list[pa.Array] = []
+        for column in self.columns:
+            if column.left is not None:
+                columns.append(take(left.column(column.left), ours))
+            else:
+                columns.append(take(right.column(str(column.right)), theirs))
+        times = np.maximum(
+            vectors.raw(left.column(TIME))[here], vectors.raw(right.column(TIME))[there]
+        )
+        return self._table(columns, vectors.from_int64(times).view(TIMESTAMP), weights)
+
+    def _some(self, rows: pa.RecordBatch, factor: Vector, port: int = LEFT) -> pa.Table:
+        """Rows of one side, times a number each; what the other side has is NULL."""
+        weights = weights_of(rows) * factor
+        at = np.flatnonzero(weights)
+        weights = weights[at]
+        if not self.retracts:
+            at = np.repeat(at, weights)
+        taken = rows.take(vectors.from_int64(at))
+        columns: list[pa.Array] = []
+        for column in self.columns:
+            name, type_ = (column.left, column.right)[port], cast("Any", column.field.type)
+            columns.append(pa.nulls(len(at), type_) if name is None else taken.column(name))
+        return self._table(columns, taken.column(TIME), weights)
+
+    def _table(self, columns: list[pa.Array], times: pa.Array, weights: Vector) -> pa.Table:
+        columns = [*columns, times]
+        if self.retracts:
+            columns.append(vectors.from_int64(weights))
+        return pa.Table.from_arrays(columns, schema=self._changed)
+
+    @cached_property
+    def _changed(self) -> pa.Schema:
+        """Of what a step gives."""
+        fields = [pa.field(column.field.name, column.field.type) for column in self.columns]
+        weight = [pa.field(WEIGHT, pa.int64())] if self.retracts else []
+        return pa.schema([*fields, pa.field(TIME, TIMESTAMP), *weight])
+
+    def _changes(self, made: list[pa.Table]) -> pa.Table:
+        """All rows of a step; where they have weights each row once, those that go first."""
+        if not made:
+            return self._changed.empty_table()
+        rows = pa.concat_tables(made)
+        if not self.retracts or not len(rows):
+            return rows
+        bag = Bag(self._changed.remove(len(self._changed) - 1), ())
+        batch = pa.RecordBatch.from_arrays(
+            [vectors.contiguous(column) for column in rows.columns], schema=self._changed
+        )
+        zeros = np.zeros(len(rows), np.int64)
+        each = bag.delta(batch, zeros, vectors.raw(batch.column(WEIGHT)), None)
+        weights = weights_of(each)
+        order = np.argsort(weights > 0, kind="stable")
+        columns = [*bag.rows(each).columns, vectors.from_int64(weights)]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._changed)
+        return pa.Table.from_batches([batch.take(vectors.from_int64(order))])
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A column of the join's rows, and whose values it has; one that is equal on both sides, either's."""
+
+    field: Field
+    left: str | None
+    right: str | None
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The rows of a port: those from before, and those of this batch (in the bag's layout)."""
+
+    bag: Bag
+    trace: Trace | None
+    new: pa.RecordBatch
+    keyed: pa.RecordBatch
+
+    def sum(self, batches: Sequence[pa.RecordBatch], *, weighted: bool) -> pa.RecordBatch:
+        """Several batches of rows as one; where they have weights, each row once."""
+        some = [one for one in batches if len(one)]
+        if not some:
+            return self.bag.layout.empty()
+        return self.bag.sum(some) if weighted else concat(some)
+
+
+def _minus(frontier_us: int, us: int) -> int:
+    """A frontier moved back; what promises nothing still does."""
+    return NO_TIME if frontier_us < NO_TIME + us else frontier_us - us
