@@ -435,10 +435,10 @@ class Table(Collection):
                 raise FlowError(
                     f"expected emit='closed', 'upserts' or 'changes'; found emit={emit!r}"
                 )
-        if emission == "upserts" and not keys and self._has_key:
+        if emission == "upserts" and not keys and not self._is_one_row:
             raise FlowError(
-                f"expected the table's key among its columns to write upserts to {topic!r}; found "
-                f"{', '.join(self.schema.names)}. Keep the key in select(…)"
+                f"expected columns that tell the table's rows apart, to write upserts to {topic!r}; found "
+                f"none among {', '.join(self.schema.names)}. Keep the key in select(…), or say emit='changes'"
             )
         self._write(topic, node, emission, keys, partitions, retention)
 
@@ -447,8 +447,12 @@ class Table(Collection):
         return all(isinstance(o, Stateful) and o.operator.closes for o in origins(self.node))
 
     @property
-    def _has_key(self) -> bool:
-        return any(row_key(origin) for origin in origins(self.node))
+    def _is_one_row(self) -> bool:
+        """Whether all is one group, so that there is nothing to tell apart."""
+        return all(
+            isinstance(o, Stateful) and isinstance(o.operator, WindowedAggregate) and not row_key(o)
+            for o in origins(self.node)
+        )
 
     def _closed(self, node: Node) -> Node:
         """The same steps over closed rows."""

@@ -301,11 +301,20 @@ def row_key(node: Node) -> tuple[str, ...]:
             found = node.operator.keys
             if node.operator.closes and WINDOW_START in node.schema:
                 found = (WINDOW_START, *found)
+            return found
+        case RowStep(operator=Select(columns=columns)):
+            names = {_column(e.text): name for name, e in reversed(columns)}
+            found = row_key(node.parent)
+            return tuple(names[one] for one in found) if set(found) <= names.keys() else ()
         case RowStep() | Closed():
-            found = row_key(node.inputs[0])
+            return row_key(node.inputs[0])
         case _:
-            found = ()
-    return found if all(name in node.schema for name in found) else ()
+            return ()
+
+
+def _column(text: str) -> str:
+    """The column that an expression is, if it is one."""
+    return text[1:-1].replace('""', '"') if text.startswith('"') else text
 
 
 def keys_of(node: Node) -> tuple[str, ...]:
