@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 import penstock as ps
-from penstock.ops.table_join import How
+from penstock.ops.joins.table_join import How
 
 SEARCH = "session STRING, query STRING, at TIMESTAMP"
 CLICK = "session STRING, url STRING, clicked TIMESTAMP"

@@ -19,8 +19,8 @@ from penstock.core.delta import TIME
 from penstock.core.keys import hash_columns
 from penstock.core.schema import Schema
 from penstock.ops import NO_TIME, routed
-from penstock.ops.interval_join import IntervalJoin
-from penstock.ops.table_join import How
+from penstock.ops.joins.interval_join import IntervalJoin
+from penstock.ops.joins.table_join import How
 from penstock.state import intervals
 
 LEFT = Schema.parse("k STRING, n BIGINT, x BIGINT")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.ops.contract import Contract, counted, delta
 
-from penstock.ops.table_join import How, TableJoin
+from penstock.ops.joins.table_join import How, TableJoin
 
 LEFT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("x", pa.int64())])
 RIGHT = pa.schema([("key", pa.string()), ("m", pa.int64()), ("tags", pa.list_(pa.string()))])

@@ -39,9 +39,9 @@ from penstock.flow.interval_join import Within, interval_join
 from penstock.flow.joins import On, check_how, check_names_differ, check_on, check_same_flow
 from penstock.ops import Aggregate, AggregateSpec, Column, Window, WindowedAggregate
 from penstock.ops.deduplicate import Deduplicate
+from penstock.ops.joins.table_join import How, TableJoin
 from penstock.ops.rows import MapBatches, RowOperator, Select, Unnest, Where
 from penstock.ops.spec import Kind
-from penstock.ops.table_join import How, TableJoin
 from penstock.ops.top import Top
 
 TOP_MAX: Final = 100_000  # rows of each group: they are sorted whenever one changes

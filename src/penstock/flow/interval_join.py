@@ -10,8 +10,8 @@ from penstock.errors import FlowError
 from penstock.flow.checks import check_duration
 from penstock.flow.graph import Node, Stateful, retracts, timed
 from penstock.flow.joins import On, check_how, check_names_differ, check_on
-from penstock.ops.interval_join import IntervalJoin
-from penstock.ops.table_join import How
+from penstock.ops.joins.interval_join import IntervalJoin
+from penstock.ops.joins.table_join import How
 
 __all__ = ["Within", "interval_join"]
 

@@ -9,9 +9,9 @@ from penstock.core.names import known_names
 from penstock.errors import CorruptError
 from penstock.ops.aggregate import WindowedAggregate
 from penstock.ops.deduplicate import Deduplicate
-from penstock.ops.interval_join import IntervalJoin
+from penstock.ops.joins.interval_join import IntervalJoin
+from penstock.ops.joins.table_join import TableJoin
 from penstock.ops.operator import Operator
-from penstock.ops.table_join import TableJoin
 from penstock.ops.top import Top
 from penstock.ops.upserts import Upserts
 

@@ -40,10 +40,10 @@ from penstock.core.delta import TIME, WEIGHT
 from penstock.core.schema import TIMESTAMP, Field, Schema
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError
+from penstock.ops.joins.table_join import How
 from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
-from penstock.ops.table_join import How
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import Bag, weights_of
 from penstock.state.files import StateFiles
