@@ -41,7 +41,6 @@ from penstock.ops import Aggregate, AggregateSpec, Column, Window, WindowedAggre
 from penstock.ops.deduplicate import Deduplicate
 from penstock.ops.joins.table_join import How, TableJoin
 from penstock.ops.rows import MapBatches, RowOperator, Select, Unnest, Where
-from penstock.ops.spec import Kind
 from penstock.ops.top import Top
 
 TOP_MAX: Final = 100_000  # rows of each group: they are sorted whenever one changes
@@ -63,7 +62,7 @@ class AggregateCall:
         where: which rows it sees, as a condition; None is all.
     """
 
-    kind: Kind
+    kind: str
     column: str | None = None
     where: str | None = None
 

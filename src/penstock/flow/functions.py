@@ -10,7 +10,6 @@ from penstock.errors import FlowError
 from penstock.flow._collections import AggregateCall
 from penstock.flow.checks import check_duration, check_text
 from penstock.ops import Window
-from penstock.ops.spec import Kind
 
 __all__ = ["EventTime", "avg", "count", "event_time", "hopping", "max", "min", "sum", "tumbling"]
 
@@ -62,7 +61,7 @@ def hopping(
     return _window("hopping", size, every, offset)
 
 
-def _call(kind: Kind, column: str | None, where: str | None) -> AggregateCall:
+def _call(kind: str, column: str | None, where: str | None) -> AggregateCall:
     if column is not None or kind != "count":
         check_text(column, f"{kind}'s column", f"ps.{kind}('amount')")
     if where is not None:

@@ -1,9 +1,9 @@
 """The map side of a windowed aggregate: rows -> one partial row per pane and key.
 
 Partials are what state is made of, so the map side, the shuffle, a step and a merge all combine the same
-columns: `$n` rows, `$count.x` values that are not NULL, `$sum.x` (with its rounding error),
-`$min.x`, `$max.x`. Where the input may retract, min and max can't be combined; a second table keeps each
-(group, value) with its weight.
+columns: the parts of the aggregates (`penstock.ops.aggregates`), such as `$n` rows, `$count.x` values that
+are not NULL, `$sum.x` (with its rounding error). For parts that can't be combined, further tables keep
+each (group, value) with its weight.
 """
 
 from __future__ import annotations
@@ -23,26 +23,23 @@ from penstock.core.keys import hash_columns, shards_of
 from penstock.core.narrow import narrow, widen
 from penstock.core.vectors import Vector
 from penstock.errors import SchemaError
-from penstock.ops.spec import AggregateSpec, Column
+from penstock.ops.aggregates import COUNT, ROWS, Column, Kept, Rows
+from penstock.ops.spec import AggregateSpec
 from penstock.ops.windows import LATE
-from penstock.state import kernels
 from penstock.state.layout import (
     HASH,
     WINDOW,
     Layout,
     Value,
-    add_floats,
-    add_integers,
     hashes,
-    pick,
     take,
 )
 
 GROUPS: Final = "groups"  # the trace of partial rows
-VALUES: Final = "values."  # + a column: the trace of (group, value) -> weight
-COUNT: Final = "$n"
+VALUES: Final = "values."  # + a number: a trace of (group, values) -> weight
 FROM: Final = "$from"  # the first window that rows of this pane count in
-VALUE: Final = "$value"
+VALUE: Final = "$value."  # + a number: a column of values
+TIE: Final = "$values"  # the hash of several values
 
 Hash: TypeAlias = Callable[[Sequence[pa.Array], int], Vector]
 
@@ -88,50 +85,49 @@ class Partials:
         return b"".join(blobs)
 
 
-def group_layout(spec: AggregateSpec, *, extremes: bool, exact: bool = False) -> Layout:
-    """The layout of partial rows; with or without columns for min and max."""
-    values = {COUNT: Value(COUNT, pa.int64(), "sum", "count(*)")}
-    for aggregate in spec.aggregates:
-        column = aggregate.column
-        if column is None:
-            continue
-        if aggregate.kind in ("min", "max"):
-            if extremes:
-                name = f"${aggregate.kind}.{column.name}"
-                values[name] = Value(name, column.type, aggregate.kind)
-            continue
-        if not column.required:
-            name = f"$count.{column.name}"
-            values[name] = Value(name, pa.int64(), "sum", f"count({column.name})")
-        if aggregate.kind in ("sum", "avg"):
-            name = f"$sum.{column.name}"
-            type_ = pa.float64() if vectors.is_float(column.type) else pa.int64()
-            values[name] = Value(name, type_, "sum", f"sum({column.name})")
+def group_layout(spec: AggregateSpec, *, kept: bool, exact: bool = False) -> Layout:
+    """The layout of partial rows; with or without the parts that are made of kept values."""
+    values = tuple(part.value for part in spec.parts if kept or part.kept is None)
     keys = tuple(pa.field(key.name, key.type) for key in spec.keys)
     tie = pa.field(FROM, pa.int64()) if spec.window.paned and not spec.retracts else None
-    return Layout(keys, tuple(values.values()), tie, exact=exact)
+    return Layout(keys, values, tie, exact=exact)
 
 
-def value_columns(spec: AggregateSpec) -> list[Column]:
-    """The columns whose values are kept one by one: those of min and max, if rows may be retracted."""
-    if not spec.retracts:
-        return []
-    found = {
-        a.column.name: a.column for a in spec.aggregates if a.kind in ("min", "max") and a.column
-    }
-    return list(found.values())
+def value_names(kept: Kept) -> list[str]:
+    """The names of kept columns in their trace."""
+    return [f"{VALUE}{i}" for i in range(len(kept.columns))]
+
+
+def value_layout(spec: AggregateSpec, kept: Kept, *, exact: bool) -> Layout:
+    """The layout of a trace of kept values.
+
+    Where rows may be late for some of a pane's windows, the first window that a value counts in is the
+    first one of any of its rows.
+    """
+    fields = [
+        pa.field(name, column.type)
+        for name, column in zip(value_names(kept), kept.columns, strict=True)
+    ]
+    values = [ROWS.value]
+    groups = group_layout(spec, kept=False, exact=exact)
+    if groups.tie is not None:
+        values.append(Value(FROM, pa.int64(), "min"))
+    if len(fields) == 1:
+        return Layout(groups.keys, tuple(values), fields[0], exact=exact)
+    tie = pa.field(TIE, pa.int64())
+    return Layout(groups.keys, tuple(values), tie, carried=tuple(fields), exact=exact)
+
+
+def kept_traces(spec: AggregateSpec) -> dict[str, Kept]:
+    """What values are kept, by the trace's name."""
+    return {f"{VALUES}{i}": kept for i, kept in enumerate(spec.kept)}
 
 
 def layouts(spec: AggregateSpec, *, exact: bool) -> dict[str, Layout]:
     """The layouts of an operator's traces, by name."""
-    found = {GROUPS: group_layout(spec, extremes=not spec.retracts, exact=exact)}
-    keys = found[GROUPS].keys
-    count = Value(COUNT, pa.int64(), "sum", "count(*)")
-    for column in value_columns(spec):
-        found[VALUES + column.name] = Layout(
-            keys, (count,), pa.field(VALUE, column.type), exact=exact
-        )
-    return found
+    traces = kept_traces(spec).items()
+    values = {name: value_layout(spec, kept, exact=exact) for name, kept in traces}
+    return {GROUPS: group_layout(spec, kept=False, exact=exact), **values}
 
 
 class Mapper:
@@ -147,14 +143,14 @@ class Mapper:
         self.hash = hash_
         numbers = len(spec.keys) == 1 and vectors.is_fixed(spec.keys[0].type)
         self.layouts = layouts(spec, exact=numbers and hash_ is standard_hash)
-        wanted = {a.column.name: a.column for a in spec.aggregates if a.column is not None}
-        self.columns = {**wanted, **{key.name: key for key in spec.keys}}
+        self.kept = kept_traces(spec)
+        self.parts = [part for part in spec.parts if part.kept is None]
 
     def partials(self, rows: pa.Table | pa.RecordBatch, first_open: Vector | None) -> Partials:
         """See `WindowedAggregate.partials`."""
         weights = self._weights(rows)
         times = self._times(rows)
-        columns = {name: self._column(rows, column) for name, column in self.columns.items()}
+        columns = {name: self._column(rows, column) for name, column in self.spec.inputs.items()}
         if first_open is not None and (first_open == LATE).any():
             keep = pa.array(np.flatnonzero(first_open != LATE))
             columns = {name: take(column, keep) for name, column in columns.items()}
@@ -167,10 +163,13 @@ class Mapper:
         place = {WINDOW: vectors.from_int64(panes)}
         place[HASH] = vectors.from_int64(self.hash(keys, len(times)))
         place |= {key.name: columns[key.name] for key in self.spec.keys}
-        tables = {GROUPS: self._groups(place, columns, times, weights, first_open)}
-        for column in value_columns(self.spec):
-            name = VALUES + column.name
-            tables[name] = self._values(self.layouts[name], place, columns[column.name], weights)
+        if self.layouts[GROUPS].tie is not None:
+            firsts = window.firsts(times) if first_open is None else first_open
+            place[FROM] = vectors.from_int64(firsts)
+        tables = {GROUPS: self._groups(place, columns, weights)}
+        for name, kept in self.kept.items():
+            values = [columns[column.name] for column in kept.columns]
+            tables[name] = self._values(self.layouts[name], place, values, weights)
         return Partials(tables)
 
     def _weights(self, rows: pa.Table | pa.RecordBatch) -> Vector | None:
@@ -215,60 +214,37 @@ class Mapper:
         return found
 
     def _groups(
-        self,
-        place: dict[str, pa.Array],
-        columns: dict[str, pa.Array],
-        times: Vector,
-        weights: Vector | None,
-        first_open: Vector | None,
+        self, place: dict[str, pa.Array], columns: dict[str, pa.Array], weights: Vector | None
     ) -> pa.RecordBatch:
         layout = self.layouts[GROUPS]
-        if layout.tie is not None:
-            firsts = self.spec.window.firsts(times) if first_open is None else first_open
-            place = {**place, FROM: vectors.from_int64(firsts)}
-        rows = pa.RecordBatch.from_pydict(place)
-        ids, first = layout.grouping(rows)
+        placed = pa.RecordBatch.from_pydict(place)
+        ids, first = layout.grouping(placed)
         at = pa.array(first)
-        out = [take(rows.column(name), at) for name in rows.schema.names]
-        for value in layout.values:
-            kind, _, name = value.name[1:].partition(".")
-            out += _reduced(value, kind, columns.get(name), weights, ids, len(first))
+        out = [take(placed.column(name), at) for name in placed.schema.names]
+        rows = Rows(columns, weights, ids, len(first))
+        for part in self.parts:
+            out += part.lift(rows)
         made = pa.RecordBatch.from_arrays(out, schema=layout.schema)
         return layout.drop_empty(made, whole=False) if weights is not None else made
 
     def _values(
-        self, layout: Layout, place: dict[str, pa.Array], column: pa.Array, weights: Vector | None
+        self,
+        layout: Layout,
+        place: dict[str, pa.Array],
+        values: list[pa.Array],
+        weights: Vector | None,
     ) -> pa.RecordBatch:
-        counts = np.ones(len(column), np.int64) if weights is None else weights
-        arrays = [*place.values(), column, pa.array(counts)]
-        rows = pa.RecordBatch.from_arrays(arrays, schema=layout.schema)
-        if column.null_count:
-            rows = rows.filter(pc.is_valid(column))
+        counts = np.ones(len(values[0]), np.int64) if weights is None else weights
+        columns = {**place, COUNT: pa.array(counts)}
+        columns |= {f"{VALUE}{i}": value for i, value in enumerate(values)}
+        if layout.carried:
+            columns[TIE] = vectors.from_int64(hash_columns(values, len(counts)))
+        names = layout.schema.names
+        rows = pa.RecordBatch.from_arrays([columns[n] for n in names], schema=layout.schema)
+        for i, value in enumerate(values):
+            if value.null_count:
+                rows = rows.filter(pc.is_valid(rows.column(f"{VALUE}{i}")))
         return layout.group(rows, whole=False)
-
-
-def _reduced(
-    value: Value,
-    kind: str,
-    column: pa.Array | None,
-    weights: Vector | None,
-    ids: Vector,
-    groups: int,
-) -> list[pa.Array]:
-    if kind in ("n", "count"):
-        out = np.empty(groups, np.int64)
-        valid = None if column is None else vectors.validity(column)
-        kernels.count_valid(valid, weights, ids, out)
-        return [vectors.from_int64(out)]
-    assert column is not None, "all but the count of rows are of a column"
-    if kind in ("min", "max"):
-        return [pick(column, kind, ids, groups)]  # type: ignore[arg-type]
-    x, valid = vectors.raw(column), vectors.validity(column)
-    if value.precise:
-        floats = x.astype(np.float64, copy=False)
-        return add_floats(floats, None, valid, weights, ids, groups)
-    integers = x.astype(np.int64, copy=False)
-    return [add_integers(integers, valid, weights, ids, groups, value.label)]
 
 
 def parse_partials(found: Mapping[str, Layout], blob: bytes | memoryview | pa.Buffer) -> Partials:

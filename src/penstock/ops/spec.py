@@ -4,87 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from functools import cached_property
+from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock.core import vectors
-from penstock.core.schema import Schema, type_text
 from penstock.core.time import duration_text
 from penstock.errors import FlowError
+from penstock.ops.aggregates import ROWS, Column, Function, Kept, Part, make_function
 from penstock.ops.windows import Window
-
-Kind = Literal["count", "sum", "min", "max", "avg"]
 
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of the input.
+class Aggregate:
+    """One aggregate: a function of a column.
+
+    NULLs are skipped as in SQL: without any value, counts are 0 and the others are NULL.
 
     Args:
-        name: of the column.
-        type: its Arrow type.
-        required: whether no row may have NULL there, which saves counting NULLs.
+        name: of the result's column.
+        kind: which function; see `penstock.ops.aggregates`.
+        column: what it is computed of; None counts rows.
+        by: the second column, of functions that take two.
     """
 
     name: str
-    type: pa.DataType
-    required: bool = False
-
-    def to_spec(self) -> list[Any]:
-        """The same as JSON."""
-        return [self.name, type_text(self.type), self.required]
-
-    @staticmethod
-    def from_spec(spec: list[Any]) -> Column:
-        """Reads what `to_spec` gave."""
-        return Column(spec[0], Schema.parse(f"x {spec[1]}")["x"].type, spec[2])
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """One aggregate: `count` of rows (no column) or of values, `sum`, `min`, `max`, `avg`.
-
-    NULLs are skipped as in SQL: without any value, `count` is 0 and the others are NULL.
-    """
-
-    name: str
-    kind: Kind
+    kind: str
     column: Column | None = None
+    by: Column | None = None
+    function: Function = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise FlowError(
-                f"expected one of the aggregates {', '.join(get_args(Kind))}; found {self.kind!r}"
-            )
-        if self.column is None:
-            if self.kind != "count":
-                raise FlowError(f"expected {self.kind} of a column; found none. Name one")
-            return
-        type_ = self.column.type
-        number = pa.types.is_integer(type_) or vectors.is_float(type_)
-        if self.kind in ("sum", "avg") and not number:
-            raise FlowError(
-                f"expected a column of numbers for {self.kind}({self.column.name}); found {type_}"
-            )
-        if self.kind in ("min", "max") and not (vectors.is_fixed(type_) or vectors.is_text(type_)):
-            raise FlowError(
-                f"expected a column that can be ordered for {self.kind}({self.column.name}); found {type_}"
-            )
+        object.__setattr__(self, "function", make_function(self.kind, self.column, self.by))
 
     @property
     def type(self) -> pa.DataType:
         """The type of the result."""
-        if self.column is None or self.kind == "count":
-            return pa.int64()
-        if self.kind == "avg":
-            return pa.float64()
-        if self.kind == "sum":
-            return pa.float64() if vectors.is_float(self.column.type) else pa.int64()
-        return self.column.type
+        return self.function.type
+
+    def to_spec(self) -> list[Any]:
+        """The same as JSON."""
+        columns = [self.column and self.column.to_spec(), self.by and self.by.to_spec()]
+        return [self.name, self.kind, *columns]
+
+    @staticmethod
+    def from_spec(spec: list[Any]) -> Aggregate:
+        """Reads what `to_spec` gave."""
+        name, kind, column, by = spec
+        return Aggregate(
+            name, kind, column and Column.from_spec(column), by and Column.from_spec(by)
+        )
 
 
 @dataclass(frozen=True)
@@ -139,7 +112,7 @@ class AggregateSpec:
         fields = [
             *(ends if windowed else []),
             *(pa.field(key.name, key.type, not key.required) for key in self.keys),
-            *(pa.field(a.name, a.type, a.kind != "count") for a in self.aggregates),
+            *(pa.field(a.name, a.type, not a.function.counts) for a in self.aggregates),
         ]
         names = [f.name for f in fields]
         for name in names:
@@ -150,14 +123,33 @@ class AggregateSpec:
                 )
         object.__setattr__(self, "schema", pa.schema(fields))
 
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """What is kept of a group: the count of its rows, and what its aggregates need, each once."""
+        parts = [
+            part
+            for aggregate in self.aggregates
+            for part in aggregate.function.parts(retracts=self.retracts)
+        ]
+        return tuple({part.value.name: part for part in [ROWS, *parts]}.values())
+
+    @cached_property
+    def kept(self) -> tuple[Kept, ...]:
+        """The columns whose values are kept one by one, each once."""
+        return tuple(dict.fromkeys(part.kept for part in self.parts if part.kept is not None))
+
+    @cached_property
+    def inputs(self) -> Mapping[str, Column]:
+        """The columns of the input that are read, by name."""
+        wanted = [c for a in self.aggregates for c in (a.column, a.by) if c is not None]
+        return {column.name: column for column in (*wanted, *self.keys)}
+
     def to_spec(self) -> dict[str, Any]:
         """The same as JSON."""
         return {
             "keys": [key.to_spec() for key in self.keys],
             "window": self.window.to_spec(),
-            "aggregates": [
-                [a.name, a.kind, a.column and a.column.to_spec()] for a in self.aggregates
-            ],
+            "aggregates": [a.to_spec() for a in self.aggregates],
             "time": self.time,
             "retracts": self.retracts,
             "changes": self.changes,
@@ -172,10 +164,7 @@ class AggregateSpec:
         return AggregateSpec(
             keys=tuple(Column.from_spec(key) for key in spec["keys"]),
             window=Window.from_spec(spec["window"]),
-            aggregates=tuple(
-                Aggregate(name, kind, column and Column.from_spec(column))
-                for name, kind, column in spec["aggregates"]
-            ),
+            aggregates=tuple(Aggregate.from_spec(one) for one in spec["aggregates"]),
             time=spec["time"],
             retracts=spec["retracts"],
             changes=spec["changes"],

@@ -12,22 +12,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.core import vectors
 from penstock.core.delta import WEIGHT
 from penstock.core.vectors import Vector
+from penstock.ops.aggregates import COUNT, Kept, Rows
 from penstock.ops.partials import (
-    COUNT,
     FROM,
     GROUPS,
-    VALUE,
-    VALUES,
     Partials,
     group_layout,
-    value_columns,
+    kept_traces,
+    value_names,
 )
-from penstock.ops.spec import Aggregate, AggregateSpec
+from penstock.ops.spec import AggregateSpec
 from penstock.state.layout import WINDOW, Layout, combine, concat, equal, take, windows
 from penstock.state.trace import ALWAYS, Trace
 
@@ -37,8 +35,9 @@ class Assembler:
 
     def __init__(self, spec: AggregateSpec) -> None:
         self.spec = spec
-        self.direct = not spec.window.paned and not value_columns(spec)  # state is the view
-        full = group_layout(spec, extremes=True)
+        self.kept = kept_traces(spec)
+        self.direct = not spec.window.paned and not self.kept  # state is the view
+        full = group_layout(spec, kept=True)
         self.panes = full  # full rows, still in panes
         self.full = Layout(full.keys, full.values)  # full rows, in windows
         self.place = Layout(full.keys, ())
@@ -57,13 +56,18 @@ class Assembler:
         reach = None
         if hi_us is not None:
             reach = hi_us + self.spec.window.size_us - self.spec.window.pane_us
-        parts = [self.panes.padded(rows) for rows in traces[GROUPS].scan(low, reach)]
-        for column in value_columns(self.spec):
-            values = traces[VALUES + column.name].scan(low, reach)
-            parts += [self._extremes(rows, column.name) for rows in values]
-        if parts:
-            rows = self._spread(concat(parts), low, hi_us)
-            yield self.finish(self.full.group(rows, whole=True))
+        groups = [self.panes.padded(rows) for rows in traces[GROUPS].scan(low, reach)]
+        if not groups:
+            return
+        parts = [self._spread(concat(groups), low, hi_us).select(self.full.schema.names)]
+        for name, kept in self.kept.items():
+            values = [_there(rows) for rows in traces[name].scan(low, reach)]
+            if values:
+                rows = self._spread(concat(values), low, hi_us)
+                ids, first = self.place.grouping(rows)
+                place = rows.select(self.place.schema.names).take(vectors.from_int64(first))
+                parts.append(self._lifted(kept, rows, ids, place))
+        yield self.finish(self.full.group(concat(parts), whole=True))
 
     def finish(self, full: pa.RecordBatch) -> pa.RecordBatch:
         """Full rows as people see them; groups without rows are left out."""
@@ -72,7 +76,7 @@ class Assembler:
             full = full.filter(pa.array(count > 0))
         columns = [] if self.spec.window.kind == "none" else self._bounds(full)
         columns += [full.column(key.name) for key in self.spec.keys]
-        columns += [self._result(a, full) for a in self.spec.aggregates]
+        columns += [a.function.result(full) for a in self.spec.aggregates]
         return pa.RecordBatch.from_arrays(columns, schema=self.spec.schema)
 
     def _bounds(self, full: pa.RecordBatch) -> list[pa.Array]:
@@ -81,47 +85,37 @@ class Assembler:
         type_ = pa.timestamp("us", "UTC")
         return [start.view(type_), end.view(type_)]
 
-    def _result(self, aggregate: Aggregate, full: pa.RecordBatch) -> pa.Array:
-        column = aggregate.column
-        if column is None:
-            return full.column(COUNT)
-        if aggregate.kind in ("min", "max"):
-            return full.column(f"${aggregate.kind}.{column.name}")
-        count = full.column(COUNT if column.required else f"$count.{column.name}")
-        if aggregate.kind == "count":
-            return count
-        total = full.column(f"$sum.{column.name}")
-        some = pc.greater(count, pa.scalar(0))
-        if aggregate.kind == "sum":
-            return (
-                total if column.required else pc.if_else(some, total, pa.scalar(None, total.type))
-            )
-        floats = vectors.raw(total).astype(np.float64, copy=False)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mean = pa.array(floats / vectors.raw(count))
-        return mean if column.required else pc.if_else(some, mean, pa.scalar(None, pa.float64()))
+    def _lifted(
+        self, kept: Kept, rows: pa.RecordBatch, ids: Vector, place: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        """Full rows of no count that have the parts of kept values, one for each place.
 
-    def _extremes(self, rows: pa.RecordBatch, name: str) -> pa.RecordBatch:
-        """Rows of (group, value) -> weight as full rows with the value as min and max."""
-        left = rows.filter(pa.array(vectors.raw(rows.column(COUNT)) > 0))
-        at = {f.name: left.column(f.name) for f in self.place.schema}
-        at |= {f"$min.{name}": left.column(VALUE), f"$max.{name}": left.column(VALUE)}
-        names = set(self.panes.schema.names)
-        return self.panes.padded(
-            pa.RecordBatch.from_pydict({n: column for n, column in at.items() if n in names})
-        )
+        Args:
+            kept: what is kept.
+            rows: of its trace, in windows.
+            ids: int32[rows], the number of each row's place.
+            place: windows and keys.
+        """
+        names = zip(kept.columns, value_names(kept), strict=True)
+        columns = {column.name: rows.column(name) for column, name in names}
+        values = Rows(columns, vectors.raw(rows.column(COUNT)), ids, len(place))
+        made = dict(zip(place.schema.names, place.columns, strict=True))
+        for part in self.spec.parts:
+            if part.kept == kept:
+                made |= dict(zip(part.value.columns, part.lift(values), strict=True))
+        return self.full.padded(pa.RecordBatch.from_pydict(made))
 
     # --- panes and windows --------------------------------------------------------------------
 
     def _spread(self, rows: pa.RecordBatch, lo_us: int, hi_us: int | None) -> pa.RecordBatch:
-        """Full rows in panes as full rows in each window that starts in [lo_us, hi_us)."""
+        """Rows in panes as rows in each window that starts in [lo_us, hi_us)."""
         if not self.spec.window.paned:
-            return rows.select(self.full.schema.names)
+            return rows
         which, window = self._windows_of(rows, lo_us, hi_us)
         at = pa.array(which)
         columns: list[Any] = [vectors.from_int64(window)]
-        columns += [take(rows.column(f.name), at) for f in self.full.schema if f.name != WINDOW]
-        return pa.RecordBatch.from_arrays(columns, schema=self.full.schema)
+        columns += [take(column, at) for column in rows.columns[1:]]
+        return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
     def _windows_of(
         self, rows: pa.RecordBatch, lo_us: int, hi_us: int | None
@@ -239,31 +233,41 @@ class Assembler:
     ) -> tuple[tuple[Vector, pa.RecordBatch], tuple[Vector, pa.RecordBatch]]:
         """The touched rows of the view before and after."""
         wanted = self._wanted(touched)
-        sides: list[list[pa.RecordBatch]] = [[], []]
+        low = traces[GROUPS].low_us
+        sides: list[list[tuple[Vector, pa.RecordBatch]]] = [[], []]
         for name, trace in traces.items():
             _, found = trace.lookup(wanted)
             for side, rows in zip(sides, (found, [*found, delta.tables[name]]), strict=True):
                 if not rows:
                     continue
                 if name == GROUPS:
-                    side.append(self.panes.padded(concat(rows)))
+                    here, number = self._in_touched(self.panes.padded(concat(rows)), touched, low)
+                    side.append((number, here.select(self.full.schema.names)))
                 else:
-                    column = name.removeprefix(VALUES)
-                    merged = trace.layout.group(concat(rows), whole=True)
-                    side.append(self._extremes(merged, column))
-        low = traces[GROUPS].low_us
-        before, after = (self._in_touched(side, touched, low) for side in sides)
+                    merged = _there(trace.layout.group(concat(rows), whole=True))
+                    here, number = self._in_touched(merged, touched, low)
+                    if len(here):
+                        made = self._lifted(self.kept[name], here, number, touched)
+                        side.append((np.arange(len(touched), dtype=np.int32), made))
+        before, after = (self._sum(side, touched) for side in sides)
         return before, after
 
-    def _in_touched(
-        self, parts: list[pa.RecordBatch], touched: pa.RecordBatch, low_us: int
+    def _sum(
+        self, parts: list[tuple[Vector, pa.RecordBatch]], touched: pa.RecordBatch
     ) -> tuple[Vector, pa.RecordBatch]:
         if not parts:
             return np.zeros(0, np.int64), self.full.empty()
-        rows = self._spread(concat(parts), low_us, None)
-        number = self._number(touched, rows)
+        numbers = np.concatenate([number for number, _ in parts])
+        return self._fold(touched, [rows for _, rows in parts], numbers)
+
+    def _in_touched(
+        self, rows: pa.RecordBatch, touched: pa.RecordBatch, low_us: int
+    ) -> tuple[pa.RecordBatch, Vector]:
+        """Of rows in panes, those in touched windows; and the number of each one's: int32[rows]."""
+        spread = self._spread(rows, low_us, None)
+        number = self._number(touched, spread)
         mine = np.flatnonzero(number >= 0)
-        return self._fold(touched, [rows.take(vectors.from_int64(mine))], number[mine])
+        return spread.take(vectors.from_int64(mine)), number[mine].astype(np.int32)
 
     def _number(self, touched: pa.RecordBatch, rows: pa.RecordBatch) -> Vector:
         """The position in `touched` of each row's window and key, or -1."""
@@ -273,6 +277,11 @@ class Assembler:
             first < len(touched), first, -1
         )  # the group's first row: touched come first
         return np.asarray(leader[ids][len(touched) :])
+
+
+def _there(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The kept values that are there."""
+    return rows.filter(pa.array(vectors.raw(rows.column(COUNT)) > 0))
 
 
 def _at(rows: pa.RecordBatch, numbers: Vector) -> pa.RecordBatch:

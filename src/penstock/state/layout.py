@@ -44,6 +44,11 @@ class Value:
     label: str = ""  # what messages call it
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns in a run."""
+        return (self.name, self.name + ERROR_SUFFIX) if self.precise else (self.name,)
+
+    @property
     def precise(self) -> bool:
         """Whether a column of rounding errors stands beside it."""
         return self.reduce == "sum" and vectors.is_float(self.type)

@@ -1,0 +1,40 @@
+"""Aggregate functions, one file each; `FUNCTIONS` are all, by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.core.names import known_names
+from penstock.errors import FlowError
+from penstock.ops.aggregates.count import ROWS, Count
+from penstock.ops.aggregates.extremes import Max, Min
+from penstock.ops.aggregates.function import COUNT, Column, Function, Kept, Part, Rows
+from penstock.ops.aggregates.sums import Avg, Sum
+
+__all__ = [
+    "COUNT",
+    "FUNCTIONS",
+    "ROWS",
+    "Column",
+    "Function",
+    "Kept",
+    "Part",
+    "Rows",
+    "make_function",
+]
+
+FUNCTIONS: Final[Mapping[str, type[Function]]] = {
+    one.kind: one for one in (Count, Sum, Avg, Min, Max)
+}
+
+
+def make_function(kind: str, column: Column | None, by: Column | None = None) -> Function:
+    """An aggregate function of some columns.
+
+    Raises:
+        FlowError: there is no such function, or it can't be computed of these.
+    """
+    if kind not in FUNCTIONS:
+        raise FlowError(f"expected one of the aggregates {known_names(FUNCTIONS)}; found {kind!r}")
+    return FUNCTIONS[kind](column, by)
