@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 import penstock as ps
 from peers.batches import Batch, steady_rows_per_s
-from penstock.engine.session import start_session
+from penstock.engine.spark.session import start_session
 
 SCHEMA = "user BIGINT NOT NULL, v DOUBLE NOT NULL, ts TIMESTAMP NOT NULL"
 

@@ -160,7 +160,7 @@ def _has_closed(status: dict[str, Any]) -> bool:
 
 def _is_worker(process: psutil.Process) -> bool:
     try:
-        return process.cmdline()[1:3] == ["-m", "penstock.engine.workers"]
+        return process.cmdline()[1:3] == ["-m", "penstock.engine.spark.workers"]
     except psutil.Error:
         return False
 

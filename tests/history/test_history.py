@@ -35,7 +35,7 @@ from penstock.client import Client, Producer
 from penstock.client.tables.history import TopicTable
 from penstock.client.topic_admin import TopicAdmin
 from penstock.core.schema import TIMESTAMP, Schema
-from penstock.engine.session import start_session
+from penstock.engine.spark.session import start_session
 from penstock.errors import SetupError, UserError
 from penstock.history import _spark
 

@@ -31,7 +31,7 @@ import penstock as ps
 from penstock.client import Client
 from penstock.client.tables.history import catalog_loader, open_table
 from penstock.client.topic_admin import TopicAdmin
-from penstock.engine.session import start_session
+from penstock.engine.spark.session import start_session
 from penstock.errors import PenstockError
 
 JOB = Path(__file__).with_name("iceberg_spark_job.py")

@@ -22,6 +22,11 @@ _COMMANDS: Final = {
         "demo",
         "Watch this machine, or a web server's access log.",
     ),
+    "explain": (
+        "penstock.cli.pipelines.explain",
+        "explain",
+        "Show a pipeline's operators, exchanges and state.",
+    ),
     "query": ("penstock.cli.pipelines.query", "query", "Ask a pipeline's views with SQL."),
     "topics": ("penstock.cli.log.topics", "topics", "List, create, describe and delete topics."),
     "produce": ("penstock.cli.log.produce", "produce", "Send lines to a topic."),

@@ -17,7 +17,7 @@ import pyarrow as pa
 import penstock as ps
 from penstock.app import EmbeddedBroker
 from penstock.client import Client, Producer
-from penstock.engine.session import start_session
+from penstock.engine.spark.session import start_session
 
 EVENTS = 100
 

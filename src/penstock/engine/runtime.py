@@ -12,8 +12,8 @@ from typing import Final
 from penstock.engine.driver import Driver, Limits, Progress
 from penstock.engine.log import KafkaLog, Log
 from penstock.engine.physical import compile_graph
-from penstock.engine.session import session_for
-from penstock.engine.spark import SparkHost
+from penstock.engine.spark.host import SparkHost
+from penstock.engine.spark.session import session_for
 from penstock.engine.store import Store
 from penstock.engine.tasks import Job
 from penstock.errors import CorruptError, FlowError

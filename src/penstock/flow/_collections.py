@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Final, Literal, Protocol, Self, TypeAlias, TypeVar, get_args
+from typing import Literal, Protocol, Self, TypeAlias, TypeVar, get_args
 
 import pyarrow as pa
 
@@ -13,11 +13,11 @@ from penstock.core.delta import TIME
 from penstock.core.schema import Field, Schema
 from penstock.errors import FlowError, SchemaError
 from penstock.expr import Expression, compile_expression
+from penstock.flow import shaping
 from penstock.flow.checks import (
     check_columns,
     check_duration,
     check_function,
-    check_number,
     check_schema,
     check_text,
 )
@@ -28,7 +28,6 @@ from penstock.flow.graph import (
     OutputNode,
     RowStep,
     Stateful,
-    Union,
     keys_of,
     origins,
     retracts,
@@ -38,12 +37,8 @@ from penstock.flow.graph import (
 from penstock.flow.interval_join import Within, interval_join
 from penstock.flow.joins import On, check_how, check_names_differ, check_on, check_same_flow
 from penstock.ops import Aggregate, AggregateSpec, Column, Window, WindowedAggregate
-from penstock.ops.deduplicate import Deduplicate
 from penstock.ops.joins.table_join import How, TableJoin
-from penstock.ops.rows import MapBatches, RowOperator, Select, Unnest, Where
-from penstock.ops.top import Top
-
-TOP_MAX: Final = 100_000  # rows of each group: they are sorted whenever one changes
+from penstock.ops.rows import MapBatches, RowOperator, Select, Where
 
 Late: TypeAlias = Literal["drop", "correct"]
 
@@ -151,24 +146,7 @@ class Collection:
                 last. Rows that are equal in them are told apart by their other columns.
             per: the columns that make up a group; none puts all rows into one.
         """
-        check_number(n, "rows of each group", 1, TOP_MAX)
-        groups = (per,) if isinstance(per, str) else tuple(per)
-        check_columns(groups, self.schema, "per")
-        order = tuple(_ordered(one, self.schema) for one in ((by,) if isinstance(by, str) else by))
-        if not order:
-            raise FlowError('expected an order, such as by="score DESC"; found none')
-        for name in (*groups, *(name for name, _ in order)):
-            if pa.types.is_list(self.schema[name].type):
-                raise FlowError(f"expected columns of single values; found the array {name!r}")
-        top = Top(
-            self.schema.arrow,
-            tuple(self.schema[name].name for name in groups),
-            order,
-            n,
-            takes_back=retracts(self.node),
-            row_key=row_key(self.node) if retracts(self.node) else (),
-        )
-        return Table(self.flow, self.flow.node(Stateful((self.node,), top, self.schema)))
+        return Table(self.flow, self.flow.node(shaping.top(self.node, n, by, per)))
 
     def where(self, condition: str) -> Self:
         """Keeps the rows for which a SQL condition is true."""
@@ -234,16 +212,7 @@ class Stream(Collection):
             column: the array.
             name: of the elements' column, which takes the array's place; by default the array's.
         """
-        check_columns((column,), self.schema, "unnest")
-        found = self.schema[column]
-        if not pa.types.is_list(found.type):
-            raise FlowError(f"expected an array to unnest; found {found.name!r}, {found.type}")
-        called = found.name if name is None else check_text(name, "name", "name='tag'")
-        fields = [
-            Field(called, found.type.value_type) if field.name == found.name else field
-            for field in self.schema
-        ]
-        return self._then(Unnest(found.name, called), Schema(tuple(fields)))
+        return replace(self, node=self.flow.node(shaping.unnest(self.node, column, name)))
 
     def deduplicate(self, *on: str, within: str | timedelta | None = None) -> Stream:
         """Leaves out duplicates: a row goes through unless one of its key has gone through before.
@@ -253,22 +222,7 @@ class Stream(Collection):
             within: how far apart in event time duplicates may lie. After that the key is forgotten; without
                 it, every key is kept for ever.
         """
-        names = on or self.schema.names
-        check_columns(names, self.schema, "deduplicate")
-        for name in names:
-            if pa.types.is_list(self.schema[name].type):
-                raise FlowError(f"expected columns of single values; found the array {name!r}")
-        if retracts(self.node):
-            raise FlowError(
-                "expected a stream whose rows stay; found one that late rows correct. Deduplicate it "
-                'before its windows, or use late="drop"'
-            )
-        within_us = None if within is None else check_duration(within, "within", "'1 hour'")
-        if within_us is not None and within_us <= 0:
-            raise FlowError(f"expected within= longer than nothing; found {within!r}")
-        keys = tuple(self.schema[name].name for name in names)
-        one = Deduplicate(self.schema.arrow, keys, within_us)
-        return Stream(self.flow, self.flow.node(Stateful((self.node,), one, self.schema)))
+        return Stream(self.flow, self.flow.node(shaping.deduplicate(self.node, on, within)))
 
     def union(self, *others: Stream) -> Stream:
         """The rows of this stream and others that have the same columns."""
@@ -281,22 +235,8 @@ class Stream(Collection):
                 raise FlowError(
                     f"expected streams of the app {self.flow.name!r}; found one of {other.flow.name!r}"
                 )
-            mine, theirs = self.schema.arrow, other.schema.arrow
-            if mine.names != theirs.names or mine.types != theirs.types:
-                raise FlowError(
-                    f"expected the columns {self.schema.text}; found {other.schema.text}. "
-                    "Say select(…) before, so that both have the same columns in one order"
-                )
-        schema = Schema(
-            tuple(
-                Field(f.name, f.type, f.required and all(o.schema[f.name].required for o in others))
-                for f in self.schema
-            )
-        )
-        nodes = tuple(dict.fromkeys([self.node, *(other.node for other in others)]))
-        if len(nodes) <= len(others):
-            raise FlowError("expected streams that differ; found one twice in a union")
-        return Stream(self.flow, self.flow.node(Union(nodes, schema)))
+        nodes = [self.node, *(other.node for other in others)]
+        return Stream(self.flow, self.flow.node(shaping.union(nodes)))
 
     def join(
         self,
@@ -570,16 +510,6 @@ def _with_inputs(
         rows = rows.select(*dict.fromkeys(plain), **computed)
     columns = {n: None if c is None else _column(rows.schema[c]) for n, c in names.items()}
     return rows, columns
-
-
-def _ordered(text: str, schema: Schema) -> tuple[str, bool]:
-    """A column, and whether the greatest comes first."""
-    check_text(text, "an order", "by='score DESC'")
-    name, _, direction = text.strip().rpartition(" ")
-    if direction.upper() not in ("ASC", "DESC") or not name:
-        name, direction = text.strip(), "ASC"
-    check_columns((name.strip(),), schema, "by")
-    return schema[name.strip()].name, direction.upper() == "DESC"
 
 
 def _check_condition(text: str, schema: Schema) -> Expression:

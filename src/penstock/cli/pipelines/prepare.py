@@ -22,8 +22,8 @@ def prepare() -> None:
 
     Takes about 40 s and 170 MB in the Python environment, once. Pipelines run without it, too.
     """
-    from penstock.engine.archive import recording, use_options
-    from penstock.engine.java import java_home
+    from penstock.engine.spark.archive import recording, use_options
+    from penstock.engine.spark.java import java_home
 
     with tempfile.TemporaryDirectory() as folder:
         java = java_home(Path(folder) / "pipeline" / "spark")

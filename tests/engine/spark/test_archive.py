@@ -10,8 +10,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from penstock.engine import archive
-from penstock.engine.java import java_home
+from penstock.engine.spark import archive
+from penstock.engine.spark.java import java_home
 from penstock.errors import SetupError
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.engine import archive
-from penstock.engine.java import java_home
+from penstock.engine.spark import archive
+from penstock.engine.spark.java import java_home
 from penstock.errors import FlowError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def start_session(
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.python.worker.reuse": True,
-        "spark.python.daemon.module": "penstock.engine.workers",
+        "spark.python.daemon.module": "penstock.engine.spark.workers",
         "spark.sql.session.timeZone": "UTC",
         # A second attempt of a lane would do its work twice, and the pipeline waits for no straggler.
         "spark.speculation": False,

@@ -11,7 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.client import Producer
-from penstock.engine.session import start_session
+from penstock.engine.spark.session import start_session
 from penstock.errors import FlowError
 from penstock.serve import Views
 

@@ -20,7 +20,7 @@ import pytest
 import penstock as ps
 from penstock.broker import BrokerProcess
 from penstock.client import Client, Producer
-from penstock.engine.java import java_home
+from penstock.engine.spark.java import java_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 EVENTS, USERS = 60_000, 20_000

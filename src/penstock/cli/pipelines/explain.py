@@ -1,0 +1,40 @@
+"""`penstock explain`: a pipeline's graph, before or while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from penstock.cli.support.programs import load
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  penstock explain shop.py
+
+Nothing is run. Where the pipeline has run, its state's sizes and watermarks are shown as well. An
+operator that is "in place" runs where its input is; the others get their rows from all lanes.
+"""
+)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def explain(file: Path) -> None:
+    """Show what the pipeline in FILE does: operators, exchanges, state."""
+    from penstock.cli.pipelines.run import find_app
+    from penstock.engine import explain as plan
+    from penstock.engine.physical import compile_graph
+    from penstock.engine.runtime import open_store
+
+    app = find_app(load(file), file)
+    graph, version = app.graph(), None
+    uri = app.settings.state_uri
+    if "://" in uri or Path(uri).is_dir():
+        store = open_store(uri)
+        number = store.newest_version()
+        version = store.version(number) if number else None
+    partitions = {source.topic: source.partitions for source in graph.sources}
+    if version is not None:
+        partitions |= version["partitions"]
+    physical = compile_graph(graph, partitions, app.settings.cores)
+    click.echo(plan.explain(physical, version))

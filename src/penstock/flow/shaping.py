@@ -1,0 +1,109 @@
+"""Nodes that shape rows: the first of each group, arrays as rows, duplicates left out, unions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.core.schema import Field, Schema
+from penstock.errors import FlowError
+from penstock.flow.checks import check_columns, check_duration, check_number, check_text
+from penstock.flow.graph import Node, RowStep, Stateful, Union, retracts, row_key
+from penstock.ops.deduplicate import Deduplicate
+from penstock.ops.rows import Unnest
+from penstock.ops.top import Top
+
+__all__ = ["deduplicate", "top", "union", "unnest"]
+
+TOP_MAX: Final = 100_000  # rows of each group: they are sorted whenever one changes
+
+
+def top(node: Node, n: int, by: str | tuple[str, ...], per: str | tuple[str, ...]) -> Stateful:
+    """The first rows of each group; see `Collection.top`."""
+    schema = node.schema
+    check_number(n, "rows of each group", 1, TOP_MAX)
+    groups = (per,) if isinstance(per, str) else tuple(per)
+    check_columns(groups, schema, "per")
+    order = tuple(_ordered(one, schema) for one in ((by,) if isinstance(by, str) else by))
+    if not order:
+        raise FlowError('expected an order, such as by="score DESC"; found none')
+    _check_single((*groups, *(name for name, _ in order)), schema)
+    operator = Top(
+        schema.arrow,
+        tuple(schema[name].name for name in groups),
+        order,
+        n,
+        takes_back=retracts(node),
+        row_key=row_key(node) if retracts(node) else (),
+    )
+    return Stateful((node,), operator, schema)
+
+
+def unnest(node: Node, column: str, name: str | None) -> RowStep:
+    """A row of each element of an array; see `Stream.unnest`."""
+    check_columns((column,), node.schema, "unnest")
+    found = node.schema[column]
+    if not pa.types.is_list(found.type):
+        raise FlowError(f"expected an array to unnest; found {found.name!r}, {found.type}")
+    called = found.name if name is None else check_text(name, "name", "name='tag'")
+    fields = [
+        Field(called, found.type.value_type) if field.name == found.name else field
+        for field in node.schema
+    ]
+    return RowStep(node, Unnest(found.name, called), Schema(tuple(fields)))
+
+
+def deduplicate(node: Node, on: tuple[str, ...], within: str | timedelta | None) -> Stateful:
+    """Duplicates left out; see `Stream.deduplicate`."""
+    names = on or node.schema.names
+    check_columns(names, node.schema, "deduplicate")
+    _check_single(names, node.schema)
+    if retracts(node):
+        raise FlowError(
+            "expected a stream whose rows stay; found one that late rows correct. Deduplicate it "
+            'before its windows, or use late="drop"'
+        )
+    within_us = None if within is None else check_duration(within, "within", "'1 hour'")
+    if within_us is not None and within_us <= 0:
+        raise FlowError(f"expected within= longer than nothing; found {within!r}")
+    keys = tuple(node.schema[name].name for name in names)
+    return Stateful((node,), Deduplicate(node.schema.arrow, keys, within_us), node.schema)
+
+
+def union(nodes: Sequence[Node]) -> Union:
+    """The rows of all nodes; see `Stream.union`."""
+    first, *others = [node.schema for node in nodes]
+    for other in others:
+        mine, theirs = first.arrow, other.arrow
+        if mine.names != theirs.names or mine.types != theirs.types:
+            raise FlowError(
+                f"expected the columns {first.text}; found {other.text}. Say select(…) before, so that "
+                "both have the same columns in one order"
+            )
+    different = tuple(dict.fromkeys(nodes))
+    if len(different) < len(nodes):
+        raise FlowError("expected streams that differ; found one twice in a union")
+    fields = [
+        Field(f.name, f.type, all(schema[f.name].required for schema in (first, *others)))
+        for f in first
+    ]
+    return Union(different, Schema(tuple(fields)))
+
+
+def _check_single(names: Iterable[str], schema: Schema) -> None:
+    for name in names:
+        if pa.types.is_list(schema[name].type):
+            raise FlowError(f"expected columns of single values; found the array {name!r}")
+
+
+def _ordered(text: str, schema: Schema) -> tuple[str, bool]:
+    """A column, and whether the greatest comes first."""
+    check_text(text, "an order", "by='score DESC'")
+    name, _, direction = text.strip().rpartition(" ")
+    if direction.upper() not in ("ASC", "DESC") or not name:
+        name, direction = text.strip(), "ASC"
+    check_columns((name.strip(),), schema, "by")
+    return schema[name.strip()].name, direction.upper() == "DESC"
