@@ -22,7 +22,7 @@ _PUBLIC = {
     "penstock.errors": ("PenstockError",),
     "penstock.flow": (
         *("Stream", "Table", "avg", "count", "event_time"),
-        *("hopping", "max", "min", "sum", "tumbling"),
+        *("hopping", "max", "min", "session", "sum", "tumbling"),
     ),
     "penstock.history": ("History",),
     "penstock.queue": ("Queue",),

@@ -11,6 +11,7 @@ from penstock.flow import event_time as event_time
 from penstock.flow import hopping as hopping
 from penstock.flow import max as max  # noqa: A004 - the field's names, used as ps.max and so on
 from penstock.flow import min as min  # noqa: A004
+from penstock.flow import session as session
 from penstock.flow import sum as sum  # noqa: A004
 from penstock.flow import tumbling as tumbling
 from penstock.history import History as History

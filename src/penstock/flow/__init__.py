@@ -10,6 +10,7 @@ from penstock.flow.functions import (
     hopping,
     max,  # noqa: A004 - the field's names, used as ps.max and so on
     min,  # noqa: A004
+    session,
     sum,  # noqa: A004
     tumbling,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "hopping",
     "max",
     "min",
+    "session",
     "sum",
     "tumbling",
 ]

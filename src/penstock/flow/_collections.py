@@ -36,7 +36,14 @@ from penstock.flow.graph import (
 )
 from penstock.flow.interval_join import Within, interval_join
 from penstock.flow.joins import On, check_how, check_names_differ, check_on, check_same_flow
-from penstock.ops import Aggregate, AggregateSpec, Column, Window, WindowedAggregate
+from penstock.ops import (
+    Aggregate,
+    AggregateSpec,
+    Column,
+    SessionAggregate,
+    Window,
+    WindowedAggregate,
+)
 from penstock.ops.joins.table_join import How, TableJoin
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
 
@@ -105,11 +112,12 @@ class Collection:
         """Cuts the rows into windows of event time.
 
         Args:
-            window: `ps.tumbling(…)` or `ps.hopping(…)`.
+            window: `ps.tumbling(…)`, `ps.hopping(…)` or `ps.session(…)`. Sessions are cut from what is
+                grouped: each key has its own.
             keep: how long a closed window stays in views and state; None keeps it for ever.
             late: what happens to a row whose window is closed: `"drop"` counts it and keeps it in the
                 dead-letter topic; `"correct"` counts it in the window for as long as `keep` says, and
-                whatever reads the window follows, topics too.
+                whatever reads the window follows, topics too. Closed sessions stay as they are.
         """
         if not isinstance(window, Window):
             raise _no_window(window)
@@ -121,6 +129,8 @@ class Collection:
         kept_us = None if keep is None else check_duration(keep, "keep", "'7 days'")
         if late not in get_args(Late):
             raise FlowError(f"expected late='drop' or late='correct'; found late={late!r}")
+        if window.kind == "session":
+            self._check_sessions(late)
         if late == "correct" and kept_us is None:
             raise FlowError(
                 "expected how long windows are corrected, such as keep='1 hour', with late='correct'; "
@@ -128,6 +138,18 @@ class Collection:
             )
         corrected_us = kept_us if late == "correct" and kept_us is not None else 0
         return Windowed(self, window, kept_us, corrected_us)
+
+    def _check_sessions(self, late: Late) -> None:
+        if late == "correct":
+            raise FlowError(
+                "expected late='drop' with ps.session(…), as a closed session stays as it is; found "
+                "late='correct'. Say a larger lateness=… where the stream is declared"
+            )
+        if retracts(self.node):
+            raise FlowError(
+                "expected rows that are never taken back for ps.session(…); found a table, or closed "
+                "windows that are corrected. Say .closed() of a table whose windows drop what is late"
+            )
 
     def group_by(self, *keys: str) -> Grouped:
         """Groups the rows of all time by the given columns; `agg` then gives a table."""
@@ -477,7 +499,8 @@ def _aggregated(grouped: Grouped, aggregates: Mapping[str, AggregateCall]) -> Ta
         keep_us=grouped.windowed.keep_us,
         correct_us=grouped.windowed.correct_us,
     )
-    node = Stateful((rows.node,), WindowedAggregate(spec), Schema.from_arrow(spec.schema))
+    made = SessionAggregate if window.kind == "session" else WindowedAggregate
+    node = Stateful((rows.node,), made(spec), Schema.from_arrow(spec.schema))
     return Table(rows.flow, rows.flow.node(node))
 
 
@@ -522,7 +545,9 @@ def _check_condition(text: str, schema: Schema) -> Expression:
 
 def _no_window(found: object) -> FlowError:
     write = f". Write window(ps.tumbling({found!r}))" if isinstance(found, str) else ""
-    return FlowError(f"expected ps.tumbling(…) or ps.hopping(…); found {found!r}{write}")
+    return FlowError(
+        f"expected ps.tumbling(…), ps.hopping(…) or ps.session(…); found {found!r}{write}"
+    )
 
 
 def _column(field: Field) -> Column:

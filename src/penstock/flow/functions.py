@@ -11,7 +11,18 @@ from penstock.flow._collections import AggregateCall
 from penstock.flow.checks import check_duration, check_text
 from penstock.ops import Window
 
-__all__ = ["EventTime", "avg", "count", "event_time", "hopping", "max", "min", "sum", "tumbling"]
+__all__ = [
+    "EventTime",
+    "avg",
+    "count",
+    "event_time",
+    "hopping",
+    "max",
+    "min",
+    "session",
+    "sum",
+    "tumbling",
+]
 
 IDLE_DEFAULT: Final = "1 minute"
 """Long against network hiccups, short against a dashboard's patience."""
@@ -59,6 +70,22 @@ def hopping(
 ) -> Window:
     """Windows of a fixed size that begin every so often and overlap: a row belongs to several."""
     return _window("hopping", size, every, offset)
+
+
+def session(gap: str | timedelta) -> Window:
+    """Windows that a group's rows make themselves: each row lies less than `gap` after the one before.
+
+    A session begins with its first row and ends `gap` after its last one. A row that comes out of order may
+    make a session longer, or one of two. When the watermark has passed its end, a session is closed and
+    stays as it is. A row is late when the watermark has passed its own time.
+
+    Args:
+        gap: without a row for so long, a session ends: `"30 minutes"`.
+    """
+    gap_us = check_duration(gap, "a session's gap", "'30 minutes'")
+    if gap_us <= 0:
+        raise FlowError(f"expected a session's gap longer than nothing; found {gap!r}")
+    return Window("session", size_us=gap_us)
 
 
 def _call(kind: str, column: str | None, where: str | None) -> AggregateCall:

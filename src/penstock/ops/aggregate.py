@@ -26,14 +26,13 @@ import pyarrow as pa
 
 from penstock.core import vectors
 from penstock.core.delta import TIME, WATERMARK, WEIGHT
-from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector
 from penstock.errors import CorruptError
 from penstock.ops.lateness import first_open
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.partials import Hash, Mapper, Partials, parse_partials, standard_hash
 from penstock.ops.spec import WINDOW_END, AggregateSpec
-from penstock.ops.views import Assembler
+from penstock.ops.views import Assembler, timed
 from penstock.ops.windows import LATE, NO_TIME
 from penstock.state.files import StateFiles
 from penstock.state.runs import Writer
@@ -276,8 +275,7 @@ class WindowedAggregate:
         """Rows of windows with `$time`."""
         if rows is None or not self.timed:
             return rows
-        ends = vectors.raw(vectors.contiguous(rows.column(WINDOW_END)))
-        return rows.append_column(TIME, vectors.from_int64(ends - 1).view(TIMESTAMP))
+        return timed(rows)
 
     def _with_corrections(self, changes: pa.Table, before_us: int, closed: pa.Table) -> pa.Table:
         """Closed rows, behind what changed in windows that had been closed before."""

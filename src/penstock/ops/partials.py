@@ -150,7 +150,7 @@ class Mapper:
         """See `WindowedAggregate.partials`."""
         weights = self._weights(rows)
         times = self._times(rows)
-        columns = {name: self._column(rows, column) for name, column in self.spec.inputs.items()}
+        columns = {name: checked(rows, column) for name, column in self.spec.inputs.items()}
         if first_open is not None and (first_open == LATE).any():
             keep = pa.array(np.flatnonzero(first_open != LATE))
             columns = {name: take(column, keep) for name, column in columns.items()}
@@ -186,32 +186,7 @@ class Mapper:
     def _times(self, rows: pa.Table | pa.RecordBatch) -> Vector:
         if self.spec.time is None:
             return np.zeros(len(rows), np.int64)
-        column = vectors.contiguous(rows.column(self.spec.time))
-        if not pa.types.is_timestamp(column.type) or column.type.unit != "us":
-            raise SchemaError(
-                f"expected the event time {self.spec.time!r} as timestamp[us]; found {column.type}"
-            )
-        if column.null_count:
-            raise SchemaError(
-                f"expected an event time in each row; found {column.null_count} NULLs in "
-                f"{self.spec.time!r}. Leave such rows out"
-            )
-        return vectors.raw(column)
-
-    def _column(self, rows: pa.Table | pa.RecordBatch, column: Column) -> pa.Array:
-        found = vectors.contiguous(rows.column(column.name))
-        if found.type != column.type:
-            raise SchemaError(f"expected {column.name!r} as {column.type}; found {found.type}")
-        if column.required and found.null_count:
-            raise SchemaError(
-                f"expected no NULL in {column.name!r}, which is declared NOT NULL; found {found.null_count}"
-            )
-        if vectors.is_float(found.type):  # one zero and one NaN, whichever came first
-            found = pc.add(found, pa.scalar(0.0, found.type))
-            if pc.any(pc.is_nan(found)).as_py():
-                nan = pa.scalar(float("nan"), found.type)
-                found = pc.if_else(pc.is_nan(found), nan, found)
-        return found
+        return checked_times(rows, self.spec.time)
 
     def _groups(
         self, place: dict[str, pa.Array], columns: dict[str, pa.Array], weights: Vector | None
@@ -245,6 +220,44 @@ class Mapper:
             if value.null_count:
                 rows = rows.filter(pc.is_valid(rows.column(f"{VALUE}{i}")))
         return layout.group(rows, whole=False)
+
+
+def checked(rows: pa.Table | pa.RecordBatch, column: Column) -> pa.Array:
+    """A column of rows, as it was declared; of a float's zeros and NaNs there is one each.
+
+    Raises:
+        SchemaError: it does not fit the declaration.
+    """
+    found = vectors.contiguous(rows.column(column.name))
+    if found.type != column.type:
+        raise SchemaError(f"expected {column.name!r} as {column.type}; found {found.type}")
+    if column.required and found.null_count:
+        raise SchemaError(
+            f"expected no NULL in {column.name!r}, which is declared NOT NULL; found {found.null_count}"
+        )
+    if vectors.is_float(found.type):  # one zero and one NaN, whichever came first
+        found = pc.add(found, pa.scalar(0.0, found.type))
+        if pc.any(pc.is_nan(found)).as_py():
+            nan = pa.scalar(float("nan"), found.type)
+            found = pc.if_else(pc.is_nan(found), nan, found)
+    return found
+
+
+def checked_times(rows: pa.Table | pa.RecordBatch, name: str) -> Vector:
+    """The event times in a column: int64[rows], us.
+
+    Raises:
+        SchemaError: it is no such column, or a row has no event time.
+    """
+    column = vectors.contiguous(rows.column(name))
+    if not pa.types.is_timestamp(column.type) or column.type.unit != "us":
+        raise SchemaError(f"expected the event time {name!r} as timestamp[us]; found {column.type}")
+    if column.null_count:
+        raise SchemaError(
+            f"expected an event time in each row; found {column.null_count} NULLs in {name!r}. "
+            "Leave such rows out"
+        )
+    return vectors.raw(column)
 
 
 def parse_partials(found: Mapping[str, Layout], blob: bytes | memoryview | pa.Buffer) -> Partials:

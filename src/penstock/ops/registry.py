@@ -12,6 +12,7 @@ from penstock.ops.deduplicate import Deduplicate
 from penstock.ops.joins.interval_join import IntervalJoin
 from penstock.ops.joins.table_join import TableJoin
 from penstock.ops.operator import Operator
+from penstock.ops.sessions import SessionAggregate
 from penstock.ops.top import Top
 from penstock.ops.upserts import Upserts
 
@@ -20,6 +21,7 @@ __all__ = ["OPERATORS", "operator_from_spec"]
 OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
     Deduplicate.kind: Deduplicate.from_spec,
     IntervalJoin.kind: IntervalJoin.from_spec,
+    SessionAggregate.kind: SessionAggregate.from_spec,
     TableJoin.kind: TableJoin.from_spec,
     Top.kind: Top.from_spec,
     WindowedAggregate.kind: WindowedAggregate.from_spec,

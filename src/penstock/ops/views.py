@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core import vectors
-from penstock.core.delta import WEIGHT
+from penstock.core.delta import TIME, WEIGHT
+from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector
 from penstock.ops.aggregates import COUNT, Kept, Rows
 from penstock.ops.partials import (
@@ -25,7 +26,7 @@ from penstock.ops.partials import (
     kept_traces,
     value_names,
 )
-from penstock.ops.spec import AggregateSpec
+from penstock.ops.spec import WINDOW_END, AggregateSpec
 from penstock.state.layout import WINDOW, Layout, combine, concat, equal, take, windows
 from penstock.state.trace import ALWAYS, Trace
 
@@ -75,8 +76,7 @@ class Assembler:
         if (count <= 0).any():
             full = full.filter(pa.array(count > 0))
         columns = [] if self.spec.window.kind == "none" else self._bounds(full)
-        columns += [full.column(key.name) for key in self.spec.keys]
-        columns += [a.function.result(full) for a in self.spec.aggregates]
+        columns += results(self.spec, full)
         return pa.RecordBatch.from_arrays(columns, schema=self.spec.schema)
 
     def _bounds(self, full: pa.RecordBatch) -> list[pa.Array]:
@@ -194,10 +194,7 @@ class Assembler:
 
     def _same(self, was: pa.RecordBatch, i: Vector, now: pa.RecordBatch, j: Vector) -> Vector:
         """bool[n]: whether row i[n] before and j[n] after, of the same group, look the same."""
-        alike = np.ones(len(i), np.bool_)
-        for aggregate in self.spec.aggregates:
-            alike &= equal(was.column(aggregate.name), i, now.column(aggregate.name), j)
-        return alike
+        return same_results(self.spec, was, i, now, j)
 
     def _touched(self, traces: Mapping[str, Trace], delta: Partials) -> pa.RecordBatch:
         """The windows and keys that a delta may change: sorted, each once."""
@@ -292,3 +289,25 @@ def _at(rows: pa.RecordBatch, numbers: Vector) -> pa.RecordBatch:
 def weighted(rows: pa.RecordBatch, weight: int) -> pa.RecordBatch:
     """Rows with a `$weight`."""
     return rows.append_column(WEIGHT, vectors.from_int64(np.full(len(rows), weight, np.int64)))
+
+
+def results(spec: AggregateSpec, full: pa.RecordBatch) -> list[pa.Array]:
+    """The keys and the aggregates of rows that have all that these need."""
+    keys = [full.column(key.name) for key in spec.keys]
+    return [*keys, *(aggregate.function.result(full) for aggregate in spec.aggregates)]
+
+
+def same_results(
+    spec: AggregateSpec, was: pa.RecordBatch, i: Vector, now: pa.RecordBatch, j: Vector
+) -> Vector:
+    """bool[n]: whether the aggregates of row i[n] before and of row j[n] after look the same."""
+    alike = np.ones(len(i), np.bool_)
+    for aggregate in spec.aggregates:
+        alike &= equal(was.column(aggregate.name), i, now.column(aggregate.name), j)
+    return alike
+
+
+def timed(rows: pa.Table) -> pa.Table:
+    """Rows of windows with `$time`: each happens in the last instant of its window."""
+    ends = vectors.raw(vectors.contiguous(rows.column(WINDOW_END)))
+    return rows.append_column(TIME, vectors.from_int64(ends - 1).view(TIMESTAMP))

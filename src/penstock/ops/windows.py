@@ -4,6 +4,9 @@ A row of event time t belongs to each window [w, w + size) that contains t, wher
 multiple of `every` (of `size`, if the window tumbles). Hopping windows share *panes*: stretches of
 gcd(size, every), each of which lies wholly inside or outside any window. Rows are aggregated per pane,
 and windows put together from panes when they are read, so state does not grow with size / every.
+
+A session is a window that the rows of a key make themselves: a maximal set of them in which each lies
+less than the gap after the one before. See `penstock.ops.sessions`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numba import njit, types
 
-from penstock.core.time import duration_text
+from penstock.core.time import DAY_US, duration_text
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError
 
@@ -26,6 +29,8 @@ _OUT = types.int64[::1]
 NO_TIME: Final = -(2**63)  # event time or watermark before any row
 LATE: Final = 2**63 - 1  # first open window of a row that has none
 PANES_MAX: Final = 100_000  # panes per window: a row of a view is put together from so many
+GAP_US_MAX: Final = 3_650 * DAY_US
+"""Of sessions: their ends, a gap after a row, stay within the years that all formats can name."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Window:
 
     Args:
         kind: `none` puts all rows into one window that never closes, written as 0.
-        size_us: length; the end is exclusive.
+        size_us: length; the end is exclusive. Of sessions, the gap that ends one.
         every_us: from one hopping window's start to the next's; at most the size.
         offset_us: windows start at the epoch plus this.
 
@@ -42,20 +47,31 @@ class Window:
     60
     """
 
-    kind: Literal["none", "tumbling", "hopping"]
+    kind: Literal["none", "tumbling", "hopping", "session"]
     size_us: int = 0
     every_us: int = 0
     offset_us: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("none", "tumbling", "hopping"):
-            raise FlowError(f"expected the window none, tumbling or hopping; found {self.kind!r}")
+        if self.kind not in ("none", "tumbling", "hopping", "session"):
+            raise FlowError(
+                f"expected the window none, tumbling, hopping or session; found {self.kind!r}"
+            )
         if self.kind == "none":
             return
         if self.size_us <= 0:
             raise FlowError(
                 f"expected a window's size above zero; found {duration_text(max(self.size_us, 0))}"
             )
+        if self.kind == "session":
+            if self.size_us > GAP_US_MAX:
+                raise FlowError(
+                    f"expected sessions with a gap of at most {duration_text(GAP_US_MAX)}; found "
+                    f"{duration_text(self.size_us)}"
+                )
+            if self.every_us or self.offset_us:
+                raise FlowError("expected sessions without a step or an offset; found one")
+            return
         if self.kind == "tumbling":
             object.__setattr__(self, "every_us", self.size_us)
         if not 0 < self.every_us <= self.size_us:
@@ -72,7 +88,7 @@ class Window:
 
     @property
     def pane_us(self) -> int:
-        """What `$window` in state steps by."""
+        """What `$window` in state steps by; not of sessions."""
         return gcd(self.size_us, self.every_us)
 
     @property

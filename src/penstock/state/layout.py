@@ -132,16 +132,22 @@ class Layout:
             return self.empty()
         if len(batches) == 1:
             return self.drop_empty(batches[0], whole=whole)
+        return self.drop_empty(self.fold(*self.merging(batches)), whole=whole)
+
+    def merging(self, batches: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, Vector, Vector]:
+        """All rows of sorted batches, and their grouping by identity: (rows, ids, first)."""
         bounds = np.cumsum([0, *(len(b) for b in batches)], dtype=np.int64)
         rows = concat(batches)
         w, h = windows(rows), hashes(rows)
         ids, first = kernels.merge(w, h, self.ties(rows), bounds)
         if not self.distinct(rows, ids, first):
             ids, first = kernels.merge(w, h, self.ranks(rows), bounds)
-        return self.drop_empty(self.fold(rows, ids, first), whole=whole)
+        return rows, ids, first
 
     def group(self, rows: pa.RecordBatch, *, whole: bool) -> pa.RecordBatch:
         """Sorts rows that are in no order, and combines those of one identity."""
+        if not len(rows):
+            return rows
         return self.drop_empty(self.fold(rows, *self.grouping(rows)), whole=whole)
 
     def grouping(self, rows: pa.RecordBatch) -> tuple[Vector, Vector]:
