@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.core.delta import TIME
 from penstock.core.keys import hash_columns
 from penstock.core.vectors import Vector, from_int64, packed, raw
 from penstock.state import kernels
@@ -101,6 +102,46 @@ class Bag:
         at = np.zeros(len(keys), np.int64) if stretches is None else stretches
         columns = [from_int64(at), from_int64(hashes_), *(keys.column(name) for name in self.key)]
         return place.group(pa.RecordBatch.from_arrays(columns, schema=place.schema), whole=False)
+
+    def near(
+        self,
+        trace: Trace,
+        keys: pa.RecordBatch,
+        hashes_: Vector,
+        width_us: int,
+        bounds_us: tuple[Vector, Vector],
+        columns: Sequence[str] | None = None,
+    ) -> list[pa.RecordBatch]:
+        """The rows of some keys whose `$time` lies within bounds, or within those of another of the same key.
+
+        Args:
+            trace: has stretches as wide as said, which is as wide as any two bounds are apart.
+            keys: has the key's columns, under the key's names; keys may be there several times.
+            hashes_: int64[n], of the key.
+            width_us: of a stretch.
+            bounds_us: the first and the last time, each int64[n].
+            columns: to give of the rows; all, if None.
+
+        Returns:
+            Some batches. Each run has its own part of a row.
+        """
+        if not len(keys) or not trace.runs:
+            return []
+        values = (Value("$first", pa.int64(), "min"), Value("$last", pa.int64(), "max"))
+        place = Layout(self.layout.keys, values)
+        first, last = bounds_us
+        starts = [one // width_us * width_us for one in bounds_us]
+        made = [from_int64(hashes_), *(keys.column(name) for name in self.key)]
+        made += [from_int64(first), from_int64(last)]
+        twice = [
+            pa.RecordBatch.from_arrays([from_int64(start), *made], schema=place.schema)
+            for start in starts
+        ]
+        if (starts[0] == starts[1]).all():
+            twice = twice[:1]
+        wanted = place.group(concat(twice), whole=False)
+        least, most = raw(wanted.column("$first")), raw(wanted.column("$last"))
+        return trace.lookup(wanted, columns, between=(TIME, least, most))[1]
 
     def find(self, trace: Trace, wanted: pa.RecordBatch) -> pa.RecordBatch:
         """All rows of some keys (see `wanted`): in the layout's columns and order, each once."""

@@ -3,8 +3,8 @@
     near(left, right) = {(l, r) : key(l) = key(r), time(l) - back <= time(r) <= time(l) + ahead}
 
 Both sides are put into the order of (key, time), so that a row's partners lie side by side; one sweep over
-both finds where they begin and end. That takes O(n log n), however many rows share a key: only rows that
-do match are ever looked at in pairs, and whoever asks whether there is a partner looks at no pair.
+both finds where they begin and end. That takes O(n log n) at most, however many rows share a key: only
+rows that do match are ever looked at in pairs, and whoever asks whether there is a partner looks at none.
 """
 
 from __future__ import annotations
@@ -27,11 +27,44 @@ __all__ = ["PAIRS_AT_ONCE", "Near", "near"]
 PAIRS_AT_ONCE: Final = 1 << 20
 """Pairs that are written out at a time: bounds memory, and text in a column to 2 GiB."""
 
+FEW: Final = 16  # rows of a key: up to here insertion is the fastest way to sort
+
+_I32 = types.Array(types.int32, 1, "C", readonly=True)
 _I64 = types.Array(types.int64, 1, "C", readonly=True)
 _W_I64 = types.int64[::1]
 
 
-@njit(types.void(_I64, _I64, _I64, _I64, types.int64, types.int64, _W_I64, _W_I64),
+@njit(types.void(_I32, types.int64, _I64, _W_I64), cache=True, nogil=True)
+def _order(key: Any, keys: Any, time: Any, out: Any) -> None:
+    """Rows by key and time, those that share both as they lie: a counting sort on the keys' numbers."""
+    ends = np.zeros(keys + 1, np.int64)
+    for i in range(len(key)):
+        ends[key[i] + 1] += 1
+    for k in range(keys):
+        ends[k + 1] += ends[k]
+    for i in range(len(key)):
+        out[ends[key[i]]] = i
+        ends[key[i]] += 1
+    lo = 0
+    for k in range(keys):
+        hi = ends[k]
+        if hi - lo <= FEW:
+            for i in range(lo + 1, hi):
+                row = out[i]
+                j = i
+                while j > lo and time[out[j - 1]] > time[row]:
+                    out[j] = out[j - 1]
+                    j -= 1
+                out[j] = row
+        else:
+            some = out[lo:hi].copy()
+            by_time = np.argsort(time[some], kind="mergesort")
+            for i in range(hi - lo):
+                out[lo + i] = some[by_time[i]]
+        lo = hi
+
+
+@njit(types.void(_I32, _I64, _I32, _I64, types.int64, types.int64, _W_I64, _W_I64),
       cache=True, nogil=True)  # fmt: skip
 def _sweep(
     key: Any, time: Any, other_key: Any, other_time: Any, back: Any, ahead: Any, lo: Any, hi: Any
@@ -115,10 +148,12 @@ def near(
         back_us: how far before a row its partner may lie.
         ahead_us: how far after it.
     """
-    key, other_key = _numbers(rows, others, on)
+    key, other_key, keys = _numbers(rows, others, on)
     time, other_time = raw(rows.column(TIME)), raw(others.column(TIME))
-    order, other_order = np.lexsort((time, key)), np.lexsort((other_time, other_key))
-    lo, hi = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    order, other_order = np.empty(len(rows), np.int64), np.empty(len(others), np.int64)
+    _order(key, keys, time, order)
+    _order(other_key, keys, other_time, other_order)
+    lo, hi = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     sides = key[order], time[order], other_key[other_order], other_time[other_order]
     _sweep(*sides, back_us, ahead_us, lo, hi)
     return Near(order, other_order, lo, hi)
@@ -126,8 +161,8 @@ def near(
 
 def _numbers(
     rows: pa.RecordBatch, others: pa.RecordBatch, on: Sequence[tuple[str, str]]
-) -> tuple[Vector, Vector]:
-    """A number for each row's key: equal where the keys are, even if others share their hash."""
+) -> tuple[Vector, Vector, int]:
+    """A number for each row's key, equal where the keys are; and how many there are."""
     fields = [pa.field(mine, rows.schema.field(mine).type) for mine, _ in on]
     both = Layout(tuple(fields), ())
     total = len(rows) + len(others)
@@ -136,6 +171,5 @@ def _numbers(
         from_int64(np.concatenate([hashes(rows), hashes(others)])),
         *(pa.concat_arrays([rows.column(mine), others.column(other)]) for mine, other in on),
     ]
-    ids, _ = both.grouping(pa.RecordBatch.from_arrays(columns, schema=both.schema))
-    numbers = ids.astype(np.int64)
-    return numbers[: len(rows)], numbers[len(rows) :]
+    ids, first = both.grouping(pa.RecordBatch.from_arrays(columns, schema=both.schema))
+    return ids[: len(rows)], ids[len(rows) :], len(first)

@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.vectors import Vector, from_int64
+from penstock.core.vectors import Vector, from_int64, raw
 from penstock.errors import CorruptError
 from penstock.state import kernels, merging
 from penstock.state.files import StateFiles
@@ -177,13 +177,18 @@ class Trace:
                 yield merged
 
     def lookup(
-        self, wanted: pa.RecordBatch, columns: Sequence[str] | None = None
+        self,
+        wanted: pa.RecordBatch,
+        columns: Sequence[str] | None = None,
+        *,
+        between: tuple[str, Vector, Vector] | None = None,
     ) -> tuple[Vector, list[pa.RecordBatch]]:
         """Finds the rows of some keys.
 
         Args:
             wanted: `$window`, `$hash` and the layout's keys; sorted by window and hash.
             columns: to give of the rows; all, if None.
+            between: a column of 64-bit numbers; its least and greatest value for each row of `wanted`.
 
         Returns:
             The number in `wanted` of each row found: int64[rows]; and the rows, in as many batches
@@ -202,6 +207,11 @@ class Trace:
                 if lo < hi:
                     rows = self._open(piece)
                     q, at = self._lookup_piece(wanted.slice(lo, hi - lo), rows)
+                    if between is not None and len(q):
+                        name, least, most = between
+                        values = raw(rows.column(name))[at]
+                        keep = (values >= least[q + lo]) & (values <= most[q + lo])
+                        q, at = q[keep], at[keep]
                     if len(q):
                         which.append(q + lo)
                         found.append(rows.select(names).take(from_int64(at)))

@@ -45,10 +45,10 @@ from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
-from penstock.state.bag import Bag, weights_of
+from penstock.state.bag import COUNT, Bag, weights_of
 from penstock.state.files import StateFiles
 from penstock.state.intervals import near
-from penstock.state.layout import WINDOW, concat, hashes, take
+from penstock.state.layout import HASH, WINDOW, concat, hashes, take
 from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
@@ -335,7 +335,7 @@ class IntervalJoin:
         moved = zip(state.frontiers_us, context.frontiers_us, strict=True)
         assert all(before <= now for before, now in moved), "frontiers don't fall"
         arrived = [self._arrived(port, parts) for port, parts in enumerate(inputs)]
-        sides = [_Side(self._bags[p], state.traces.get(ROWS[p]), *arrived[p]) for p in PORTS]
+        sides = [_Side(self._bags[p], state.traces.get(ROWS[p]), arrived[p][1]) for p in PORTS]
         made: list[pa.Table] = []
         if self.gives_pairs:
             made += self._pairs(sides)
@@ -344,7 +344,7 @@ class IntervalJoin:
         for port in PORTS:
             if self.decides(port):
                 due = self._due(port, arrived[port][0], state, context.frontiers_us)
-                made += self._alone(port, due, sides)
+                made += self._alone(port, due, sides[1 - port])
         written = [0, 0]
         traces = {}
         for name, port in self._traces.items():
@@ -388,21 +388,29 @@ class IntervalJoin:
         moved = rows.set_column(at, WINDOW, times).cast(rows.schema)
         return self._bags[port].layout.group(moved, whole=False)
 
-    def _partners(self, port: int, rows: pa.RecordBatch, sides: Sequence[_Side]) -> pa.RecordBatch:
-        """The rows of the other port's state that may be near to rows of this one."""
-        side = sides[1 - port]
-        if not len(rows) or side.trace is None or not side.trace.runs:
-            return side.bag.layout.empty()
+    def _partners(
+        self, port: int, rows: pa.RecordBatch, side: _Side, *, payload: bool
+    ) -> pa.RecordBatch:
+        """The rows of the other port's state that may be near to rows of this one.
+
+        Args:
+            port: of the rows.
+            rows: in their bag's layout; none is NULL in its key.
+            side: the other port's.
+            payload: whether all columns are wanted, and not just those that tell whether there is a partner.
+        """
+        bag, key = side.bag, self.key(1 - port)
+        names = bag.layout.schema.names
+        if not payload:
+            names = [WINDOW, HASH, *key, TIME, COUNT]
+        empty = bag.layout.empty().select(names)
+        if side.trace is None:
+            return empty
         times = vectors.raw(rows.column(TIME))
-        first = (times - self.back_us(port)) // self.width_us * self.width_us
-        last = (times + self.ahead_us(port)) // self.width_us * self.width_us
-        keys = pa.RecordBatch.from_arrays(
-            [pa.concat_arrays([rows.column(name), rows.column(name)]) for name in self.key(port)],
-            names=list(self.key(1 - port)),
-        )
-        wanted = side.bag.wanted(keys, np.tile(hashes(rows), 2), np.concatenate([first, last]))
-        _, found = side.trace.lookup(wanted)
-        return side.sum(found, weighted=self.taken_back[1 - port])
+        bounds = times - self.back_us(port), times + self.ahead_us(port)
+        keys = pa.RecordBatch.from_arrays([rows.column(name) for name in self.key(port)], list(key))
+        found = bag.near(side.trace, keys, hashes(rows), self.width_us, bounds, names)
+        return concat(found) if found else empty
 
     def _near(self, port: int, rows: pa.RecordBatch, others: pa.RecordBatch) -> Any:
         on = self.on if port == LEFT else tuple((other, mine) for mine, other in self.on)
@@ -411,40 +419,43 @@ class IntervalJoin:
     def _pairs(self, sides: Sequence[_Side]) -> list[pa.Table]:
         """New left rows with all right rows, and new right rows with the left rows from before."""
         left, right = sides
-        before = self._partners(LEFT, left.keyed, sides)
-        whole = right.sum([before, right.keyed], weighted=self.taken_back[RIGHT])
-        known = self._partners(RIGHT, right.keyed, sides)
-        made = []
-        for ones, others in ((left.keyed, whole), (known, right.keyed)):
-            if len(ones) and len(others):
-                for here, there in self._near(LEFT, ones, others).pairs():
-                    made.append(self._pair(ones, here, others, there))
-        return made
+        sets = [
+            (left.keyed, self._partners(LEFT, left.keyed, right, payload=True)),
+            (left.keyed, right.keyed),
+            (self._partners(RIGHT, right.keyed, left, payload=True), right.keyed),
+        ]
+        return [
+            self._pair(ones, here, others, there)
+            for ones, others in sets
+            if len(ones) and len(others)
+            for here, there in self._near(LEFT, ones, others).pairs()
+        ]
 
     def _semi(self, sides: Sequence[_Side]) -> list[pa.Table]:
         """Left rows that are new and have a partner, and those from before that have got or lost one."""
         left, right = sides
-        before = self._partners(LEFT, left.keyed, sides)
-        whole = right.sum([before, right.keyed], weighted=self.taken_back[RIGHT])
-        made = [self._some(left.keyed, self._has(LEFT, left.keyed, whole))]
-        known = self._partners(RIGHT, right.keyed, sides)
+        before, new = self._counts(LEFT, left.keyed, right)
+        made = [self._some(left.keyed, before + new > 0)]
+        known = self._partners(RIGHT, right.keyed, left, payload=True)
         if len(known):
             touched = self._near(LEFT, known, right.keyed)
             some = np.flatnonzero(touched.partners(np.ones(len(right.keyed), np.int64)))
             known = known.take(vectors.from_int64(some))
-        if len(known):
-            before = self._partners(LEFT, known, sides)
-            whole = right.sum([before, right.keyed], weighted=self.taken_back[RIGHT])
-            had, has = self._has(LEFT, known, before), self._has(LEFT, known, whole)
-            made.append(self._some(known, has.astype(np.int64) - had))
+            before, new = self._counts(LEFT, known, right)
+            gained = (before + new > 0).astype(np.int64) - (before > 0)
+            made.append(self._some(known, gained))
         return made
 
-    def _has(self, port: int, rows: pa.RecordBatch, others: pa.RecordBatch) -> Vector:
-        """bool[n]: whether a row has a partner."""
-        if not len(rows) or not len(others):
-            return np.zeros(len(rows), np.bool_)
-        found = self._near(port, rows, others).partners(weights_of(others)) > 0
-        return np.asarray(found)
+    def _counts(self, port: int, rows: pa.RecordBatch, side: _Side) -> tuple[Vector, Vector]:
+        """How many partners each row has among those from before, and the new ones: int64[n] each."""
+        before = self._partners(port, rows, side, payload=False)
+        made = []
+        for others in (before, side.keyed):
+            count = np.zeros(len(rows), np.int64)
+            if len(rows) and len(others):
+                count = self._near(port, rows, others).partners(weights_of(others))
+            made.append(count)
+        return made[0], made[1]
 
     def _due(
         self,
@@ -457,29 +468,31 @@ class IntervalJoin:
         passed = _minus(frontiers_us[1 - port], self.ahead_us(port))
         if passed == NO_TIME:
             return new.slice(0, 0)
-        waiting = list(state.traces[WAITING[port]].scan(None, passed))
         times = vectors.raw(new.column(TIME))
-        waiting.append(new.filter(pa.array(times < passed)))
-        # The two differ in `$window`, which is no part of what a row is.
-        bag = self._bags[port]
-        rows = concat(waiting)
-        ones = np.zeros(len(rows), np.int64)
-        return bag.delta(rows, hashes(rows), weights_of(rows), ones)
+        rows = concat(
+            [
+                new.filter(pa.array(times < passed)),
+                *state.traces[WAITING[port]].scan(None, passed),
+            ]
+        )
+        if not self.taken_back[port] or not len(rows):
+            return rows
+        # Both are of one layout, but not of one window: what goes now may have waited.
+        zeros = np.zeros(len(rows), np.int64)
+        return self._bags[port].delta(rows, hashes(rows), weights_of(rows), zeros)
 
-    def _alone(self, port: int, due: pa.RecordBatch, sides: Sequence[_Side]) -> list[pa.Table]:
-        """Those of the rows that have no partner."""
+    def _alone(self, port: int, due: pa.RecordBatch, side: _Side) -> list[pa.Table]:
+        """Those of the rows that have no partner on the other side."""
         if not len(due):
             return []
-        other = sides[1 - port]
         there = np.ones(len(due), np.bool_)
         for name in self.key(port):
             if due.column(name).null_count:
                 there &= due.column(name).is_valid().to_numpy(zero_copy_only=False)
-        keyed = due.filter(pa.array(there))
-        before = self._partners(port, keyed, sides)
-        whole = other.sum([before, other.keyed], weighted=self.taken_back[1 - port])
+        keyed = due if there.all() else due.filter(pa.array(there))
         alone = ~there
-        alone[there] = ~self._has(port, keyed, whole)
+        before, new = self._counts(port, keyed, side)
+        alone[there] = before + new <= 0
         return [self._some(due, alone, port)]
 
     # -- rows that come out -------------------------------------------------------------------------
@@ -561,19 +574,11 @@ class _Output:
 
 @dataclass(frozen=True)
 class _Side:
-    """The rows of a port: those from before, and those of this batch (in the bag's layout)."""
+    """The rows of a port that have a key: those from before, and those of this batch."""
 
     bag: Bag
     trace: Trace | None
-    new: pa.RecordBatch
     keyed: pa.RecordBatch
-
-    def sum(self, batches: Sequence[pa.RecordBatch], *, weighted: bool) -> pa.RecordBatch:
-        """Several batches of rows as one; where they have weights, each row once."""
-        some = [one for one in batches if len(one)]
-        if not some:
-            return self.bag.layout.empty()
-        return self.bag.sum(some) if weighted else concat(some)
 
 
 def _minus(frontier_us: int, us: int) -> int:
