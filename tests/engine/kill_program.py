@@ -6,7 +6,7 @@ import penstock as ps
 
 
 def pipeline(name: str, directory: str, address: str) -> ps.App:
-    """Fused and exchanged aggregates, windows of windows, and two output topics."""
+    """Aggregates, joins of streams and of tables, corrections, deduplication; output topics of each kind."""
     app = ps.App(name, directory=directory, log=f"kafka://{address}")
     events = app.stream(
         "events",
@@ -30,6 +30,23 @@ def pipeline(name: str, directory: str, address: str) -> ps.App:
     app.view("top", per_page.window(ps.tumbling("1 minute")).group_by().agg(most=ps.max("n")))
     per_user.to(f"{name}-closed", partitions=2)
     events.where("v % 10 = 0").select("user", "v", "at").to(f"{name}-tens", partitions=2)
+    low = events.where("v < 100").select("user", "at", small="v")
+    high = events.where("v >= 900").select("user", "at", large="v").select("user", "large")
+    pairs = low.join(high, on="user", within="1 second", how="left")
+    app.view("pairs", pairs.group_by("user").agg(n=ps.count(), matched=ps.count("large")))
+    pairs.select("user", "small", "large", "at").to(f"{name}-pairs")
+    corrected = (
+        events.window(ps.tumbling("10 seconds"), late="correct", keep="1 minute")
+        .group_by("page")
+        .agg(n=ps.count(), total=ps.sum("v"))
+    )
+    corrected.to(f"{name}-corrected", partitions=2)
+    totals = events.group_by("user").agg(total=ps.sum("v"))
+    kinds = events.deduplicate("user", "page", within="5 seconds").group_by("user")
+    joined = totals.join(kinds.agg(pages=ps.count()), on="user", how="full")
+    app.view("joined", joined)
+    app.view("leaders", joined.top(5, by=("pages DESC", "user")))
+    joined.to(f"{name}-joined", emit="changes")
     return app
 
 
