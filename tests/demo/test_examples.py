@@ -126,3 +126,42 @@ def test_gzip_of_json_is_no_log(tmp_path: Path) -> None:
     assert bad == 1
     assert run.view("per_minute").rows() == []
     assert len(run.dead_letters()) == 1
+
+
+def test_searches() -> None:
+    """Clicks count for their search within ten minutes, and searches without any are told, each once."""
+    rng = random.Random(3)
+    sent = []
+    wanted: Counter[tuple[str, str]] = Counter()
+    unanswered = []
+    for search in range(200):
+        at = BEGIN + timedelta(seconds=search * 30)
+        query = rng.choice(["shoes", "hats"])
+        sent.append((at, "searches", {"search": search, "query": query, "at": at.isoformat()}))
+        delays = [rng.choice([0, 20, 599, 600, 601, 620]) for _ in range(rng.randint(0, 2))]
+        for seconds in delays:
+            clicked = at + timedelta(seconds=seconds)
+            row = {"search": search, "url": "/", "clicked": clicked.isoformat()}
+            sent.append((clicked, "clicks", row))
+        answers = sum(seconds <= 600 for seconds in delays)
+        wanted[query, "clicks"] += answers
+        wanted[query, "unanswered"] += not answers
+        unanswered += [] if answers else [search]
+    end = (BEGIN + timedelta(days=1)).isoformat()
+    sent.sort(key=lambda one: one[0] + timedelta(seconds=rng.randint(0, 20)))
+    run = ps.testing.run(load(example("searches")).pipeline())
+    for number, (_, topic, values) in enumerate(sent):
+        run.send(topic, **values)
+        if number % 40 == 0:
+            run.step()
+    run.send("searches", search=-1, query="the end", at=end)
+    run.send("clicks", search=-2, url="/", clicked=end)
+    found: Counter[tuple[str, str]] = Counter()
+    for row in run.view("per_query").rows():
+        found.update({(row["query"], what): row[what] for what in ("clicks", "unanswered")})
+    assert found == wanted
+    told = [
+        json.loads(record.value)["search"] for record in run.topic("unanswered") if record.value
+    ]
+    assert sorted(told) == unanswered
+    assert not run.dead_letters()
