@@ -161,9 +161,7 @@ class Driver:
         self._check_topics()
         now_us = self._wall_us()
         splits = self._splits()
-        watermarks = {
-            s.topic: w for s in self._sources() if (w := self._watermark(s, now_us)) is not None
-        }
+        watermarks = self._watermarks(now_us)
         frontiers = self.physical.frontiers(watermarks)
         if all(s.start == s.end for s in splits) and not self._wakes(frontiers):
             if timeout_s > 0:
@@ -247,10 +245,31 @@ class Driver:
         ranges.sort(key=lambda r: r[:2])
         return tuple(Split(*r, lane=i % self.lanes) for i, r in enumerate(ranges))
 
-    def _watermark(self, source: Source, now_us: int) -> int | None:
-        """The newest time that every partition has passed, less the lateness; it never goes back.
+    def _watermarks(self, now_us: int) -> dict[str, int]:
+        """By topic, the newest time that every partition has passed, less the lateness.
 
-        A partition that has been idle for `idle_us` and has nothing left to read doesn't hold it.
+        A watermark never goes back. Whoever is idle doesn't hold the others: a partition those of its topic;
+        a topic, all of whose partitions are, those that it is waited for together with. It follows them up
+        to the newest time that they have reached, so that no row waits for a topic that brings nothing.
+        """
+        reached = {source.topic: self._reached(source, now_us) for source in self._sources()}
+        found: dict[str, int] = {}
+        for source in self._sources():
+            mine, peers = reached[source.topic], self.physical.peers(source)
+            marks = [self.version["watermark_us"].get(source.topic)]
+            if mine.newest_us is not None:
+                marks.append(mine.newest_us - source.lateness_us)
+            if mine.idle and (least := _least([reached[peer] for peer in peers])) is not None:
+                marks.append(least + 1 - source.lateness_us)
+            known = [us for us in marks if us is not None]
+            if known:
+                found[source.topic] = max(known)
+        return found
+
+    def _reached(self, source: Source, now_us: int) -> _Reached:
+        """How far the partitions of a topic have come.
+
+        A partition that has been idle for `idle_us` and has nothing left to read isn't asked.
         """
         newest = self.version["newest_us"].get(source.topic, {})
         offsets = self.version["offsets"][source.topic]
@@ -265,14 +284,12 @@ class Driver:
             seen[name] = now_us if busy or name not in seen else seen[name] + unseen_us
             if busy or now_us - seen[name] < source.idle_us:
                 active.append(newest.get(name))
+        if active:
+            # A partition of which nothing is known may still bring anything.
+            least = None if None in active else min(us for us in active if us is not None)
+            return _Reached(least, idle=False)
         known = [us for us in newest.values() if us is not None]
-        before: int | None = self.version["watermark_us"].get(source.topic)
-        if None in active or not known:
-            return before  # some partition may still bring anything
-        reached = (
-            min([us for us in active if us is not None], default=max(known)) - source.lateness_us
-        )
-        return reached if before is None else max(before, reached)
+        return _Reached(max(known, default=None), idle=True)
 
     def _wakes(self, frontiers: dict[str, list[int]]) -> bool:
         """Whether moving the frontiers alone would give rows."""
@@ -393,6 +410,23 @@ class Driver:
             sources=sources,
             seconds=seconds,
         )
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """How far a topic has come: the newest event time that it has passed, if that is known."""
+
+    newest_us: int | None
+    idle: bool
+
+
+def _least(topics: list[_Reached]) -> int | None:
+    """How far some topics have come: the least of those that aren't idle; where all are, the greatest."""
+    active = [one.newest_us for one in topics if not one.idle]
+    known = [one.newest_us for one in topics if one.newest_us is not None]
+    if None in active or not known:
+        return None
+    return min((us for us in active if us is not None), default=max(known))
 
 
 def _first_version(physical: Physical) -> Json:

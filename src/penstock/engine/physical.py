@@ -99,6 +99,12 @@ class Physical:
             for origin in origins(reader.node):
                 found.setdefault(origin.identity, []).append(reader)
         object.__setattr__(self, "_readers", found)
+        together = [_awaited(node) for node in self.graph.nodes if len(node.inputs) > 1]
+        peers = {
+            source.topic: frozenset().union(*(t for t in together if source.topic in t))
+            for source in self.graph.sources
+        }
+        object.__setattr__(self, "_peers", peers)
 
     def readers(self, origin: Origin) -> list[Reader]:
         """What takes an origin's rows, through steps that keep nothing."""
@@ -130,6 +136,11 @@ class Physical:
                 case _:
                     promised[node.identity] = min(above)
         return found
+
+    def peers(self, source: Source) -> frozenset[str]:
+        """The topics that are waited for together with a source's: a union, or a join, is of both."""
+        peers: dict[str, frozenset[str]] = self._peers  # type: ignore[attr-defined]
+        return peers[source.topic] - {source.topic}
 
     def relies_on_key(self, source: Source) -> bool:
         """Whether an operator is fused because the log is partitioned by the stream's key."""
@@ -210,6 +221,26 @@ def _place(origin: Origin, places: Mapping[str, _Place], partitions: Mapping[str
             return places[table.identity]
         case _:
             return places[origin.identity]
+
+
+def _awaited(node: Node) -> set[str]:
+    """The topics whose watermarks decide what a node promises."""
+    match node:
+        case Source(topic=topic):
+            return {topic}
+        case Stateful(operator=operator) if operator.timed:
+            ports = range(len(node.inputs))
+            # A port counts if nothing is promised where it promises nothing.
+            above = [
+                node.inputs[port]
+                for port in ports
+                if operator.frontier([NO_TIME if p == port else 0 for p in ports]) == NO_TIME
+            ]
+        case Stateful():
+            above = []
+        case _:
+            above = list(node.inputs)
+    return {topic for one in above for topic in _awaited(one)}
 
 
 def _wanted(graph: Graph) -> tuple[set[str], set[str]]:

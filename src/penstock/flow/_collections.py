@@ -21,6 +21,7 @@ from penstock.flow.checks import (
     check_schema,
     check_text,
 )
+from penstock.flow.enrichment import AsOf, enrich
 from penstock.flow.graph import (
     Closed,
     Emission,
@@ -44,6 +45,7 @@ from penstock.ops import (
     Window,
     WindowedAggregate,
 )
+from penstock.ops.joins.enriched import HowEnriched
 from penstock.ops.joins.table_join import How, TableJoin
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
 
@@ -245,6 +247,26 @@ class Stream(Collection):
                 it, every key is kept for ever.
         """
         return Stream(self.flow, self.flow.node(shaping.deduplicate(self.node, on, within)))
+
+    def enrich(
+        self, table: Table, *, on: On, how: HowEnriched = "inner", as_of: AsOf | None = None
+    ) -> Stream:
+        """Puts the table's columns beside those of each row.
+
+        Args:
+            table: what is looked up; its column names differ from the stream's, but for those in `on`.
+            on: what must be equal: a column of both, some, or a mapping of the stream's to the table's. NULL
+                is equal to nothing.
+            how: `"inner"`; `"left"` keeps rows that the table has nothing for, with NULL for its columns.
+            as_of: None takes the table as it is when a row is processed, so what a row meets depends on
+                when it arrives. `"event time"` takes it as it was at the row's event time, which is the
+                same whenever it is computed: a row is held until the table's watermark is above its time.
+                The table is then one of `app.table`, `on` has its key, and its `time` says when it changes.
+        """
+        if not isinstance(table, Table):
+            raise FlowError(f"expected a table to enrich with; found {type(table).__name__}")
+        check_same_flow(self.flow, table.flow)
+        return Stream(self.flow, enrich(self.flow, self.node, table.node, on, how, as_of))
 
     def union(self, *others: Stream) -> Stream:
         """The rows of this stream and others that have the same columns."""

@@ -49,7 +49,8 @@ def event_time(
         column: a TIMESTAMP column; None takes the timestamp that each record has in the log.
         lateness: how far a row may lie behind the newest one of its partition. A row whose windows have
             all ended that long ago is late: it is counted and kept in the dead-letter topic.
-        idle: a partition without new rows for so long no longer holds back the watermark.
+        idle: a partition without new rows for so long no longer holds back the watermark; nor does a topic
+            without any those that it is joined or united with.
     """
     if column is not None:
         check_text(column, "the event time's column", "ps.event_time('at')")

@@ -10,7 +10,9 @@ from penstock.errors import CorruptError
 from penstock.ops.aggregate import WindowedAggregate
 from penstock.ops.deduplicate import Deduplicate
 from penstock.ops.joins.interval_join import IntervalJoin
+from penstock.ops.joins.stream_table import StreamTableJoin
 from penstock.ops.joins.table_join import TableJoin
+from penstock.ops.joins.temporal import TemporalJoin
 from penstock.ops.operator import Operator
 from penstock.ops.sessions import SessionAggregate
 from penstock.ops.top import Top
@@ -25,6 +27,8 @@ OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
     TableJoin.kind: TableJoin.from_spec,
     Top.kind: Top.from_spec,
     WindowedAggregate.kind: WindowedAggregate.from_spec,
+    StreamTableJoin.kind: StreamTableJoin.from_spec,
+    TemporalJoin.kind: TemporalJoin.from_spec,
     Upserts.kind: Upserts.from_spec,
 }
 

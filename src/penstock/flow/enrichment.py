@@ -1,0 +1,104 @@
+"""`Stream.enrich`: a stream's rows with those of a table beside them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, Protocol, TypeAlias, TypeVar, get_args
+
+from penstock.core.schema import Schema
+from penstock.errors import FlowError
+from penstock.flow.graph import Node, RowStep, Source, Stateful, retracts
+from penstock.flow.joins import On, check_how, check_names_differ, check_on
+from penstock.ops import Upserts
+from penstock.ops.joins.enriched import HowEnriched
+from penstock.ops.joins.stream_table import StreamTableJoin
+from penstock.ops.joins.temporal import TemporalJoin
+from penstock.ops.rows import Select
+
+__all__ = ["AsOf", "enrich"]
+
+AsOf: TypeAlias = Literal["event time"]
+
+N = TypeVar("N", bound=Node)
+
+
+class Owner(Protocol):
+    """The flow that nodes belong to."""
+
+    def node(self, node: N) -> N:
+        """The one node of the flow that means the same."""
+        ...
+
+
+def enrich(
+    flow: Owner, stream: Node, table: Node, on: On, how: HowEnriched, as_of: AsOf | None
+) -> Stateful:
+    """The node of a join of a stream with a table; see `Stream.enrich`.
+
+    Raises:
+        FlowError: what can't be joined, and why.
+        SchemaError: there is no such column.
+    """
+    check_how(how, get_args(HowEnriched))
+    if as_of is not None and as_of not in get_args(AsOf):
+        raise FlowError(f"expected as_of='event time', or none; found as_of={as_of!r}")
+    if retracts(stream):
+        raise FlowError(
+            "expected a stream whose rows stay; found one that late rows correct. Enrich the stream "
+            'before its windows, or use late="drop"'
+        )
+    pairs = check_on(on, stream.schema, table.schema)
+    check_names_differ(stream.schema, table.schema, pairs, "table")
+    columns = stream.schema.arrow, table.schema.arrow
+    if as_of is None:
+        latest = StreamTableJoin(how, *columns, pairs)
+        return flow.node(Stateful((stream, table), latest, Schema.from_arrow(latest.schema)))
+    key = _key(table)
+    if {name for _, name in pairs} != set(key):
+        raise FlowError(
+            f"expected the table's key ({', '.join(key)}) in on=… of a join as of the event time; found "
+            f"{', '.join(name for _, name in pairs)}. Versions are told apart by the key"
+        )
+    temporal = TemporalJoin(how, *columns, pairs)
+    changes = _changes(flow, table)
+    return flow.node(Stateful((stream, changes), temporal, Schema.from_arrow(temporal.schema)))
+
+
+def _key(table: Node) -> tuple[str, ...]:
+    """The key of a table that comes straight from a topic.
+
+    Raises:
+        FlowError: it doesn't.
+    """
+    match table:
+        case Stateful(operator=Upserts(keys=keys)):
+            return keys
+        case RowStep(operator=Select(columns=columns)):
+            keys = _key(table.parent)
+            kept = {name for name, e in columns if e.text in {name, f'"{name}"'}}
+            if not kept.issuperset(keys):
+                raise FlowError(
+                    f"expected the table's key ({', '.join(keys)}) to stay as it is in select(…) before a "
+                    f"join as of the event time; found {', '.join(name for name, _ in columns)}"
+                )
+            return keys
+        case RowStep():
+            raise FlowError(
+                "expected a table straight from a topic, or a select(…) of it, for a join as of the event "
+                "time, which reads every version; found one that is filtered. Filter what enrich(…) gives"
+            )
+        case _:
+            raise FlowError(
+                "expected a table straight from a topic (app.table), or a select(…) of it, for a join as "
+                "of the event time, which reads every version; found one that is computed. Write it to "
+                'a topic with emit="changes" and read that with format="debezium", or leave as_of out'
+            )
+
+
+def _changes(flow: Owner, table: Node) -> Node:
+    """The rows of a table's topic, with the same steps."""
+    if isinstance(table, RowStep):
+        return flow.node(replace(table, parent=_changes(flow, table.parent)))
+    [source] = table.inputs
+    assert isinstance(source, Source), "a table of a topic reads that"
+    return source

@@ -1,0 +1,223 @@
+"""The join of a stream with a table as it is: each row meets the table's newest version, once.
+
+    out(batch) = rows(batch) x table(batch)
+
+where table(batch) has the changes that came with the batch. So what a row meets depends on when it
+arrives; what the table becomes later changes nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.schema import Schema
+from penstock.core.vectors import Vector
+from penstock.ops.joins.enriched import HowEnriched, enriched, enriched_schema, plain, queries
+from penstock.ops.kept import Kept
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
+from penstock.state.bag import Bag, matches, weights_of
+from penstock.state.files import StateFiles
+from penstock.state.runs import Writer
+from penstock.state.trace import Trace
+
+__all__ = ["StreamTableJoin"]
+
+STREAM: Final = 0
+TABLE: Final = 1
+
+
+@dataclass(frozen=True)
+class StreamTableJoin:
+    """The operator.
+
+    Args:
+        how: `inner`, or `left`, which keeps rows that the table has nothing for.
+        stream: the stream's columns.
+        table: the table's.
+        on: pairs of columns that must be equal: the stream's name, the table's.
+    """
+
+    kind: ClassVar[str] = "stream table join"
+
+    how: HowEnriched
+    stream: pa.Schema
+    table: pa.Schema
+    on: tuple[tuple[str, str], ...]
+
+    # -- what it is ---------------------------------------------------------------------------------
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The stream's columns, then the table's others."""
+        return enriched_schema(self.stream, self.table, self.on, self.how)
+
+    @property
+    def retracts(self) -> bool:
+        """See `Operator`: what was given stays."""
+        return False
+
+    @property
+    def timed(self) -> bool:
+        """See `Operator`: a row has the stream's time."""
+        return True
+
+    @property
+    def closes(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def corrects(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def every_us(self) -> int:
+        """See `Operator`."""
+        return 0
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """See `Operator`: it is a stream."""
+        return ()
+
+    def key(self, port: int) -> tuple[str, ...]:
+        """See `Operator`."""
+        return tuple(pair[port] for pair in self.on)
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """See `Operator`."""
+        return self.key(STREAM)
+
+    def emitting(self, *, changes: bool, closed: bool) -> StreamTableJoin:  # noqa: ARG002
+        """See `Operator`."""
+        return self
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:
+        """See `Operator`: rows wait for nothing."""
+        return inputs_us[STREAM]
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
+        """See `Operator`."""
+        return False
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        return {
+            "kind": self.kind,
+            "how": self.how,
+            "stream": Schema.from_arrow(self.stream).text,
+            "table": Schema.from_arrow(self.table).text,
+            "on": [list(pair) for pair in self.on],
+        }
+
+    @staticmethod
+    def from_spec(spec: Mapping[str, Any]) -> StreamTableJoin:
+        """The operator that `to_spec` described."""
+        return StreamTableJoin(
+            how=spec["how"],
+            stream=Schema.parse(spec["stream"]).arrow,
+            table=Schema.parse(spec["table"]).arrow,
+            on=tuple((mine, other) for mine, other in spec["on"]),
+        )
+
+    # -- rows on their way --------------------------------------------------------------------------
+
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:
+        """See `Operator`: nothing waits for a time, so nothing is late."""
+        return Prepared(routed(rows, self.key(port), self._parcels[port]))
+
+    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return Routed.combine(parts)
+
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:
+        """See `Operator`."""
+        return parse_routed(self._parcels[port], blob)
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def empty(self, files: StateFiles) -> Kept:
+        """See `Operator`."""
+        return Kept({"table": Trace(self._bag.layout, files)})
+
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
+        """See `Operator`."""
+        return Kept.open({"table": self._bag.layout}, files, description)
+
+    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+        """
+        stream, table = inputs
+        delta = self._bag.layout.empty()
+        if table:
+            rows = Routed.combine(table)
+            delta = self._bag.delta(rows.batch, rows.hashes, rows.weights, None)
+        writer = Writer(
+            context.files, f"{context.directory}/table", context.version, context.attempt
+        )
+        trace = state.traces["table"].append(delta, writer)
+        changes = self._joined(trace, Routed.combine(stream)) if stream else self._nothing
+        return Step(Kept({"table": trace}), changes, None, writer.written, writer.bytes)
+
+    def scan(
+        self,
+        state: Kept,  # noqa: ARG002
+        lo_us: int | None = None,  # noqa: ARG002
+        hi_us: int | None = None,  # noqa: ARG002
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Operator`: a stream has no content."""
+        return iter(())
+
+    # -- the work -----------------------------------------------------------------------------------
+
+    def _joined(self, trace: Trace, rows: Routed) -> pa.Table:
+        names = tuple((mine, other) for mine, other in self.on)
+        asked = queries(rows.batch, rows.hashes, names)
+        found = self._bag.find(trace, self._bag.wanted(asked, rows.hashes, None))
+        here, there = matches(asked, found, [(name, name) for name in self.key(TABLE)])
+        times = weights_of(found)[there]
+        if (times != 1).any():
+            here, there = np.repeat(here, times), np.repeat(there, times)
+        if self.how == "left":
+            here, there = self._with_alone(rows.rows, here, there)
+        return enriched(self.schema, rows.batch, found, here, there)
+
+    @staticmethod
+    def _with_alone(rows: int, here: Vector, there: Vector) -> tuple[Vector, Vector]:
+        """Pairs, and rows without one, in the rows' order."""
+        alone = np.flatnonzero(np.bincount(here, minlength=rows) == 0)
+        here = np.concatenate([here, alone])
+        there = np.concatenate([there, np.full(len(alone), -1)])
+        order = np.argsort(here, kind="stable")
+        return here[order], there[order]
+
+    # -- how it is laid out -------------------------------------------------------------------------
+
+    @cached_property
+    def _bag(self) -> Bag:
+        return Bag(plain(self.table), self.key(TABLE))
+
+    @cached_property
+    def _parcels(self) -> tuple[pa.Schema, pa.Schema]:
+        return (
+            routed_schema(self.stream, timed=True, weighted=False),
+            routed_schema(self.table, timed=False, weighted=True),
+        )
+
+    @cached_property
+    def _nothing(self) -> pa.Table:
+        none = np.zeros(0, np.int64)
+        rows = pa.RecordBatch.from_pylist([], self._parcels[STREAM])
+        return enriched(self.schema, rows, self._bag.layout.empty(), none, none)
