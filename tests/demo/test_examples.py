@@ -79,6 +79,37 @@ def test_every_line_is_counted_late_or_bad(batch: int) -> None:
     assert counted + len(late) + len(bad) == 1000
 
 
+def test_visits_end_after_half_an_hour() -> None:
+    """Of a small access log: who came, for how long, and how long the visits of an hour were."""
+    run = ps.testing.run(load(example("visits")).pipeline())
+    lines = [
+        f'10.0.0.{host} - - [01/Jan/2026:{at} +0000] "GET /p HTTP/1.1" {status} 100'.encode()
+        for host, at, status in [
+            (1, "09:00:00", 200), (2, "09:10:00", 200), (1, "09:20:00", 404), (1, "09:49:59", 200),
+            (2, "09:49:30", 200), (1, "10:19:58", 200), (2, "10:16:00", 500), (1, "12:00:00", 200),
+            (2, "12:00:01", 200), (1, "12:29:59", 200),
+        ]
+    ]  # fmt: skip
+    values, bad = values_of_lines(lines)
+    assert bad == 0
+    for value in values.to_pylist():
+        run.send_raw("requests", value)
+        run.settle()
+    visits = [
+        (r["ip"][-1], f"{r['window_start']:%H:%M}", r["requests"], r["errors"], r["seconds"])
+        for r in run.view("visits").rows()
+    ]
+    assert visits == [
+        ("1", "09:00", 4, 1, 4_798), ("2", "09:10", 1, 0, 0), ("2", "09:49", 1, 0, 0),
+        ("1", "12:00", 2, 0, 1_799), ("2", "12:00", 1, 0, 0),
+    ]  # fmt: skip
+    lengths = [(r["visits"], r["mean_s"], r["longest_s"]) for r in run.view("lengths").rows()]
+    assert lengths == [(1, 0, 0), (2, 2_399, 4_798)]
+    assert len(run.topic("visits")) == 3
+    [late] = run.dead_letters()
+    assert late.headers["penstock.reason"].startswith("late")
+
+
 def test_the_machine_pipeline_takes_what_the_sampler_gives() -> None:
     """Every event fits the example's schemas, and every view has rows."""
     machine = busy_machine()
