@@ -21,8 +21,9 @@ _PUBLIC = {
     "penstock.engine.driver": ("Progress",),
     "penstock.errors": ("PenstockError",),
     "penstock.flow": (
-        *("Stream", "Table", "avg", "count", "event_time"),
-        *("hopping", "max", "min", "session", "sum", "tumbling"),
+        *("Stream", "Table", "event_time", "hopping", "session", "tumbling"),
+        *("arg_max", "arg_min", "avg", "count", "count_distinct", "first", "last"),
+        *("max", "min", "stddev", "sum", "variance"),
     ),
     "penstock.history": ("History",),
     "penstock.queue": ("Queue",),

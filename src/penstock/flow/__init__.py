@@ -1,18 +1,26 @@
 """The user's API: a program describes a graph of streams, tables, views and outputs."""
 
-from penstock.flow._collections import AggregateCall, Grouped, Stream, Table, Windowed
+from penstock.flow._collections import Grouped, Stream, Table, Windowed
+from penstock.flow.aggregates import AggregateCall
 from penstock.flow.app import Flow
 from penstock.flow.functions import (
     EventTime,
+    arg_max,
+    arg_min,
     avg,
     count,
+    count_distinct,
     event_time,
+    first,
     hopping,
+    last,
     max,  # noqa: A004 - the field's names, used as ps.max and so on
     min,  # noqa: A004
     session,
+    stddev,
     sum,  # noqa: A004
     tumbling,
+    variance,
 )
 
 __all__ = [
@@ -23,13 +31,20 @@ __all__ = [
     "Stream",
     "Table",
     "Windowed",
+    "arg_max",
+    "arg_min",
     "avg",
     "count",
+    "count_distinct",
     "event_time",
+    "first",
     "hopping",
+    "last",
     "max",
     "min",
     "session",
+    "stddev",
     "sum",
     "tumbling",
+    "variance",
 ]

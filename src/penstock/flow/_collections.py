@@ -11,15 +11,18 @@ import pyarrow as pa
 
 from penstock.core.delta import TIME
 from penstock.core.schema import Field, Schema
-from penstock.errors import FlowError, SchemaError
-from penstock.expr import Expression, compile_expression
+from penstock.errors import FlowError
+from penstock.expr import compile_expression
 from penstock.flow import shaping
+from penstock.flow.aggregates import AggregateCall, column_of, inputs_of
 from penstock.flow.checks import (
     check_columns,
+    check_condition,
     check_duration,
     check_function,
     check_schema,
     check_text,
+    quoted,
 )
 from penstock.flow.enrichment import AsOf, enrich
 from penstock.flow.graph import (
@@ -37,14 +40,7 @@ from penstock.flow.graph import (
 )
 from penstock.flow.interval_join import Within, interval_join
 from penstock.flow.joins import On, check_how, check_names_differ, check_on, check_same_flow
-from penstock.ops import (
-    Aggregate,
-    AggregateSpec,
-    Column,
-    SessionAggregate,
-    Window,
-    WindowedAggregate,
-)
+from penstock.ops import AggregateSpec, SessionAggregate, Window, WindowedAggregate
 from penstock.ops.joins.enriched import HowEnriched
 from penstock.ops.joins.table_join import How, TableJoin
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
@@ -54,26 +50,6 @@ Late: TypeAlias = Literal["drop", "correct"]
 Emit: TypeAlias = Literal["closed", "upserts", "changes"]
 
 __all__ = ["AggregateCall", "Grouped", "Stream", "Table", "Windowed"]
-
-
-@dataclass(frozen=True)
-class AggregateCall:
-    """An aggregate function: what `ps.count()`, `ps.sum("v")`… give.
-
-    Attributes:
-        kind: which function.
-        column: a column's name, or an expression; None counts rows.
-        where: which rows it sees, as a condition; None is all.
-    """
-
-    kind: str
-    column: str | None = None
-    where: str | None = None
-
-    @property
-    def text(self) -> str:
-        """What it is computed of, as messages name it."""
-        return " WHERE ".join(part for part in (self.column, self.where) if part is not None)
 
 
 N = TypeVar("N", bound=Node)
@@ -174,7 +150,7 @@ class Collection:
 
     def where(self, condition: str) -> Self:
         """Keeps the rows for which a SQL condition is true."""
-        return self._then(Where(_check_condition(condition, self.schema)), self.schema)
+        return self._then(Where(check_condition(condition, self.schema)), self.schema)
 
     def select(self, *columns: str, **computed: str) -> Self:
         """Keeps some columns and computes others by SQL: `select("user", kb="bytes / 1024")`."""
@@ -186,7 +162,7 @@ class Collection:
         check_columns(columns, self.schema, "select")
         for name, text in computed.items():
             check_text(text, f"the column {name!r}", f"{name}='bytes / 1024'")
-        texts = {**{self.schema[name].name: _quoted(name) for name in columns}, **computed}
+        texts = {**{self.schema[name].name: quoted(name) for name in columns}, **computed}
         compiled = tuple(
             (name, compile_expression(text, self.schema)) for name, text in texts.items()
         )
@@ -508,14 +484,20 @@ class Grouped:
 
 
 def _aggregated(grouped: Grouped, aggregates: Mapping[str, AggregateCall]) -> Table:
-    window = grouped.windowed.window
-    rows, inputs = _with_inputs(grouped.windowed.rows, grouped.keys, aggregates)
+    window, rows = grouped.windowed.window, grouped.windowed.rows
+    for name, call in aggregates.items():
+        if call.by == TIME and not timed(rows.node):
+            raise FlowError(
+                f"expected rows with an event time for {name!r}, the first or last by it; found a table "
+                'that has no windows. Name what it is by, such as ps.arg_max("price", by="version")'
+            )
+    inputs = inputs_of(rows.schema, aggregates)
+    if inputs.computed:
+        rows = rows.select(*dict.fromkeys([*grouped.keys, *inputs.plain]), **inputs.computed)
     spec = AggregateSpec(
-        keys=tuple(_column(rows.schema[key]) for key in grouped.keys),
+        keys=tuple(column_of(rows.schema, key) for key in grouped.keys),
         window=window,
-        aggregates=tuple(
-            Aggregate(name, call.kind, inputs[name]) for name, call in aggregates.items()
-        ),
+        aggregates=inputs.aggregates(rows.schema, aggregates),
         time=None if window.kind == "none" else TIME,
         retracts=retracts(rows.node),
         keep_us=grouped.windowed.keep_us,
@@ -526,55 +508,8 @@ def _aggregated(grouped: Grouped, aggregates: Mapping[str, AggregateCall]) -> Ta
     return Table(rows.flow, rows.flow.node(node))
 
 
-def _with_inputs(
-    rows: Collection, keys: tuple[str, ...], calls: Mapping[str, AggregateCall]
-) -> tuple[Collection, dict[str, Column | None]]:
-    """Rows that have a column for whatever is aggregated, and which one it is for each aggregate.
-
-    What isn't a plain column is computed by a step before the aggregation, under its own text as name:
-    the operator then knows nothing of expressions and conditions.
-    """
-    schema = rows.schema
-    names: dict[str, str | None] = {}
-    computed: dict[str, str] = {}
-    for name, call in calls.items():
-        if call.where is None and (call.column is None or call.column in schema):
-            names[name] = call.column and schema[call.column].name
-            continue
-        value = "1"
-        if call.column is not None:
-            value = _quoted(call.column) if call.column in schema else call.column
-            compile_expression(value, schema)  # so that a mistake is told in the user's words
-        if call.where is not None:
-            _check_condition(call.where, schema)
-            value = f"CASE WHEN ({call.where}) THEN ({value}) END"
-        names[name] = call.text
-        computed[call.text] = value
-    if computed:
-        plain = [*keys, *(n for n in names.values() if n is not None and n not in computed)]
-        rows = rows.select(*dict.fromkeys(plain), **computed)
-    columns = {n: None if c is None else _column(rows.schema[c]) for n, c in names.items()}
-    return rows, columns
-
-
-def _check_condition(text: str, schema: Schema) -> Expression:
-    check_text(text, "a condition", '"status >= 500"')
-    expression = compile_expression(text, schema)
-    if expression.type != pa.bool_():
-        raise SchemaError(f"expected a condition; found {text!r} of type {expression.type}")
-    return expression
-
-
 def _no_window(found: object) -> FlowError:
     write = f". Write window(ps.tumbling({found!r}))" if isinstance(found, str) else ""
     return FlowError(
         f"expected ps.tumbling(…), ps.hopping(…) or ps.session(…); found {found!r}{write}"
     )
-
-
-def _column(field: Field) -> Column:
-    return Column(field.name, field.type, field.required)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -10,19 +10,24 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from penstock.core.names import hint, known_names
 from penstock.core.schema import Schema
 from penstock.core.time import duration_us
-from penstock.errors import FlowError, UserError
+from penstock.errors import FlowError, SchemaError, UserError
+from penstock.expr import Expression, compile_expression
 
 __all__ = [
     "check_columns",
+    "check_condition",
     "check_duration",
     "check_function",
     "check_name",
     "check_number",
     "check_schema",
     "check_text",
+    "quoted",
 ]
 
 T = TypeVar("T")
@@ -37,6 +42,19 @@ def check_text(value: object, what: str, example: str) -> str:
     if not isinstance(value, str):
         raise FlowError(f"expected {what} as text, such as {example}; found {_shown(value)}")
     return value
+
+
+def check_condition(text: object, schema: Schema) -> Expression:
+    """A condition over a row's columns.
+
+    Raises:
+        FlowError: it is no text.
+        SchemaError: it can't be read, or is no condition.
+    """
+    expression = compile_expression(check_text(text, "a condition", '"status >= 500"'), schema)
+    if expression.type != pa.bool_():
+        raise SchemaError(f"expected a condition; found {text!r} of type {expression.type}")
+    return expression
 
 
 def check_duration(value: object, what: str, example: str) -> int:
@@ -125,6 +143,11 @@ def check_name(name: object, known: Mapping[str, T], what: str) -> T:
             f"expected {what} ({known_names(known)}); found {_shown(name)}{hint(name, known)}"
         )
     return known[name]
+
+
+def quoted(name: str) -> str:
+    """A column's name in SQL."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _shown(value: object) -> str:

@@ -6,22 +6,30 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
 
+from penstock.core.delta import TIME
 from penstock.errors import FlowError
-from penstock.flow._collections import AggregateCall
+from penstock.flow.aggregates import AggregateCall
 from penstock.flow.checks import check_duration, check_text
 from penstock.ops import Window
 
 __all__ = [
     "EventTime",
+    "arg_max",
+    "arg_min",
     "avg",
     "count",
+    "count_distinct",
     "event_time",
+    "first",
     "hopping",
+    "last",
     "max",
     "min",
     "session",
+    "stddev",
     "sum",
     "tumbling",
+    "variance",
 ]
 
 IDLE_DEFAULT: Final = "1 minute"
@@ -89,12 +97,15 @@ def session(gap: str | timedelta) -> Window:
     return Window("session", size_us=gap_us)
 
 
-def _call(kind: str, column: str | None, where: str | None) -> AggregateCall:
+def _call(
+    kind: str, column: str | None, where: str | None, by: str | None = None, name: str | None = None
+) -> AggregateCall:
+    name = name or kind
     if column is not None or kind != "count":
-        check_text(column, f"{kind}'s column", f"ps.{kind}('amount')")
+        check_text(column, f"{name}'s column", f"ps.{name}('amount')")
     if where is not None:
-        check_text(where, f"{kind}'s condition", f"ps.{kind}('amount', where='amount > 0')")
-    return AggregateCall(kind, column, where)
+        check_text(where, f"{name}'s condition", f"ps.{name}('amount', where='amount > 0')")
+    return AggregateCall(kind, column, where, by)
 
 
 def _window(
@@ -148,3 +159,57 @@ def max(column: str, *, where: str | None = None) -> AggregateCall:  # noqa: A00
 def avg(column: str, *, where: str | None = None) -> AggregateCall:
     """The mean of a column's values; NULL where there are none. Arguments as of `sum`."""
     return _call("avg", column, where)
+
+
+def variance(column: str, *, where: str | None = None) -> AggregateCall:
+    """The variance of a sample (`var_samp`); NULL below two values. Arguments as of `sum`."""
+    return _call("variance", column, where)
+
+
+def stddev(column: str, *, where: str | None = None) -> AggregateCall:
+    """The standard deviation of a sample (`stddev_samp`); NULL below two values. Arguments as of `sum`."""
+    return _call("stddev", column, where)
+
+
+def count_distinct(column: str, *, where: str | None = None) -> AggregateCall:
+    """How many different values a column has, exactly: each is kept. Arguments as of `sum`."""
+    return _call("count_distinct", column, where)
+
+
+def arg_min(column: str, by: str, *, where: str | None = None) -> AggregateCall:
+    """The column's value in the row that is least by another: `ps.arg_min("shop", by="price")`.
+
+    Rows that are NULL in either are skipped. Of rows that are equal in `by`, the least value is taken.
+
+    Args:
+        column: a column, or a SQL expression over the row's columns.
+        by: likewise.
+        where: takes only the rows for which this condition is true.
+    """
+    check_text(by, "what arg_min is by", "ps.arg_min('shop', by='price')")
+    return _call("arg_min", column, where, by)
+
+
+def arg_max(column: str, by: str, *, where: str | None = None) -> AggregateCall:
+    """The column's value in the row that is greatest by another; otherwise as `arg_min`.
+
+    Of rows that are equal in `by`, the greatest value is taken.
+    """
+    check_text(by, "what arg_max is by", "ps.arg_max('user', by='score')")
+    return _call("arg_max", column, where, by)
+
+
+def first(column: str, *, where: str | None = None) -> AggregateCall:
+    """The column's first value by event time, NULLs skipped; of several at that time, the least.
+
+    Arguments as of `sum`.
+    """
+    return _call("arg_min", column, where, TIME, "first")
+
+
+def last(column: str, *, where: str | None = None) -> AggregateCall:
+    """The column's last value by event time, NULLs skipped; of several at that time, the greatest.
+
+    Arguments as of `sum`.
+    """
+    return _call("arg_max", column, where, TIME, "last")

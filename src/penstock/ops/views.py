@@ -102,7 +102,8 @@ class Assembler:
         made = dict(zip(place.schema.names, place.columns, strict=True))
         for part in self.spec.parts:
             if part.kept == kept:
-                made |= dict(zip(part.value.columns, part.lift(values), strict=True))
+                fields = zip(part.value.fields, part.lift(values), strict=True)
+                made |= {field.name: column for field, column in fields}
         return self.full.padded(pa.RecordBatch.from_pydict(made))
 
     # --- panes and windows --------------------------------------------------------------------

@@ -474,6 +474,31 @@ def sum_floats(
     _sum_floats(x, given(error, np.float64), flags, counts, ids, out, rest)
 
 
+@njit(types.void(_I64, _I64, _BOOL, types.int64, _I32, _W_I64), cache=True, nogil=True)
+def _extreme_pair(values: Any, seconds: Any, valid: Any, sign: Any, ids: Any, out: Any) -> None:
+    nulls = len(valid) > 0
+    out[:] = -1
+    for i in range(len(ids)):
+        if nulls and not valid[i]:
+            continue
+        best = out[ids[i]]
+        if best < 0:
+            out[ids[i]] = i
+            continue
+        a, b = values[i], values[best]
+        if a == b:
+            a, b = seconds[i], seconds[best]
+        if a < b if sign > 0 else a > b:
+            out[ids[i]] = i
+
+
+def extreme_pair(
+    values: Vector, seconds: Vector, valid: Vector | None, sign: int, ids: Vector, out: Vector
+) -> None:
+    """The row with the least (sign 1) or greatest (-1) pair of codes per group; -1 where all are NULL."""
+    _extreme_pair(values, seconds, given(valid, np.bool_), sign, ids, out)
+
+
 @njit(types.void(_I64, _BOOL, types.int64, _I32, _W_I64), cache=True, nogil=True)
 def _extreme(values: Any, valid: Any, sign: Any, ids: Any, out: Any) -> None:
     nulls = len(valid) > 0

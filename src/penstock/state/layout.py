@@ -32,21 +32,39 @@ from penstock.state import kernels
 WINDOW: Final = "$window"  # int64, microseconds: where the window or pane begins
 HASH: Final = "$hash"  # int64: of the keys
 ERROR_SUFFIX: Final = "~"  # the rounding error of the column before it
+BY_SUFFIX: Final = "^"  # what the column before it is chosen by
 
 
 @dataclass(frozen=True)
 class Value:
-    """A column that is combined. A sum is BIGINT or DOUBLE and never NULL; min and max may be NULL."""
+    """Columns that are combined.
+
+    A sum is BIGINT or DOUBLE and never NULL; the others may be NULL.
+
+    Args:
+        name: of the first column.
+        type: of the first column.
+        reduce: how: `sum`, `min`, `max`; `first` and `last` take the least or greatest pair of a second
+            column (type `by`) and the first.
+        label: what messages call it.
+        by: type of the second column.
+    """
 
     name: str
     type: pa.DataType
-    reduce: Literal["sum", "min", "max"]
-    label: str = ""  # what messages call it
+    reduce: Literal["sum", "min", "max", "first", "last"]
+    label: str = ""
+    by: pa.DataType | None = None
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of its columns in a run."""
-        return (self.name, self.name + ERROR_SUFFIX) if self.precise else (self.name,)
+    def fields(self) -> tuple[pa.Field, ...]:
+        """Its columns in a run."""
+        value = pa.field(self.name, self.type)
+        if self.precise:
+            return (value, pa.field(self.name + ERROR_SUFFIX, pa.float64()))
+        if self.by is not None:
+            return (value, pa.field(self.name + BY_SUFFIX, self.by))
+        return (value,)
 
     @property
     def precise(self) -> bool:
@@ -80,9 +98,7 @@ class Layout:
         """The columns of a run, in order."""
         fields = [pa.field(WINDOW, pa.int64()), pa.field(HASH, pa.int64()), *self.identity]
         for value in self.values:
-            fields.append(pa.field(value.name, value.type))
-            if value.precise:
-                fields.append(pa.field(value.name + ERROR_SUFFIX, pa.float64()))
+            fields += value.fields
         return pa.schema(fields)
 
     @cached_property
@@ -277,6 +293,9 @@ def _plain(column: pa.Array) -> pa.Array:
 def combine(value: Value, rows: pa.RecordBatch, ids: Vector, groups: int) -> list[pa.Array]:
     """The value's columns, one row per group."""
     column = rows.column(value.name)
+    if value.reduce == "first" or value.reduce == "last":
+        by = rows.column(value.name + BY_SUFFIX)
+        return pick_pair(column, by, value.reduce, ids, groups)
     if value.reduce != "sum":
         return [pick(column, value.reduce, ids, groups)]
     x = vectors.raw(column)
@@ -324,11 +343,38 @@ def add_floats(
 
 def pick(column: pa.Array, reduce: Literal["min", "max"], ids: Vector, groups: int) -> pa.Array:
     """The least or greatest value per group, NULL where all are."""
-    values = ranks([column], len(column)) if vectors.is_text(column.type) else vectors.codes(column)
     out = np.empty(groups, np.int64)
     sign = 1 if reduce == "min" else -1
-    kernels.extreme(values, vectors.validity(column), sign, ids, out)
-    return take(column, pa.array(out, mask=out < 0) if (out < 0).any() else pa.array(out))
+    kernels.extreme(_ordered(column), vectors.validity(column), sign, ids, out)
+    return take(column, _rows(out))
+
+
+def pick_pair(
+    column: pa.Array, by: pa.Array, reduce: Literal["first", "last"], ids: Vector, groups: int
+) -> list[pa.Array]:
+    """The value and `by` of the least or greatest pair (by, value) per group.
+
+    Rows that are NULL in either don't count; both are NULL where all are so.
+    """
+    valid: Vector | None = None
+    if column.null_count or by.null_count:
+        valid = pc.and_(pc.is_valid(column), pc.is_valid(by)).to_numpy(zero_copy_only=False)
+    out = np.empty(groups, np.int64)
+    sign = 1 if reduce == "first" else -1
+    kernels.extreme_pair(_ordered(by), _ordered(column), valid, sign, ids, out)
+    at = _rows(out)
+    return [take(column, at), take(by, at)]
+
+
+def _ordered(column: pa.Array) -> Vector:
+    """int64[n] of the same order as the values."""
+    return ranks([column], len(column)) if vectors.is_text(column.type) else vectors.codes(column)
+
+
+def _rows(numbers: Vector) -> pa.Array:
+    """Numbers of rows; NULL where they are below 0."""
+    missing = numbers < 0
+    return pa.array(numbers, mask=missing) if missing.any() else pa.array(numbers)
 
 
 __all__ = ["ERROR_SUFFIX", "HASH", "WINDOW", "Layout", "Value"]

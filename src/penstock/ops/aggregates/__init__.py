@@ -7,10 +7,13 @@ from typing import Final
 
 from penstock.core.names import known_names
 from penstock.errors import FlowError
+from penstock.ops.aggregates.arg import ArgMax, ArgMin
 from penstock.ops.aggregates.count import ROWS, Count
+from penstock.ops.aggregates.distinct import CountDistinct
 from penstock.ops.aggregates.extremes import Max, Min
 from penstock.ops.aggregates.function import COUNT, Column, Function, Kept, Part, Rows
 from penstock.ops.aggregates.sums import Avg, Sum
+from penstock.ops.aggregates.variance import Stddev, Variance
 
 __all__ = [
     "COUNT",
@@ -25,7 +28,11 @@ __all__ = [
 ]
 
 FUNCTIONS: Final[Mapping[str, type[Function]]] = {
-    one.kind: one for one in (Count, Sum, Avg, Min, Max)
+    one.kind: one
+    for one in (
+        *(Count, CountDistinct, Sum, Avg, Variance, Stddev),
+        *(Min, Max, ArgMin, ArgMax),
+    )
 }
 
 

@@ -1,0 +1,116 @@
+"""Aggregates as programs write them, and which columns of the rows they need.
+
+What isn't a plain column is computed by a step before the aggregation, under its own text as name: the
+operator then knows nothing of expressions and conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.core.delta import TIME
+from penstock.core.schema import TIMESTAMP, Schema
+from penstock.expr import compile_expression
+from penstock.flow.checks import check_condition, quoted
+from penstock.ops import Aggregate, Column
+
+__all__ = ["AggregateCall", "Inputs", "column_of", "inputs_of"]
+
+
+@dataclass(frozen=True)
+class AggregateCall:
+    """An aggregate function: what `ps.count()`, `ps.sum("v")`… give.
+
+    Attributes:
+        kind: which function.
+        column: a column's name, or an expression; None counts rows.
+        where: which rows it sees, as a condition; None is all.
+        by: a second column, or expression, or `$time`.
+    """
+
+    kind: str
+    column: str | None = None
+    where: str | None = None
+    by: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What it is computed of, as messages name it."""
+        return " WHERE ".join(part for part in (self.column, self.where) if part is not None)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What some aggregates read.
+
+    Attributes:
+        plain: columns of the rows.
+        computed: expressions, by the name of their column.
+        names: by aggregate, the names of the columns that it takes.
+    """
+
+    plain: tuple[str, ...]
+    computed: Mapping[str, str]
+    names: Mapping[str, tuple[str | None, str | None]]
+
+    def aggregates(
+        self, schema: Schema, calls: Mapping[str, AggregateCall]
+    ) -> tuple[Aggregate, ...]:
+        """The aggregates of rows that have these columns.
+
+        Raises:
+            FlowError: one can't be computed of its columns.
+        """
+        columns = {
+            name: [None if one is None else column_of(schema, one) for one in pair]
+            for name, pair in self.names.items()
+        }
+        return tuple(Aggregate(name, call.kind, *columns[name]) for name, call in calls.items())
+
+
+def column_of(schema: Schema, name: str) -> Column:
+    """A column of rows, or their event time."""
+    if name == TIME:
+        return Column(TIME, TIMESTAMP, required=True)
+    field = schema[name]
+    return Column(field.name, field.type, field.required)
+
+
+def inputs_of(schema: Schema, calls: Mapping[str, AggregateCall]) -> Inputs:
+    """What aggregates read of rows.
+
+    Raises:
+        SchemaError: an expression or condition can't be read, or names what isn't there.
+    """
+    computed: dict[str, str] = {}
+    names = {
+        name: (_value(call, schema, computed), _by(call, schema, computed))
+        for name, call in calls.items()
+    }
+    read = dict.fromkeys(one for pair in names.values() for one in pair if one is not None)
+    return Inputs(tuple(n for n in read if n not in computed and n != TIME), computed, names)
+
+
+def _value(call: AggregateCall, schema: Schema, computed: dict[str, str]) -> str | None:
+    if call.where is None and (call.column is None or call.column in schema):
+        return call.column and schema[call.column].name
+    value = "1"
+    if call.column is not None:
+        value = quoted(call.column) if call.column in schema else call.column
+        compile_expression(value, schema)  # so that a mistake is told in the user's words
+    if call.where is not None:
+        check_condition(call.where, schema)
+        value = f"CASE WHEN ({call.where}) THEN ({value}) END"
+    computed[call.text] = value
+    return call.text
+
+
+def _by(call: AggregateCall, schema: Schema, computed: dict[str, str]) -> str | None:
+    if call.by is None or call.by == TIME:
+        return call.by
+    if call.by in schema:
+        return schema[call.by].name
+    compile_expression(call.by, schema)
+    computed[call.by] = call.by
+    return call.by

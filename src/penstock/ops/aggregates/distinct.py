@@ -1,0 +1,58 @@
+"""`count_distinct`: exact, of values that are kept one by one.
+
+Counts of panes can't be added up, as a value may be in several panes of a window; nor can a count tell
+whether a value that comes is new. So each value is kept, and the view counts them where it is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core import vectors
+from penstock.ops.aggregates.function import Function, Kept, Part, Rows, check_plain
+from penstock.state.layout import Value
+
+__all__ = ["CountDistinct"]
+
+
+@dataclass(frozen=True)
+class CountDistinct(Function):
+    """How many different values a column has; NULL is none."""
+
+    kind: ClassVar[str] = "count_distinct"
+    counts: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_plain(self.of, self.kind)
+
+    @property
+    def type(self) -> pa.DataType:
+        """See `Function`."""
+        return pa.int64()
+
+    def parts(self, *, retracts: bool) -> tuple[Part, ...]:  # noqa: ARG002
+        """See `Function`."""
+        column = self.of
+        value = Value(f"$distinct.{column.name}", pa.int64(), "sum")
+        lift = lambda rows: [_distinct(rows, rows.columns[column.name])]  # noqa: E731
+        return (Part(value, lift, Kept((column,))),)
+
+    def result(self, full: pa.RecordBatch) -> pa.Array:
+        """See `Function`."""
+        return full.column(f"$distinct.{self.of.name}")
+
+
+def _distinct(rows: Rows, column: pa.Array) -> pa.Array:
+    """Counts the pairs of group and value, in each group; no value is NULL."""
+    coded = cast("Any", pc.dictionary_encode(column))
+    codes = coded.indices.to_numpy().astype(np.int64)
+    values = max(len(coded.dictionary), 1)
+    pairs = np.unique(rows.ids.astype(np.int64) * values + codes)
+    found = np.bincount(pairs // values, minlength=rows.groups)
+    return vectors.from_int64(found.astype(np.int64))
