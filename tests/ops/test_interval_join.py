@@ -113,10 +113,8 @@ class Streams:
             tables.append(delta(SCHEMAS[port], values, times=at, marks=mark))
             lates.append(late)
             marks.append(before if behind else self.newest[port] - self.lateness)
-        self.frontiers = (marks[0], marks[1])
-        self.run.step(tables, self.frontiers)
+        self.run_step(tables, (marks[0], marks[1]))
         assert self.run.late == lates
-        self.check()
 
     def change(self, moved: tuple[int, int], come: Any) -> None:
         """A batch of rows that come, and of others that go and that the frontier hasn't passed."""
@@ -141,13 +139,17 @@ class Streams:
                 )
             )
             now.append(open_ + moved[port])
-        self.frontiers = (now[0], now[1])
-        self.run.step(tables, self.frontiers)
-        self.check()
+        self.run_step(tables, (now[0], now[1]))
 
-    def check(self) -> None:
-        """The rows given so far are those of the definition."""
-        assert self.run.total() == naive(self.operator, *self.known, self.frontiers)
+    def run_step(self, tables: list[pa.Table], frontiers: tuple[int, int]) -> None:
+        """A batch; the rows given so far are those of the definition, and the new ones as promised."""
+        promised = self.operator.frontier(self.frontiers)
+        before = self.run.changes.copy()
+        self.run.step(tables, frontiers)
+        self.frontiers = frontiers
+        assert self.run.total() == naive(self.operator, *self.known, frontiers)
+        before.subtract(self.run.changes)
+        assert all(row[0] >= promised for row, n in before.items() if n)
 
 
 @pytest.mark.parametrize("how", HOWS)
