@@ -307,6 +307,27 @@ def test_schemas_follow_the_operators() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("how", "schema"),
+    [
+        ("inner", "user STRING NOT NULL, v BIGINT NOT NULL, w BIGINT NOT NULL, at TIMESTAMP"),
+        ("left", "user STRING NOT NULL, v BIGINT NOT NULL, w BIGINT, at TIMESTAMP"),
+        ("right", "user STRING, v BIGINT, w BIGINT NOT NULL, at TIMESTAMP"),
+        ("full", "user STRING, v BIGINT, w BIGINT, at TIMESTAMP"),
+        ("semi", "user STRING NOT NULL, v BIGINT NOT NULL"),
+        ("anti", "user STRING NOT NULL, v BIGINT NOT NULL"),
+    ],
+)
+def test_columns_of_the_side_that_may_be_missing_are_nullable(how: Any, schema: str) -> None:
+    """A key column is there once, under left's name, and is right's where left has no row."""
+    app = ps.App("p")
+    time = ps.event_time("at")
+    left = app.stream("l", "user STRING NOT NULL, v BIGINT NOT NULL, at TIMESTAMP", time=time)
+    right = app.stream("r", "who STRING, w BIGINT NOT NULL, at TIMESTAMP", time=time)
+    joined = left.select("user", "v").join(right, on={"user": "who"}, within="1 s", how=how)
+    assert joined.schema.text == schema
+
+
 def test_identity_is_meaning() -> None:
     """A table keeps its state's name when the program is reordered, and loses it when it changes."""
 

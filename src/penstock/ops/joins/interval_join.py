@@ -57,7 +57,7 @@ __all__ = ["IntervalJoin"]
 LEFT: Final = 0
 RIGHT: Final = 1
 PORTS: Final = (LEFT, RIGHT)
-ROWS: Final = ("left", "right")  # the traces of rows, by port
+ROWS: Final = ("left", "right")  # the sides, and the traces of their rows, by port
 WAITING: Final = ("left_waiting", "right_waiting")  # those of rows that may have no partner
 
 
@@ -96,7 +96,7 @@ class IntervalJoin:
     @staticmethod
     def from_spec(spec: Mapping[str, Any]) -> IntervalJoin:
         """The operator that `to_spec` described."""
-        taken_left, taken_right = spec["taken_back"]
+        left, right = (name in spec["taken_back"] for name in ROWS)
         return IntervalJoin(
             left=Schema.parse(spec["left"]),
             right=Schema.parse(spec["right"]),
@@ -104,7 +104,7 @@ class IntervalJoin:
             before_us=spec["before_us"],
             after_us=spec["after_us"],
             how=spec["how"],
-            taken_back=(taken_left, taken_right),
+            taken_back=(left, right),
         )
 
     def to_spec(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class IntervalJoin:
             "before_us": self.before_us,
             "after_us": self.after_us,
             "how": self.how,
-            "taken_back": list(self.taken_back),
+            "taken_back": [name for name, is_ in zip(ROWS, self.taken_back, strict=True) if is_],
         }
 
     @cached_property
