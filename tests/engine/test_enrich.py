@@ -65,9 +65,12 @@ def test_rows_meet_the_table_as_it_is() -> None:
 
 
 def test_rows_meet_the_version_of_their_time() -> None:
-    """They are held until the table's watermark has passed it, and no longer."""
+    """They are held until the table's watermark has passed it, and no longer. A change that is late for them
+    still counts in the table's view.
+    """
     app = ps.App("p")
-    clicks(app).enrich(users(app), on={"user": "id"}, how="left", as_of="event time").to("out")
+    table = app.view("users", users(app))
+    clicks(app).enrich(table, on={"user": "id"}, how="left", as_of="event time").to("out")
     run = ps.testing.run(app)
     run.send("clicks", user="a", n=1, at="12:00:30")
     run.send("clicks", user="a", n=2, at="12:01:30")
@@ -79,10 +82,12 @@ def test_rows_meet_the_version_of_their_time() -> None:
     run.send("users", id="a", name="y", since="12:02:00")
     assert written(run, "out", "n", "name") == [(1, None), (2, "x")]
     run.send("users", id="b", name="z", since="12:01:59")  # late: rows of that time are out
-    run.send("users", id="b", name="z", since="12:03:00")
+    run.send("users", id="c", name="z", since="12:03:00")
     assert written(run, "out", "n", "name") == [(1, None), (2, "x"), (3, None)]
     [letter] = run.dead_letters()
     assert letter.headers["penstock.reason"].startswith("late")
+    names = [(row["id"], row["name"]) for row in run.view("users").rows()]
+    assert names == [("a", "y"), ("b", "z"), ("c", "z")]
 
 
 def test_an_idle_table_holds_nobody() -> None:
