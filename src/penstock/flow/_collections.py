@@ -43,6 +43,7 @@ from penstock.flow.joins import On, check_how, check_names_differ, check_on, che
 from penstock.ops import AggregateSpec, SessionAggregate, Window, WindowedAggregate
 from penstock.ops.joins.enriched import HowEnriched
 from penstock.ops.joins.table_join import How, TableJoin
+from penstock.ops.keyed.process import Function
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
 
 Late: TypeAlias = Literal["drop", "correct"]
@@ -243,6 +244,47 @@ class Stream(Collection):
             raise FlowError(f"expected a table to enrich with; found {type(table).__name__}")
         check_same_flow(self.flow, table.flow)
         return Stream(self.flow, enrich(self.flow, self.node, table.node, on, how, as_of))
+
+    def process(
+        self,
+        function: Function,
+        *,
+        per: str | tuple[str, ...],
+        schema: str | Schema,
+        time: str,
+        state: str | Schema,
+        wake: str | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Passes rows through a Python function that keeps state for each key, and may set timers.
+
+        The function is `function(rows, state, until) -> (rows, state)`, all `pyarrow.Table`s. It gets the
+        rows of many keys at once, those of a key in the order of their event time (`$time`): they wait until
+        the watermark has passed them. It must treat each key by itself and depend on nothing but
+        what it is given, as batches are cut anywhere and may be repeated after a crash.
+
+        Args:
+            function: gets rows, the state of all keys that have rows or are to be woken, and the time
+                that the watermark has passed. What it doesn't give back of the state is forgotten.
+            per: the key.
+            schema: of the rows that it gives.
+            time: the column of them that is their event time.
+            state: the columns of the state, without the key: at most one row a key.
+            wake: a TIMESTAMP column of the state: when event time has passed it, the key is given to the
+                function even if no row has come. It must then be set to a later time, or to NULL.
+            name: what state is kept under; by default the function's own.
+        """
+        node = shaping.process(
+            self.node,
+            function,
+            per=per,
+            schema=schema,
+            time=time,
+            state=state,
+            wake=wake,
+            name=name,
+        )
+        return Stream(self.flow, self.flow.node(node))
 
     def union(self, *others: Stream) -> Stream:
         """The rows of this stream and others that have the same columns."""

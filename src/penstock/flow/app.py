@@ -25,14 +25,14 @@ from penstock.flow.graph import (
     Graph,
     Node,
     OutputNode,
-    RowStep,
     Source,
     Stateful,
     ViewNode,
+    function_of,
 )
 from penstock.formats.changelog import FORMATS, ChangelogFormat
 from penstock.ops import Upserts
-from penstock.ops.rows import MapBatches
+from penstock.ops.rows import same_function
 
 __all__ = ["Flow"]
 
@@ -168,17 +168,16 @@ class Flow:
         """The one node of this flow that means the same, be it this one or one from before.
 
         Raises:
-            FlowError: another function of the same name was passed to `map_batches`.
+            FlowError: another function of the same name was passed to `map_batches` or `process`.
         """
         known = self._nodes.setdefault(node.identity, node)
         assert isinstance(known, type(node)), "a digest collides"
-        if isinstance(known, RowStep) and isinstance(node, RowStep):
-            match known.operator, node.operator:
-                case MapBatches() as one, MapBatches() as other if not one.is_same(other):
-                    raise FlowError(
-                        "expected different functions to have different names, because state is kept "
-                        f"under them; found two called {one.name!r}. Say map_batches(…, name=…)"
-                    )
+        one, other = function_of(known), function_of(node)
+        if one is not None and other is not None and not same_function(one[1], other[1]):
+            raise FlowError(
+                "expected different functions to have different names, because state is kept "
+                f"under them; found two called {one[0]!r}. Say name=… where it is passed"
+            )
         return known
 
     def view(self, name: str, table: Table) -> Table:

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from penstock.core.schema import Schema
 from penstock.formats.changelog import ChangelogFormat
 from penstock.ops import Operator
+from penstock.ops.keyed.process import Process
 from penstock.ops.rows import MapBatches, RowOperator, Select, Unnest, Where
 from penstock.ops.spec import WINDOW_START
 
@@ -40,6 +41,7 @@ __all__ = [
     "Union",
     "ViewNode",
     "ancestors",
+    "function_of",
     "keys_of",
     "origins",
     "retracts",
@@ -315,6 +317,17 @@ def row_key(node: Node) -> tuple[str, ...]:
 def _column(text: str) -> str:
     """The column that an expression is, if it is one."""
     return text[1:-1].replace('""', '"') if text.startswith('"') else text
+
+
+def function_of(node: Node) -> tuple[str, Callable[..., Any]] | None:
+    """The user's function that a node calls, and its name."""
+    match node:
+        case RowStep(operator=MapBatches(function=function, name=name)):
+            return name, function
+        case Stateful(operator=Process(function=function, name=name)) if function is not None:
+            return name, function
+        case _:
+            return None
 
 
 def keys_of(node: Node) -> tuple[str, ...]:

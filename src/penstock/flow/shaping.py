@@ -8,15 +8,23 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.core.schema import Field, Schema
+from penstock.core.schema import TIMESTAMP, Field, Schema
 from penstock.errors import FlowError
-from penstock.flow.checks import check_columns, check_duration, check_number, check_text
+from penstock.flow.checks import (
+    check_columns,
+    check_duration,
+    check_function,
+    check_number,
+    check_schema,
+    check_text,
+)
 from penstock.flow.graph import Node, RowStep, Stateful, Union, retracts, row_key
-from penstock.ops.deduplicate import Deduplicate
+from penstock.ops.keyed.deduplicate import Deduplicate
+from penstock.ops.keyed.process import Function, Process
+from penstock.ops.keyed.top import Top
 from penstock.ops.rows import Unnest
-from penstock.ops.top import Top
 
-__all__ = ["deduplicate", "top", "union", "unnest"]
+__all__ = ["deduplicate", "process", "top", "union", "unnest"]
 
 TOP_MAX: Final = 100_000  # rows of each group: they are sorted whenever one changes
 
@@ -71,6 +79,58 @@ def deduplicate(node: Node, on: tuple[str, ...], within: str | timedelta | None)
         raise FlowError(f"expected within= longer than nothing; found {within!r}")
     keys = tuple(node.schema[name].name for name in names)
     return Stateful((node,), Deduplicate(node.schema.arrow, keys, within_us), node.schema)
+
+
+def process(
+    node: Node,
+    function: Function,
+    *,
+    per: str | tuple[str, ...],
+    schema: str | Schema,
+    time: str,
+    state: str | Schema,
+    wake: str | None,
+    name: str | None,
+) -> Stateful:
+    """A function over keyed state; see `Stream.process`."""
+    check_function(function, "process' first argument")
+    called = name or getattr(function, "__qualname__", None)
+    if called is None:
+        raise FlowError(f"expected a function with a name, or name=…; found {function!r}")
+    if retracts(node):
+        raise FlowError(
+            "expected a stream whose rows stay; found one that late rows correct. Process it before its "
+            'windows, or use late="drop"'
+        )
+    keys = (per,) if isinstance(per, str) else tuple(per)
+    if not keys:
+        raise FlowError("expected the key that state is kept for, such as per='user'; found none")
+    check_columns(keys, node.schema, "per")
+    _check_single(keys, node.schema)
+    output, kept = check_schema(schema), check_schema(state)
+    taken = [node.schema[one] for one in keys]
+    for one in taken:
+        if one.name in kept:
+            raise FlowError(
+                f"expected state=… without the key, which it has anyway; found {one.name!r} in it"
+            )
+    whole = Schema((*taken, *kept))
+    for what, column, columns in (("time", time, output), ("wake", wake, whole)):
+        if column is not None and columns[column].type != TIMESTAMP:
+            raise FlowError(
+                f"expected {what}={column!r} to be a TIMESTAMP; found {columns[column].type}"
+            )
+    operator = Process(
+        input=node.schema.arrow,
+        per=tuple(one.name for one in taken),
+        output=output.arrow,
+        time=output[time].name,
+        state=whole.arrow,
+        wake=None if wake is None else whole[wake].name,
+        name=called,
+        function=function,
+    )
+    return Stateful((node,), operator, output)
 
 
 def union(nodes: Sequence[Node]) -> Union:

@@ -2,13 +2,13 @@
 
 from penstock.ops.aggregate import State, WindowedAggregate
 from penstock.ops.aggregates import Column
+from penstock.ops.keyed.upserts import Upserts
 from penstock.ops.lateness import Verdict, judge
 from penstock.ops.operator import Context, Operator, Prepared, Step
 from penstock.ops.partials import Partials
 from penstock.ops.registry import operator_from_spec
 from penstock.ops.sessions import SessionAggregate
 from penstock.ops.spec import Aggregate, AggregateSpec
-from penstock.ops.upserts import Upserts
 from penstock.ops.windows import LATE, NO_TIME, Window
 
 __all__ = [

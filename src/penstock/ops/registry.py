@@ -8,21 +8,23 @@ from typing import Any, Final
 from penstock.core.names import known_names
 from penstock.errors import CorruptError
 from penstock.ops.aggregate import WindowedAggregate
-from penstock.ops.deduplicate import Deduplicate
 from penstock.ops.joins.interval_join import IntervalJoin
 from penstock.ops.joins.stream_table import StreamTableJoin
 from penstock.ops.joins.table_join import TableJoin
 from penstock.ops.joins.temporal import TemporalJoin
+from penstock.ops.keyed.deduplicate import Deduplicate
+from penstock.ops.keyed.process import Process
+from penstock.ops.keyed.top import Top
+from penstock.ops.keyed.upserts import Upserts
 from penstock.ops.operator import Operator
 from penstock.ops.sessions import SessionAggregate
-from penstock.ops.top import Top
-from penstock.ops.upserts import Upserts
 
 __all__ = ["OPERATORS", "operator_from_spec"]
 
 OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
     Deduplicate.kind: Deduplicate.from_spec,
     IntervalJoin.kind: IntervalJoin.from_spec,
+    Process.kind: Process.from_spec,
     SessionAggregate.kind: SessionAggregate.from_spec,
     TableJoin.kind: TableJoin.from_spec,
     Top.kind: Top.from_spec,

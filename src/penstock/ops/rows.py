@@ -26,7 +26,7 @@ from penstock.expr import EvaluationError, Expression
 from penstock.expr.columnar import UnfitError, compute
 from penstock.expr.duck import evaluate
 
-__all__ = ["MapBatches", "Refused", "RowOperator", "Select", "Unnest", "Where"]
+__all__ = ["MapBatches", "Refused", "RowOperator", "Select", "Unnest", "Where", "same_function"]
 
 REASONS_MAX: Final = 16
 """Refused rows of one batch that are told in DuckDB's words."""
@@ -123,22 +123,6 @@ class MapBatches:
     schema: Schema
     name: str
 
-    def is_same(self, other: MapBatches) -> bool:
-        """Whether the other's function does what this one does, as far as can be told.
-
-        A function that is defined in another one is a new object at each call of it: the code is the
-        same, and what it took along decides.
-        """
-        mine, theirs = self.function, other.function
-        if mine is theirs:
-            return True
-        code = getattr(mine, "__code__", None)
-        return (
-            code is not None
-            and code == getattr(theirs, "__code__", None)
-            and _taken_along(mine) == _taken_along(theirs)
-        )
-
     def apply(self, rows: pa.Table) -> tuple[pa.Table, list[Refused]]:
         """What the function gives, checked against the declared schema."""
         try:
@@ -217,6 +201,22 @@ def _reason(row: pa.Table, expressions: Sequence[Expression], *, told: bool) -> 
 
 def _name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def same_function(mine: Any, theirs: Any) -> bool:
+    """Whether two functions of the user's do the same, as far as can be told.
+
+    A function that is defined in another one is a new object at each call of it: the code is the
+    same, and what it took along decides.
+    """
+    if mine is theirs:
+        return True
+    code = getattr(mine, "__code__", None)
+    return (
+        code is not None
+        and code == getattr(theirs, "__code__", None)
+        and _taken_along(mine) == _taken_along(theirs)
+    )
 
 
 def _taken_along(function: Any) -> list[tuple[str, object]]:

@@ -33,7 +33,7 @@ from penstock.state.layout import (
 )
 from penstock.state.trace import Trace
 
-__all__ = ["COUNT", "Bag", "matches", "weights_of"]
+__all__ = ["COUNT", "Bag", "matches", "negated", "weights_of"]
 
 COUNT: Final = "$n"  # int64, the weight of a row
 ROW: Final = "$row"  # int64, a hash of the row
@@ -192,3 +192,9 @@ def matches(
 def weights_of(batch: pa.RecordBatch) -> Vector:
     """The weights of a batch in a bag's layout: int64[n]."""
     return raw(batch.column(COUNT))
+
+
+def negated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch in a bag's layout that takes back what the given one brings."""
+    at = batch.schema.get_field_index(COUNT)
+    return batch.set_column(at, batch.schema.field(at), from_int64(-weights_of(batch)))

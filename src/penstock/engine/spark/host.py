@@ -26,8 +26,7 @@ from penstock.engine.plan import Plan
 from penstock.engine.store import Json
 from penstock.engine.tasks import Job
 from penstock.errors import FencedError, PenstockError
-from penstock.flow.graph import RowStep
-from penstock.ops.rows import MapBatches
+from penstock.flow.graph import function_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -272,8 +271,9 @@ def _carry_functions(job: Job) -> None:
     from pyspark import cloudpickle
 
     for node in job.physical.graph.nodes:
-        if isinstance(node, RowStep) and isinstance(node.operator, MapBatches):
-            module = sys.modules.get(node.operator.function.__module__)
+        found = function_of(node)
+        if found is not None:
+            module = sys.modules.get(found[1].__module__)
             installed = "site-packages" in str(getattr(module, "__file__", None) or "")
             if module is not None and module.__name__ != "__main__" and not installed:
                 cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

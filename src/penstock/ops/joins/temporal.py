@@ -31,7 +31,7 @@ from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
-from penstock.state.bag import COUNT, ROW, Bag, weights_of
+from penstock.state.bag import ROW, Bag, negated, weights_of
 from penstock.state.files import StateFiles
 from penstock.state.layout import Layout, concat, hashes
 from penstock.state.runs import Writer
@@ -185,7 +185,7 @@ class TemporalJoin:
         gone = self._superseded(known, min(now))
         appended = {
             "waiting": (held, now[TABLE]),
-            "versions": (self._versions.sum([come, _negated(gone)]), NO_TIME),
+            "versions": (self._versions.sum([come, negated(gone)]), NO_TIME),
             "due": (due, min(now)),
         }
         traces, written = {}, [0, 0]
@@ -407,11 +407,6 @@ def _ties(versions: pa.RecordBatch) -> tuple[Vector, Vector]:
 
 def _stretch(times_us: Any) -> Any:
     return times_us // STRETCH_US * STRETCH_US
-
-
-def _negated(rows: pa.RecordBatch) -> pa.RecordBatch:
-    at = rows.schema.get_field_index(COUNT)
-    return rows.set_column(at, COUNT, from_int64(-weights_of(rows)))
 
 
 def _as(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ from tests.effort import examples
 from tests.ops.contract import Contract, delta
 
 from penstock.ops import NO_TIME
-from penstock.ops.deduplicate import Deduplicate
+from penstock.ops.keyed.deduplicate import Deduplicate
 
 INPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("id", pa.int64())])
 LATENESS = 15

@@ -26,7 +26,7 @@ from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
-from penstock.state.bag import COUNT, Bag, weights_of
+from penstock.state.bag import COUNT, Bag, negated, weights_of
 from penstock.state.files import StateFiles
 from penstock.state.layout import Layout
 from penstock.state.runs import Writer
@@ -184,7 +184,7 @@ class Top:
             old = self._firsts(there)
             new = self._firsts(self._bag.sum([there, delta]))
             if not self.takes_back:  # what isn't among the first can be forgotten
-                delta = self._bag.sum([_negated(old), new])
+                delta = self._bag.sum([negated(old), new])
         changes = self._changes(old, new) if self.gives else None
         writer = Writer(
             context.files, f"{context.directory}/rows", context.version, context.attempt
@@ -258,7 +258,7 @@ class Top:
         return self._groups.grouping(place)[0].astype(np.int64)
 
     def _changes(self, old: pa.RecordBatch, new: pa.RecordBatch) -> pa.Table:
-        moved = self._bag.sum([_negated(old), new])
+        moved = self._bag.sum([negated(old), new])
         weights = weights_of(moved)
         order = np.concatenate([np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)])
         moved = moved.take(vectors.from_int64(order))
@@ -277,8 +277,3 @@ class Top:
     @cached_property
     def _parcel(self) -> pa.Schema:
         return routed_schema(self.input, timed=False, weighted=self.takes_back)
-
-
-def _negated(rows: pa.RecordBatch) -> pa.RecordBatch:
-    at = rows.schema.get_field_index(COUNT)
-    return rows.set_column(at, rows.schema.field(at), vectors.from_int64(-weights_of(rows)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.ops.contract import Contract, counted, delta
 
-from penstock.ops.top import Top
+from penstock.ops.keyed.top import Top
 
 INPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])
 

@@ -1,0 +1,1 @@
+"""Operators that keep rows, or a state, for each key."""

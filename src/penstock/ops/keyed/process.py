@@ -1,0 +1,421 @@
+"""The user's own function over keyed state, rows in the order of their event time, and timers.
+
+    for each key, in the order of time: rows, and the instants at which its state wants to be woken
+        function(rows, state of these keys, until) -> rows that come out, state of these keys
+
+Rows wait until the frontier has passed them, so a function sees those of a key in order, whatever order they
+came in, and its results depend on the log alone. State is a row a key. One of its columns may say when the
+key is to be looked at again, though no row comes: a timer of event time.
+
+The function is given many keys at once, as columns: it is called once a batch and shard, not once a row.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core import vectors
+from penstock.core.delta import TIME
+from penstock.core.keys import hash_columns
+from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, instant_text
+from penstock.core.vectors import Vector
+from penstock.errors import FlowError
+from penstock.ops.kept import Kept
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
+from penstock.ops.windows import NO_TIME
+from penstock.state.bag import Bag, negated, weights_of
+from penstock.state.files import StateFiles
+from penstock.state.layout import HASH, WINDOW, Layout, concat, hashes
+from penstock.state.runs import Writer
+from penstock.state.trace import Trace
+
+__all__ = ["Function", "Process"]
+
+Function: TypeAlias = Callable[[pa.Table, pa.Table, dt.datetime], tuple[pa.Table, pa.Table]]
+
+ROUNDS_MAX: Final = 1_000
+"""Times that timers of one batch may set timers that are due in the same batch."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """The operator.
+
+    Args:
+        input: the columns of the rows.
+        per: the key's columns.
+        output: the columns of the rows that come out.
+        time: the one of them that is the event time.
+        state: the columns of the state: the key's first.
+        wake: the one of them that says when the key wants to be looked at again; None where none does.
+        name: what the function is known by, over restarts.
+        function: sees what is said above; None where only the state is read.
+        gives: whether `step` gives rows.
+    """
+
+    kind: ClassVar[str] = "process"
+
+    input: pa.Schema
+    per: tuple[str, ...]
+    output: pa.Schema
+    time: str
+    state: pa.Schema
+    wake: str | None
+    name: str
+    function: Function | None = field(default=None, compare=False)
+    gives: bool = True
+
+    # -- what it is ---------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows that come out."""
+        return self.output
+
+    @property
+    def retracts(self) -> bool:
+        """See `Operator`: what came out stays."""
+        return False
+
+    @property
+    def timed(self) -> bool:
+        """See `Operator`."""
+        return True
+
+    @property
+    def closes(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def corrects(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def every_us(self) -> int:
+        """See `Operator`."""
+        return 0
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """See `Operator`: records are keyed by the key, where its columns come out."""
+        return self.per if set(self.per) <= set(self.output.names) else ()
+
+    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Operator`."""
+        return self.per
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """See `Operator`: what the function makes of the key's columns isn't known."""
+        return ()
+
+    def emitting(self, *, changes: bool, closed: bool) -> Process:  # noqa: ARG002
+        """See `Operator`."""
+        return replace(self, gives=changes)
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:
+        """See `Operator`: what comes out later is not before what was given."""
+        return inputs_us[0]
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
+        """See `Operator`: rows and timers may wait for the frontier."""
+        return tuple(before_us) != tuple(now_us)
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON; the function by its name."""
+        return {
+            "kind": self.kind,
+            "input": Schema.from_arrow(self.input).text,
+            "per": list(self.per),
+            "output": Schema.from_arrow(self.output).text,
+            "time": self.time,
+            "state": Schema.from_arrow(self.state).text,
+            "wake": self.wake,
+            "name": self.name,
+        }
+
+    @staticmethod
+    def from_spec(spec: Mapping[str, Any]) -> Process:
+        """The operator that `to_spec` described, without its function."""
+        return Process(
+            input=Schema.parse(spec["input"]).arrow,
+            per=tuple(spec["per"]),
+            output=Schema.parse(spec["output"]).arrow,
+            time=spec["time"],
+            state=Schema.parse(spec["state"]).arrow,
+            wake=spec["wake"],
+            name=spec["name"],
+        )
+
+    # -- rows on their way --------------------------------------------------------------------------
+
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
+        """See `Operator`."""
+        rows, late = in_time(rows)
+        return Prepared(routed(rows, self.per, self._parcel), late)
+
+    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return Routed.combine(parts)
+
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return parse_routed(self._parcel, blob)
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def empty(self, files: StateFiles) -> Kept:
+        """See `Operator`."""
+        traces = {name: Trace(layout, files) for name, layout in self._layouts.items()}
+        return Kept(traces, (NO_TIME,))
+
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
+        """See `Operator`."""
+        return Kept.open(self._layouts, files, description)
+
+    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+            FlowError: the function failed, or gave what it mustn't.
+        """
+        [parts], [until_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
+        arrived = [self._waiting.delta(p.batch, p.hashes, None, p.times_us) for p in parts]
+        rows = self._waiting.sum(arrived)
+        due = _before(rows, until_us)
+        waiting = rows.filter(pa.array(~due))
+        given = self._waiting.sum(
+            [*state.traces["waiting"].scan(None, until_us), rows.filter(pa.array(due))]
+        )
+        outs, moved = self._called(state, given, until_us, before_us)
+        deltas = {"waiting": waiting, "state": moved, "timers": self._timers_of(moved)}
+        traces, written = {}, [0, 0]
+        for name, trace in state.traces.items():
+            if name not in deltas:
+                continue
+            writer = Writer(
+                context.files, f"{context.directory}/{name}", context.version, context.attempt
+            )
+            made = trace.append(deltas[name], writer)
+            if name != "state" and until_us > NO_TIME:
+                made = replace(made, low_us=max(until_us, made.low_us))
+            traces[name] = made
+            written[0] += writer.written
+            written[1] += writer.bytes
+        changes = self._timed(outs) if self.gives else None
+        return Step(Kept(traces, (until_us,)), changes, None, *written)
+
+    def scan(
+        self, state: Kept, lo_us: int | None = None, hi_us: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Operator`: a stream has no content."""
+        raise NotImplementedError
+
+    # -- the work -----------------------------------------------------------------------------------
+
+    def _called(
+        self, state: Kept, given: pa.RecordBatch, until_us: int, before_us: int
+    ) -> tuple[list[pa.Table], pa.RecordBatch]:
+        """What the function gives, and how the state changes."""
+        outs: list[pa.Table] = []
+        moved = self._state.layout.empty()
+        touched = self._keys_of([given])
+        if "timers" in state.traces and until_us > NO_TIME:
+            due = list(state.traces["timers"].scan(None, until_us))
+            touched = self._keys_of([given, *due])
+        for _ in range(ROUNDS_MAX):
+            if not len(touched):
+                return outs, moved
+            old = self._state.sum(
+                [self._state.find(state.traces["state"], touched), self._within(moved, touched)]
+            )
+            out, new = self._call(given, old, touched, until_us, before_us)
+            outs.append(out)
+            moved = self._state.sum([moved, negated(old), new])
+            if self.wake is None:
+                return outs, moved
+            given = given.slice(0, 0)
+            woken = vectors.contiguous(new.column(self.wake))
+            again = pc.is_valid(woken).to_numpy(zero_copy_only=False)
+            again &= vectors.raw(woken) < until_us
+            touched = self._keys_of([new.filter(pa.array(again))])
+        raise FlowError(
+            f"expected {self.name} to move {self.wake!r} on when it is woken; found it before "
+            f"{instant_text(until_us)} after {ROUNDS_MAX} calls. Set it to a later time, or to NULL"
+        )
+
+    def _call(
+        self,
+        given: pa.RecordBatch,
+        old: pa.RecordBatch,
+        touched: pa.RecordBatch,
+        until_us: int,
+        before_us: int,
+    ) -> tuple[pa.Table, pa.RecordBatch]:
+        assert self.function is not None, "the state alone is no pipeline"
+        rows = pa.Table.from_batches([given.select([*self.input.names, TIME])])
+        order = self._order(given)
+        rows = rows.take(vectors.from_int64(np.repeat(order, weights_of(given)[order])))
+        kept = pa.Table.from_batches([self._state.rows(old)])
+        until = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(
+            microseconds=min(max(until_us, INSTANT_MIN_US), INSTANT_MAX_US)
+        )
+        try:
+            found: Any = self.function(rows, kept, until)
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise FlowError(
+                f"expected {self.name} to work; found {type(error).__name__}: {error} "
+                f"({place.filename}, line {place.lineno})"
+            ) from error
+        if not isinstance(found, tuple) or [type(one) for one in found] != [pa.Table, pa.Table]:
+            raise FlowError(
+                f"expected {self.name} to give two pyarrow.Tables, rows and state; found {type(found)}"
+            )
+        out, new = (
+            self._fitting(found[0], self.output, "rows"),
+            self._fitting(found[1], self.state, "state"),
+        )
+        self._check_times(out, before_us)
+        return out, self._checked(new, touched)
+
+    def _fitting(self, table: pa.Table, schema: pa.Schema, what: str) -> pa.Table:
+        missing = [name for name in schema.names if name not in table.column_names]
+        if missing:
+            raise FlowError(
+                f"expected {self.name} to give {what} with the columns {', '.join(schema.names)}; found "
+                f"{', '.join(table.column_names)}"
+            )
+        try:
+            return table.select(schema.names).cast(schema)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            raise FlowError(
+                f"expected {self.name} to give {what} as {Schema.from_arrow(schema).text}; found: {error}"
+            ) from None
+
+    def _check_times(self, out: pa.Table, before_us: int) -> None:
+        times = out.column(self.time)
+        if not len(times):
+            return
+        if times.null_count:
+            raise FlowError(f"expected an event time in {self.time!r} of each row; found NULL")
+        first = int(vectors.raw(vectors.contiguous(times)).min())
+        if first < before_us:
+            raise FlowError(
+                f"expected rows of {self.name} not before {instant_text(before_us)}, which was passed "
+                f"already; found one of {instant_text(first)} in {self.time!r}. Give rows the time of what "
+                "they follow from"
+            )
+
+    def _checked(self, new: pa.Table, touched: pa.RecordBatch) -> pa.RecordBatch:
+        """The state that the function gave, in the bag's layout."""
+        rows = new.combine_chunks().to_batches()
+        batch = rows[0] if rows else pa.RecordBatch.from_pylist([], self.state)
+        keys = [batch.column(name) for name in self.per]
+        made = self._state.delta(batch, hash_columns(keys, len(batch)), None, None)
+        own = self._keys_of([made])
+        if len(own) < len(batch):
+            raise FlowError(
+                f"expected {self.name} to give one row of state a key; found several of one key"
+            )
+        if len(self._keys_of([own, touched])) > len(touched):
+            raise FlowError(
+                f"expected {self.name} to give state of the keys that it was given; found another key"
+            )
+        return made
+
+    def _timed(self, outs: Sequence[pa.Table]) -> pa.Table:
+        rows = pa.concat_tables([self.output.empty_table(), *outs]).combine_chunks()
+        times = vectors.contiguous(rows.column(self.time)).cast(TIMESTAMP)
+        return rows.append_column(pa.field(TIME, TIMESTAMP), times)
+
+    def _timers_of(self, moved: pa.RecordBatch) -> pa.RecordBatch:
+        """How the timers change where the state changes so."""
+        layout = self._timers.layout
+        if self.wake is None:
+            return layout.empty()
+        there = moved.filter(pc.is_valid(moved.column(self.wake)))
+        times = vectors.raw(there.column(self.wake))
+        return self._timers.sum(
+            [self._timers.delta(there, hashes(there), weights_of(there), times)]
+        )
+
+    def _order(self, rows: pa.RecordBatch) -> Vector:
+        """The order of rows by key, then time; ties as the state has them, which is no matter of chance."""
+        place = pa.RecordBatch.from_arrays(
+            [
+                vectors.from_int64(np.zeros(len(rows), np.int64)),
+                rows.column(HASH),
+                *(rows.column(name) for name in self.per),
+            ],
+            schema=self._places.schema,
+        )
+        return np.lexsort((vectors.raw(rows.column(TIME)), self._places.grouping(place)[0]))
+
+    def _keys_of(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """The keys of some rows: sorted, each once."""
+        found = []
+        for part in parts:
+            zeros = vectors.from_int64(np.zeros(len(part), np.int64))
+            columns = [zeros, part.column(HASH), *(part.column(name) for name in self.per)]
+            found.append(pa.RecordBatch.from_arrays(columns, schema=self._places.schema))
+        return self._places.group(concat(found), whole=False)
+
+    def _within(self, rows: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of some keys."""
+        if not len(rows):
+            return rows
+        place = rows.select([WINDOW, HASH, *self.per])
+        ids, first = self._places.grouping(concat([keys, place]))
+        return rows.filter(pa.array((first < len(keys))[ids][len(keys) :]))
+
+    # -- how it is laid out -------------------------------------------------------------------------
+
+    @cached_property
+    def _waiting(self) -> Bag:
+        fields = [pa.field(f.name, f.type) for f in self.input]
+        return Bag(pa.schema([*fields, pa.field(TIME, TIMESTAMP)]), self.per)
+
+    @cached_property
+    def _state(self) -> Bag:
+        return Bag(pa.schema([pa.field(f.name, f.type) for f in self.state]), self.per)
+
+    @cached_property
+    def _timers(self) -> Bag:
+        names = [*self.per, *([] if self.wake is None else [self.wake])]
+        fields = [pa.field(name, self.state.field(name).type) for name in names]
+        return Bag(pa.schema(fields), self.per)
+
+    @cached_property
+    def _layouts(self) -> dict[str, Layout]:
+        layouts = {"waiting": self._waiting.layout, "state": self._state.layout}
+        if self.wake is not None:
+            layouts["timers"] = self._timers.layout
+        return layouts
+
+    @cached_property
+    def _places(self) -> Layout:
+        return Layout(self._state.layout.keys, ())
+
+    @cached_property
+    def _parcel(self) -> pa.Schema:
+        return routed_schema(self.input, timed=True, weighted=False)
+
+
+def _before(rows: pa.RecordBatch, until_us: int) -> Vector:
+    """bool[n]: which rows of a bag lie before a time."""
+    return np.asarray(vectors.raw(rows.column(WINDOW)) < until_us)
