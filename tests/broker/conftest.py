@@ -20,6 +20,10 @@ from penstock.wire.messages import request_codec, response_codec
 API_VERSIONS = 18
 NOW_MS = time.time_ns() // 1_000_000
 """Records are of today: retention would remove older ones in the middle of a test."""
+WITHOUT_RETENTION = ("--retention-interval-ms", "86400000")
+"""For brokers that tests send records from 1970, as `batches.build` makes them by itself: they stay
+where a test takes longer than the usual 30 s.
+"""
 _names = itertools.count()
 
 
@@ -131,7 +135,8 @@ def sample(count: int = 1, size: int = 10, **options: Any) -> bytearray:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that all tests share."""
-    with BrokerProcess(tmp_path_factory.mktemp("shared") / "data") as process:
+    data = tmp_path_factory.mktemp("shared") / "data"
+    with BrokerProcess(data, arguments=WITHOUT_RETENTION) as process:
         yield process
 
 
@@ -181,6 +186,6 @@ def topic(raw: Raw) -> str:
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker of the test's own, not started yet."""
-    process = BrokerProcess(tmp_path / "data")
+    process = BrokerProcess(tmp_path / "data", arguments=WITHOUT_RETENTION)
     yield process
     process.kill()

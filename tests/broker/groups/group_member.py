@@ -17,6 +17,8 @@ from typing import Any
 
 SESSION_MS = int(os.environ.get("SESSION_MS", "6000"))
 BEAT_MS = 1_000
+JOIN_MS = 15_000
+"""How long kafka-python waits for a join to end; so long may it take a member to begin to leave."""
 
 
 def say(*words: object) -> None:
@@ -112,13 +114,14 @@ def kafka_python(address: str, group: str, topic: str, strategy: str, instance: 
     )
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
-    # kafka-python 3.0.12 loses its assignment for good where a leader joins again because metadata
-    # changed, and `poll` times out between the assignment and its arrival (`need_rejoin` is false
-    # by then, so nobody awaits the join). A leader that knows the topic joins once only, and
-    # `poll` has the time for it.
+    # kafka-python 3.0.12 forgets a join that ends while nobody waits for it, as `poll` has timed out:
+    # it joins once more, or, where it joined because metadata changed, has no assignment for good. So
+    # joins get their time, and the leader knows the topic before the first one.
+    ensure = reader._coordinator.ensure_active_group
+    reader._coordinator.ensure_active_group = lambda timeout_ms=None: ensure(JOIN_MS)
+    reader.subscribe([topic], listener=Listener())
     while not reader.partitions_for_topic(topic):
         time.sleep(0.1)
-    reader.subscribe([topic], listener=Listener())
     behind = False
     while behind or not ended:
         found = reader.poll(timeout_ms=500, max_records=50)

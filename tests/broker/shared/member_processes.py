@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from tests.patience import PATIENCE_S, wait_until
+
 MEMBER: Final = Path(__file__).parents[1] / "groups/group_member.py"
-PATIENCE_S: Final = 90.0
 
 
 class Member:
@@ -42,6 +42,9 @@ class Member:
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
+    def __repr__(self) -> str:
+        return f"Member(pid={self.process.pid}, owned={self.owned}, events={self.events})"
+
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -58,7 +61,7 @@ class Member:
     def end(self, *, kill: bool = False) -> None:
         """Leaves, or dies."""
         (self.process.kill if kill else self.process.terminate)()
-        self.process.wait(20)
+        self.process.wait(PATIENCE_S)
         self._thread.join(5)
         if self.process.stdout is not None:
             self.process.stdout.close()
@@ -66,10 +69,7 @@ class Member:
 
 def until(what: str, is_true: Callable[[], bool], show: Callable[[], object]) -> None:
     """Waits until something holds."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_true():
-        assert time.monotonic() < deadline, f"expected {what}, found {show()}"
-        time.sleep(0.05)
+    wait_until(is_true, lambda: f"{what}, found {show()}")
 
 
 def shared(members: list[Member], partitions: int) -> bool:
