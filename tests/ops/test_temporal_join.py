@@ -178,6 +178,29 @@ def test_a_row_waits_for_changes_of_its_own_time() -> None:
     assert run.total() == Counter({(5, "a", 3, 2, None): 1, (5, "a", 4, 2, None): 1})
 
 
+def test_a_version_is_kept_as_long_as_a_row_may_ask_for_it() -> None:
+    """Until the stream's frontier, too, is above the next one's beginning; a deletion goes with the last."""
+    run = Contract(TemporalJoin("left", STREAM, TABLE, ON), timed=True)
+    feeds = (Feed(0), Feed(0))
+    changes = [("a", 0, 0, 1, None), ("a", 0, 20, 2, None), ("a", 0, 30, None, None)]
+
+    def kept() -> int:
+        return sum(len(batch) for batch in run.states[0].traces["versions"].scan())
+
+    steps(run, [], changes, feeds, (NO_TIME, NO_TIME))
+    for low, count in ((10, 3), (20, 3), (21, 2), (30, 2), (31, 0)):
+        steps(run, [("a", 0, low, 0)], [], feeds, (low, 40))
+        assert kept() == count
+    met = [(at, n) for at, _, _, n, _ in run.total()]
+    assert sorted(met, key=lambda one: one[0]) == [
+        (10, 1),
+        (20, 2),
+        (21, 2),
+        (30, None),
+        (31, None),
+    ]
+
+
 @pytest.mark.parametrize("how", ["inner", "left"])
 def test_duckdb_finds_the_same(how: Any) -> None:
     """Its ASOF JOIN, on random rows, without two changes of a key at one time."""
