@@ -201,6 +201,28 @@ def test_rows_that_are_taken_back_take_their_pairs_with_them(
         streams.change(moved, [left, right])
 
 
+@pytest.mark.parametrize("behind", [-5, -3, 0, 3, 5])
+@pytest.mark.parametrize("how", HOWS)
+def test_rows_are_kept_until_the_last_moment(how: How, behind: int) -> None:
+    """A partner at either end of the interval is found, be it the newest row or the oldest that is kept."""
+    before, after = 3, 4
+    streams = Streams(join(how, before=before, after=after), 0, 1, 0)
+    for now in range(16):
+        left, right = now - max(behind, 0), now - max(-behind, 0)
+        come: list[list[Any]] = [[(left, (f"{left}", 1, None))] if left >= 0 else [], []]
+        if right - after >= 0 and right % 2:  # the last partner
+            come[1].append((right, (f"{right - after}", 1, None)))
+        if right >= 0 and right % 3:  # the first
+            come[1].append((right, (f"{right + before}", 1, None)))
+        tables = []
+        for port, rows in enumerate(come):
+            streams.known[port].update(rows)
+            tables.append(
+                delta(SCHEMAS[port], [row for _, row in rows], times=[at for at, _ in rows])
+            )
+        streams.run_step(tables, (left + 1, right + 1))
+
+
 @pytest.mark.parametrize("how", HOWS)
 def test_keys_with_one_hash_are_told_apart(how: How, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither equal hashes nor equal shards make keys equal."""
@@ -208,8 +230,8 @@ def test_keys_with_one_hash_are_told_apart(how: How, monkeypatch: pytest.MonkeyP
     chance = random.Random(1)
     streams = Streams(join(how, pairs=2), 4, 2, 1)
     for _ in range(8):
-        left = [((chance.choice("abcdef"), 1, i), chance.randint(-4, 4)) for i in range(20)]
-        right = [((chance.choice("abcdef"), 1, None), chance.randint(-4, 4)) for _ in range(20)]
+        left = [((chance.choice("abcdefgh"), 1, i), chance.randint(-4, 4)) for i in range(9)]
+        right = [((chance.choice("abcdefgh"), 1, None), chance.randint(-4, 4)) for _ in range(3)]
         streams.step([left, right], (chance.randint(0, 3), chance.randint(0, 3)))
 
 

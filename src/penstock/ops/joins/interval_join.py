@@ -469,17 +469,9 @@ class IntervalJoin:
         if passed == NO_TIME:
             return new.slice(0, 0)
         times = vectors.raw(new.column(TIME))
-        rows = concat(
-            [
-                new.filter(pa.array(times < passed)),
-                *state.traces[WAITING[port]].scan(None, passed),
-            ]
-        )
-        if not self.taken_back[port] or not len(rows):
-            return rows
-        # Both are of one layout, but not of one window: what goes now may have waited.
-        zeros = np.zeros(len(rows), np.int64)
-        return self._bags[port].delta(rows, hashes(rows), weights_of(rows), zeros)
+        # What goes now may still wait there: the two cancel out in what is given.
+        waiting = state.traces[WAITING[port]].scan(None, passed)
+        return concat([new.filter(pa.array(times < passed)), *waiting])
 
     def _alone(self, port: int, due: pa.RecordBatch, side: _Side) -> list[pa.Table]:
         """Those of the rows that have no partner on the other side."""
