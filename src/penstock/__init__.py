@@ -22,8 +22,8 @@ _PUBLIC = {
     "penstock.errors": ("PenstockError",),
     "penstock.flow": (
         *("Stream", "Table", "event_time", "hopping", "session", "tumbling"),
-        *("arg_max", "arg_min", "avg", "count", "count_distinct", "first", "last"),
-        *("max", "min", "stddev", "sum", "variance"),
+        *("arg_max", "arg_min", "avg", "collect", "count", "count_distinct", "first", "last"),
+        *("max", "min", "quantile", "stddev", "sum", "variance"),
     ),
     "penstock.history": ("History",),
     "penstock.queue": ("Queue",),

@@ -8,6 +8,7 @@ from penstock.flow import Table as Table
 from penstock.flow import arg_max as arg_max
 from penstock.flow import arg_min as arg_min
 from penstock.flow import avg as avg
+from penstock.flow import collect as collect
 from penstock.flow import count as count
 from penstock.flow import count_distinct as count_distinct
 from penstock.flow import event_time as event_time
@@ -16,6 +17,7 @@ from penstock.flow import hopping as hopping
 from penstock.flow import last as last
 from penstock.flow import max as max  # noqa: A004 - the field's names, used as ps.max and so on
 from penstock.flow import min as min  # noqa: A004
+from penstock.flow import quantile as quantile
 from penstock.flow import session as session
 from penstock.flow import stddev as stddev
 from penstock.flow import sum as sum  # noqa: A004

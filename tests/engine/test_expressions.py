@@ -34,6 +34,13 @@ AGGREGATES = {
         ps.arg_max("v", by="price", where="v < 9"),
         "arg_max(v, (price, v)) FILTER (v < 9 AND price IS NOT NULL)",
     ),
+    "median": (ps.quantile("price", 0.5, where="v > 1"), "median(price) FILTER (v > 1)"),
+    "tenth": (ps.quantile("v", 0.1), "quantile_cont(v::DOUBLE, 0.1)"),
+    "few": (ps.collect("s", limit=2), "(list(s ORDER BY s) FILTER (s IS NOT NULL))[:2]"),
+    "top": (
+        ps.collect("v", by="price DESC", limit=3),
+        "(list(v ORDER BY price DESC, v DESC) FILTER (v + price IS NOT NULL))[:3]",
+    ),
     "oldest": (ps.first("v"), 'arg_min(v, ("at", v)) FILTER (v IS NOT NULL)'),
     "newest": (
         ps.last("s", where="v > 1"),

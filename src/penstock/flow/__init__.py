@@ -8,6 +8,7 @@ from penstock.flow.functions import (
     arg_max,
     arg_min,
     avg,
+    collect,
     count,
     count_distinct,
     event_time,
@@ -16,6 +17,7 @@ from penstock.flow.functions import (
     last,
     max,  # noqa: A004 - the field's names, used as ps.max and so on
     min,  # noqa: A004
+    quantile,
     session,
     stddev,
     sum,  # noqa: A004
@@ -34,6 +36,7 @@ __all__ = [
     "arg_max",
     "arg_min",
     "avg",
+    "collect",
     "count",
     "count_distinct",
     "event_time",
@@ -42,6 +45,7 @@ __all__ = [
     "last",
     "max",
     "min",
+    "quantile",
     "session",
     "stddev",
     "sum",

@@ -27,12 +27,14 @@ class AggregateCall:
         column: a column's name, or an expression; None counts rows.
         where: which rows it sees, as a condition; None is all.
         by: a second column, or expression, or `$time`.
+        parameter: a number, of functions that take one.
     """
 
     kind: str
     column: str | None = None
     where: str | None = None
     by: str | None = None
+    parameter: int | float | None = None
 
     @property
     def text(self) -> str:
@@ -62,11 +64,12 @@ class Inputs:
         Raises:
             FlowError: one can't be computed of its columns.
         """
-        columns = {
-            name: [None if one is None else column_of(schema, one) for one in pair]
-            for name, pair in self.names.items()
-        }
-        return tuple(Aggregate(name, call.kind, *columns[name]) for name, call in calls.items())
+        made = []
+        for name, call in calls.items():
+            pair = self.names[name]
+            column, by = (None if one is None else column_of(schema, one) for one in pair)
+            made.append(Aggregate(name, call.kind, column, by, call.parameter))
+        return tuple(made)
 
 
 def column_of(schema: Schema, name: str) -> Column:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, Literal
 
@@ -17,6 +17,7 @@ __all__ = [
     "arg_max",
     "arg_min",
     "avg",
+    "collect",
     "count",
     "count_distinct",
     "event_time",
@@ -25,6 +26,7 @@ __all__ = [
     "last",
     "max",
     "min",
+    "quantile",
     "session",
     "stddev",
     "sum",
@@ -213,3 +215,43 @@ def last(column: str, *, where: str | None = None) -> AggregateCall:
     Arguments as of `sum`.
     """
     return _call("arg_max", column, where, TIME, "last")
+
+
+def quantile(column: str, share: float, *, where: str | None = None) -> AggregateCall:
+    """The value below which a share of a column's values lies (`quantile_cont`), exactly; NULL without any.
+
+    Args:
+        column: a column of numbers, or a SQL expression over the row's columns. All its values are kept.
+        share: 0 to 1: 0.5 is the median, 0.99 the 99th percentile.
+        where: takes only the rows for which this condition is true.
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise FlowError(
+            f"expected a share of 0 to 1, such as ps.quantile('ms', 0.95); found {share!r}"
+        )
+    return replace(_call("quantile", column, where), parameter=float(share))
+
+
+def collect(
+    column: str, *, limit: int, by: str | None = None, where: str | None = None
+) -> AggregateCall:
+    """The first of a column's values in some order, as an array; NULLs are skipped. NULL without any.
+
+    Args:
+        column: a column, or a SQL expression over the row's columns. All its values are kept.
+        limit: how many values at most.
+        by: what they are ordered by, a column or an expression: `by="at DESC"` puts the newest first. Rows
+            that are NULL in it are skipped; those that are equal are ordered by their value. By default,
+            values are in ascending order.
+        where: takes only the rows for which this condition is true.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise FlowError(f"expected a limit, such as ps.collect('page', limit=10); found {limit!r}")
+    kind = "collect"
+    if by is not None:
+        check_text(by, "what collect is ordered by", "ps.collect('page', by='at DESC', limit=10)")
+        name, _, direction = by.strip().rpartition(" ")
+        if name and direction.upper() in ("ASC", "DESC"):
+            by = name.strip()
+            kind = "collect_descending" if direction.upper() == "DESC" else kind
+    return replace(_call(kind, column, where, by, "collect"), parameter=limit)

@@ -30,16 +30,19 @@ class Aggregate:
         kind: which function; see `penstock.ops.aggregates`.
         column: what it is computed of; None counts rows.
         by: the second column, of functions that take two.
+        parameter: a number, of functions that take one.
     """
 
     name: str
     kind: str
     column: Column | None = None
     by: Column | None = None
+    parameter: int | float | None = None
     function: Function = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "function", make_function(self.kind, self.column, self.by))
+        made = make_function(self.kind, self.column, self.by, self.parameter)
+        object.__setattr__(self, "function", made)
 
     @property
     def type(self) -> pa.DataType:
@@ -49,15 +52,14 @@ class Aggregate:
     def to_spec(self) -> list[Any]:
         """The same as JSON."""
         columns = [self.column and self.column.to_spec(), self.by and self.by.to_spec()]
-        return [self.name, self.kind, *columns]
+        return [self.name, self.kind, *columns, self.parameter]
 
     @staticmethod
     def from_spec(spec: list[Any]) -> Aggregate:
         """Reads what `to_spec` gave."""
-        name, kind, column, by = spec
-        return Aggregate(
-            name, kind, column and Column.from_spec(column), by and Column.from_spec(by)
-        )
+        name, kind, *columns, parameter = spec
+        column, by = [one and Column.from_spec(one) for one in columns]
+        return Aggregate(name, kind, column, by, parameter)
 
 
 @dataclass(frozen=True)

@@ -45,14 +45,14 @@ class Value:
         name: of the first column.
         type: of the first column.
         reduce: how: `sum`, `min`, `max`; `first` and `last` take the least or greatest pair of a second
-            column (type `by`) and the first.
+            column (type `by`) and the first; `single` is a value that one row of a group has.
         label: what messages call it.
         by: type of the second column.
     """
 
     name: str
     type: pa.DataType
-    reduce: Literal["sum", "min", "max", "first", "last"]
+    reduce: Literal["sum", "min", "max", "first", "last", "single"]
     label: str = ""
     by: pa.DataType | None = None
 
@@ -296,6 +296,10 @@ def combine(value: Value, rows: pa.RecordBatch, ids: Vector, groups: int) -> lis
     if value.reduce == "first" or value.reduce == "last":
         by = rows.column(value.name + BY_SUFFIX)
         return pick_pair(column, by, value.reduce, ids, groups)
+    if value.reduce == "single":
+        out = np.empty(groups, np.int64)
+        kernels.extreme(np.zeros(len(rows), np.int64), vectors.validity(column), 1, ids, out)
+        return [take(column, _rows(out))]
     if value.reduce != "sum":
         return [pick(column, value.reduce, ids, groups)]
     x = vectors.raw(column)
@@ -345,7 +349,7 @@ def pick(column: pa.Array, reduce: Literal["min", "max"], ids: Vector, groups: i
     """The least or greatest value per group, NULL where all are."""
     out = np.empty(groups, np.int64)
     sign = 1 if reduce == "min" else -1
-    kernels.extreme(_ordered(column), vectors.validity(column), sign, ids, out)
+    kernels.extreme(order_codes(column), vectors.validity(column), sign, ids, out)
     return take(column, _rows(out))
 
 
@@ -361,12 +365,12 @@ def pick_pair(
         valid = pc.and_(pc.is_valid(column), pc.is_valid(by)).to_numpy(zero_copy_only=False)
     out = np.empty(groups, np.int64)
     sign = 1 if reduce == "first" else -1
-    kernels.extreme_pair(_ordered(by), _ordered(column), valid, sign, ids, out)
+    kernels.extreme_pair(order_codes(by), order_codes(column), valid, sign, ids, out)
     at = _rows(out)
     return [take(column, at), take(by, at)]
 
 
-def _ordered(column: pa.Array) -> Vector:
+def order_codes(column: pa.Array) -> Vector:
     """int64[n] of the same order as the values."""
     return ranks([column], len(column)) if vectors.is_text(column.type) else vectors.codes(column)
 

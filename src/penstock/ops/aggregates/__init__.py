@@ -12,6 +12,7 @@ from penstock.ops.aggregates.count import ROWS, Count
 from penstock.ops.aggregates.distinct import CountDistinct
 from penstock.ops.aggregates.extremes import Max, Min
 from penstock.ops.aggregates.function import COUNT, Column, Function, Kept, Part, Rows
+from penstock.ops.aggregates.lists import Collect, CollectDescending, Quantile
 from penstock.ops.aggregates.sums import Avg, Sum
 from penstock.ops.aggregates.variance import Stddev, Variance
 
@@ -32,11 +33,17 @@ FUNCTIONS: Final[Mapping[str, type[Function]]] = {
     for one in (
         *(Count, CountDistinct, Sum, Avg, Variance, Stddev),
         *(Min, Max, ArgMin, ArgMax),
+        *(Quantile, Collect, CollectDescending),
     )
 }
 
 
-def make_function(kind: str, column: Column | None, by: Column | None = None) -> Function:
+def make_function(
+    kind: str,
+    column: Column | None,
+    by: Column | None = None,
+    parameter: int | float | None = None,
+) -> Function:
     """An aggregate function of some columns.
 
     Raises:
@@ -44,4 +51,6 @@ def make_function(kind: str, column: Column | None, by: Column | None = None) ->
     """
     if kind not in FUNCTIONS:
         raise FlowError(f"expected one of the aggregates {known_names(FUNCTIONS)}; found {kind!r}")
-    return FUNCTIONS[kind](column, by)
+    if parameter is not None and not FUNCTIONS[kind].parametric:
+        raise FlowError(f"expected {kind} without a parameter; found {parameter!r}")
+    return FUNCTIONS[kind](column, by, parameter)

@@ -103,15 +103,22 @@ class Part:
 class Function(ABC):
     """An aggregate function of a column, or two.
 
+    Args:
+        column: of the input.
+        by: the second one.
+        parameter: a number, for functions that take one.
+
     Raises:
         FlowError: on construction, if it can't be computed of these.
     """
 
     kind: ClassVar[str]
     counts: ClassVar[bool] = False  # its result is never NULL
+    parametric: ClassVar[bool] = False  # it takes a parameter
 
     column: Column | None = None
     by: Column | None = None
+    parameter: int | float | None = None
 
     def __post_init__(self) -> None:
         if self.column is None:

@@ -1,0 +1,152 @@
+"""`collect` and `quantile`: of a group's values in order, which are kept one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core import vectors
+from penstock.core.vectors import Vector
+from penstock.errors import FlowError
+from penstock.ops.aggregates.function import Function, Kept, Part, Rows, check_number, check_plain
+from penstock.state.layout import Value, order_codes, take
+
+__all__ = ["Collect", "CollectDescending", "Quantile"]
+
+COLLECT_MAX: Final = 100_000  # values of a list: a row that changes is written whole
+
+
+@dataclass(frozen=True)
+class Collect(Function):
+    """The first values of a column as a list, in the order of another column, or their own.
+
+    The parameter is how many at most. NULLs are skipped; without values the list is NULL.
+    """
+
+    kind: ClassVar[str] = "collect"
+    parametric: ClassVar[bool] = True
+    descending: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        limit = self.parameter
+        if not isinstance(limit, int) or not 1 <= limit <= COLLECT_MAX:
+            raise FlowError(f"expected a limit of 1 to {COLLECT_MAX} values; found {limit!r}")
+        if self.column is None:
+            raise FlowError(f"expected {self.kind} of a column; found none. Name one")
+        for column in (self.column, self.by):
+            if column is not None:
+                check_plain(column, self.kind)
+
+    @property
+    def type(self) -> pa.DataType:
+        """See `Function`."""
+        return pa.list_(self.of.type)
+
+    def parts(self, *, retracts: bool) -> tuple[Part, ...]:  # noqa: ARG002
+        """See `Function`."""
+        kept = Kept((self.of,) if self.by is None else (self.of, self.by))
+        return (Part(Value(self._name, self.type, "single"), self._lift, kept),)
+
+    def result(self, full: pa.RecordBatch) -> pa.Array:
+        """See `Function`."""
+        return full.column(self._name)
+
+    @property
+    def _name(self) -> str:
+        names = [one and one.name for one in (self.column, self.by)]
+        return f"${self.kind}.{names!r}.{self.parameter}"
+
+    def _lift(self, rows: Rows) -> list[pa.Array]:
+        assert isinstance(self.parameter, int), "checked when it was made"
+        column = rows.columns[self.of.name]
+        by = [] if self.by is None else [order_codes(rows.columns[self.by.name])]
+        keys = [*by, order_codes(column)]
+        order, before, _ = _sorted(rows, [~key for key in keys] if self.descending else keys)
+        taken = np.clip(self.parameter - before, 0, _weights(rows)[order])
+        values = take(column, pa.array(np.repeat(order, taken)))
+        sizes = np.bincount(rows.ids[order], weights=taken, minlength=rows.groups)
+        offsets: Any = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+        missing: Any = pa.array(sizes == 0)
+        return [pa.ListArray.from_arrays(offsets, values, type=self.type, mask=missing)]
+
+
+@dataclass(frozen=True)
+class CollectDescending(Collect):
+    """The same in descending order."""
+
+    kind: ClassVar[str] = "collect_descending"
+    descending: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Quantile(Function):
+    """The value below which a share of a column's values lies, between two values if need be.
+
+    The parameter is the share, 0 to 1. As `quantile_cont` in SQL; NULL without values.
+    """
+
+    kind: ClassVar[str] = "quantile"
+    parametric: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        share = self.parameter
+        if not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise FlowError(f"expected a share of 0 to 1, such as 0.95; found {share!r}")
+        if self.column is None or self.by is not None:
+            raise FlowError(f"expected {self.kind} of one column; found {self.by or 'none'}")
+        check_number(self.of, self.kind)
+
+    @property
+    def type(self) -> pa.DataType:
+        """See `Function`."""
+        return pa.float64()
+
+    def parts(self, *, retracts: bool) -> tuple[Part, ...]:  # noqa: ARG002
+        """See `Function`."""
+        return (Part(Value(self._name, self.type, "single"), self._lift, Kept((self.of,))),)
+
+    def result(self, full: pa.RecordBatch) -> pa.Array:
+        """See `Function`."""
+        return full.column(self._name)
+
+    @property
+    def _name(self) -> str:
+        return f"$quantile.{self.of.name!r}.{self.parameter}"
+
+    def _lift(self, rows: Rows) -> list[pa.Array]:
+        assert self.parameter is not None, "checked when it was made"
+        column = rows.columns[self.of.name]
+        order, _, ends = _sorted(rows, [order_codes(column)])
+        values = vectors.raw(column).astype(np.float64)[order]
+        count = np.bincount(rows.ids, weights=_weights(rows), minlength=rows.groups)
+        base = np.cumsum(count) - count
+        some = np.flatnonzero(count)
+        at = (count[some] - 1) * self.parameter
+        low = values[np.searchsorted(ends, base[some] + np.floor(at), side="right")]
+        high = values[np.searchsorted(ends, base[some] + np.ceil(at), side="right")]
+        with np.errstate(invalid="ignore"):
+            between = low + (high - low) * (at - np.floor(at))
+        found = np.zeros(rows.groups)
+        found[some] = np.where(low == high, low, between)
+        return [pa.array(found, mask=count == 0)]
+
+
+def _weights(rows: Rows) -> Vector:
+    return np.ones(len(rows.ids), np.int64) if rows.weights is None else rows.weights
+
+
+def _sorted(rows: Rows, keys: list[Vector]) -> tuple[Vector, Vector, Vector]:
+    """Rows sorted by group and then by keys, each as often as its weight says.
+
+    Returns:
+        The order; how many rows of its group come before each; and how many of all, it included.
+    """
+    order = np.lexsort([*reversed(keys), rows.ids])
+    weights, ids = _weights(rows)[order], rows.ids[order]
+    ends = np.cumsum(weights)
+    count = np.bincount(rows.ids, weights=_weights(rows), minlength=rows.groups)
+    base = (np.cumsum(count) - count).astype(np.int64)
+    return order, ends - weights - base[ids], ends
