@@ -86,6 +86,7 @@ def test_tables_of_views_are_exact(browser: Any, served: Any, shared: Any) -> No
     served.views.tables = {"v": shared.windows([(0, 1234567.89, Decimal("0.10"))], "x", "y")}
     with visit(browser, served.url) as page:
         page.click(".card button")
+        page.wait_for_selector(".card table")
         cells = page.locator(".card td").all_inner_texts()
     assert cells == ["1970-01-01 00:00:00", "1970-01-01 00:01:00", "1234567.89", "0.10"]
 
@@ -155,6 +156,58 @@ def test_the_box_begins_with_a_query_that_works(browser: Any, served: Any) -> No
         page.get_by_role("button", name="Run").click()
         page.wait_for_selector("#answer td")
         assert page.locator("#answer td").all_inner_texts() == ["x"]
+
+
+class Held:
+    """Holds up what a page asks for at one address until it is let go."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self._page, self._address = page, address
+        self._held: list[Any] | None = []
+        page.route(address, lambda route: self._asked(route))
+
+    def _asked(self, route: Any) -> None:
+        if self._held is None:
+            route.continue_()
+        else:
+            self._held.append(route)
+
+    def wait(self) -> None:
+        """Until the page has asked."""
+        wait_until(lambda: self._page.wait_for_timeout(20) or self._held, self._address)
+
+    def let_go(self) -> None:
+        """Lets what was asked for come, until the page has had the time to show it."""
+        held, self._held = self._held or [], None
+        for route in held:
+            with self._page.expect_response(route.request.url) as answer:
+                route.continue_()
+            answer.value.finished()
+        self._page.wait_for_timeout(100)
+
+
+def test_a_query_that_somebody_writes_is_left_alone(browser: Any, served: Any) -> None:
+    """The first views come while the cursor is in the box, which is empty still: it stays so."""
+    with visit(browser, "about:blank") as page:
+        views = Held(page, "**/api/views")
+        page.goto(served.url)
+        views.wait()
+        page.focus("#sql")
+        views.let_go()
+        page.wait_for_selector(".card")
+        assert page.input_value("#sql") == ""
+
+
+def test_an_answer_that_comes_too_late_is_not_shown(browser: Any, served: Any) -> None:
+    """The table has been asked for, and is there, when the chart's points come at last."""
+    with visit(browser, "about:blank") as page:
+        points = Held(page, "**/api/views/load/series?*")
+        page.goto(served.url)
+        points.wait()
+        page.locator(".card button").first.click()
+        page.wait_for_selector(".card table")
+        points.let_go()
+        assert page.locator(".card").first.locator("table").count() == 1
 
 
 @pytest.fixture

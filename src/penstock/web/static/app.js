@@ -199,7 +199,8 @@ function arrange(views) {
     }
     state.views.get(view.name).view = view;
   }
-  if (!$("sql").value && views.length) $("sql").value = firstQuery(views[0]);
+  const box = $("sql");
+  if (!box.value && box !== document.activeElement && views.length) box.value = firstQuery(views[0]); // not while somebody writes there
 }
 
 function firstQuery(view) {
@@ -212,6 +213,7 @@ class Card {
     this.view = view;
     this.mode = "chart";
     this.data = null;
+    this.turn = 0; // counts updates: an answer to an earlier one may come after that to the last
     this.about = html("span", { className: "about" });
     this.measure = html("select", { ariaLabel: "measure" });
     this.measure.onchange = () => this.update();
@@ -230,6 +232,7 @@ class Card {
 
   async update() {
     const { view } = this;
+    const turn = ++this.turn;
     const chartable = view.measures.length > 0 && view.columns.some((c) => c.name === "window_start");
     this.measure.hidden = this.mode === "table" || !chartable;
     this.button.hidden = !chartable;
@@ -240,10 +243,13 @@ class Card {
     const path = `/api/views/${encodeURIComponent(view.name)}`;
     if (this.mode === "chart" && chartable) {
       const query = new URLSearchParams({ windows: $("windows").value, top: 8, measure: this.measure.value });
-      this.data = await get(`${path}/series?${query}`);
+      const data = await get(`${path}/series?${query}`);
+      if (turn !== this.turn) return;
+      this.data = data;
       this.paint();
     } else {
       const page = await get(`${path}?limit=100`);
+      if (turn !== this.turn) return;
       this.data = null;
       this.about.textContent = `${number(page.rows_total)} rows${this.by}` + (page.rows_total > page.rows.length ? `, the newest ${page.rows.length} shown` : "");
       this.body.replaceChildren(html("div", { className: "scroll" }, grid(page)));
