@@ -271,6 +271,12 @@ def test_distinct_counts_and_arguments_are_duckdbs() -> None:
     assert found[7:9] == (rows[0][1], rows[-1][1])
 
 
+def test_zeros_are_one_value_and_so_are_nans() -> None:
+    """As in SQL, for a distinct count."""
+    odd = float(np.array([0x7FF8000000000123]).view(np.float64)[0])
+    assert computed([0.0, -0.0, math.nan, odd, 1.0, None], "count_distinct", 2) == 3
+
+
 def test_a_value_in_two_panes_of_a_window_counts_once() -> None:
     """So a distinct count is no sum of those of its panes, nor of what is late for some windows."""
     op = WindowedAggregate(

@@ -7,11 +7,10 @@ whether a value that comes is new. So each value is kept, and the view counts th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.core import vectors
 from penstock.ops.aggregates.function import Function, Kept, Part, Rows, check_plain
@@ -49,10 +48,9 @@ class CountDistinct(Function):
 
 
 def _distinct(rows: Rows, column: pa.Array) -> pa.Array:
-    """Counts the pairs of group and value, in each group; no value is NULL."""
-    coded = cast("Any", pc.dictionary_encode(column))
-    codes = coded.indices.to_numpy().astype(np.int64)
-    values = max(len(coded.dictionary), 1)
-    pairs = np.unique(rows.ids.astype(np.int64) * values + codes)
-    found = np.bincount(pairs // values, minlength=rows.groups)
-    return vectors.from_int64(found.astype(np.int64))
+    """The values of each group, none of which is NULL; Arrow's hash table is faster than a sort."""
+    table = pa.table({"group": pa.array(rows.ids), "value": column})
+    counted = table.group_by("group", use_threads=False).aggregate([("value", "count_distinct")])
+    found = np.zeros(rows.groups, np.int64)
+    found[counted["group"].to_numpy()] = counted["value_count_distinct"].to_numpy()
+    return vectors.from_int64(found)
