@@ -281,3 +281,24 @@ def test_an_array_becomes_rows() -> None:
     assert [tuple(row.values()) for row in run.view("tags").rows()] == [
         ("x", 1, 0), ("y", 2, 3), (None, 1, 3),
     ]  # fmt: skip
+
+
+def test_operators_that_nobody_sees_are_known_by_what_they_are_for() -> None:
+    """Letters of two operators under one topic name it, and what is in between; each is there once."""
+    app = ps.App("p")
+    stream = events(app)
+    first = stream.deduplicate("user", "n", within="1 minute")
+    minutes = first.window(ps.tumbling("1 minute")).group_by("user", "n").agg(times=ps.count())
+    rows = minutes.closed().select("user", n="CAST(user AS BIGINT) + n")
+    users = stream.window(ps.tumbling("1 minute")).group_by("user").agg(n=ps.sum("n")).closed()
+    rows.union(users.select("user", n="CAST(user AS BIGINT) + n")).to("out")
+    run = ps.testing.run(app, cores=3)
+    for user, at in (("1", "12:00:00"), ("x", "12:00:01"), ("2", "12:05:00"), ("3", "12:00:00")):
+        run.send("events", user=user, n=1, at=at)
+        run.settle()
+        run.restart()
+    letters = run.dead_letters()
+    assert [letter.headers["penstock.topic"] for letter in letters].count("out") == 2
+    [late] = [one for one in letters if one.headers["penstock.reason"].startswith("late")]
+    assert late.headers["penstock.reason"].endswith("for deduplicate for out; and for out")
+    assert sorted(value["n"] for _, value in records(run, "out")) == [2, 2]

@@ -324,7 +324,7 @@ class Driver:
     def _writer_names(self) -> list[str]:
         dead, partitions = self.dead_letter_topic, self.physical.partitions
         names = [f"{dead}/{topic}/{p}" for topic, count in partitions.items() for p in range(count)]
-        names += [f"{dead}/{p.name}/{shard}" for p in self._feeding() for shard in range(p.shards)]
+        names += [f"{dead}/{p.id}/{shard}" for p in self._feeding() for shard in range(p.shards)]
         for output in self.physical.graph.outputs:
             for origin in origins(output.node):
                 shards = range(self.physical.shards_of(origin))

@@ -23,6 +23,7 @@ from penstock.flow.graph import (
     Source,
     Stateful,
     Union,
+    ancestors,
     origins,
 )
 from penstock.ops import NO_TIME, Operator
@@ -270,9 +271,14 @@ def _unchanged(node: Node, columns: frozenset[str]) -> bool:
 
 
 def _names(graph: Graph, node: Stateful) -> tuple[str, ...]:
-    def shows(end: Node) -> bool:
-        return any((o.table if isinstance(o, Closed) else o) is node for o in origins(end))
-
-    views = [v.name for v in graph.views if shows(v.node)]
-    outputs = [o.topic for o in graph.outputs if shows(o.node)]
-    return tuple(views + outputs) or (node.identity,)
+    """The views and topics that show an operator; else what it is, and which of them depend on it."""
+    ends = [(v.name, v.node) for v in graph.views] + [(o.topic, o.node) for o in graph.outputs]
+    shown = [
+        name
+        for name, end in ends
+        if any((o.table if isinstance(o, Closed) else o) is node for o in origins(end))
+    ]
+    if shown:
+        return tuple(shown)
+    below = [name for name, end in ends if any(one is node for one in ancestors(end))]
+    return (f"{node.operator.kind} for {' and '.join(below)}",)

@@ -379,7 +379,7 @@ class LaneBatch:
                 DeadLetter(-1, None, row, self.plan.wall_us // 1_000, bad.reason)
                 for row in encode_rows(bad.rows).cast(pa.binary()).to_pylist()
             ]
-            self.bury(placed.name, f"{placed.name}/{shard}", letters)
+            self.bury(placed.name, f"{placed.id}/{shard}", letters)
         self._finish(readers, inputs, origin, shard)
 
     # -- topics -------------------------------------------------------------------------------------
@@ -394,7 +394,13 @@ class LaneBatch:
         self.clock.add("output", started)
 
     def bury(self, topic: str, origin: str, letters: list[DeadLetter]) -> None:
-        """Takes dead letters of later offsets than before; writes them in counts that never differ."""
+        """Takes dead letters of later offsets than before; writes them in counts that never differ.
+
+        Args:
+            topic: what they are counted under: a topic, or an operator's name.
+            origin: whose they are: `topic/partition`, or an operator's `id/shard`.
+            letters: of one chunk, or one step.
+        """
         self.dead_count[topic] += len(letters)
         waiting = self.dead[origin]
         waiting += sorted(letters, key=lambda letter: letter.offset)
@@ -411,8 +417,10 @@ class LaneBatch:
     def _write_dead_letters(self, origin: str, letters: list[DeadLetter]) -> None:
         started = time.perf_counter()
         topic = self.job.dead_letter_topic
+        maker, _, part = origin.rpartition("/")
+        placed = self.job.physical.placed.get(maker)
         outgoing = dead_letters_outgoing(
-            origin,
+            origin if placed is None else f"{placed.name}/{part}",
             letters,
             partitions=self.job.output_partitions[topic],
             wall_us=self.plan.wall_us,
