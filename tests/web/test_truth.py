@@ -29,6 +29,8 @@ from penstock.web.health import State
 PROGRAM = Path(__file__).with_name("truth_program.py")
 WAITING = 25_000
 SPARK_PATIENCE_S = 400.0
+HEARD_US = 30_000_000
+"""A log that answers was heard of later than so long ago, on a busy machine too: it is asked each second."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
 
@@ -184,7 +186,7 @@ def test_a_broker_that_is_gone_is_told_with_since_when(
     before_us = time.time_ns() // 1_000
     broker.kill()
     status = pipeline.wait_for(State.LOG_UNREACHABLE)
-    assert abs(status["state"]["since_us"] - before_us) < 5_000_000
+    assert abs(status["state"]["since_us"] - before_us) < HEARD_US
     assert "refused" in status["state"]["reason"]
     assert broker.address in status["state"]["advice"]
     assert status["lag"] is None
