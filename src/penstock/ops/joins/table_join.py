@@ -284,18 +284,17 @@ class TableJoin:
         was = self._count(before, other, wanted)
         now = was + self._count_in(counts[other], other, wanted)
         was_so, is_so = (was > 0) == has_partner, (now > 0) == has_partner
-        stays, turns = wanted.filter(pa.array(was_so & is_so)), was_so != is_so
-        found = [(self._within(delta, side, stays), 1)]
-        if turns.any():
-            old = self._within(
-                self._bags[side].find(before[SIDES[side]], wanted.filter(pa.array(turns))),
-                side,
-                wanted.filter(pa.array(turns)),
-            )
-            begins, ends = (wanted.filter(pa.array(turns & one)) for one in (is_so, was_so))
-            found.append((self._within(old, side, begins), 1))
-            found.append((self._within(delta, side, begins), 1))
-            found.append((self._within(old, side, ends), -1))
+        stays = wanted.filter(pa.array(was_so & is_so))
+        begins, ends = (
+            wanted.filter(pa.array(one & ~two)) for one, two in ((is_so, was_so), (was_so, is_so))
+        )
+        old = self._bags[side].find(before[SIDES[side]], wanted.filter(pa.array(was_so != is_so)))
+        found = [
+            (self._within(delta, side, stays), 1),
+            (self._within(old, side, begins), 1),
+            (self._within(delta, side, begins), 1),
+            (self._within(old, side, ends), -1),
+        ]
         return [
             self._one_sided(side, rows, weights_of(rows) * sign)
             for rows, sign in found
