@@ -13,7 +13,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
 from tests.ops.contract import Contract, counted, delta
@@ -142,6 +142,12 @@ def operator(window: Window, **options: Any) -> WindowedAggregate:
 
 @settings(max_examples=examples(24), deadline=None)
 @given(st.lists(st.lists(event, max_size=10), max_size=5), window, st.integers(1, 3), st.integers())
+@example(
+    [[(("b", None, None, ""), 0, 0)], [(("b", None, None, ""), 0, 1)]],
+    Window("hopping", 2, 1),
+    1,
+    0,
+)
 def test_rows_that_stay(batches: Any, window: Window, shards: int, seed: int) -> None:
     """In any order and cut, some late for some of their windows: a recomputation at every step."""
     run = Contract(operator(window), shards=shards, chance=random.Random(seed))

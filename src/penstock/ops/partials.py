@@ -30,7 +30,6 @@ from penstock.state.layout import (
     HASH,
     WINDOW,
     Layout,
-    Value,
     hashes,
     take,
 )
@@ -101,21 +100,20 @@ def value_names(kept: Kept) -> list[str]:
 def value_layout(spec: AggregateSpec, kept: Kept, *, exact: bool) -> Layout:
     """The layout of a trace of kept values.
 
-    Where rows may be late for some of a pane's windows, the first window that a value counts in is the
-    first one of any of its rows.
+    Where rows may be late for some of a pane's windows, a value is kept once for each first window that
+    it counts in.
     """
     fields = [
         pa.field(name, column.type)
         for name, column in zip(value_names(kept), kept.columns, strict=True)
     ]
-    values = [ROWS.value]
     groups = group_layout(spec, kept=False, exact=exact)
     if groups.tie is not None:
-        values.append(Value(FROM, pa.int64(), "min"))
+        fields.append(groups.tie)
     if len(fields) == 1:
-        return Layout(groups.keys, tuple(values), fields[0], exact=exact)
+        return Layout(groups.keys, (ROWS.value,), fields[0], exact=exact)
     tie = pa.field(TIE, pa.int64())
-    return Layout(groups.keys, tuple(values), tie, carried=tuple(fields), exact=exact)
+    return Layout(groups.keys, (ROWS.value,), tie, carried=tuple(fields), exact=exact)
 
 
 def kept_traces(spec: AggregateSpec) -> dict[str, Kept]:
@@ -213,7 +211,8 @@ class Mapper:
         columns = {**place, COUNT: pa.array(counts)}
         columns |= {f"{VALUE}{i}": value for i, value in enumerate(values)}
         if layout.carried:
-            columns[TIE] = vectors.from_int64(hash_columns(values, len(counts)))
+            told = [columns[field.name] for field in layout.carried]
+            columns[TIE] = vectors.from_int64(hash_columns(told, len(counts)))
         names = layout.schema.names
         rows = pa.RecordBatch.from_arrays([columns[n] for n in names], schema=layout.schema)
         for i, value in enumerate(values):
