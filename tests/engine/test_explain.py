@@ -29,6 +29,7 @@ app.view("per_minute", per_minute)
 totals = orders.group_by("customer").agg(total=ps.sum("amount"))
 customers = app.table("customers", "id STRING NOT NULL, name STRING", key="id")
 app.view("named", customers.join(totals, on={"id": "customer"}, how="left"))
+large.enrich(customers, on={"customer": "id"}, how="left").to("known")
 """
 
 WANTED = """\
@@ -37,6 +38,9 @@ orders  topic, 2 partitions
     [1] aggregate by customer  exchanged by customer, 2 shards
         tumbling 1 minute: n = count(*), kept 1 hour
       -> view per_minute
+    [5] stream table join by customer = id  exchanged by customer = id, 2 shards
+        how left
+      -> topic known, rows
     -> topic large, rows
   [3] aggregate by customer  exchanged by customer, 2 shards
       total = sum(amount)
@@ -46,6 +50,7 @@ orders  topic, 2 partitions
 customers  topic, 1 partition
   [2] upserts by id  in place
     [4] table join, see above
+    [5] stream table join, see above
 """
 
 

@@ -34,7 +34,10 @@ from penstock.ops.rows import MapBatches, Select, Unnest, Where
 __all__ = ["explain"]
 
 INDENT: Final = "  "
-_TOLD: Final = frozenset({"kind", "input", "left", "right", "schema", "keys", "per", "on", "key"})
+_TOLD: Final = frozenset(
+    {"kind", "input", "left", "right", "stream", "table", "schema", "output", "state"}
+    | {"keys", "per", "on", "key", "row_key"}
+)
 """Of a spec, what is told otherwise, or tells nothing."""
 
 
