@@ -25,7 +25,7 @@ import pyarrow as pa
 from penstock.core.vectors import Vector
 from penstock.state.files import StateFiles
 
-__all__ = ["Context", "Operator", "OperatorState", "Parcel", "Prepared", "Step"]
+__all__ = ["Context", "Operator", "OperatorState", "Parcel", "Prepared", "Step", "Unwindowed"]
 
 
 class Parcel(Protocol):
@@ -219,3 +219,22 @@ class Operator(Protocol):
     def to_spec(self) -> dict[str, Any]:
         """What it computes, as JSON."""
         ...
+
+
+class Unwindowed:
+    """What holds for every operator whose rows are in no windows of their own."""
+
+    @property
+    def closes(self) -> bool:
+        """See `Operator`: there is nothing to close."""
+        return False
+
+    @property
+    def corrects(self) -> bool:
+        """See `Operator`."""
+        return False
+
+    @property
+    def every_us(self) -> int:
+        """See `Operator`."""
+        return 0

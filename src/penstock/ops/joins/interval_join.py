@@ -42,7 +42,7 @@ from penstock.core.vectors import Vector
 from penstock.errors import FlowError
 from penstock.ops.joins.table_join import How
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.operator import Context, Prepared, Step, Unwindowed
 from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import COUNT, Bag, weights_of
@@ -62,7 +62,7 @@ WAITING: Final = ("left_waiting", "right_waiting")  # those of rows that may hav
 
 
 @dataclass(frozen=True)
-class IntervalJoin:
+class IntervalJoin(Unwindowed):
     """The operator.
 
     Args:
@@ -179,21 +179,6 @@ class IntervalJoin:
     def timed(self) -> bool:
         """See `Operator`: a pair happens when its later row does."""
         return True
-
-    @property
-    def closes(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def corrects(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def every_us(self) -> int:
-        """See `Operator`."""
-        return 0
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from penstock.core.schema import Schema
 from penstock.core.vectors import Vector
 from penstock.ops.joins.enriched import HowEnriched, enriched, enriched_schema, plain, queries
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.operator import Context, Prepared, Step, Unwindowed
 from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
 from penstock.state.bag import Bag, matches, weights_of
 from penstock.state.files import StateFiles
@@ -34,7 +34,7 @@ TABLE: Final = 1
 
 
 @dataclass(frozen=True)
-class StreamTableJoin:
+class StreamTableJoin(Unwindowed):
     """The operator.
 
     Args:
@@ -67,21 +67,6 @@ class StreamTableJoin:
     def timed(self) -> bool:
         """See `Operator`: a row has the stream's time."""
         return True
-
-    @property
-    def closes(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def corrects(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def every_us(self) -> int:
-        """See `Operator`."""
-        return 0
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from penstock.core.keys import hash_columns
 from penstock.core.schema import Schema
 from penstock.core.vectors import Vector
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.operator import Context, Prepared, Step, Unwindowed
 from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import COUNT, Bag, matches, weights_of
@@ -45,7 +45,7 @@ SIDES: Final = ("left", "right")
 
 
 @dataclass(frozen=True)
-class TableJoin:
+class TableJoin(Unwindowed):
     """The operator.
 
     Args:
@@ -90,21 +90,6 @@ class TableJoin:
     def timed(self) -> bool:
         """See `Operator`: a table is as it is now."""
         return False
-
-    @property
-    def closes(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def corrects(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def every_us(self) -> int:
-        """See `Operator`."""
-        return 0
 
     def key(self, port: int) -> tuple[str, ...]:
         """See `Operator`."""

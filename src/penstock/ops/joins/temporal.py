@@ -28,7 +28,7 @@ from penstock.core.time import SECOND_US
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.joins.enriched import HowEnriched, enriched, enriched_schema, plain, queries
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.operator import Context, Prepared, Step, Unwindowed
 from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import ROW, Bag, negated, weights_of
@@ -46,7 +46,7 @@ STRETCH_US: Final = SECOND_US
 
 
 @dataclass(frozen=True)
-class TemporalJoin:
+class TemporalJoin(Unwindowed):
     """The operator.
 
     Args:
@@ -79,21 +79,6 @@ class TemporalJoin:
     def timed(self) -> bool:
         """See `Operator`: a row has the stream's time."""
         return True
-
-    @property
-    def closes(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def corrects(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def every_us(self) -> int:
-        """See `Operator`."""
-        return 0
 
     @property
     def keys(self) -> tuple[str, ...]:

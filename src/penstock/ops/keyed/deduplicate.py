@@ -21,7 +21,7 @@ from penstock.core.delta import TIME
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.vectors import Vector
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.operator import Context, Prepared, Step, Unwindowed
 from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import Bag
@@ -36,7 +36,7 @@ _I64 = types.Array(types.int64, 1, "C", readonly=True)
 
 
 @dataclass(frozen=True)
-class Deduplicate:
+class Deduplicate(Unwindowed):
     """The operator.
 
     Args:
@@ -69,21 +69,6 @@ class Deduplicate:
     def timed(self) -> bool:
         """See `Operator`."""
         return True
-
-    @property
-    def closes(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def corrects(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def every_us(self) -> int:
-        """See `Operator`."""
-        return 0
 
     @property
     def keys(self) -> tuple[str, ...]:

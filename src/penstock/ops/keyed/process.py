@@ -31,7 +31,7 @@ from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, instant_text
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.operator import Context, Prepared, Step, Unwindowed
 from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import Bag, negated, weights_of
@@ -49,7 +49,7 @@ ROUNDS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True)
-class Process:
+class Process(Unwindowed):
     """The operator.
 
     Args:
@@ -92,21 +92,6 @@ class Process:
     def timed(self) -> bool:
         """See `Operator`."""
         return True
-
-    @property
-    def closes(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def corrects(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def every_us(self) -> int:
-        """See `Operator`."""
-        return 0
 
     @property
     def keys(self) -> tuple[str, ...]:

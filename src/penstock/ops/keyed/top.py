@@ -23,7 +23,7 @@ from penstock.core.delta import WEIGHT
 from penstock.core.schema import Schema
 from penstock.core.vectors import Vector
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.operator import Context, Prepared, Step, Unwindowed
 from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import COUNT, Bag, negated, weights_of
@@ -36,7 +36,7 @@ __all__ = ["Top"]
 
 
 @dataclass(frozen=True)
-class Top:
+class Top(Unwindowed):
     """The operator.
 
     Args:
@@ -75,21 +75,6 @@ class Top:
     def timed(self) -> bool:
         """See `Operator`."""
         return False
-
-    @property
-    def closes(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def corrects(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def every_us(self) -> int:
-        """See `Operator`."""
-        return 0
 
     @property
     def keys(self) -> tuple[str, ...]:

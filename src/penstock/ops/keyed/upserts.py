@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.core.delta import DELETED, WEIGHT
 from penstock.core.schema import Schema
 from penstock.core.vectors import Vector, from_int64, raw
-from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.operator import Context, Prepared, Step, Unwindowed
 from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import COUNT, Bag, weights_of
@@ -61,7 +61,7 @@ class UpsertsState:
 
 
 @dataclass(frozen=True)
-class Upserts:
+class Upserts(Unwindowed):
     """The operator.
 
     Args:
@@ -93,21 +93,6 @@ class Upserts:
     def timed(self) -> bool:
         """See `Operator`."""
         return False
-
-    @property
-    def closes(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def corrects(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def every_us(self) -> int:
-        """See `Operator`."""
-        return 0
 
     def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
         """See `Operator`."""
