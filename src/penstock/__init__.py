@@ -21,7 +21,8 @@ _PUBLIC = {
     "penstock.engine.driver": ("Progress",),
     "penstock.errors": ("PenstockError",),
     "penstock.flow": (
-        *("Stream", "Table", "event_time", "hopping", "session", "tumbling"),
+        *("Stream", "Table", "hopping", "session", "tumbling"),
+        *("corrected_time", "event_time", "header", "processing_time"),
         *("arg_max", "arg_min", "avg", "collect", "count", "count_distinct", "first", "last"),
         *("max", "min", "quantile", "stddev", "sum", "variance"),
     ),

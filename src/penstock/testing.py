@@ -22,11 +22,12 @@ import pyarrow as pa
 
 from penstock.core.partitioner import murmur2_partitions
 from penstock.core.time import instant_us
-from penstock.engine.driver import LOOK_EVERY_US, Progress
+from penstock.engine.driver import Progress
 from penstock.engine.local import LocalHost
 from penstock.engine.log import Outgoing, Writer
 from penstock.engine.runtime import assemble
 from penstock.engine.store import Store
+from penstock.engine.watermarks import LOOK_EVERY_US
 from penstock.errors import FlowError, UserError
 from penstock.flow import Flow
 from penstock.flow.checks import check_columns, check_duration, check_name, check_number, check_text
@@ -88,6 +89,9 @@ class MemoryLog:
                 pa.array([r.value for r in records], pa.binary()),
                 np.array([r.timestamp_ms for r in records], np.int64),
                 base_offset=start,
+                headers=[
+                    [(name, text.encode()) for name, text in r.headers.items()] for r in records
+                ],
             )
             yield decode(b"".join(bytes(batch) for batch in batches))
 
@@ -231,6 +235,7 @@ class Run:
         key: str | bytes | None = None,
         partition: int = 0,
         timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
     ) -> None:
         """Appends a record as it is.
 
@@ -243,7 +248,7 @@ class Run:
             if not isinstance(given, str | bytes | None):
                 raise FlowError(f"expected the {what} as bytes or text; found {given!r}")
         at_ms = self._clock_us // 1_000 if timestamp_ms is None else timestamp_ms
-        self.log.append(topic, partition, key, value, at_ms)
+        self.log.append(topic, partition, key, value, at_ms, headers)
 
     def step(self) -> Progress | None:
         """Runs one batch over all that was sent; None where there was nothing to do."""

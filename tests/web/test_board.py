@@ -21,6 +21,7 @@ def test_counts_are_the_committed_version_s() -> None:
     assert status["watermark_delay_ms"] == 2_000
     source = status["sources"]["clicks"]
     assert (source["rows"], source["late_rows"], source["unusable_rows"]) == (1_000, 40, 5)
+    assert source["held_by"] == "partition 1"
 
 
 def test_figures_are_not_older_than_the_state() -> None:

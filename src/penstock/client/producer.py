@@ -109,7 +109,6 @@ class Producer:
         producer_id: int | None = None,
         producer_epoch: int = 0,
         base_sequence: int = 0,
-        transactional_id: str | None = None,
     ) -> int:
         """Writes records to a partition and waits until they are acknowledged.
 
@@ -127,7 +126,6 @@ class Producer:
             producer_id: of an idempotent producer.
             producer_epoch: its epoch; the leader refuses older ones than it has seen.
             base_sequence: the first record's sequence number.
-            transactional_id: of the transaction that the records belong to.
 
         Returns:
             The sequence number of the next record (after 2^31 - 1 comes 0).
@@ -151,19 +149,11 @@ class Producer:
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
             headers=headers,
-            transactional=transactional_id is not None,
         )
         for batch in batches:  # a broker gives offsets, and Kafka's refuses batches that have some
             batch[:_OFFSET_BYTES] = bytes(_OFFSET_BYTES)
         sending = _Sending(
-            self._cluster,
-            topic,
-            partition,
-            batches,
-            self._acks,
-            producer_id,
-            producer_epoch,
-            transactional_id,
+            self._cluster, topic, partition, batches, self._acks, producer_id, producer_epoch
         )
         try:
             sending.run()
@@ -204,7 +194,6 @@ class _Sending:
         acks: int,
         producer_id: int,
         producer_epoch: int,
-        transactional_id: str | None,
     ) -> None:
         self._cluster = cluster
         self._topic = topic
@@ -213,7 +202,6 @@ class _Sending:
         self._acks = acks
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
-        self._transactional_id = transactional_id
         self._resumes = 0
         self.done = 0
 
@@ -250,7 +238,6 @@ class _Sending:
                         self._batches[following],
                         acks=self._acks,
                         timeout_ms=PRODUCE_TIMEOUT_MS,
-                        transactional_id=self._transactional_id,
                     )
                     flexible = version >= hot.PRODUCE_FLEXIBLE
                     flights.append(connection.send(hot.PRODUCE, version, parts, flexible=flexible))

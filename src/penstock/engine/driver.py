@@ -10,7 +10,6 @@ for why two drivers at once can't do harm.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import socket
@@ -26,6 +25,7 @@ from penstock.engine.outgoing import writer_name
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.plan import Plan, Split
 from penstock.engine.store import Json, Store
+from penstock.engine.watermarks import Look, keep_producers, look
 from penstock.errors import FlowError, PenstockError
 from penstock.flow.graph import Closed, RowStep, Source, Union, origins
 from penstock.ops import NO_TIME
@@ -35,7 +35,6 @@ __all__ = ["Driver", "Limits", "Progress"]
 
 VACUUM_EVERY: Final = 16
 """Versions: often enough that files stay few, seldom enough to cost nothing."""
-LOOK_EVERY_US: Final = 10_000_000  # a longer pause between two looks at the log was not the log's
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,8 @@ class Progress:
         late_rows: rows too late for at least one of their windows.
         dead_rows: dead letters written.
         lost_rows: records that retention removed before they were read.
-        sources: by topic: `rows` read, `lag` in records, `watermark_us` or None.
+        sources: by topic: `rows` read, `lag` in records, `watermark_us` or None, and `held_by`: which
+            partition or producer holds the watermark while others are further, or None.
         seconds: by part of the work, added up over tasks; `plan` and `commit` are the driver's.
     """
 
@@ -98,9 +98,8 @@ class Driver:
         number = store.newest_version()
         self.version: Json = store.version(number) if number else _first_version(physical)
         _check_same_flow(self.version, physical)
-        self._data_seen_us: dict[str, dict[str, int]] = {}
+        self._activity: Json = self.version.get("activity", {})
         self._ends: dict[str, dict[int, int]] = {}
-        self._looked_us: dict[str, int] = {}
         self._vacuumed = 0
         self._planning_since = time.perf_counter()
 
@@ -155,6 +154,7 @@ class Driver:
                 "commits a batch, or this one with --rebuild"
             )
         self._look_for_ends()
+        self._activity = plan.activity
         return plan
 
     def _new_plan(self, timeout_s: float) -> Plan | None:
@@ -162,9 +162,11 @@ class Driver:
         self._check_topics()
         now_us = self._wall_us()
         splits = self._splits()
-        watermarks = self._watermarks(now_us)
-        frontiers = self.physical.frontiers(watermarks)
-        if all(s.start == s.end for s in splits) and not self._wakes(frontiers):
+        found = self._look(self.version, self._activity, self._ends, now_us)
+        self._activity = found.activity
+        frontiers = self.physical.frontiers(found.watermark_us)
+        idle = all(s.start == s.end for s in splits) and not self._wakes(frontiers)
+        if idle and not self._must_keep(found, now_us):
             if timeout_s > 0:
                 self.log.wait(self._next_offsets(), timeout_s)
                 return self._new_plan(0)
@@ -175,9 +177,10 @@ class Driver:
             program=self.program,
             wall_us=now_us,
             splits=splits,
-            watermark_us=watermarks,
+            watermark_us=found.watermark_us,
             frontier_us=frontiers,
             writers=self._writers(),
+            activity=found.activity,
         )
         return Plan.from_json(self.store.write_plan(plan.version, plan.to_json()))
 
@@ -229,6 +232,7 @@ class Driver:
         for source in self._sources():
             starts = self.version["offsets"][source.topic]
             newest = self.version["newest_us"].get(source.topic, {})
+            producers = self.version.get("producers", {}).get(source.topic, {})
             missing = [p for p in self._ends[source.topic] if str(p) not in starts]
             if missing:
                 starts |= {
@@ -241,56 +245,27 @@ class Driver:
                 end = max(
                     start, min(self._ends[source.topic][partition], start + self.limits.rows_max)
                 )
-                ranges.append((source.topic, partition, start, end, newest.get(str(partition))))
+                name = str(partition)
+                ranges.append(
+                    (source.topic, partition, start, end, newest.get(name), producers.get(name))
+                )
         # A partition stays with its lane, which has its state open.
         ranges.sort(key=lambda r: r[:2])
-        return tuple(Split(*r, lane=i % self.lanes) for i, r in enumerate(ranges))
+        return tuple(
+            Split(*r[:5], lane=i % self.lanes, producers=r[5]) for i, r in enumerate(ranges)
+        )
 
-    def _watermarks(self, now_us: int) -> dict[str, int]:
-        """By topic, the newest time that every partition has passed, less the lateness.
+    def _look(
+        self, version: Json, activity: Json, ends: Mapping[str, Mapping[int, int]], now_us: int
+    ) -> Look:
+        sources, rows_max = self._sources(), self.limits.rows_max
+        return look(sources, self.physical.peers, version, activity, ends, now_us, rows_max)
 
-        A watermark never goes back. Whoever is idle doesn't hold the others: a partition those of its topic;
-        a topic, all of whose partitions are, those that it is waited for together with. It follows them up
-        to the newest time that they have reached, so that no row waits for a topic that brings nothing.
-        """
-        reached = {source.topic: self._reached(source, now_us) for source in self._sources()}
-        found: dict[str, int] = {}
-        for source in self._sources():
-            mine, peers = reached[source.topic], self.physical.peers(source)
-            marks = [self.version["watermark_us"].get(source.topic)]
-            if mine.newest_us is not None:
-                marks.append(mine.newest_us - source.lateness_us)
-            if mine.idle and (least := _least([reached[peer] for peer in peers])) is not None:
-                marks.append(least + 1 - source.lateness_us)
-            known = [us for us in marks if us is not None]
-            if known:
-                found[source.topic] = max(known)
-        return found
-
-    def _reached(self, source: Source, now_us: int) -> _Reached:
-        """How far the partitions of a topic have come.
-
-        A partition that has been idle for `idle_us` and has nothing left to read isn't asked.
-        """
-        newest = self.version["newest_us"].get(source.topic, {})
-        offsets = self.version["offsets"][source.topic]
-        # Time in which nobody looked (a suspended laptop, a broker that was away) is not idleness.
-        unseen_us = max(0, now_us - self._looked_us.get(source.topic, now_us) - LOOK_EVERY_US)
-        self._looked_us[source.topic] = now_us
-        seen = self._data_seen_us.setdefault(source.topic, {})
-        active: list[int | None] = []
-        for partition, end in self._ends[source.topic].items():
-            name = str(partition)
-            busy = end > offsets.get(name, 0)
-            seen[name] = now_us if busy or name not in seen else seen[name] + unseen_us
-            if busy or now_us - seen[name] < source.idle_us:
-                active.append(newest.get(name))
-        if active:
-            # A partition of which nothing is known may still bring anything.
-            least = None if None in active else min(us for us in active if us is not None)
-            return _Reached(least, idle=False)
-        known = [us for us in newest.values() if us is not None]
-        return _Reached(max(known, default=None), idle=True)
+    def _must_keep(self, found: Look, now_us: int) -> bool:
+        """Whether idleness that is under way should be kept, lest a restart begins it anew."""
+        if found.keep_us is None or not self.version["version"]:
+            return False
+        return bool(now_us - self.version["wall_us"] >= found.keep_us)
 
     def _wakes(self, frontiers: dict[str, list[int]]) -> bool:
         """Whether moving the frontiers alone would give rows."""
@@ -352,6 +327,7 @@ class Driver:
         content |= {"version": plan.version, "epoch": plan.epoch, "wall_us": plan.wall_us}
         content["watermark_us"] = plan.watermark_us
         content["frontier_us"] = plan.frontier_us
+        content["activity"] = plan.activity
         content["writers"] = {**plan.writers}
         for split in plan.splits:
             content["offsets"][split.topic][str(split.partition)] = split.end
@@ -366,6 +342,7 @@ class Driver:
                 if source["newest_us"] is not None:
                     newest = content["newest_us"].setdefault(source["topic"], {})
                     newest[str(source["partition"])] = source["newest_us"]
+                self._merge_producers(plan, content, source)
                 for what in ("rows", "late", "lost"):
                     _add(counts[what], {source["topic"]: source[what]})
             _add(counts["dead"], report["dead"])
@@ -374,7 +351,29 @@ class Driver:
                 content["operators"][operator]["traces"] |= traces
             for name, writer in report["writers"].items():
                 content["writers"][name] = {**content["writers"][name], **writer}
+        for one in self._sources():
+            if one.topic in content.get("producers", {}):
+                entries, mark = content["producers"][one.topic], plan.watermark_us.get(one.topic)
+                keep_producers(one, entries, plan.activity[one.topic], mark)
+        ends: dict[str, dict[int, int]] = {}
+        for split in plan.splits:
+            ends.setdefault(split.topic, {})[split.partition] = split.end
+        content["held"] = self._look(content, plan.activity, ends, plan.wall_us).held
         return content
+
+    def _merge_producers(self, plan: Plan, content: Json, source: Json) -> None:
+        """Takes over the marks of those producers of which a split had rows."""
+        if source["producers"] is None:
+            return
+        topic, partition = source["topic"], str(source["partition"])
+        entries = content.setdefault("producers", {}).setdefault(topic, {})
+        entry = entries.setdefault(partition, {"known": {}, "others": None})
+        activity = plan.activity[topic]
+        clock_us = activity["looked_us"] - activity["lost_us"].get(partition, 0)
+        for name, mark in source["producers"]["known"].items():
+            entry["known"][name] = [mark, clock_us]
+        if source["producers"]["others"] is not None:
+            entry["others"] = [source["producers"]["others"], clock_us]
 
     def _vacuum(self) -> None:
         number = self.version["version"]
@@ -382,9 +381,6 @@ class Driver:
             return
         self._vacuumed = number
         kept = [self.store.version(n) for n in self.store.kept(number - 1)] + [self.version]
-        for name in self.store.pins():
-            with contextlib.suppress(FileNotFoundError):  # it is being dropped
-                kept.append(self.store.pinned(name)["content"])
         states = [t for v in kept for o in v["operators"].values() for t in o["traces"].values()]
         self.store.vacuum(number, states)
 
@@ -395,7 +391,12 @@ class Driver:
         for split in plan.splits:
             entry = sources.setdefault(
                 split.topic,
-                {"rows": 0, "lag": 0, "watermark_us": plan.watermark_us.get(split.topic)},
+                {
+                    "rows": 0,
+                    "lag": 0,
+                    "watermark_us": plan.watermark_us.get(split.topic),
+                    "held_by": self.version.get("held", {}).get(split.topic, {}).get("text"),
+                },
             )
             end = self._ends.get(split.topic, {}).get(split.partition, split.end)
             entry["lag"] += max(0, end - split.end)
@@ -416,23 +417,6 @@ class Driver:
         )
 
 
-@dataclass(frozen=True)
-class _Reached:
-    """How far a topic has come: the newest event time that it has passed, if that is known."""
-
-    newest_us: int | None
-    idle: bool
-
-
-def _least(topics: list[_Reached]) -> int | None:
-    """How far some topics have come: the least of those that aren't idle; where all are, the greatest."""
-    active = [one.newest_us for one in topics if not one.idle]
-    known = [one.newest_us for one in topics if one.newest_us is not None]
-    if None in active or not known:
-        return None
-    return min((us for us in active if us is not None), default=max(known))
-
-
 def _first_version(physical: Physical) -> Json:
     """Version 0: nothing has been read."""
     graph = physical.graph
@@ -447,6 +431,9 @@ def _first_version(physical: Physical) -> Json:
         "newest_us": {},
         "watermark_us": {},
         "frontier_us": {},
+        "producers": {},
+        "held": {},
+        "activity": {},
         "operators": {
             p.id: {"spec": p.node.operator.to_spec(), "name": p.name, "traces": {}}
             for p in physical.placed.values()

@@ -117,6 +117,9 @@ class _Told:
         watermark = self.version.get("watermark_us", {}).get(source.topic)
         if watermark is not None:
             text += f", watermark {instant_text(watermark)}"
+        held = self.version.get("held", {}).get(source.topic)
+        if held is not None:
+            text += f", held by {held['text']}"
         rows = self.version.get("counts", {}).get("rows", {}).get(source.topic)
         return text if rows is None else f"{text}, {rows:,} rows read"
 
@@ -184,20 +187,11 @@ def _detail(spec: Json) -> str:
 
 def _window(window: Json) -> str:
     text = str(window["kind"])
-    if "calendar" in window:
-        return text + _calendar(window["calendar"], window["steps"])
     if window.get("size_us"):
         text += f" {duration_text(window['size_us'])}"
     if window.get("every_us") and window["every_us"] != window.get("size_us"):
         text += f" every {duration_text(window['every_us'])}"
     return text
-
-
-def _calendar(calendar: Json, steps: int) -> str:
-    unit = "months" if calendar["months"] else "days"
-    step = calendar[unit]
-    size = f" {step * steps} {unit}" + (f" every {step} {unit}" if steps > 1 else "")
-    return f"{size} in {calendar['zone']}"
 
 
 def _value(name: str, value: Any) -> str:

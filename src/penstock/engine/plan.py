@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from penstock.engine.store import Json
@@ -17,8 +17,11 @@ class Split:
     """A range of one partition: `start <= offset < end`.
 
     Attributes:
-        newest_us: the newest event time of the partition before `start`; None where there was none.
+        newest_us: the newest time to which the partition had moved the watermark before `start`; None where
+            there was none.
         lane: that reads it.
+        producers: where they have watermarks of their own, `known` (mark and when last seen, by name) and
+            `others`, before `start`.
     """
 
     topic: str
@@ -27,6 +30,7 @@ class Split:
     end: int
     newest_us: int | None
     lane: int
+    producers: Json | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Plan:
         wall_us: the wall clock, the only one that the batch may see.
         watermark_us: by topic; no row of a time before it is expected any more. Absent: nothing is known.
         frontier_us: by operator, what each of its ports is promised; see `penstock.ops.operator`.
+        activity: by topic, when data was last seen; see `penstock.engine.watermarks`.
         writers: by name, producer id, epoch and next sequences, as they are before the batch.
     """
 
@@ -51,6 +56,7 @@ class Plan:
     watermark_us: dict[str, int]
     frontier_us: dict[str, list[int]]
     writers: dict[str, Json]
+    activity: Json = field(default_factory=dict)
 
     def to_json(self) -> Json:
         """The plan as plain values."""

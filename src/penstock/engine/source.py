@@ -1,15 +1,16 @@
 """Records of a partition to rows with event time, and to dead letters.
 
-Watermarks are judged row by row, in log order: the watermark before a row is the newest event time of
-its partition so far, less the lateness (or the plan's, where that is higher). So whether a row is
-late depends on the log alone, not on how it was cut into batches.
+Watermarks are judged row by row, in log order: the watermark before a row is the newest time to which its
+partition, or its producer there, has moved it so far, less the lateness (or the plan's, where that is
+higher). So whether a row is late depends on the log alone, not on how it was cut into batches.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,16 +21,25 @@ from penstock.core.keymatch import keys_match
 from penstock.core.schema import TIMESTAMP
 from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, duration_text, instant_text
 from penstock.engine.plan import AHEAD_MAX_US, Split
+from penstock.expr import EvaluationError, Expression
+from penstock.expr.columnar import UnfitError, compute
+from penstock.expr.duck import evaluate
 from penstock.flow.graph import Source
+from penstock.flow.times import Header
 from penstock.formats.changelog import ChangelogDecoder
 from penstock.formats.json import JsonDecoder
+from penstock.ops.producers import PRODUCERS_MAX, ProducerMarks
+from penstock.ops.windows import NOTHING_YET_US
 from penstock.wire.columns import Records
+from penstock.wire.headers import header_values
 
-__all__ = ["NOTHING_YET_US", "DeadLetter", "SourceReader"]
+__all__ = ["DeadLetter", "SourceReader"]
 
-NOTHING_YET_US: Final = -(
-    2**62
-)  # a watermark before any row: below every instant, safe to subtract from
+STAMP_MIN_MS: Final = (
+    INSTANT_MIN_US // 1_000 - 1
+)  # beyond these a timestamp is as wrong as it can be
+STAMP_MAX_MS: Final = INSTANT_MAX_US // 1_000 + 1
+_FALSE: Final = pa.scalar(value=False)
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class SourceReader:
         wall_us: int,
         *,
         check_key: bool,
+        partitions: int = 1,
     ) -> None:
         self.source = source
         self.split = split
@@ -70,6 +81,22 @@ class SourceReader:
         if (changelog := source.changelog) is not None:
             self._changes = ChangelogDecoder(source.schema, changelog.key, changelog.format)
         self._chunk: Records | None = None
+        self._producers: ProducerMarks | None = None
+        if source.time.producer is not None:
+            before = split.producers or {"known": {}, "others": None}
+            self._producers = ProducerMarks(
+                {name: mark for name, (mark, _) in before["known"].items()},
+                None if before["others"] is None else before["others"][0],
+                source.time.expected,
+                max(1, PRODUCERS_MAX // partitions),
+            )
+
+    @property
+    def producers(self) -> dict[str, Any] | None:
+        """The marks of the producers of which there were rows, where they have marks of their own."""
+        if self._producers is None:
+            return None
+        return {"known": self._producers.touched(), "others": self._producers.touched_others()}
 
     def rows(self, chunks: Iterable[Records]) -> Iterator[pa.Table]:
         """The rows that fit, with `$time`, `$watermark` and `$offset`, a table for each chunk.
@@ -117,14 +144,50 @@ class SourceReader:
                 )
             rows, times, index = rows.filter(pa.array(fits)), times[fits], index[fits]
         rows, times, index = self._keyed(rows, times, index)
-        newest = np.maximum.accumulate(np.concatenate(([self.newest_us], times)))
-        self.newest_us = int(newest[-1])
-        watermark = np.maximum(newest[:-1] - self.source.lateness_us, self._floor_us)
+        marks = self._marks(rows, self._moves(rows, times, index), index)
+        watermark = np.maximum(marks - self.source.time.lateness_us, self._floor_us)
         return (
             rows.append_column(TIME, pa.array(times).view(TIMESTAMP))
             .append_column(WATERMARK, pa.array(watermark))
             .append_column(OFFSET, pa.array(self._chunk.offset[index]))
         )
+
+    def _moves(self, rows: pa.Table, times: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """The time to which each row moves the watermark; `NOTHING_YET_US` for nowhere."""
+        assert self._chunk is not None
+        time = self.source.time
+        moves = times
+        if time.processing:
+            return moves
+        if time.column is not None:
+            stamps = self._stamps(index)
+            wrong = (times - stamps > time.ahead_us) & (self._chunk.timestamp_ms[index] > 0)
+            if wrong.any():
+                moves = np.where(wrong, stamps, times)
+        if self.source.marker is not None:
+            moves = np.where(_is_true(self.source.marker, rows), moves, NOTHING_YET_US)
+        return moves
+
+    def _marks(self, rows: pa.Table, moves: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """The newest time to which the rows before each one have moved its watermark."""
+        newest = np.maximum.accumulate(np.concatenate(([self.newest_us], moves)))
+        self.newest_us = int(newest[-1])
+        if self._producers is None:
+            return newest[:-1]
+        return self._producers.advance(self._producer_names(rows, index), moves)
+
+    def _producer_names(self, rows: pa.Table, index: np.ndarray) -> Any:
+        """The producer of each row as text."""
+        assert self._chunk is not None
+        producer = self.source.time.producer
+        if isinstance(producer, Header):
+            found = header_values(self._chunk, producer.name).dictionary_encode()
+            values = found.dictionary.to_pylist()
+            texts = [None if b is None else b.decode(errors="replace") for b in values]
+            names = pa.array(texts, pa.string()).take(found.indices)
+            return names.take(pa.array(index))
+        assert producer is not None
+        return pc.cast(rows.column(producer), pa.string())
 
     def _keyed(
         self, rows: pa.Table, times: np.ndarray, index: np.ndarray
@@ -148,27 +211,42 @@ class SourceReader:
 
     def _times(self, rows: pa.Table, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Event times in µs, and where there is one. A deletion has its record's timestamp."""
-        assert self._chunk is not None
-        stamps = self._chunk.timestamp_ms[index] * 1_000
-        if self.source.time_column is None:
-            return stamps, np.ones(len(index), np.bool_)
-        column = rows.column(self.source.time_column).combine_chunks()
-        known = np.ones(len(column), np.bool_)
-        if column.null_count:
-            known = pc.is_valid(column).to_numpy(zero_copy_only=False)
-        times = column.view(pa.int64()).fill_null(0).to_numpy()
+        time = self.source.time
+        known = np.ones(len(index), np.bool_)
+        if time.processing:
+            return np.full(len(index), self._floor_us), known
+        stamps = self._stamps(index)
+        if time.column is None:
+            return stamps, known
+        times = _instants(rows, time.column, known)
+        if time.sent is not None:
+            by_its_clock = _instants(rows, time.sent, known)
+            by_ours = stamps if time.received is None else _instants(rows, time.received, known)
+            times = times + (by_ours - by_its_clock)
         if DELETED in rows.column_names:
             deleted = rows.column(DELETED).to_numpy()
             times, known = np.where(deleted, stamps, times), known | deleted
         return times, known
 
+    def _stamps(self, index: np.ndarray) -> np.ndarray:
+        """The timestamps of records in µs, as far as these can say them."""
+        assert self._chunk is not None
+        stamps_ms = self._chunk.timestamp_ms[index]
+        return np.asarray(np.clip(stamps_ms, STAMP_MIN_MS, STAMP_MAX_MS) * 1_000)
+
     def _time_reason(self, known: bool, time_us: int) -> str:  # noqa: FBT001
-        column = self.source.time_column or "the record's timestamp"
+        time = self.source.time
+        what = "the record's timestamp"
+        if time.column is not None:
+            what = " and ".join(repr(n) for n in (time.column, time.sent, time.received) if n)
         if not known:
-            return f"expected an event time in {column!r}; found none"
+            return f"expected an event time in {what}; found none"
+        found = "another"
+        if INSTANT_MIN_US <= time_us <= INSTANT_MAX_US:
+            found = instant_text(int(time_us))
         return (
-            f"expected an event time of at most {duration_text(AHEAD_MAX_US)} after the wall clock "
-            f"in {column!r}; found {instant_text(int(time_us))}"
+            f"expected an event time of the years 1 to 9999, at most {duration_text(AHEAD_MAX_US)} after the "
+            f"wall clock, in {what}; found {found}"
         )
 
     def _refuse(self, row: int, reason: str) -> None:
@@ -187,3 +265,25 @@ class SourceReader:
 
 def _slice(buffer: np.ndarray, start: int, length: int) -> bytes | None:
     return None if length < 0 else buffer[start : start + length].tobytes()
+
+
+def _instants(rows: pa.Table, name: str, known: np.ndarray) -> np.ndarray:
+    """A TIMESTAMP column in µs; takes the rows that have none out of `known`."""
+    column = rows.column(name).combine_chunks()
+    if column.null_count:
+        known &= pc.is_valid(column).to_numpy(zero_copy_only=False)
+    return np.asarray(column.view(pa.int64()).fill_null(0).to_numpy())
+
+
+def _is_true(condition: Expression, rows: pa.Table) -> np.ndarray:
+    """For which rows a condition is true; where it is NULL, or fails, it is not."""
+    found: Any = None
+    if condition.tree is not None:
+        with contextlib.suppress(UnfitError):
+            found = compute(condition.tree, rows)
+    if found is None:
+        try:
+            found = evaluate(rows, f"SELECT {condition.sql} AS x FROM rows").column(0)
+        except EvaluationError:
+            found = evaluate(rows, f"SELECT TRY({condition.sql}) AS x FROM rows").column(0)
+    return np.asarray(pc.fill_null(found, _FALSE).to_numpy(zero_copy_only=False), np.bool_)

@@ -29,13 +29,14 @@ from penstock.engine.log import Log, Outgoing, Writer
 from penstock.engine.outgoing import dead_letters_outgoing, rows_outgoing, writer_name
 from penstock.engine.physical import Physical, Placed, Reader
 from penstock.engine.plan import Plan, Split
-from penstock.engine.source import NOTHING_YET_US, DeadLetter, SourceReader
+from penstock.engine.source import DeadLetter, SourceReader
 from penstock.engine.store import Json, Store
 from penstock.errors import BrokerError, PenstockError
 from penstock.flow.graph import Closed, Node, Origin, OutputNode, RowStep, Source, Union, origins
 from penstock.formats.json import encode_rows
 from penstock.ops import Context
 from penstock.ops.rows import Refused
+from penstock.ops.windows import NOTHING_YET_US
 from penstock.state import StateFiles
 from penstock.wire.columns import Records
 
@@ -222,6 +223,7 @@ class LaneBatch:
             self.plan.watermark_us.get(split.topic),
             self.plan.wall_us,
             check_key=physical.relies_on_key(source),
+            partitions=physical.partitions[split.topic],
         )
         inputs: list[list[Any]] = [[] for _ in readers]
         name = f"{split.topic}/{split.partition}"
@@ -244,6 +246,7 @@ class LaneBatch:
                 "rows": reader.row_count,
                 "late": reader.late_count,
                 "lost": reader.lost_count,
+                "producers": reader.producers,
             }
         )
 

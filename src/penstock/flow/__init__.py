@@ -4,14 +4,12 @@ from penstock.flow._collections import Grouped, Stream, Table, Windowed
 from penstock.flow.aggregates import AggregateCall
 from penstock.flow.app import Flow
 from penstock.flow.functions import (
-    EventTime,
     arg_max,
     arg_min,
     avg,
     collect,
     count,
     count_distinct,
-    event_time,
     first,
     hopping,
     last,
@@ -24,12 +22,21 @@ from penstock.flow.functions import (
     tumbling,
     variance,
 )
+from penstock.flow.times import (
+    EventTime,
+    Header,
+    corrected_time,
+    event_time,
+    header,
+    processing_time,
+)
 
 __all__ = [
     "AggregateCall",
     "EventTime",
     "Flow",
     "Grouped",
+    "Header",
     "Stream",
     "Table",
     "Windowed",
@@ -37,14 +44,17 @@ __all__ = [
     "arg_min",
     "avg",
     "collect",
+    "corrected_time",
     "count",
     "count_distinct",
     "event_time",
     "first",
+    "header",
     "hopping",
     "last",
     "max",
     "min",
+    "processing_time",
     "quantile",
     "session",
     "stddev",

@@ -9,17 +9,17 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.schema import Schema
 from penstock.errors import FlowError
 from penstock.flow._collections import Stream, Table
 from penstock.flow.checks import (
     check_columns,
+    check_condition,
     check_duration,
     check_number,
     check_schema,
     check_text,
 )
-from penstock.flow.functions import EventTime, event_time
 from penstock.flow.graph import (
     Changelog,
     Graph,
@@ -30,6 +30,7 @@ from penstock.flow.graph import (
     ViewNode,
     function_of,
 )
+from penstock.flow.times import EventTime, check_time
 from penstock.formats.changelog import FORMATS, ChangelogFormat
 from penstock.ops import Upserts
 from penstock.ops.rows import same_function
@@ -70,7 +71,8 @@ class Flow:
             topic: its name; created with `partitions` where it doesn't exist.
             schema: the columns, as in SQL: `"user BIGINT NOT NULL, at TIMESTAMP"`. Fields that it
                 doesn't name are ignored. A record that doesn't fit goes to the dead-letter topic.
-            time: `ps.event_time(column, lateness=…)`; by default the record's own timestamp.
+            time: `ps.event_time(column, lateness=…)`, or `ps.processing_time()`; by default the record's own
+                timestamp.
             key: the column whose text is the record's key, if the producers keep to that. Aggregates
                 grouped by it then run where the partition is read, and nothing is shuffled.
             partitions: how many the topic is created with.
@@ -79,7 +81,7 @@ class Flow:
         """
         _check_topic(topic)
         columns = check_schema(schema)
-        time = _check_time(time, columns)
+        time = check_time(time, columns)
         if key is not None:
             check_text(key, "key", "key='user': the column whose text is the record's key")
         if key is not None and pa.types.is_list(columns[key].type):
@@ -88,12 +90,11 @@ class Flow:
         source = Source(
             topic,
             columns,
-            time.column,
-            time.lateness_us,
-            time.idle_us,
+            time,
             key,
             partitions,
             None if retention is None else check_duration(retention, "retention", "'7 days'"),
+            marker=None if time.punctuated is None else check_condition(time.punctuated, columns),
         )
         return Stream(self, self._source(source))
 
@@ -133,15 +134,13 @@ class Flow:
             known = " or ".join(f"format={name!r}" for name in FORMATS)
             raise FlowError(f"expected {known}; found format={format!r}")
         columns = Schema(tuple(replace(f, required=f.required or f.name in names) for f in columns))
-        time = _check_time(time, columns)
+        time = check_time(time, columns, table=True)
         _check_partitions(partitions)
         source = self._source(
             Source(
                 topic,
                 columns,
-                time.column,
-                time.lateness_us,
-                time.idle_us,
+                time,
                 None,
                 partitions,
                 None,
@@ -234,27 +233,6 @@ class Flow:
             tuple(self._views.values()),
             tuple(self._outputs.values()),
         )
-
-
-def _no_event_time(found: object) -> FlowError:
-    column = found if isinstance(found, str) else "at"
-    return FlowError(
-        f"expected time=ps.event_time({column!r}, lateness='30 seconds'); found time={found!r}"
-    )
-
-
-def _check_time(time: object, columns: Schema) -> EventTime:
-    """Event time; by default the record's own timestamp."""
-    if time is None:
-        return event_time()
-    if not isinstance(time, EventTime):
-        raise _no_event_time(time)
-    if time.column is not None and columns[time.column].type != TIMESTAMP:
-        raise FlowError(
-            f"expected the event time {time.column!r} to be a TIMESTAMP; "
-            f"found {columns[time.column].type}"
-        )
-    return time
 
 
 def _check_keys(key: object, columns: Schema) -> tuple[str, ...]:

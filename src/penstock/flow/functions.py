@@ -1,27 +1,24 @@
-"""The functions of a program: event time, windows and aggregates."""
+"""The functions of a program: windows and aggregates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Literal
 
 from penstock.core.delta import TIME
 from penstock.errors import FlowError
 from penstock.flow.aggregates import AggregateCall
-from penstock.flow.calendars import calendar_window
 from penstock.flow.checks import check_duration, check_text
 from penstock.ops import Window
 
 __all__ = [
-    "EventTime",
     "arg_max",
     "arg_min",
     "avg",
     "collect",
     "count",
     "count_distinct",
-    "event_time",
     "first",
     "hopping",
     "last",
@@ -35,70 +32,17 @@ __all__ = [
     "variance",
 ]
 
-IDLE_DEFAULT: Final = "1 minute"
-"""Long against network hiccups, short against a dashboard's patience."""
 
-
-@dataclass(frozen=True)
-class EventTime:
-    """Which column says when a row happened, and how late it may come. See `event_time`."""
-
-    column: str | None
-    lateness_us: int
-    idle_us: int
-
-
-def event_time(
-    column: str | None = None,
-    *,
-    lateness: str | timedelta = "0 seconds",
-    idle: str | timedelta = IDLE_DEFAULT,
-) -> EventTime:
-    """Says when a stream's rows happened.
-
-    Args:
-        column: a TIMESTAMP column; None takes the timestamp that each record has in the log.
-        lateness: how far a row may lie behind the newest one of its partition. A row whose windows have
-            all ended that long ago is late: it is counted and kept in the dead-letter topic.
-        idle: a partition without new rows for so long no longer holds back the watermark; nor does a topic
-            without any those that it is joined or united with.
-    """
-    if column is not None:
-        check_text(column, "the event time's column", "ps.event_time('at')")
-    return EventTime(
-        column,
-        check_duration(lateness, "lateness", "'30 seconds'"),
-        check_duration(idle, "idle", "'1 minute'"),
-    )
-
-
-def tumbling(
-    size: str | timedelta, *, offset: str | timedelta = "0 seconds", zone: str | None = None
-) -> Window:
-    """Windows of one size, one after the other: every row belongs to one.
-
-    Args:
-        size: `"1 minute"`, or of the calendar: `"1 month"`, `"1 quarter"`, `"1 year"`.
-        offset: windows begin so much later: a day at `"6 hours"`, a fiscal year at `"3 months"`.
-        zone: whose days, weeks, months or years they are, such as `"Europe/Berlin"`: a day then has 23, 24
-            or 25 hours. Weeks begin on Monday. Without it, windows are counted from 1970-01-01, a Thursday,
-            in UTC; months and years are those of UTC.
-    """
-    return _window("tumbling", size, size, offset, zone)
+def tumbling(size: str | timedelta, *, offset: str | timedelta = "0 seconds") -> Window:
+    """Windows of a fixed size, one after the other: every row belongs to one."""
+    return _window("tumbling", size, size, offset)
 
 
 def hopping(
-    size: str | timedelta,
-    *,
-    every: str | timedelta,
-    offset: str | timedelta = "0 seconds",
-    zone: str | None = None,
+    size: str | timedelta, *, every: str | timedelta, offset: str | timedelta = "0 seconds"
 ) -> Window:
-    """Windows of one size that begin every so often and overlap: a row belongs to several.
-
-    Arguments as of `tumbling`. With `zone=…`, and of months, the size is a multiple of `every`.
-    """
-    return _window("hopping", size, every, offset, zone)
+    """Windows of a fixed size that begin every so often and overlap: a row belongs to several."""
+    return _window("hopping", size, every, offset)
 
 
 def session(gap: str | timedelta) -> Window:
@@ -133,11 +77,7 @@ def _window(
     size: str | timedelta,
     every: str | timedelta,
     offset: str | timedelta,
-    zone: str | None,
 ) -> Window:
-    calendar = calendar_window(kind, size, every, offset, zone)
-    if calendar is not None:
-        return calendar
     size_us = check_duration(size, "a window's size", "'1 minute'")
     every_us = check_duration(every, "every", "'10 seconds'")
     offset_us = check_duration(offset, "offset", "'30 minutes'")

@@ -22,6 +22,8 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from penstock.core.schema import Schema
+from penstock.expr import Expression
+from penstock.flow.times import EventTime
 from penstock.formats.changelog import ChangelogFormat
 from penstock.ops import Operator
 from penstock.ops.keyed.process import Process
@@ -70,24 +72,22 @@ class Source:
     Attributes:
         topic: its name in the log.
         schema: of its values, which are JSON objects; of a table's rows.
-        time_column: the TIMESTAMP column that is the event time; None takes the record's own timestamp.
-        lateness_us: how far a row may lie behind the newest of its partition.
-        idle_us: a partition without new rows for so long (wall clock) no longer holds the watermark.
+        time: when its rows happened, and how late they may come.
         key: the column that the log is partitioned by, if the producers keep to one.
         partitions: of the topic, where Penstock creates it.
         retention_us: likewise, how long its records are kept; None is for ever.
         changelog: where it is read as a table, how; its rows then have `$deleted`.
+        marker: where only some rows move the watermark, the condition that they fulfil.
     """
 
     topic: str
     schema: Schema
-    time_column: str | None
-    lateness_us: int
-    idle_us: int
+    time: EventTime
     key: str | None
     partitions: int
     retention_us: int | None
     changelog: Changelog | None = None
+    marker: Expression | None = None
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -97,7 +97,10 @@ class Source:
     @cached_property
     def identity(self) -> str:
         """Digest of what the rows depend on."""
-        parts: list[object] = [self.topic, self.schema.text, self.time_column, self.lateness_us]
+        time = self.time
+        parts: list[object] = [self.topic, self.schema.text, time.column, time.lateness_us]
+        if time.text:
+            parts.append(time.text)
         if self.changelog is not None:
             parts += [self.changelog.format, self.changelog.key]
         return _digest("source", *parts)

@@ -64,13 +64,13 @@ class Views:
     """
 
     def __init__(self, where: str | Path) -> None:
-        self.store = Store(open_files(_state_of(where)))
+        self._store = Store(open_files(_state_of(where)))
         self.where = str(where)
 
     @property
     def version(self) -> int:
         """The number of the last committed version; 0 before the first."""
-        return self.store.newest_version()
+        return self._store.newest_version()
 
     def names(self) -> list[str]:
         """The views' names."""
@@ -121,7 +121,7 @@ class Views:
                     "Has the pipeline read anything yet?"
                 )
             try:
-                return work(Snapshot(self.store, self.store.version(number)))
+                return work(Snapshot(self._store, self._store.version(number)))
             except (FileNotFoundError, CorruptError):
                 if attempt == ATTEMPTS_MAX - 1 or self.version == number:
                     raise
@@ -144,9 +144,10 @@ class Snapshot:
         return list(self._content["views"])
 
     def status(self) -> Json:
-        """Offsets, watermarks and counts."""
+        """Offsets, watermarks and who holds them, and counts."""
         keys = ("name", "version", "epoch", "wall_us", "partitions", "offsets", "newest_us")
-        return {key: self._content[key] for key in (*keys, "watermark_us", "counts")}
+        status = {key: self._content[key] for key in (*keys, "watermark_us", "counts")}
+        return status | {"held": self._content.get("held", {})}
 
     def table(
         self, name: str, *, window_from_us: int | None = None, limit: int | None = None

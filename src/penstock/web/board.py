@@ -172,6 +172,7 @@ class StatusBoard:
             "rows_per_s": self._rates[name].per_s(now_us) if name in self._rates else 0.0,
             "lag": None if lag is None else lag.get(name, 0),
             "watermark_us": mark,
+            "held_by": (version or {}).get("held", {}).get(name, {}).get("text"),
             "watermark_delay_ms": None if mark is None else (now_us - mark) / 1_000,
             "late_rows": late,
             "unusable_rows": max(0, dead - late),

@@ -139,11 +139,12 @@ def newest_rows(table: pa.Table, numbers: list[str]) -> pa.Table:
 
 def _topics(sources: dict[str, Any]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("topic", "events/s", "lag", "delay"):
-        table.add_column(name, justify="left" if name == "topic" else "right")
+    for name in ("topic", "events/s", "lag", "delay", "held by"):
+        table.add_column(name, justify="left" if name in ("topic", "held by") else "right")
     for name, source in sources.items():
         delay = _delay(source["watermark_delay_ms"])
-        table.add_row(name, f"{source['rows_per_s']:,.1f}", _number(source["lag"]), delay)
+        rate, held_by = f"{source['rows_per_s']:,.1f}", source.get("held_by") or ""
+        table.add_row(name, rate, _number(source["lag"]), delay, held_by)
     return table
 
 

@@ -117,14 +117,15 @@ function tiles() {
 
 function topics() {
   const sources = Object.entries(state.status.sources || {});
-  const names = ["topic", "events/s", "events", "lag", "late", "unusable", "lost", "watermark UTC", "delay"];
-  const head = html("tr", {}, ...names.map((n) => html("th", { textContent: n, className: n === "topic" || n === "watermark UTC" ? "" : "number" })));
+  const names = ["topic", "events/s", "events", "lag", "late", "unusable", "lost", "watermark UTC", "delay", "held by"];
+  const head = html("tr", {}, ...names.map((n) => html("th", { textContent: n, className: ["topic", "watermark UTC", "held by"].includes(n) ? "" : "number" })));
   const rows = sources.map(([name, s]) => html("tr", {},
     html("td", { textContent: name }),
     ...[number(s.rows_per_s), count(s.rows), count(s.lag), count(s.late_rows), count(s.unusable_rows), count(s.lost_rows)]
       .map((t) => html("td", { textContent: t, className: "number" })),
     html("td", { textContent: s.watermark_us === null ? "–" : instant(s.watermark_us / 1000) }),
-    html("td", { textContent: duration(s.watermark_delay_ms), className: "number" })));
+    html("td", { textContent: duration(s.watermark_delay_ms), className: "number" }),
+    html("td", { textContent: s.held_by || "" })));
   if (!rows.length) rows.push(html("tr", {}, html("td", { textContent: "nothing read yet", colSpan: names.length, className: "null" })));
   $("topics").replaceChildren(head, ...rows);
   const { version, dead_letter_topic } = state.status;

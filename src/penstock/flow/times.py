@@ -1,0 +1,245 @@
+"""When a stream's rows happened, and what its watermark follows from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.time import DAY_US, MINUTE_US
+from penstock.errors import FlowError
+from penstock.flow.checks import check_condition, check_duration, check_text
+
+__all__ = [
+    "EventTime",
+    "Header",
+    "check_time",
+    "corrected_time",
+    "event_time",
+    "header",
+    "processing_time",
+]
+
+IDLE_DEFAULT: Final = "1 minute"
+"""Long against network hiccups, short against a dashboard's patience."""
+AHEAD_DEFAULT: Final = "1 minute"
+"""Long against the differences of clocks that are kept right, short against a window."""
+DURATION_MAX_US: Final = 10_000 * 366 * DAY_US
+"""Whatever is longer lies beyond all instants, and beyond 64 bits when it is added to one."""
+EXPECTED_MAX: Final = 1_000
+"""Producers named in a program; each is looked at before every batch."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """A header of a stream's records. See `header`."""
+
+    name: str
+
+
+Producer: TypeAlias = str | Header
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """When a stream's rows happened, and how late they may come. See `event_time`.
+
+    Attributes:
+        column: that says when; None takes the record's timestamp.
+        lateness_us: how far a row may lie behind the newest before it.
+        idle_us: who brings nothing for so long (wall clock) no longer holds the watermark.
+        ahead_us: how far a row may lie after its record's timestamp and still move the watermark there.
+        sent: the column that says when the row was sent, by the same clock as `column`.
+        received: when it was received, by a clock that is right; None takes the record's timestamp.
+        producer: what tells producers apart, each of which has a watermark of its own.
+        expected: producers that hold the watermark until something of them was read.
+        punctuated: a condition; only rows for which it is true move the watermark.
+        processing: rows happen when they are processed; nothing else here counts.
+    """
+
+    column: str | None
+    lateness_us: int
+    idle_us: int
+    ahead_us: int = MINUTE_US
+    sent: str | None = None
+    received: str | None = None
+    producer: Producer | None = None
+    expected: tuple[str, ...] = ()
+    punctuated: str | None = None
+    processing: bool = False
+
+    @property
+    def text(self) -> str:
+        """What the event time of rows, and which of them are late, depends on; empty for the plain case."""
+        parts = [
+            ("ahead", None if self.ahead_us == MINUTE_US else self.ahead_us),
+            ("sent", self.sent),
+            ("received", self.received),
+            ("producer", self.producer),
+            ("expected", sorted(self.expected) or None),
+            ("punctuated", self.punctuated),
+            ("processing", self.processing or None),
+        ]
+        return ", ".join(f"{name} {value!r}" for name, value in parts if value is not None)
+
+
+def event_time(
+    column: str | None = None,
+    *,
+    lateness: str | timedelta = "0 seconds",
+    idle: str | timedelta = IDLE_DEFAULT,
+    ahead: str | timedelta = AHEAD_DEFAULT,
+    sent: str | None = None,
+    received: str | None = None,
+    producer: str | Header | None = None,
+    expected: list[str] | tuple[str, ...] = (),
+    punctuated: str | None = None,
+) -> EventTime:
+    """Says when a stream's rows happened.
+
+    Args:
+        column: a TIMESTAMP column; None takes the timestamp that each record has in the log.
+        lateness: how far a row may lie behind the newest one of its partition, or of its producer there. A
+            row whose windows have all ended that long ago is late: it is counted and kept in the
+            dead-letter topic.
+        idle: a partition, or a producer, without new rows for so long no longer holds back the watermark;
+            nor does a topic without any those that it is joined or united with.
+        ahead: how far a row may lie after its record's timestamp. One that lies further ahead is counted in
+            its windows, but the watermark moves to its record's timestamp only, so that a clock that is
+            ahead makes nobody else's rows late. Records without a timestamp are believed.
+        sent: a TIMESTAMP column of when the row was sent, by the same clock as `column`. The event time is
+            then `column + (received - sent)`: right even where that clock is wrong.
+        received: a TIMESTAMP column of when it was received, by a clock that is right; None takes the
+            record's timestamp.
+        producer: a column, or `ps.header(…)`, that tells producers apart. Each has a watermark of its own,
+            and the least counts: one that is behind, or slow, holds the windows open until it is idle.
+        expected: producers by name. No window closes before something of each was read, or it has been
+            idle.
+        punctuated: a condition over the row's columns, such as `"kind = 'end of day'"`. A row for which it is
+            true says that nothing of a time before its own will come; only such rows move the watermark.
+    """
+    for name, what in ((column, "the event time's column"), (sent, "sent"), (received, "received")):
+        if name is not None:
+            check_text(name, what, "ps.event_time('at')")
+    if sent is not None and column is None:
+        raise FlowError(
+            f"expected the column of when rows occurred beside sent={sent!r}, such as "
+            f"ps.event_time('occurred', sent={sent!r})"
+        )
+    if received is not None and sent is None:
+        raise FlowError(
+            f"expected sent=… beside received={received!r}: the difference of both corrects the event time"
+        )
+    if producer is not None and not isinstance(producer, Header):
+        check_text(producer, "the producer's column", "ps.event_time('at', producer='device')")
+    if punctuated is not None:
+        check_text(punctuated, "the markers' condition", "punctuated=\"kind = 'end'\"")
+    return EventTime(
+        column,
+        _check_duration(lateness, "lateness", "'30 seconds'"),
+        _check_duration(idle, "idle", "'1 minute'"),
+        _check_duration(ahead, "ahead", "'1 minute'"),
+        sent,
+        received,
+        producer,
+        _check_expected(expected, producer),
+        punctuated,
+    )
+
+
+def processing_time() -> EventTime:
+    """Says that a stream's rows happen when they are processed.
+
+    All rows of a batch have the time of the batch's plan, which a repetition of the batch has, too; windows
+    close by the clock, and no row is late. Another run over the same log gives other results: take
+    `event_time()`, the timestamps that records have in the log, where these will do.
+    """
+    return EventTime(None, 0, 0, processing=True)
+
+
+def header(name: str) -> Header:
+    """A header of a stream's records, as `producer` of `event_time`: its text; the last one of that name."""
+    return Header(check_text(name, "a header's name", "ps.header('device')"))
+
+
+def corrected_time(occurred: str, sent: str, received: str) -> str:
+    """The expression `occurred + (received - sent)`: the time of an event by a clock that is right.
+
+    Whatever is wrong with a device's clock is in `occurred` and in `sent` alike, so it goes out in their
+    difference; what is left is the time that the event took to arrive.
+
+    Args:
+        occurred: a TIMESTAMP column, or an expression: when it happened, by the device's clock.
+        sent: when it was sent, by the same clock.
+        received: when it was received, by a clock that is right.
+
+    Returns:
+        SQL, for `select(at=ps.corrected_time("occurred", "sent", "received"))`.
+    """
+    parts = [
+        f"epoch_us({check_text(one, what, repr(what))})"
+        for one, what in ((occurred, "occurred"), (sent, "sent"), (received, "received"))
+    ]
+    return f"make_timestamptz({parts[0]} + ({parts[2]} - {parts[1]}))"
+
+
+def check_time(time: object, columns: Schema, *, table: bool = False) -> EventTime:
+    """Event time; by default the record's own timestamp.
+
+    Args:
+        time: what the program passed.
+        columns: of the rows.
+        table: whether it is a table's, whose deletions have no columns.
+
+    Raises:
+        FlowError: it is no event time, or its columns are of the wrong type.
+        SchemaError: it names a column that isn't there.
+    """
+    if time is None:
+        return event_time()
+    if not isinstance(time, EventTime):
+        column = time if isinstance(time, str) else "at"
+        raise FlowError(
+            f"expected time=ps.event_time({column!r}, lateness='30 seconds'); found time={time!r}"
+        )
+    for name in (time.column, time.sent, time.received):
+        if name is not None and columns[name].type != TIMESTAMP:
+            raise FlowError(
+                f"expected the event time {name!r} to be a TIMESTAMP; found {columns[name].type}"
+            )
+    options = [("sent", time.sent), ("producer", time.producer), ("punctuated", time.punctuated)]
+    for option, value in options:
+        if table and value is not None:
+            raise FlowError(
+                f"expected a stream for {option}={value!r}; found a table, whose deletions have no columns"
+            )
+    if isinstance(time.producer, str) and pa.types.is_list(columns[time.producer].type):
+        raise FlowError(f"expected a producer of single values; found the array {time.producer!r}")
+    if time.punctuated is not None:
+        check_condition(time.punctuated, columns)
+    return time
+
+
+def _check_duration(value: str | timedelta, what: str, example: str) -> int:
+    found = check_duration(value, what, example)
+    if found > DURATION_MAX_US:
+        raise FlowError(f"expected {what} of at most 10,000 years; found {value!r}")
+    return found
+
+
+def _check_expected(expected: object, producer: object) -> tuple[str, ...]:
+    if not isinstance(expected, list | tuple) or not all(isinstance(e, str) for e in expected):
+        raise FlowError(
+            "expected names of producers, as texts in a list, such as expected=['pump 1', 'pump 2']; "
+            f"found {expected!r}"
+        )
+    if expected and producer is None:
+        raise FlowError(f"expected producer=… beside expected={expected!r}: what tells them apart")
+    if len(expected) > EXPECTED_MAX:
+        raise FlowError(
+            f"expected at most {EXPECTED_MAX} producers (EXPECTED_MAX); found {len(expected)}"
+        )
+    return tuple(dict.fromkeys(expected))
