@@ -39,7 +39,7 @@ from typing import Protocol, Self
 
 import psutil
 
-from load_tools import (
+from common.load_tools import (
     UNBATCHED,
     Figure,
     confluent_consume,
@@ -53,9 +53,9 @@ from load_tools import (
     say,
     table,
 )
+from common.sides import end_cleanly, limit_cores
 from peers import cache
 from peers.kafka import KafkaProcess, wait_until_ready
-from sides import end_cleanly, limit_cores
 
 SAMPLE_S = 0.1
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # how finely the system counts processor time

@@ -27,10 +27,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from brokers import BROKERS, broker
-from events import TOPIC_CONFIG
+from common.brokers import BROKERS, broker
+from common.events import TOPIC_CONFIG
+from common.sides import HERE, PENSTOCK, SideError, end_cleanly, limit_cores
 from peers import cache
-from sides import HERE, PENSTOCK, SideError, end_cleanly, limit_cores
 
 POLL_INTERVAL_S = 0.004
 START_TIMEOUT_S = 120.0  # a Spark session on a busy machine

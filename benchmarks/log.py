@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from brokers import broker
-from load_tools import (
+from common.brokers import broker
+from common.load_tools import (
     Figure,
     confluent_consume,
     confluent_produce,
@@ -30,8 +30,8 @@ from load_tools import (
     say,
     table,
 )
+from common.sides import end_cleanly, limit_cores
 from peers import cache
-from sides import end_cleanly, limit_cores
 
 BROKERS = ("penstock", "kafka")
 CLIENTS = ("confluent", "java", "reader")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import penstock as ps
 from broker import Effort, Process, compare, parser_of, started
-from load_tools import BATCHED, UNBATCHED, Figure, create, java_produce, java_take, say
+from common.load_tools import BATCHED, UNBATCHED, Figure, create, java_produce, java_take, say
 from penstock.client.share import GROUP, ShareClient
 
 AIMS = {"records/s": 1.5, "jobs/s": 1.5, "us/record": 1.5, "us/job": 1.5}

@@ -18,10 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brokers import BROKERS, broker
-from events import Workload, compare, fill, write_truth
+from common.brokers import BROKERS, broker
+from common.events import Workload, compare, fill, write_truth
+from common.sides import (
+    PENSTOCK,
+    WINDOW_SIDES,
+    Side,
+    SideError,
+    end_cleanly,
+    limit_cores,
+    run_program,
+)
 from peers.batches import mean_split_ms
-from sides import PENSTOCK, WINDOW_SIDES, Side, SideError, end_cleanly, limit_cores, run_program
 
 SMOKE_ROWS = 200_000
 SMOKE_USERS = 5_000

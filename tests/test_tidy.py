@@ -22,7 +22,10 @@ PACKAGES = [
     one
     for top in ("src", "tests", "benchmarks")
     for one in sorted((ROOT / top).rglob("*"))
-    if one.is_dir() and any(one.glob("*.py"))
+    if one.is_dir()
+    and any(one.glob("*.py"))
+    # What was fetched lies in hidden folders.
+    and not any(part.startswith(".") for part in one.relative_to(ROOT).parts)
 ]
 
 

@@ -34,7 +34,7 @@ def _run(*command: str, timeout_s: float = SMOKE_TIMEOUT_S) -> subprocess.Comple
 class TestEvents:
     def test_the_same_workload_gives_the_same_events(self):
         """Every side and every run of a benchmark sees the same events."""
-        from events import Workload
+        from common.events import Workload
 
         first, second = (pa.concat_tables(Workload(1000).chunks()) for _ in range(2))
         assert first.equals(second)
@@ -42,7 +42,7 @@ class TestEvents:
 
     def test_disorder_is_bounded(self):
         """No event is behind the newest before it by as much as the disorder."""
-        from events import Workload
+        from common.events import Workload
 
         events = pa.concat_tables(Workload(20_000, disorder_ms=500).chunks())
         times = events.column("ts").to_numpy()
@@ -50,7 +50,7 @@ class TestEvents:
 
     def test_json_holds_the_events(self):
         """The JSON rows decode to the columns that they were made from."""
-        from events import Workload, to_json
+        from common.events import Workload, to_json
 
         events = next(Workload(1000).chunks())
         assert [json.loads(row) for row in to_json(events).to_pylist()] == events.to_pylist()
@@ -58,7 +58,7 @@ class TestEvents:
     @pytest.mark.parametrize("name", ["rows", "users", "disorder_ms", "per_second", "partitions"])
     def test_a_size_of_nothing_is_refused(self, name):
         """The message names the size."""
-        from events import Workload
+        from common.events import Workload
 
         with pytest.raises(ValueError, match=name):
             Workload(**{"rows": 1, name: 0})
@@ -67,14 +67,14 @@ class TestEvents:
 class TestCompare:
     @pytest.fixture
     def truth(self, tmp_path):
-        from events import Workload, write_truth
+        from common.events import Workload, write_truth
 
         workload = Workload(20_000, users=50, per_second=100)
         write_truth(workload, tmp_path / "truth.parquet")
         return workload, tmp_path / "truth.parquet"
 
     def _compared(self, truth, query):
-        from events import compare
+        from common.events import compare
 
         workload, file = truth
         return compare(f"({query.format(truth=file)})", file, workload.closed_before_ms())

@@ -17,7 +17,7 @@ from peers import cache
 RSS_INTERVAL_S = 0.25
 ERROR_CHARS = 1500  # of a failed side's standard error
 PENSTOCK = "penstock"
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)

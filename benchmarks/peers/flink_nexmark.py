@@ -1,0 +1,127 @@
+"""Flink runs one of Nexmark's queries over topics (Flink SQL); prints one line of JSON.
+
+Runs in Flink's own environment. The queries (`auctions/flink.sql`) are those of nexmark/nexmark's
+`nexmark-flink`, with the settings that it recommends (mini-batches, split distinct aggregates). Rows go to
+Flink's blackhole, without checkpoints; with `--out` they are collected first, retractions applied, and
+written as JSON lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+from cache import problem
+from flink_windows import Sampler, environment, free_port
+
+COLUMNS = {
+    "person": "id BIGINT, name STRING, emailAddress STRING, creditCard STRING, city STRING, "
+    "state STRING, `dateTime` BIGINT, extra STRING",
+    "auction": "id BIGINT, itemName STRING, description STRING, initialBid BIGINT, reserve BIGINT, "
+    "`dateTime` BIGINT, expires BIGINT, seller BIGINT, category BIGINT, extra STRING",
+    "bid": "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, "
+    "`dateTime` BIGINT, extra STRING",
+    "side": "`key` BIGINT, `value` STRING",
+}
+SOURCE = """
+CREATE TABLE {topic} ({columns}{time}) WITH (
+  'connector' = 'kafka', 'topic' = '{topic}', 'properties.bootstrap.servers' = '{bootstrap}',
+  'properties.group.id' = 'flink-nexmark', 'scan.startup.mode' = 'earliest-offset',
+  'scan.bounded.mode' = 'latest-offset', 'format' = 'json'
+)"""
+TIME = """, rt AS TO_TIMESTAMP_LTZ(`dateTime`, 3), WATERMARK FOR rt AS rt - INTERVAL '4' SECOND"""
+ENDS = ", ends AS TO_TIMESTAMP_LTZ(expires, 3)"
+SETTINGS = {
+    "table.exec.mini-batch.enabled": "true",
+    "table.exec.mini-batch.allow-latency": "2 s",
+    "table.exec.mini-batch.size": "50000",
+    "table.optimizer.distinct-agg.split.enabled": "true",
+}
+SQL = Path(__file__).resolve().parents[1] / "auctions" / "flink.sql"
+READS = {"q3": "person auction", "q4": "auction bid", "q8": "person auction", "q9": "auction bid"}
+READS |= {"q13": "bid side", "q20": "auction bid"}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--bootstrap", required=True, help="the broker, HOST:PORT")
+    parser.add_argument("--query", choices=list(queries()), required=True)
+    parser.add_argument("--rows", type=int, required=True, help="in the topics that it reads")
+    parser.add_argument("--out", type=Path, help="write the result to this file")
+    parser.add_argument("--state", choices=["heap", "rocksdb"], default="heap")
+    parser.add_argument("--parallelism", type=int, default=2)
+    return parser.parse_args()
+
+
+def queries() -> dict[str, str]:
+    """The queries of `flink.sql` by name."""
+    parts = re.split(r"^-- (q\d+)$", SQL.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {name: query.strip(" ;\n") for name, query in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def write(table: object, out: Path) -> None:
+    """The rows of a table that changes, as they are at the end."""
+    names = table.get_schema().get_field_names()
+    rows: collections.Counter[tuple[object, ...]] = collections.Counter()
+    with table.execute().collect() as changes:
+        for row in changes:
+            comes = row.get_row_kind().name in ("INSERT", "UPDATE_AFTER")
+            rows[tuple(row)] += 1 if comes else -1
+    with out.open("w", encoding="utf-8") as file:
+        for row, count in rows.items():
+            line = json.dumps(dict(zip(names, row, strict=True)), default=str)
+            file.write((line + "\n") * count)
+
+
+def main() -> int:
+    options = arguments()
+    if reason := problem("flink"):
+        print(f"error: {reason}", file=sys.stderr)
+        return 1
+    os.environ["TZ"] = "UTC"
+    from pyflink.table import TableDescriptor
+
+    launched, rest_port = time.monotonic(), free_port()
+    out, options.out = options.out, None  # no checkpoints
+    tables = environment(options, rest_port)
+    for name, value in SETTINGS.items():
+        tables.get_config().set(name, value)
+    for topic in READS.get(options.query, "bid").split():
+        columns, time_columns = COLUMNS[topic], "" if topic == "side" else TIME
+        if topic == "auction":
+            time_columns = ENDS + time_columns
+        tables.execute_sql(
+            SOURCE.format(
+                topic=topic, columns=columns, time=time_columns, bootstrap=options.bootstrap
+            )
+        )
+    query = tables.sql_query(queries()[options.query])
+    if out:
+        write(query, out)
+    sampler = Sampler(rest_port)
+    sampler.start()
+    started = time.monotonic()
+    query.execute_insert(TableDescriptor.for_connector("blackhole").build()).wait()
+    seconds = time.monotonic() - started
+    sampler.end()
+    steady = sampler.steady_rows_per_s(options.rows)
+    found = {
+        "side": "flink",
+        "rows": options.rows,
+        "seconds": round(seconds, 3),
+        "rows_per_s": round(options.rows / seconds),
+        "steady_rows_per_s": steady and round(steady),
+        "startup_s": round(started - launched, 3),
+    }
+    print(json.dumps(found), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Penstock runs one of Nexmark's queries over topics, on Spark; prints one line of JSON.
+
+With `--out` the result is written as JSON lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import penstock as ps
+from auctions.queries import QUERIES, Query, pipeline
+from peers.batches import Batch, steady_rows_per_s
+from penstock.engine.log import KafkaLog
+from penstock.engine.spark.session import start_session
+from penstock.formats.json import encode_rows
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--bootstrap", required=True, help="the broker, HOST:PORT")
+    parser.add_argument("--query", choices=list(QUERIES), required=True)
+    parser.add_argument("--rows", type=int, required=True, help="in the topics that it reads")
+    parser.add_argument("--topic", default="result", help="for the rows of a stream")
+    parser.add_argument("--out", type=Path, help="write the result to this file")
+    parser.add_argument(
+        "--per-batch", type=int, help="events of a partition (default: Penstock's own)"
+    )
+    parser.add_argument("--parallelism", type=int, default=2)
+    return parser.parse_args()
+
+
+def run(options: argparse.Namespace, work: Path) -> dict[str, object]:
+    """Runs the query from the topics' beginnings until nothing is left to do."""
+    query = QUERIES[options.query]
+    limit = {} if options.per_batch is None else {"batch_rows": options.per_batch}
+    app = pipeline(
+        query,
+        work / "nexmark.penstock",
+        topic=options.topic,
+        log=f"kafka://{options.bootstrap}",
+        cores=options.parallelism,
+        **limit,
+    )
+    progress: list[ps.Progress] = []
+    ends: list[float] = []
+    idle: list[int] = []
+
+    def committed(batch: ps.Progress) -> None:
+        progress.append(batch)
+        ends.append(time.monotonic())
+
+    def is_done() -> bool:
+        """All rows were read, and a look at the log after that gave no batch."""
+        return bool(idle) and idle[-1] == len(progress) and _rows(progress) >= options.rows
+
+    launched = time.monotonic()
+    start_session(app.name, None, app.directory / "spark", cores=options.parallelism)
+    started = time.monotonic()
+    app.run(on_progress=committed, on_idle=lambda: idle.append(len(progress)), until=is_done)
+    times = [started, *ends]
+    batches: list[Batch] = [
+        {"rows": batch.rows, "ms": 1000 * (times[i + 1] - times[i])}
+        for i, batch in enumerate(progress)
+    ]
+    if options.out:
+        write(app.directory, options.bootstrap, query, options.topic, options.out)
+    seconds = ends[-1] - started
+    return {
+        "side": "penstock",
+        "rows": options.rows,
+        "seconds": round(seconds, 3),
+        "rows_per_s": round(options.rows / seconds),
+        "steady_rows_per_s": steady_rows_per_s(batches),
+        "startup_s": round(started - launched, 3),
+        "seconds_by_part": {
+            part: round(sum(batch.seconds.get(part, 0.0) for batch in progress), 3)
+            for part in sorted({part for batch in progress for part in batch.seconds})
+        },
+    }
+
+
+def _rows(progress: list[ps.Progress]) -> int:
+    return sum(batch.rows for batch in progress)
+
+
+def write(directory: Path, bootstrap: str, query: Query, topic: str, out: Path) -> None:
+    """The view, or the topic, as JSON lines."""
+    with out.open("wb") as file:
+        if query.view:
+            for line in encode_rows(ps.serve.Views(directory).table("result")).to_pylist():
+                file.write(line.encode() + b"\n")
+            return
+        log = KafkaLog(bootstrap)
+        for partition, end in log.end_offsets([topic])[topic].items():
+            for records in log.read(topic, partition, 0, end):
+                buffer = memoryview(records.buffer)
+                for start, length in zip(records.value_start, records.value_length, strict=True):
+                    file.write(buffer[start : start + length])
+                    file.write(b"\n")
+        log.close()
+
+
+def main() -> int:
+    options = arguments()
+    with tempfile.TemporaryDirectory(prefix="penstock-nexmark-") as work:
+        print(json.dumps(run(options, Path(work))), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
