@@ -18,7 +18,7 @@ from penstock.app.embedded import EmbeddedBroker, checked_listen, remember_log
 from penstock.app.facts import Facts
 from penstock.app.heartbeat import Heartbeat
 from penstock.engine.driver import Limits, Progress
-from penstock.engine.runtime import Settings, run_pipeline
+from penstock.engine.runtime import Outputs, Settings, run_pipeline
 from penstock.errors import FlowError, QueryError, SetupError
 from penstock.flow import Flow
 from penstock.flow.checks import check_function, check_number, check_text
@@ -119,6 +119,8 @@ class App(Flow):
         on_idle: Callable[[], None] | None = None,
         until: Callable[[], bool] | None = None,
         rebuild: bool = False,
+        savepoint: str | None = None,
+        outputs: Outputs | None = None,
     ) -> None:
         """Runs the pipeline in the foreground, until `stop`, Ctrl-C, SIGTERM or one of these.
 
@@ -129,6 +131,8 @@ class App(Flow):
             on_idle: called when all that is in the log has been read, on another thread.
             until: asked often; the pipeline ends when it is true.
             rebuild: throws the state away first; it is computed again from the log.
+            savepoint: goes back to this savepoint first.
+            outputs: of what is computed again, whether topics get all of it or what is new.
 
         Raises:
             PenstockError: what stopped it.
@@ -144,6 +148,10 @@ class App(Flow):
         }
         for what, function in callbacks.items():
             check_function(function, what)
+        if outputs not in {None, "all", "new"}:
+            raise FlowError(f"expected outputs as 'all', 'new' or None; found {outputs!r}")
+        if savepoint is not None and rebuild:
+            raise FlowError("expected savepoint=… or rebuild=True; found both. Choose one of them")
         graph = self.graph()
         self._stop.clear()
         began: list[float] = []
@@ -202,6 +210,8 @@ class App(Flow):
                 until=ended,
                 on_session=session_started,
                 rebuild=rebuild,
+                savepoint=savepoint,
+                outputs=outputs,
             )
 
     @contextlib.contextmanager

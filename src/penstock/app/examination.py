@@ -23,12 +23,13 @@ from typing import Final
 import crc32c
 
 from penstock.broker.doctor import Level, Report, examine, is_data_directory
-from penstock.engine.store import Json, unsealed
+from penstock.engine.savepoints import check_savepoint, find_savepoint
+from penstock.engine.store import Json, Store, unsealed
 from penstock.errors import CorruptError, SetupError
 from penstock.ops import operator_from_spec
 from penstock.state import LocalStateFiles
 from penstock.state.runs import Piece
-from penstock.state.vacuum import garbage
+from penstock.state.vacuum import garbage, pieces
 
 __all__ = ["STATE", "examine_pipeline", "examine_state", "is_pipeline_directory"]
 
@@ -81,7 +82,8 @@ def examine_state(state: Path) -> Report:
 
 def _examined(state: Path) -> _StateExam:
     exam = _StateExam(state)
-    for part in (exam.folders, exam.documents, exam.traces, exam.operators, exam.leftovers):
+    parts = (exam.folders, exam.documents, exam.savepoints)
+    for part in (*parts, exam.traces, exam.operators, exam.leftovers):
         exam.report.guard(".", part)
     return exam
 
@@ -95,6 +97,7 @@ class _StateExam:
     files: LocalStateFiles = field(init=False)
     numbers: dict[str, list[int]] = field(default_factory=dict)  # by folder
     versions: dict[int, Json] = field(default_factory=dict)
+    pinned: list[Json] = field(default_factory=list)  # the versions of savepoints
     newest: int = 0
     is_whole: bool = True  # the newest version's files are there
 
@@ -158,6 +161,19 @@ class _StateExam:
         else:
             self.report.add(Level.WARNING, path, f"{text}; the pipeline doesn't need it any more")
 
+    def savepoints(self) -> None:
+        """Every savepoint can be gone back to."""
+        store = Store(self.files)
+        for name in store.pins():
+            try:
+                found = find_savepoint(store, name)
+                self.pinned.append(found.content)
+                check_savepoint(store, found)
+            except (CorruptError, KeyError) as error:
+                text = f"{error}. The pipeline doesn't need it: penstock savepoint drop"
+                self.report.add(Level.DAMAGE, f"savepoints/{name}.json", text)
+        self.report.facts["savepoints"] = ", ".join(store.pins()) or "none"
+
     def traces(self) -> None:
         """Every file that a version refers to is there, and what was written."""
         seen: set[Piece] = set()
@@ -216,7 +232,7 @@ class _StateExam:
         """Files that no version refers to, but for those that a batch is just writing."""
         states = [
             operator["traces"]
-            for v in self.versions.values()
+            for v in (*self.versions.values(), *self.pinned)
             for operator in v["operators"].values()
         ]
         if len(self.versions) < len(self.numbers["versions"]):
@@ -250,7 +266,4 @@ def _path(folder: str, number: int) -> str:
 def _pieces(version: Json) -> Iterator[Piece]:
     """The files that a version refers to, and what they must be."""
     for operator in version["operators"].values():
-        for state in operator["traces"].values():
-            for trace in state["traces"].values():
-                for pieces in (*trace["runs"], *(merge["output"] for merge in trace["merges"])):
-                    yield from map(Piece.parse, pieces)
+        yield from pieces(operator["traces"])

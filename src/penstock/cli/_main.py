@@ -28,6 +28,11 @@ _COMMANDS: Final = {
         "Show a pipeline's operators, exchanges and state.",
     ),
     "query": ("penstock.cli.pipelines.query", "query", "Ask a pipeline's views with SQL."),
+    "savepoint": (
+        "penstock.cli.pipelines.savepoint",
+        "savepoint",
+        "Keep versions of a pipeline's state, to go back to.",
+    ),
     "topics": ("penstock.cli.log.topics", "topics", "List, create, describe and delete topics."),
     "produce": ("penstock.cli.log.produce", "produce", "Send lines to a topic."),
     "consume": ("penstock.cli.log.consume", "consume", "Print a topic's records."),

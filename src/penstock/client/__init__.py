@@ -3,6 +3,7 @@
     Client      topics, offsets, consumer groups, producers' state
     Reader      ranges of partitions as columns
     Producer    columns to partitions, each record once
+    TransactionalProducer   the same in several partitions, with offsets of groups, all or nothing
 
 Blocking sockets and no threads: an object belongs to the thread that uses it. Restarting brokers
 and moving leaders are waited for; `patience_s` says for how long.
@@ -12,5 +13,14 @@ from penstock.client.client import Client, Lag, ProducerState
 from penstock.client.network.security import Security
 from penstock.client.producer import Producer
 from penstock.client.reader import Reader
+from penstock.client.transactions import TransactionalProducer
 
-__all__ = ["Client", "Lag", "Producer", "ProducerState", "Reader", "Security"]
+__all__ = [
+    "Client",
+    "Lag",
+    "Producer",
+    "ProducerState",
+    "Reader",
+    "Security",
+    "TransactionalProducer",
+]

@@ -109,6 +109,7 @@ class Producer:
         producer_id: int | None = None,
         producer_epoch: int = 0,
         base_sequence: int = 0,
+        transactional_id: str | None = None,
     ) -> int:
         """Writes records to a partition and waits until they are acknowledged.
 
@@ -126,6 +127,7 @@ class Producer:
             producer_id: of an idempotent producer.
             producer_epoch: its epoch; the leader refuses older ones than it has seen.
             base_sequence: the first record's sequence number.
+            transactional_id: of the transaction that the records belong to.
 
         Returns:
             The sequence number of the next record (after 2^31 - 1 comes 0).
@@ -149,11 +151,19 @@ class Producer:
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
             headers=headers,
+            transactional=transactional_id is not None,
         )
         for batch in batches:  # a broker gives offsets, and Kafka's refuses batches that have some
             batch[:_OFFSET_BYTES] = bytes(_OFFSET_BYTES)
         sending = _Sending(
-            self._cluster, topic, partition, batches, self._acks, producer_id, producer_epoch
+            self._cluster,
+            topic,
+            partition,
+            batches,
+            self._acks,
+            producer_id,
+            producer_epoch,
+            transactional_id,
         )
         try:
             sending.run()
@@ -194,6 +204,7 @@ class _Sending:
         acks: int,
         producer_id: int,
         producer_epoch: int,
+        transactional_id: str | None,
     ) -> None:
         self._cluster = cluster
         self._topic = topic
@@ -202,6 +213,7 @@ class _Sending:
         self._acks = acks
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
+        self._transactional_id = transactional_id
         self._resumes = 0
         self.done = 0
 
@@ -238,6 +250,7 @@ class _Sending:
                         self._batches[following],
                         acks=self._acks,
                         timeout_ms=PRODUCE_TIMEOUT_MS,
+                        transactional_id=self._transactional_id,
                     )
                     flexible = version >= hot.PRODUCE_FLEXIBLE
                     flights.append(connection.send(hot.PRODUCE, version, parts, flexible=flexible))

@@ -10,6 +10,7 @@ for why two drivers at once can't do harm.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
@@ -381,6 +382,9 @@ class Driver:
             return
         self._vacuumed = number
         kept = [self.store.version(n) for n in self.store.kept(number - 1)] + [self.version]
+        for name in self.store.pins():
+            with contextlib.suppress(FileNotFoundError):  # it is being dropped
+                kept.append(self.store.pinned(name)["content"])
         states = [t for v in kept for o in v["operators"].values() for t in o["traces"].values()]
         self.store.vacuum(number, states)
 

@@ -187,11 +187,20 @@ def _detail(spec: Json) -> str:
 
 def _window(window: Json) -> str:
     text = str(window["kind"])
+    if "calendar" in window:
+        return text + _calendar(window["calendar"], window["steps"])
     if window.get("size_us"):
         text += f" {duration_text(window['size_us'])}"
     if window.get("every_us") and window["every_us"] != window.get("size_us"):
         text += f" every {duration_text(window['every_us'])}"
     return text
+
+
+def _calendar(calendar: Json, steps: int) -> str:
+    unit = "months" if calendar["months"] else "days"
+    step = calendar[unit]
+    size = f" {step * steps} {unit}" + (f" every {step} {unit}" if steps > 1 else "")
+    return f"{size} in {calendar['zone']}"
 
 
 def _value(name: str, value: Any) -> str:

@@ -7,11 +7,12 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from penstock.engine.driver import Driver, Limits, Progress
 from penstock.engine.log import KafkaLog, Log
 from penstock.engine.physical import compile_graph
+from penstock.engine.savepoints import go_back
 from penstock.engine.spark.host import SparkHost
 from penstock.engine.spark.session import session_for
 from penstock.engine.store import Store
@@ -20,8 +21,19 @@ from penstock.errors import CorruptError, FlowError
 from penstock.flow.graph import Graph
 from penstock.state import ArrowStateFiles, LocalStateFiles, StateFiles
 
-__all__ = ["Settings", "assemble", "clear", "open_files", "open_log", "open_store", "run_pipeline"]
+__all__ = [
+    "Outputs",
+    "Settings",
+    "assemble",
+    "clear",
+    "open_files",
+    "open_log",
+    "open_store",
+    "run_pipeline",
+]
 
+Outputs: TypeAlias = Literal["all", "new"]
+"""Of what is computed again, whether topics get all or what is new; None: all where a topic is empty."""
 DEAD_LETTER_SUFFIX: Final = ".dead-letters"
 
 
@@ -59,6 +71,8 @@ def run_pipeline(
     until: Callable[[], bool],
     on_session: Callable[[], None],
     rebuild: bool = False,
+    savepoint: str | None = None,
+    outputs: Outputs | None = None,
 ) -> None:
     """Runs a pipeline on Spark until `until()`.
 
@@ -71,9 +85,15 @@ def run_pipeline(
         until: asked often.
         on_session: called when Spark is up, which has then put its own handler of Ctrl-C in place.
         rebuild: throws the state away first; it is computed again from the log.
+        savepoint: to go back to first; None goes on from the last version.
+        outputs: what is written to topics that may have it already; see `Outputs`.
     """
     log = KafkaLog(address)
     store = open_store(settings.state_uri)
+    if savepoint is not None:
+        _check_name(store, graph.name)
+        topics = [output.topic for output in graph.outputs]
+        go_back(store, savepoint, topics, again=outputs == "all")
     if rebuild:
         with contextlib.suppress(CorruptError):  # a rebuild is what mends that
             _check_name(store, graph.name)

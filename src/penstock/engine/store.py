@@ -3,9 +3,10 @@
     epochs/E         who owns the pipeline; the highest number does
     plans/N          what batch N reads: written before it runs, once and for ever
     versions/N       what is true after batch N: offsets, watermarks, every trace, every sequence
+    savepoints/NAME  a version that is kept until it is dropped
     runs/…           the traces' immutable files
 
-The first three are JSON behind its CRC-32C: `0c1d2e3f {"owner":…}`. Each of these is created if absent,
+All but the last are JSON behind its CRC-32C: `0c1d2e3f {"owner":…}`. Each of these is created if absent,
 never overwritten. Invariant: plan N is unique and the batch is a pure function of plan N and version
 N-1, so whoever runs it, and however often, computes the same version N and writes the same output.
 Fencing by epoch makes an older owner stop; what makes it harmless until then is that it could only
@@ -88,12 +89,30 @@ class Store:
         """The newest plan: the batch that is being run."""
         return self._read(f"plans/{max(self._numbers('plans')):020d}.json")
 
+    def pins(self) -> list[str]:
+        """The names of the savepoints."""
+        return sorted(
+            path.rpartition("/")[2].removesuffix(".json") for path in self.files.list("savepoints")
+        )
+
+    def pin(self, name: str, content: Json) -> bool:
+        """Writes a savepoint; False where there is one of that name."""
+        return self.files.create(f"savepoints/{name}.json", _sealed(content))
+
+    def pinned(self, name: str) -> Json:
+        """What `pin` wrote."""
+        return self._read(f"savepoints/{name}.json")
+
+    def unpin(self, name: str) -> None:
+        """Deletes a savepoint."""
+        self.files.delete(f"savepoints/{name}.json")
+
     def vacuum(self, newest: int, states: Iterable[Json]) -> None:
         """Deletes what no kept version needs.
 
         Args:
             newest: the last committed version.
-            states: the operators' states in the versions that `kept(newest)` names.
+            states: the operators' states in the versions that `kept(newest)` names, and in savepoints.
         """
         oldest = newest - VERSIONS_KEPT + 1
         # The newest plan stays: a task finds its own by being the newest.

@@ -9,6 +9,7 @@ from typing import Literal
 from penstock.core.delta import TIME
 from penstock.errors import FlowError
 from penstock.flow.aggregates import AggregateCall
+from penstock.flow.calendars import calendar_window
 from penstock.flow.checks import check_duration, check_text
 from penstock.ops import Window
 
@@ -33,16 +34,33 @@ __all__ = [
 ]
 
 
-def tumbling(size: str | timedelta, *, offset: str | timedelta = "0 seconds") -> Window:
-    """Windows of a fixed size, one after the other: every row belongs to one."""
-    return _window("tumbling", size, size, offset)
+def tumbling(
+    size: str | timedelta, *, offset: str | timedelta = "0 seconds", zone: str | None = None
+) -> Window:
+    """Windows of one size, one after the other: every row belongs to one.
+
+    Args:
+        size: `"1 minute"`, or of the calendar: `"1 month"`, `"1 quarter"`, `"1 year"`.
+        offset: windows begin so much later: a day at `"6 hours"`, a fiscal year at `"3 months"`.
+        zone: whose days, weeks, months or years they are, such as `"Europe/Berlin"`: a day then has 23, 24
+            or 25 hours. Weeks begin on Monday. Without it, windows are counted from 1970-01-01, a Thursday,
+            in UTC; months and years are those of UTC.
+    """
+    return _window("tumbling", size, size, offset, zone)
 
 
 def hopping(
-    size: str | timedelta, *, every: str | timedelta, offset: str | timedelta = "0 seconds"
+    size: str | timedelta,
+    *,
+    every: str | timedelta,
+    offset: str | timedelta = "0 seconds",
+    zone: str | None = None,
 ) -> Window:
-    """Windows of a fixed size that begin every so often and overlap: a row belongs to several."""
-    return _window("hopping", size, every, offset)
+    """Windows of one size that begin every so often and overlap: a row belongs to several.
+
+    Arguments as of `tumbling`. With `zone=…`, and of months, the size is a multiple of `every`.
+    """
+    return _window("hopping", size, every, offset, zone)
 
 
 def session(gap: str | timedelta) -> Window:
@@ -77,7 +95,11 @@ def _window(
     size: str | timedelta,
     every: str | timedelta,
     offset: str | timedelta,
+    zone: str | None,
 ) -> Window:
+    calendar = calendar_window(kind, size, every, offset, zone)
+    if calendar is not None:
+        return calendar
     size_us = check_duration(size, "a window's size", "'1 minute'")
     every_us = check_duration(every, "every", "'10 seconds'")
     offset_us = check_duration(offset, "offset", "'30 minutes'")

@@ -128,7 +128,7 @@ class WindowedAggregate:
     @property
     def every_us(self) -> int:
         """See `Operator`."""
-        return self.spec.window.every_us
+        return self.spec.window.even_us
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -160,10 +160,9 @@ class WindowedAggregate:
         [before], [now], window = before_us, now_us, self.spec.window
         if not self.spec.closed or now == before:
             return False
-        if before == NO_TIME:
+        if before < NO_TIME + window.size_us:
             return True
-        shift = window.offset_us + window.size_us
-        return (now - shift) // window.every_us > (before - shift) // window.every_us
+        return window.first(now) > window.first(before)
 
     def empty(self, files: StateFiles) -> State:
         """The state before any row."""
@@ -299,16 +298,18 @@ class WindowedAggregate:
         return self._assembler.scan(state.traces, lo_us, hi_us)
 
     def _closed(self, traces: Mapping[str, Trace], before_us: int, watermark_us: int) -> pa.Table:
-        size = self.spec.window.size_us
+        window = self.spec.window
         batches: list[pa.RecordBatch] = []
-        if watermark_us > max(before_us, NO_TIME + size):
-            lo = None if before_us < NO_TIME + size else before_us - size + 1
-            batches = list(self._assembler.scan(traces, lo, watermark_us - size + 1))
+        if watermark_us > max(before_us, NO_TIME + window.size_us):
+            lo = None if before_us < NO_TIME + window.size_us else window.first(before_us)
+            hi = window.first(watermark_us)
+            if lo is None or lo < hi:
+                batches = list(self._assembler.scan(traces, lo, hi))
         return pa.Table.from_batches(batches, self.schema)
 
     def _low(self, watermark_us: int) -> int:
         """The first window, or pane, that retention still keeps."""
-        keep, size = self.spec.keep_us, self.spec.window.size_us
-        if keep is None or watermark_us < NO_TIME + keep + size:
+        keep, window = self.spec.keep_us, self.spec.window
+        if keep is None or watermark_us < NO_TIME + keep + window.size_us:
             return ALWAYS
-        return watermark_us - keep - size + 1
+        return window.first(watermark_us - keep)

@@ -145,6 +145,8 @@ def first_open(times_us: Vector, watermarks_us: Vector, window: Window) -> Verdi
     """
     if window.kind == "none" or not len(times_us):
         return None
+    if window.calendar is not None:
+        return _by_calendar(times_us, watermarks_us, window)
     found = np.empty(len(times_us), np.int64)
     counts = np.zeros(2, np.int64)
     _first_open(
@@ -153,3 +155,17 @@ def first_open(times_us: Vector, watermarks_us: Vector, window: Window) -> Verdi
     if not counts.any():
         return None
     return Verdict(found, int(watermarks_us.max()), int(counts[0]), int(counts[1]))
+
+
+def _by_calendar(times_us: Vector, watermarks_us: Vector, window: Window) -> Verdict | None:
+    # A window has ended if the first one that contains the watermark starts later.
+    first, opened = (
+        window.firsts(times_us),
+        window.firsts(np.maximum(watermarks_us, times_us.min())),  # which none is late for
+    )
+    late = window.lasts(times_us) < opened
+    partly = (first < opened) & ~late
+    if not (late | partly).any():
+        return None
+    found = np.where(late, LATE, np.maximum(first, opened))
+    return Verdict(found, int(watermarks_us.max()), int(late.sum()), int(partly.sum()))

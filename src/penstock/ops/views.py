@@ -56,7 +56,7 @@ class Assembler:
         low = max(traces[GROUPS].low_us, ALWAYS if lo_us is None else lo_us)
         reach = None
         if hi_us is not None:
-            reach = hi_us + self.spec.window.size_us - self.spec.window.pane_us
+            reach = self.spec.window.reach(hi_us)
         groups = [self.panes.padded(rows) for rows in traces[GROUPS].scan(low, reach)]
         if not groups:
             return
@@ -81,7 +81,7 @@ class Assembler:
 
     def _bounds(self, full: pa.RecordBatch) -> list[pa.Array]:
         start = full.column(WINDOW)
-        end = vectors.from_int64(windows(full) + self.spec.window.size_us)
+        end = vectors.from_int64(self.spec.window.ends(windows(full)))
         type_ = pa.timestamp("us", "UTC")
         return [start.view(type_), end.view(type_)]
 
@@ -122,15 +122,10 @@ class Assembler:
         self, rows: pa.RecordBatch, lo_us: int, hi_us: int | None
     ) -> tuple[Vector, Vector]:
         """For rows in panes, each window they count in: (row, window's start)."""
-        window = self.spec.window
-        panes = windows(rows)
-        first, last = window.firsts(panes), window.lasts(panes)
+        least = None
         if FROM in rows.schema.names:
-            first = np.maximum(first, vectors.raw(rows.column(FROM)))
-        count = np.maximum((last - first) // window.every_us + 1, 0)
-        which = np.repeat(np.arange(len(panes)), count)
-        nth = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
-        starts = first[which] + nth * window.every_us
+            least = vectors.raw(rows.column(FROM))
+        which, starts = self.spec.window.windows_of(windows(rows), least)
         keep = starts >= lo_us
         if hi_us is not None:
             keep &= starts < hi_us
@@ -218,9 +213,7 @@ class Assembler:
         window = self.spec.window
         if not window.paned:
             return touched
-        panes = window.size_us // window.pane_us
-        which = np.repeat(np.arange(len(touched)), panes)
-        starts = windows(touched)[which] + np.tile(np.arange(panes) * window.pane_us, len(touched))
+        which, starts = window.panes_of(windows(touched))
         columns = [vectors.from_int64(starts)]
         columns += [take(touched.column(f.name), pa.array(which)) for f in self.place.schema][1:]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.place.schema)

@@ -64,13 +64,13 @@ class Views:
     """
 
     def __init__(self, where: str | Path) -> None:
-        self._store = Store(open_files(_state_of(where)))
+        self.store = Store(open_files(_state_of(where)))
         self.where = str(where)
 
     @property
     def version(self) -> int:
         """The number of the last committed version; 0 before the first."""
-        return self._store.newest_version()
+        return self.store.newest_version()
 
     def names(self) -> list[str]:
         """The views' names."""
@@ -121,7 +121,7 @@ class Views:
                     "Has the pipeline read anything yet?"
                 )
             try:
-                return work(Snapshot(self._store, self._store.version(number)))
+                return work(Snapshot(self.store, self.store.version(number)))
             except (FileNotFoundError, CorruptError):
                 if attempt == ATTEMPTS_MAX - 1 or self.version == number:
                     raise

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock.state.files import StateFiles
-from penstock.state.runs import referenced
+from penstock.state.runs import Piece, referenced
 
 _NAME = re.compile(r"/(\d{12,})-[^/]*\.arrow[^/]*$")
 
@@ -29,6 +29,17 @@ def _paths(description: Mapping[str, Any]) -> Iterator[str]:
     for value in description.values():
         if isinstance(value, Mapping):
             yield from _paths(value)
+
+
+def pieces(description: Mapping[str, Any]) -> Iterator[Piece]:
+    """The files that a description refers to, and what they must be, however deep these lie in it."""
+    if "runs" in description and "merges" in description:
+        for some in (*description["runs"], *(merge["output"] for merge in description["merges"])):
+            yield from map(Piece.parse, some)
+        return
+    for value in description.values():
+        if isinstance(value, Mapping):
+            yield from pieces(value)
 
 
 def vacuum(

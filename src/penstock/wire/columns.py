@@ -275,6 +275,7 @@ def encode(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     headers: Sequence[Headers] | pa.Array[Any] | None = None,
+    transactional: bool = False,
 ) -> list[memoryview]:
     """Encodes columns as record batches.
 
@@ -292,12 +293,14 @@ def encode(
         base_sequence: the first record's sequence number, or -1.
         headers: one sequence of (name, value) per record, which takes a slower path; or what
             `wire.headers.raw_headers` gave.
+        transactional: whether the records belong to the producer's transaction.
 
     Raises:
         UserError: the columns differ in length or type.
         LimitError: one record or column exceeds what the format can hold.
     """
     codec = codec_number(compression)
+    attributes = codec | (kernels.TRANSACTIONAL_BIT if transactional else 0)
     value_column, n = _column(values, "values")
     key_column, _ = _column(keys, "keys", n)
     header_column, _ = _column(_encode_headers(headers), "headers", n)
@@ -324,7 +327,7 @@ def encode(
         )
         batch = _finish(output, start, end, codec)
         _BODY.pack_into(
-            batch, _CRC_FROM, codec, last - first - 1, int(times[first]), max_time,
+            batch, _CRC_FROM, attributes, last - first - 1, int(times[first]), max_time,
             producer_id, producer_epoch, sequence, last - first,
         )  # fmt: skip
         checksum = crc32c(batch[_CRC_FROM:])

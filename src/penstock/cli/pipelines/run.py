@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -31,13 +31,23 @@ class How:
     ui: bool
     rebuild: bool
     listen: str | None
+    savepoint: str | None
+    outputs: Literal["all", "new"] | None
 
     def hosting(self, **more: Any) -> Hosting:
         """The same for whoever hosts the pipeline."""
         from penstock.cli.support.host import Hosting
 
         ended = {"print_views": self.seconds is not None, **more}
-        return Hosting(self.seconds, self.ui, self.port, self.rebuild, **ended)
+        return Hosting(
+            self.seconds,
+            self.ui,
+            self.port,
+            self.rebuild,
+            savepoint=self.savepoint,
+            outputs=self.outputs,
+            **ended,
+        )
 
     def host(self, app: ps.App, command: str | None, **more: Any) -> None:
         """Runs a pipeline.
@@ -65,6 +75,17 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     found: Callable[..., Any] = command
     for option in (
+        click.option(
+            "--outputs",
+            type=click.Choice(["all", "new"]),
+            help="What topics get of what is computed again. Default: all where a topic is empty.",
+        ),
+        click.option(
+            "--from",
+            "savepoint",
+            metavar="NAME",
+            help="Go back to this savepoint first (penstock savepoint list).",
+        ),
         click.option("--rebuild", is_flag=True, help="Compute all state again from the log."),
         click.option(
             "--listen",

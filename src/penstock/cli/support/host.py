@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 import pyarrow as pa
@@ -38,6 +38,8 @@ class Hosting:
         ui: whether there is a page.
         port: of the page; None takes the usual or the next free one.
         rebuild: whether to compute all state again.
+        savepoint: to go back to; None goes on.
+        outputs: what topics get of what is computed again.
         until_done: whether to end when the feeds have no more and all is processed.
         print_views: whether to print the views at the end.
     """
@@ -46,6 +48,8 @@ class Hosting:
     ui: bool = True
     port: int | None = None
     rebuild: bool = False
+    savepoint: str | None = None
+    outputs: Literal["all", "new"] | None = None
     until_done: bool = False
     print_views: bool = False
     feeds: Callable[[str], Sequence[Feed]] = field(default=lambda _: ())
@@ -191,6 +195,8 @@ def host(app: ps.App, hosting: Hosting) -> None:
                 on_idle=run.idle,
                 until=run.over,
                 rebuild=hosting.rebuild,
+                savepoint=hosting.savepoint,
+                outputs=hosting.outputs,
             )
         finally:
             terminal.close()

@@ -40,6 +40,10 @@ _NEWEST: Final = {
     20: 5,  # DeleteTopics, by topic name
     21: 2,  # DeleteRecords
     22: 4,  # InitProducerId
+    24: 3,  # AddPartitionsToTxn
+    25: 3,  # AddOffsetsToTxn
+    26: 3,  # EndTxn, which leaves the epoch as it is
+    28: 3,  # TxnOffsetCommit
     29: 3,  # DescribeAcls
     30: 3,  # CreateAcls
     31: 3,  # DeleteAcls

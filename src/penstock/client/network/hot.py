@@ -265,11 +265,20 @@ def _read_fetched(c: Cursor, version: int, topic: str) -> Fetched:
 
 
 def produce_request(
-    version: int, topic: str, partition: int, batch: memoryview, *, acks: int, timeout_ms: int
+    version: int,
+    topic: str,
+    partition: int,
+    batch: memoryview,
+    *,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
 ) -> list[bytes | memoryview]:
     """A Produce request with one batch, in pieces; the batch is not copied."""
     flexible = version >= PRODUCE_FLEXIBLE
     head = [b"\0" if flexible else b"\xff\xff"]  # no transactional id
+    if transactional_id is not None:
+        head = [_string(transactional_id, flexible=flexible)]
     head.append(struct.pack(">hi", acks, timeout_ms))
     head += [_count(1, flexible=flexible), _string(topic, flexible=flexible)]
     head += [_count(1, flexible=flexible), struct.pack(">i", partition)]

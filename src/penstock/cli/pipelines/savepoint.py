@@ -1,0 +1,82 @@
+"""`penstock savepoint`: versions of a pipeline's state that are kept."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import click
+import pyarrow as pa
+
+from penstock.cli.support.options import form_option
+from penstock.cli.support.tables import note, write_table
+from penstock.core.time import instant_text
+
+NAME: Final = "%Y%m%dT%H%M%SZ"  # of a savepoint that was given none
+
+
+@click.group(
+    epilog="""\b
+Examples:
+  penstock savepoint create shop before-release-7
+  penstock savepoint list shop
+  penstock run shop.py --from before-release-7
+  penstock savepoint drop shop before-release-7
+"""
+)
+def savepoint() -> None:
+    """Keep versions of a pipeline's state, to go back to."""
+
+
+@savepoint.command("create")
+@click.argument("app")
+@click.argument("name", required=False)
+def create(app: str, name: str | None) -> None:
+    """Keep the last committed version of APP (a pipeline's name or directory) as NAME.
+
+    The pipeline may run meanwhile. Nothing is copied: the files of the version stay.
+    """
+    from penstock.engine.savepoints import create_savepoint
+    from penstock.serve import Views
+
+    made = create_savepoint(
+        Views(app).store, name or time.strftime(NAME, time.gmtime()), time.time_ns() // 1_000
+    )
+    note(f"savepoint {made.name}: version {made.version:,}, {made.bytes:,} bytes of state, checked")
+
+
+@savepoint.command("list")
+@click.argument("app")
+@form_option
+def list_all(app: str, form: str) -> None:
+    """List the savepoints of APP, the oldest first."""
+    from penstock.engine.savepoints import list_savepoints
+    from penstock.serve import Views
+
+    found = list_savepoints(Views(app).store)
+    if not found and form == "table":
+        note("There are no savepoints.")
+        return
+    columns = {
+        "name": pa.array([one.name for one in found], pa.string()),
+        "version": pa.array([one.version for one in found], pa.int64()),
+        "created": pa.array([instant_text(one.created_us) for one in found], pa.string()),
+        "bytes": pa.array([one.bytes for one in found], pa.int64()),
+        "views": pa.array([", ".join(one.content["views"]) for one in found], pa.string()),
+    }
+    write_table(pa.table(columns), form)
+
+
+@savepoint.command("drop")
+@click.argument("app")
+@click.argument("name")
+def drop(app: str, name: str) -> None:
+    """Let go of the savepoint NAME of APP.
+
+    The pipeline deletes its files, as far as nothing else needs them, while it runs.
+    """
+    from penstock.engine.savepoints import drop_savepoint
+    from penstock.serve import Views
+
+    drop_savepoint(Views(app).store, name)
+    note(f"dropped {name}")

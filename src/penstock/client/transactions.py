@@ -1,0 +1,271 @@
+"""Transactions (KIP-98): records in several partitions and offsets of groups, all of them or none.
+
+    with TransactionalProducer("127.0.0.1:9092", "loader") as writer:
+        writer.start()                                        # fences whoever wrote under this id
+        writer.send("clicks", 0, None, values, times_ms)
+        writer.commit_offsets("loader", {("clicks", 0): 17})
+        writer.commit()
+
+A transactional id has one writer at a time. `start` gives it a new epoch and ends what an earlier
+writer left: a commit that had been decided is completed, everything else is aborted. So after
+`start` a group's committed offsets say what the earlier writer achieved.
+
+Versions of the requests stay below KIP-890's second part: the epoch is the same until `start`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.client.client import FIND_COORDINATOR, INIT_PRODUCER_ID, Partition
+from penstock.client.network.cluster import Cluster
+from penstock.client.network.connection import Connection
+from penstock.client.network.errors import (
+    INVALID_PRODUCER_EPOCH,
+    INVALID_TXN_STATE,
+    PRODUCER_FENCED,
+    broker_error,
+)
+from penstock.client.producer import Producer
+from penstock.errors import FencedError, UserError
+from penstock.wire.columns import Headers
+
+__all__ = ["TransactionalProducer"]
+
+ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 24, 25, 26, 28
+TIMEOUT_MS: Final = 60_000
+"""How long a transaction may stay open before the broker aborts it: Kafka's default."""
+_GROUP, _TRANSACTION = 0, 1
+"""Kinds of coordinators."""
+
+
+class TransactionalProducer:
+    """Writes in transactions; not to be shared between threads.
+
+    A failed call leaves the transaction open or its end unknown: `start` again, and look at what is
+    committed.
+
+    Args:
+        bootstrap: "host:port[,host:port]", or a URL that says how to reach it (`Security`).
+        transactional_id: who writes, across restarts.
+        timeout_ms: how long a transaction may stay open.
+        compression: as for `Producer`.
+        settings: as for `Client`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        transactional_id: str,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        compression: str = "none",
+        client_id: str = "penstock",
+        **settings: Any,
+    ) -> None:
+        self._cluster = Cluster(bootstrap, client_id=client_id, **settings)
+        self._producer = Producer(
+            bootstrap, acks="all", compression=compression, client_id=client_id, **settings
+        )
+        self.transactional_id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._identity: tuple[int, int] | None = None
+        self._sequences: dict[Partition, int] = {}
+        self._added: set[Partition] = set()
+        self._is_open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections. What is still open is aborted by the next `start`, or in time."""
+        self._cluster.close()
+        self._producer.close()
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The producer id and the epoch.
+
+        Raises:
+            UserError: `start` was not called.
+        """
+        if self._identity is None:
+            raise UserError("expected start() before a transaction's records; found none")
+        return self._identity
+
+    def start(self) -> None:
+        """Takes over the transactional id; must be called before anything else.
+
+        Raises:
+            BrokerError: the broker refused for good, or patience ran out.
+        """
+        fields = {
+            "transactional_id": self.transactional_id,
+            "transaction_timeout": self._timeout_ms,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        what = f"start transactions as {self.transactional_id!r}"
+
+        def ask() -> tuple[int, int]:
+            answer = self._cluster.call(self._coordinator(), INIT_PRODUCER_ID, fields)
+            if answer["error_code"]:
+                raise broker_error(answer["error_code"], what)
+            return answer["producer_id"], answer["producer_epoch"]
+
+        self._identity = self._cluster.attempt(what, ask)
+        self._sequences.clear()
+        self._added.clear()
+        self._is_open = False
+
+    def resume(self, identity: tuple[int, int]) -> None:
+        """Takes over an open transaction of another process, which writes nothing any more: to end it."""
+        self._identity, self._is_open = identity, True
+
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        keys: pa.Array[Any] | pa.ChunkedArray[Any] | None,
+        values: pa.Array[Any] | pa.ChunkedArray[Any],
+        timestamps_ms: npt.NDArray[np.int64],
+        *,
+        headers: Sequence[Headers] | pa.Array[Any] | None = None,
+    ) -> None:
+        """Writes records to a partition, in the transaction; begins one where none is open.
+
+        Arguments and errors as of `Producer.send`.
+        """
+        producer_id, epoch = self.identity
+        if (topic, partition) not in self._added:
+            self._ask(f"add {topic}[{partition}]", lambda: self._add_partition(topic, partition))
+            self._added.add((topic, partition))
+        self._is_open = True
+        self._sequences[topic, partition] = self._producer.send(
+            topic,
+            partition,
+            keys,
+            values,
+            timestamps_ms,
+            headers=headers,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=self._sequences.get((topic, partition), 0),
+            transactional_id=self.transactional_id,
+        )
+
+    def _add_partition(self, topic: str, partition: int) -> int:
+        old = "v3_and_below_"
+        fields = {old + name: value for name, value in self._who().items()}
+        fields[old + "topics"] = [{"name": topic, "partitions": [partition]}]
+        answer = self._cluster.call(self._coordinator(), ADD_PARTITIONS, fields)
+        (found,) = answer["results_by_topic_v3_and_below"]
+        return int(found["results_by_partition"][0]["partition_error_code"])
+
+    def commit_offsets(
+        self, group: str, offsets: Mapping[Partition, int], metadata: str = ""
+    ) -> None:
+        """Commits offsets of a group, in the transaction; begins one where none is open.
+
+        Args:
+            group: its name; it has no members.
+            offsets: by topic, which exists, and partition.
+            metadata: text beside each, at most 4096 characters.
+        """
+
+        def add() -> int:
+            fields = {**self._who(), "group_id": group}
+            return int(self._cluster.call(self._coordinator(), ADD_OFFSETS, fields)["error_code"])
+
+        by_topic: dict[str, list[dict[str, Any]]] = {}
+        for (topic, partition), offset in offsets.items():
+            entry = {
+                "partition_index": partition,
+                "committed_offset": offset,
+                "committed_leader_epoch": -1,
+                "committed_metadata": metadata,
+            }
+            by_topic.setdefault(topic, []).append(entry)
+        fields = {
+            **self._who(),
+            "group_id": group,
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [{"name": name, "partitions": some} for name, some in by_topic.items()],
+        }
+
+        def commit() -> int:
+            answer = self._cluster.call(self._coordinator(group), COMMIT_OFFSETS, fields)
+            codes = [p["error_code"] for topic in answer["topics"] for p in topic["partitions"]]
+            return int(next(filter(None, codes), 0))
+
+        self._ask(f"add offsets of group {group!r}", add)
+        self._is_open = True
+        self._ask(f"commit offsets of group {group!r}", commit)
+
+    def commit(self) -> None:
+        """Makes all that was sent since the last end visible, at once.
+
+        Raises:
+            FencedError: another writer has started under this id.
+            BrokerError: the transaction was aborted, as it took too long; or the broker refused.
+        """
+        self._end(commit=True)
+
+    def abort(self) -> None:
+        """Takes all that was sent since the last end back."""
+        self._end(commit=False)
+
+    def _end(self, *, commit: bool) -> None:
+        if self._is_open:
+            fields = {**self._who(), "committed": commit}
+            self._ask(
+                "commit" if commit else "abort",
+                lambda: int(self._cluster.call(self._coordinator(), END, fields)["error_code"]),
+            )
+        self._is_open = False
+        self._added.clear()
+
+    def _who(self) -> dict[str, Any]:
+        producer_id, epoch = self.identity
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+        }
+
+    def _ask(self, step: str, action: Callable[[], int]) -> None:
+        """One step of the transaction; `action` gives the error code."""
+        what = f"{step} in a transaction of {self.transactional_id!r}"
+
+        def ask() -> None:
+            code = action()
+            if code in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED):
+                raise FencedError(
+                    f"expected to {what}; found that another writer has started under this "
+                    "transactional id, or that the broker has aborted the transaction because it "
+                    f"was open for more than {self._timeout_ms} ms. Nothing of it is visible"
+                )
+            if code:
+                advice = "It was ended already" if code == INVALID_TXN_STATE else ""
+                raise broker_error(code, what, advice)
+
+        self._cluster.attempt(what, ask)
+
+    def _coordinator(self, group: str | None = None) -> Connection:
+        """The connection to the coordinator of the transactional id, or of a group."""
+        kind, key = (_TRANSACTION, self.transactional_id) if group is None else (_GROUP, group)
+        fields = {"key": key, "key_type": kind}
+        answer = self._cluster.call(self._cluster.any(), FIND_COORDINATOR, fields)
+        if answer["error_code"]:
+            raise broker_error(answer["error_code"], f"coordinate {key!r}")
+        return self._cluster.connect((answer["host"], answer["port"]))

@@ -1,0 +1,107 @@
+"""Transactions of our client, against our broker and Apache Kafka."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.patience import PATIENCE_S
+
+from penstock.client import Client, Reader, TransactionalProducer
+from penstock.client.groups import GroupAdmin
+from penstock.errors import BrokerError, FencedError, UserError
+
+_ids = itertools.count()
+
+
+def stored(address: str, topic: str) -> list[list[bytes]]:
+    """The committed values of both partitions."""
+    with Client(address) as client, Reader(address, patience_s=PATIENCE_S) as reader:
+        found = []
+        for partition, end in client.offsets(topic).items():
+            chunks = list(reader.read(topic, partition, 0, end))
+            found.append([text for records in chunks for text in records.values().to_pylist()])
+        return found
+
+
+def send(writer: TransactionalProducer, topic: str, partition: int, *texts: str) -> None:
+    values = pa.array([text.encode() for text in texts], pa.binary())
+    writer.send(topic, partition, None, values, np.zeros(len(texts), np.int64))
+
+
+@pytest.fixture
+def name() -> str:
+    """A new transactional id."""
+    return f"writer-{next(_ids)}"
+
+
+@pytest.fixture
+def writer(broker, topic, name) -> Iterator[TransactionalProducer]:
+    with TransactionalProducer(broker.address, name, patience_s=PATIENCE_S) as one:
+        one.start()
+        yield one
+
+
+def test_records_and_offsets_become_visible_together(writer, broker, topic, name) -> None:
+    """Nothing before the commit, everything after it, transaction after transaction."""
+    with GroupAdmin(broker.address) as admin:
+        for n in range(3):
+            send(writer, topic, 0, f"a{n}", f"b{n}")
+            send(writer, topic, 1, f"c{n}")
+            writer.commit_offsets(name, {(topic, 1): n + 1}, f"note {n}")
+            assert stored(broker.address, topic)[1] == [b"c%d" % one for one in range(n)]
+            assert admin.committed(name) == ({(topic, 1): n} if n else {})
+            writer.commit()
+        assert stored(broker.address, topic) == [
+            [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"],
+            [b"c0", b"c1", b"c2"],
+        ]
+        assert admin.committed_entries(name) == {(topic, 1): (3, "note 2")}
+
+
+def test_an_aborted_transaction_leaves_nothing(writer, broker, topic, name) -> None:
+    """Neither records nor offsets; the writer goes on."""
+    send(writer, topic, 0, "gone")
+    writer.commit_offsets(name, {(topic, 1): 7})
+    writer.abort()
+    send(writer, topic, 0, "here")
+    writer.commit()
+    assert stored(broker.address, topic) == [[b"here"], []]
+    with GroupAdmin(broker.address) as admin:
+        assert admin.committed(name) == {}
+
+
+def test_a_new_writer_ends_what_the_one_before_left(writer, broker, topic, name) -> None:
+    """What was open is aborted, and the one before can write nothing any more."""
+    send(writer, topic, 0, "open")
+    with TransactionalProducer(broker.address, name, patience_s=PATIENCE_S) as second:
+        second.start()
+        with pytest.raises(FencedError, match="another writer has started"):
+            writer.commit()
+        send(second, topic, 0, "second")
+        second.commit()
+    assert stored(broker.address, topic)[0] == [b"second"]
+
+
+def test_another_process_may_end_a_transaction(writer, broker, topic, name) -> None:
+    """Whoever knows the identity; once."""
+    send(writer, topic, 0, "handed over")
+    with TransactionalProducer(broker.address, name, patience_s=PATIENCE_S) as other:
+        other.resume(writer.identity)
+        other.commit()
+        assert stored(broker.address, topic)[0] == [b"handed over"]
+        other.resume(writer.identity)
+        with pytest.raises(BrokerError, match="INVALID_TXN_STATE"):
+            other.abort()  # it is committed
+
+
+def test_a_writer_starts_first(broker, topic) -> None:
+    """Records without an identity are refused here."""
+    with (
+        TransactionalProducer(broker.address, "nobody") as writer,
+        pytest.raises(UserError, match=r"start\(\)"),
+    ):
+        send(writer, topic, 0, "x")
