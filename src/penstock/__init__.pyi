@@ -1,4 +1,5 @@
 from penstock import serve as serve
+from penstock import spark as spark
 from penstock import testing as testing
 from penstock.app import App as App
 from penstock.engine.driver import Progress as Progress

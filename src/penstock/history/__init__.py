@@ -9,5 +9,6 @@ covers the topic, and the log from there to its end, as committed, at the moment
 """
 
 from penstock.history._history import History
+from penstock.history._spark import Piece, log_pieces
 
-__all__ = ["History"]
+__all__ = ["History", "Piece", "log_pieces"]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.history._spark import Piece
+
 __all__ = ["History"]
 
 Bound: TypeAlias = "int | Mapping[int, int] | str | datetime | None"
@@ -140,6 +142,31 @@ class History:
 
         table, stretches = self._begin(start, end, partitions)
         return frame(session, table, stretches, table.columns(columns))
+
+    def pieces(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        start: Bound = None,
+        end: Bound = None,
+        partitions: Sequence[int] | None = None,
+    ) -> list[Piece]:
+        """The rows in pieces, which may go to other processes: `piece.read()` gives Arrow tables.
+
+        Arguments and errors as of `arrow`.
+        """
+        from penstock.history._spark import pieces_of
+
+        table, stretches = self._begin(start, end, partitions)
+        return pieces_of(table, stretches, table.columns(columns))
+
+    def schema(self) -> pa.Schema:
+        """The rows' columns.
+
+        Raises:
+            UserError: the topic has no table.
+        """
+        return open_table(self._address, self.topic, self._opened, **self._settings).schema
 
     def _begin(
         self, start: Bound, end: Bound, partitions: Sequence[int] | None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["frame"]
+__all__ = ["Piece", "frame", "log_pieces", "pieces_of"]
 
 PIECE_OFFSETS: Final = 250_000
 """Offsets of the log that one task reads: a second's work or less, so that all cores have some."""
@@ -77,6 +77,27 @@ class _FilePiece:
 Piece: TypeAlias = "_LogPiece | _FilePiece"
 
 
+def log_pieces(rows: LogRows, partition: int, span: range, wanted: pa.Schema) -> list[Piece]:
+    """A stretch of the log, as tasks read it."""
+    return [
+        _LogPiece(
+            rows, partition, range(at, min(at + PIECE_OFFSETS, span.stop)), tuple(wanted.names)
+        )
+        for at in range(span.start, span.stop, PIECE_OFFSETS)
+    ]
+
+
+def pieces_of(table: TopicTable, stretches: Sequence[Stretch], wanted: pa.Schema) -> list[Piece]:
+    """The rows of these stretches, as tasks in Python read them: files by pyiceberg."""
+    found: list[Piece] = []
+    for one in stretches:
+        for file in table.files(one.partition, one.table):
+            rows = table.rows(file, one.partition, one.table, wanted)
+            found.append(_FilePiece(rows, file.task))
+        found += log_pieces(table.log, one.partition, one.log, wanted)
+    return found
+
+
 def frame(
     session: SparkSession, table: TopicTable, stretches: Sequence[Stretch], wanted: pa.Schema
 ) -> DataFrame:
@@ -91,9 +112,7 @@ def frame(
     ddl = spark_schema(wanted)
     whole, cut, pieces = _divide(table, stretches, wanted)
     for one in stretches:
-        for start in range(one.log.start, one.log.stop, PIECE_OFFSETS):
-            span = range(start, min(start + PIECE_OFFSETS, one.log.stop))
-            pieces.append(_LogPiece(table.log, one.partition, span, tuple(wanted.names)))
+        pieces += log_pieces(table.log, one.partition, one.log, wanted)
     frames = []
     if whole:
         frames.append(_parquet(session, wanted, whole))

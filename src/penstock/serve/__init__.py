@@ -3,7 +3,8 @@
 `Queries` answers those of people whom nobody knows: in processes of their own, with limits.
 """
 
+from penstock.serve.parts import ViewPart
 from penstock.serve.queries import Queries, QueryLimits
-from penstock.serve.views import Answer, Snapshot, Views
+from penstock.serve.views import Answer, Snapshot, Views, state_of
 
-__all__ = ["Answer", "Queries", "QueryLimits", "Snapshot", "Views"]
+__all__ = ["Answer", "Queries", "QueryLimits", "Snapshot", "ViewPart", "Views", "state_of"]

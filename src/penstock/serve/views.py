@@ -25,10 +25,11 @@ from penstock.core.names import hint, known_names
 from penstock.engine.runtime import open_files
 from penstock.engine.store import Json, Store
 from penstock.errors import CorruptError, LimitError, QueryError
-from penstock.expr.duck import confine, evaluate
+from penstock.expr.duck import confine
 from penstock.ops import operator_from_spec
+from penstock.serve.parts import ViewPart
 
-__all__ = ["Answer", "Snapshot", "Views"]
+__all__ = ["Answer", "Snapshot", "Views", "state_of"]
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class Views:
     """
 
     def __init__(self, where: str | Path) -> None:
-        self.store = Store(open_files(_state_of(where)))
+        self.store = Store(open_files(state_of(where)))
         self.where = str(where)
 
     @property
@@ -104,13 +105,23 @@ class Views:
         """Version, offsets, watermarks and counts, as plain values."""
         return self.snapshot().status()
 
-    def snapshot(self) -> Snapshot:
-        """All views as of the last committed version.
+    def snapshot(self, version: int | None = None) -> Snapshot:
+        """All views as of a committed version, the last one where none is named.
 
         Raises:
-            QueryError: nothing has been committed yet.
+            QueryError: nothing has been committed yet, or that version isn't kept.
         """
-        return self._again(lambda s: s)
+        if version is None:
+            return self._again(lambda s: s)
+        try:
+            return Snapshot(self.store, self.store.version(version))
+        except FileNotFoundError:
+            newest = self.version
+            kept = self.store.kept(newest)
+            raise QueryError(
+                f"expected version {version} of {self.where!r}; found versions "
+                f"{kept[0] if kept else 0} to {newest}. Older ones are not kept"
+            ) from None
 
     def _again(self, work: Callable[[Snapshot], T]) -> T:
         for attempt in range(ATTEMPTS_MAX):
@@ -162,16 +173,33 @@ class Snapshot:
         Raises:
             QueryError: there is no such view.
         """
-        view = self._view(name)
-        rows = self._rows(view["operator"], window_from_us)
-        for step in view["steps"]:
-            rows = evaluate(rows, _query(step))
+        part = self.part(name)
+        found = list(part.read(self._store.files, window_from_us))
+        rows = pa.concat_tables(found) if found else part.schema.empty_table()
         order = [c for c in ("window_start",) if c in rows.column_names]
         if order:
             rows = rows.sort_by([(c, "ascending") for c in order])
         if limit is not None and len(rows) > limit:
             rows = rows.slice(len(rows) - limit)
         return rows
+
+    def schema(self, name: str) -> pa.Schema:
+        """A view's columns.
+
+        Raises:
+            QueryError: there is no such view.
+        """
+        return self.part(name).schema
+
+    def part(self, name: str) -> ViewPart:
+        """What a view's rows are made of, to be read elsewhere.
+
+        Raises:
+            QueryError: there is no such view.
+        """
+        view = self._view(name)
+        entry = self._content["operators"][view["operator"]]
+        return ViewPart(self.version, entry["spec"], entry["traces"], tuple(view["steps"]))
 
     def keys(self, name: str) -> list[str]:
         """A view's grouping columns."""
@@ -282,16 +310,6 @@ class Snapshot:
         named = {table.name.lower() for table in statement.find_all(exp.Table)}
         yield from (by_lower[name] for name in sorted(named) if name in by_lower)
 
-    def _rows(self, operator_id: str, window_from_us: int | None) -> pa.Table:
-        entry = self._content["operators"][operator_id]
-        operator = operator_from_spec(entry["spec"])
-        batches = [
-            batch
-            for _, state in sorted(entry["traces"].items(), key=lambda item: int(item[0]))
-            for batch in operator.scan(operator.open(self._store.files, state), window_from_us)
-        ]
-        return pa.Table.from_batches(batches, operator.schema)
-
 
 def _plain(rows: pa.Table) -> pa.Table:
     """DuckDB's 128-bit integers, such as sums of BIGINT, as BIGINT where they fit."""
@@ -302,14 +320,15 @@ def _plain(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _query(step: Json) -> str:
-    if "where" in step:
-        return f"SELECT * FROM rows WHERE {step['where']}"
-    columns = ", ".join(f'{sql} AS "{name}"' for name, sql in step["select"])
-    return f"SELECT {columns} FROM rows"
+def state_of(where: str | Path) -> str:
+    """Where a pipeline's state is: a path or a URI.
 
+    Args:
+        where: an app's name, its directory (`NAME.penstock`), or the URI of its state.
 
-def _state_of(where: str | Path) -> str:
+    Raises:
+        QueryError: there is none.
+    """
     text = str(where)
     if "://" in text:
         return text

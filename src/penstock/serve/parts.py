@@ -1,0 +1,85 @@
+"""A view's rows in one version: what they are made of, so that any process can read them.
+
+A view is the state of one operator, shard by shard, and steps (`where`, `select`) that look at one
+row each. So shards are read apart, and in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import pyarrow as pa
+
+from penstock.engine.store import Json
+from penstock.expr.duck import evaluate
+from penstock.ops import operator_from_spec
+from penstock.state import StateFiles
+
+__all__ = ["ViewPart"]
+
+
+@dataclass(frozen=True)
+class ViewPart:
+    """A view, or some shards of it, in one version. Goes to other processes.
+
+    Attributes:
+        version: its number.
+        spec: of the view's operator.
+        traces: by shard, the operator's state.
+        steps: that make the view's rows of the operator's.
+    """
+
+    version: int
+    spec: Json
+    traces: Mapping[str, Json]
+    steps: tuple[Json, ...]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The view's columns."""
+        return self._shown(operator_from_spec(self.spec).schema.empty_table()).schema
+
+    def shards(self) -> list[Self]:
+        """The same, a part for each shard."""
+        ordered = sorted(self.traces.items(), key=lambda item: int(item[0]))
+        return [replace(self, traces={shard: trace}) for shard, trace in ordered]
+
+    def read(self, files: StateFiles, window_from_us: int | None = None) -> Iterator[pa.Table]:
+        """The rows.
+
+        Args:
+            files: the state's.
+            window_from_us: leaves out windows that begin earlier.
+
+        Raises:
+            FileNotFoundError: the version isn't kept any more.
+        """
+        operator = operator_from_spec(self.spec)
+        for one in self.shards():
+            for state in one.traces.values():
+                batches = list(operator.scan(operator.open(files, state), window_from_us))
+                if batches:
+                    yield self._shown(pa.Table.from_batches(batches, operator.schema))
+
+    def _shown(self, rows: pa.Table) -> pa.Table:
+        for step in self.steps:
+            rows = evaluate(rows, _query(step))
+        return rows
+
+    @property
+    def keeps_windows(self) -> bool:
+        """Whether the view's `window_start` is that of its operator's windows."""
+        operator = operator_from_spec(self.spec)
+        selects = [dict(step["select"]) for step in self.steps if "select" in step]
+        own = all(one.get("window_start") == '"window_start"' for one in selects)
+        return own and operator.closes and "window_start" in operator.schema.names
+
+
+def _query(step: Json) -> str:
+    if "where" in step:
+        return f"SELECT * FROM rows WHERE {step['where']}"
+    columns = ", ".join(f'{sql} AS "{name}"' for name, sql in step["select"])
+    return f"SELECT {columns} FROM rows"

@@ -1,0 +1,156 @@
+"""Pins: a view in one version, kept for as long as Spark needs it.
+
+A pipeline deletes files of old versions, some seconds after they have been replaced. What Spark plans
+now it may read later, and the changes of a view are what differs from a version of before, maybe from
+before a restart. So a pin is a directory of its own beside the state, with hard links to the view's
+files, and `pin.json`, written last, which says what they are. Nothing that the pipeline does touches it.
+
+    state/pins/NAME/pin.json
+    state/pins/NAME/runs/…        links
+
+State that isn't on a local disk is copied for streams, and read as it is in batches.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from penstock.engine.runtime import open_files
+from penstock.engine.store import unsealed
+from penstock.errors import QueryError
+from penstock.serve import ViewPart
+from penstock.state import LocalStateFiles, StateFiles
+from penstock.state.vacuum import live
+from penstock.wire.checksum import crc32c
+
+__all__ = ["Pin", "batch_name", "drop_before", "drop_old", "find", "make"]
+
+FOLDER: Final = "pins"
+DESCRIPTION: Final = "pin.json"
+BATCH_SECONDS_MAX: Final = 3600.0
+"""How long the pins of batches stay: nobody says when a DataFrame is used for the last time."""
+BATCHES: Final = "batches"
+"""The folder of batches' pins; streams have folders of their own, which they clean."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Where a view's files are, and what they are. Goes to other processes.
+
+    Attributes:
+        files: path or URI of the directory that they are under.
+        part: the view in one version.
+    """
+
+    files: str
+    part: ViewPart
+
+    def open(self) -> StateFiles:
+        """The files."""
+        return open_files(self.files)
+
+
+def make(state: str, part: ViewPart, name: str) -> Pin:
+    """Pins a view; the same again if it is there.
+
+    Args:
+        state: path or URI of the pipeline's state.
+        part: the view, as it is now.
+        name: of the pin, with the folder that it is in.
+
+    Raises:
+        FileNotFoundError: the version is gone already; take the newest.
+    """
+    target = f"{state.rstrip('/')}/{FOLDER}/{name}"
+    files, theirs = open_files(target), open_files(state)
+    if not files.exists(DESCRIPTION):
+        for path in live(part.traces.values()):
+            if isinstance(files, LocalStateFiles) and isinstance(theirs, LocalStateFiles):
+                _link(theirs.directory / path, files.directory / path)
+            else:
+                files.create(path, theirs.read(path))
+        content = orjson.dumps(
+            {
+                "version": part.version,
+                "spec": part.spec,
+                "traces": part.traces,
+                "steps": part.steps,
+            }
+        )
+        files.create(DESCRIPTION, b"%08x " % crc32c(content) + content)
+    elif isinstance(files, LocalStateFiles):
+        os.utime(files.directory)
+    return Pin(target, part)
+
+
+def find(state: str, name: str) -> Pin:
+    """A pin that was made before.
+
+    Raises:
+        QueryError: it is gone.
+    """
+    target = f"{state.rstrip('/')}/{FOLDER}/{name}"
+    try:
+        told = unsealed(bytes(open_files(target).read(DESCRIPTION)), f"{target}/{DESCRIPTION}")
+    except FileNotFoundError:
+        raise QueryError(
+            f"expected what the stream has read of the view in {target}; found nothing there. Begin "
+            "the stream anew, with another checkpoint"
+        ) from None
+    part = ViewPart(told["version"], told["spec"], told["traces"], tuple(told["steps"]))
+    return Pin(target, part)
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP}:
+            raise
+        shutil.copyfile(source, target)
+    descriptor = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def batch_name(part: ViewPart) -> str:
+    """The name of a batch's pin: that of whoever reads the same."""
+    told = orjson.dumps([part.spec, part.traces, part.steps], option=orjson.OPT_SORT_KEYS)
+    return f"{BATCHES}/{part.version}-{hashlib.blake2b(told, digest_size=8).hexdigest()}"
+
+
+def drop_before(state: str, folder: str, kept: str) -> None:
+    """Deletes a stream's pins whose names are less than that of one that is kept."""
+    files = open_files(f"{state.rstrip('/')}/{FOLDER}/{folder}")
+    if isinstance(files, LocalStateFiles):
+        for one in files.directory.glob("*"):
+            if one.name < kept:
+                shutil.rmtree(one, ignore_errors=True)
+        return
+    for path in files.list(""):
+        if path.partition("/")[0] < kept:
+            files.delete(path)
+
+
+def drop_old(state: str, now_s: float | None = None) -> None:
+    """Deletes batches' pins that nobody has asked for in a while, on a local disk."""
+    files = open_files(f"{state.rstrip('/')}/{FOLDER}/{BATCHES}")
+    if isinstance(files, LocalStateFiles):
+        since = (time.time() if now_s is None else now_s) - BATCH_SECONDS_MAX
+        for one in files.directory.glob("*"):
+            if one.stat().st_mtime < since:
+                shutil.rmtree(one, ignore_errors=True)

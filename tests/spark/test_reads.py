@@ -1,0 +1,216 @@
+"""Batches of Spark over views and topics: what Penstock itself says is there, however it is filtered."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+from tests.serve.committing import clicks, commit
+
+import penstock as ps
+from penstock.broker import BrokerProcess
+from penstock.client import Client, Producer
+from penstock.serve import Views
+from penstock.spark import _filters, _pins
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),
+]
+_names = (f"read-{n}" for n in itertools.count())
+
+
+def rows_of(frame: Any) -> list[dict[str, Any]]:
+    """A frame's rows in an order of their own, instants in UTC."""
+    found = frame.toArrow().to_pylist()
+    return sorted(found, key=lambda row: repr(sorted(row.items(), key=str)))
+
+
+def sorted_rows(table: pa.Table) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=lambda row: repr(sorted(row.items(), key=str)))
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a pipeline with views that have NULLs, and steps over their state."""
+    app = ps.App("shop", cores=2)
+    stream = app.stream(
+        "clicks",
+        "user STRING, ms DOUBLE, at TIMESTAMP NOT NULL",
+        time=ps.event_time("at", lateness="10 seconds"),
+    )
+    per_user = (
+        stream.window(ps.tumbling("1 minute"))
+        .group_by("user")
+        .agg(n=ps.count(), ms=ps.sum("ms"), most=ps.max("ms"))
+    )
+    app.view("per_user", per_user)
+    app.view("busy", per_user.where("n > 3").select("user", "window_start", twice="2 * n"))
+    run = ps.testing.run(app)
+    for i in range(400):
+        user = None if i % 11 == 0 else f"u{i % 5}"
+        ms = None if i % 7 == 0 else float(i % 13)
+        run.send("clicks", user=user, ms=ms, at=f"12:{i // 60:02}:{i % 60:02}")
+    return commit(run, tmp_path_factory.mktemp("reads") / "shop.penstock")
+
+
+def view(session: Any, shop: Path, name: str = "per_user", **options: Any) -> Any:
+    return session.read.format("penstock").options(view=name, **options).load(str(shop))
+
+
+@pytest.mark.parametrize("name", ["per_user", "busy"])
+def test_a_view_is_what_views_say(session: Any, shop: Path, name: str) -> None:
+    """The same columns and the same rows."""
+    frame = view(session, shop, name)
+    table = Views(shop).table(name)
+    assert frame.columns == table.column_names
+    assert rows_of(frame) == sorted_rows(table)
+    assert len(table) > 10
+
+
+@pytest.mark.parametrize(
+    ("condition", "taken"),
+    [
+        ("user = 'u1'", True),
+        ("user <> 'u1'", True),
+        ("user IN ('u1', 'u2', NULL)", False),
+        ("user NOT IN ('u1', 'u2')", True),
+        ("user IS NULL", True),
+        ("user <=> NULL", True),
+        ("NOT (user <=> 'u1')", False),
+        ("user LIKE 'u%'", True),
+        ("user LIKE '%3'", True),
+        ("user LIKE '%1%' AND n >= 9", True),
+        ("n BETWEEN 5 AND 9", True),
+        ("n > 3000000000000", True),
+        ("ms > 20.5", False),
+        ("window_start >= TIMESTAMP'2000-01-01 12:03:00Z'", True),
+        ("window_start = TIMESTAMP'2000-01-01 12:03:00Z' OR n = 4", False),
+        ("length(user) = 2", False),
+    ],
+)
+def test_filters_mean_what_they_mean_to_spark(
+    session: Any, shop: Path, condition: str, taken: bool
+) -> None:
+    """Pushed down or not, the rows are those that Spark chooses of all; the plan shows who does it."""
+    frame = view(session, shop)
+    table = session.createDataFrame(Views(shop).table("per_user").to_pandas(), frame.schema)
+    found = frame.where(condition)
+    assert rows_of(found) == rows_of(table.where(condition))
+    plan = found._jdf.queryExecution().executedPlan().toString()
+    assert (" Filter " not in plan) == taken, plan
+
+
+def test_windows_before_those_asked_for_are_not_read() -> None:
+    """A filter on `window_start` says where to begin."""
+    datasource = pytest.importorskip("pyspark.sql.datasource")
+    at = datetime(2000, 1, 1, 12, 3, tzinfo=UTC)
+    later = datetime(2000, 1, 1, 12, 4, tzinfo=UTC)
+    asked = [
+        datasource.GreaterThan(("window_start",), at),
+        datasource.EqualTo(("window_start",), later),
+        datasource.LessThan(("window_start",), at),
+        datasource.EqualTo(("user",), "u1"),
+    ]
+    assert _filters.window_from_us(asked) == int(later.timestamp()) * 1_000_000
+    assert _filters.window_from_us(asked[2:]) is None
+
+
+def test_columns_are_chosen_by_the_schema(session: Any, shop: Path) -> None:
+    """Those alone are read, in that order; others are refused."""
+    read = session.read.format("penstock").option("view", "per_user")
+    frame = read.schema("n BIGINT, user STRING").load(str(shop))
+    table = Views(shop).table("per_user").select(["n", "user"])
+    assert rows_of(frame) == sorted_rows(table)
+    with pytest.raises(Exception, match=r"expected columns of .* found 'nobody'"):
+        read.schema("nobody STRING").load(str(shop)).collect()
+    with pytest.raises(Exception, match="expected column 'n' as bigint; found int"):
+        read.schema("n INT").load(str(shop)).collect()
+
+
+def test_a_frame_stays_as_it_was_planned(session: Any, tmp_path: Path) -> None:
+    """It may be used after the pipeline has replaced the version and its files."""
+    directory = commit(clicks(50), tmp_path / "shop.penstock")
+    frame = view(session, directory)
+    expected = rows_of(frame)
+    assert sum(row["n"] for row in expected) == 50
+    shutil.rmtree(directory / "state" / "runs")
+    assert rows_of(frame) == expected
+
+
+def test_pins_of_batches_go_after_a_while(tmp_path: Path) -> None:
+    """Those that were asked for lately stay."""
+    directory = commit(clicks(50), tmp_path / "shop.penstock")
+    state = str(directory / "state")
+    part = Views(directory).snapshot().part("per_user")
+    pin = _pins.make(state, part, _pins.batch_name(part))
+    assert sum(one.num_rows for one in pin.part.read(pin.open())) == 3
+    at = Path(pin.files).stat().st_mtime
+    _pins.drop_old(state, at + _pins.BATCH_SECONDS_MAX - 1)
+    assert Path(pin.files).exists()
+    _pins.drop_old(state, at + _pins.BATCH_SECONDS_MAX + 1)
+    assert not Path(pin.files).exists()
+
+
+def test_a_version_can_be_named(session: Any, shop: Path) -> None:
+    """One that is kept; what is asked for otherwise is told."""
+    number = Views(shop).version
+    assert view(session, shop, version=number).count() == len(Views(shop).table("per_user"))
+    with pytest.raises(Exception, match=f"expected version {number + 7} .* to {number}"):
+        view(session, shop, version=number + 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"view": "nobody"}, "expected one of the views per_user, busy; found 'nobody'"),
+        ({"veiw": "per_user"}, "expected options among .*; found veiw"),
+        ({}, "expected one of the options view and topic; found neither"),
+        ({"view": "per_user", "version": "new"}, "expected the option 'version' as a number"),
+    ],
+)
+def test_options_are_checked(
+    session: Any, shop: Path, options: dict[str, str], message: str
+) -> None:
+    """Each mistake has its message."""
+    with pytest.raises(Exception, match=message):
+        session.read.format("penstock").options(**options).load(str(shop))
+
+
+def fill(broker: BrokerProcess, records: int) -> str:
+    """A topic of two partitions with values that count, one of which is no JSON."""
+    topic = next(_names)
+    with Client(broker.address) as client, Producer(broker.address) as producer:
+        client.create_topic(topic, 2, {"retention.ms": "-1"})
+        for partition in (0, 1):
+            values: list[bytes] = [orjson.dumps({"n": n}) for n in range(partition, records, 2)]
+            values[3] = b"?"
+            times = np.arange(len(values)) + 1_767_225_600_000
+            producer.send(topic, partition, None, pa.array(values, pa.binary()), times)
+    return topic
+
+
+def test_a_topic_is_read_between_offsets_and_times(session: Any, broker: BrokerProcess) -> None:
+    """As raw values, or as the columns of a schema; what doesn't fit it is left out."""
+    topic = fill(broker, 40)
+    read = session.read.format("penstock").options(topic=topic, log=broker.address)
+    raw = read.load()
+    assert raw.columns == ["partition", "offset", "timestamp", "key", "headers", "value"]
+    assert raw.count() == 40
+    parsed = read.option("values", "n BIGINT").load()
+    told = sorted((r["partition"], r["offset"], r["n"]) for r in rows_of(parsed))
+    every = [(p, i, 2 * i + p) for p in (0, 1) for i in range(20) if i != 3]
+    assert told == every
+    some = parsed.select("n")
+    assert rows_of(some.where("n < 10")) == [{"n": n} for n in (0, 1, 2, 3, 4, 5, 8, 9)]
+    cut = read.options(values="n BIGINT", start=5, end="2026-01-01T00:00:00.010Z").load()
+    assert sorted(row["n"] for row in rows_of(cut)) == list(range(10, 20))
