@@ -21,7 +21,7 @@ _PUBLIC = {
     "penstock.engine.driver": ("Progress",),
     "penstock.errors": ("PenstockError",),
     "penstock.flow": (
-        *("Stream", "Table", "hopping", "session", "tumbling"),
+        *("Stream", "Table", "count_window", "hopping", "session", "sliding", "tumbling"),
         *("corrected_time", "event_time", "header", "processing_time"),
         *("arg_max", "arg_min", "avg", "collect", "count", "count_distinct", "first", "last"),
         *("max", "min", "quantile", "stddev", "sum", "variance"),

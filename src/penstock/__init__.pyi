@@ -13,6 +13,7 @@ from penstock.flow import collect as collect
 from penstock.flow import corrected_time as corrected_time
 from penstock.flow import count as count
 from penstock.flow import count_distinct as count_distinct
+from penstock.flow import count_window as count_window
 from penstock.flow import event_time as event_time
 from penstock.flow import first as first
 from penstock.flow import header as header
@@ -23,6 +24,7 @@ from penstock.flow import min as min  # noqa: A004
 from penstock.flow import processing_time as processing_time
 from penstock.flow import quantile as quantile
 from penstock.flow import session as session
+from penstock.flow import sliding as sliding
 from penstock.flow import stddev as stddev
 from penstock.flow import sum as sum  # noqa: A004
 from penstock.flow import tumbling as tumbling

@@ -62,6 +62,19 @@ MISTAKES: list[tuple[Callable[[], object], type[UserError], str]] = [
     (lambda: ps.hopping("1 month", every="1 day"), FlowError, "both in months"),
     (lambda: ps.hopping("5 months", every="2 months"), FlowError, "a multiple of every="),
     (lambda: ps.tumbling("90000 days", zone="UTC"), FlowError, "at most 10000 steps"),
+    (lambda: ps.sliding("0 seconds"), FlowError, "longer than nothing"),
+    (lambda: ps.count_window(0), FlowError, "1 to 100000 rows of a window"),
+    (lambda: ps.count_window(5, every=6), FlowError, "1 to 5 rows from one window"),
+    (lambda: clicks().window(ps.sliding("1 minute"), keep="1 day"), FlowError, "without keep="),  # type: ignore[call-overload]
+    (
+        lambda: clicks().window(ps.sliding("1 minute")).agg(v=ps.count()),
+        FlowError,
+        "no other column",
+    ),
+    (lambda: clicks().window(ps.count_window(2)).agg(window_end=ps.count()), FlowError, "no other"),
+    (lambda: clicks().window(ps.sliding("1 minute")).group_by("tags"), FlowError, "single values"),
+    (lambda: clicks().window(ps.sliding("1 minute")).agg(), FlowError, "at least one aggregate"),
+    (lambda: per_user(clicks()).window(ps.sliding("1 minute")), FlowError, "a stream"),  # type: ignore[arg-type]
     (lambda: clicks().where("v >"), SchemaError, "a SQL expression"),
     (lambda: clicks().where("v + 1"), SchemaError, "a condition"),
     (lambda: clicks().where("w > 1"), SchemaError, "'w'"),

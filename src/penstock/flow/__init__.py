@@ -22,6 +22,7 @@ from penstock.flow.functions import (
     tumbling,
     variance,
 )
+from penstock.flow.rolling import count_window, sliding
 from penstock.flow.times import (
     EventTime,
     Header,
@@ -47,6 +48,7 @@ __all__ = [
     "corrected_time",
     "count",
     "count_distinct",
+    "count_window",
     "event_time",
     "first",
     "header",
@@ -57,6 +59,7 @@ __all__ = [
     "processing_time",
     "quantile",
     "session",
+    "sliding",
     "stddev",
     "sum",
     "tumbling",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Literal, Protocol, Self, TypeAlias, TypeVar, get_args
+from typing import Literal, Protocol, Self, TypeAlias, TypeVar, get_args, overload
 
 import pyarrow as pa
 
@@ -14,7 +14,13 @@ from penstock.core.schema import Field, Schema
 from penstock.errors import FlowError
 from penstock.expr import compile_expression
 from penstock.flow import shaping
-from penstock.flow.aggregates import AggregateCall, column_of, inputs_of
+from penstock.flow.aggregates import (
+    AggregateCall,
+    check_calls,
+    check_groups,
+    column_of,
+    inputs_of,
+)
 from penstock.flow.checks import (
     check_columns,
     check_condition,
@@ -40,6 +46,7 @@ from penstock.flow.graph import (
 )
 from penstock.flow.interval_join import Within, interval_join
 from penstock.flow.joins import On, check_how, check_names_differ, check_on, check_same_flow
+from penstock.flow.rolling import RolledRows, Rolling, RowWindow
 from penstock.ops import AggregateSpec, SessionAggregate, Window, WindowedAggregate
 from penstock.ops.joins.enriched import HowEnriched
 from penstock.ops.joins.table_join import How, TableJoin
@@ -190,6 +197,47 @@ class Collection:
 @dataclass(frozen=True, eq=False)
 class Stream(Collection):
     """Rows that only ever come: events."""
+
+    @overload
+    def window(self, window: RowWindow) -> Rolling[Stream]: ...
+
+    @overload
+    def window(
+        self, window: Window, *, keep: str | timedelta | None = None, late: Late = "drop"
+    ) -> Windowed: ...
+
+    def window(
+        self,
+        window: Window | RowWindow,
+        *,
+        keep: str | timedelta | None = None,
+        late: Late = "drop",
+    ) -> Windowed | Rolling[Stream]:
+        """Cuts the rows into windows of event time, or of so many rows.
+
+        Args:
+            window: `ps.tumbling(…)`, `ps.hopping(…)` or `ps.session(…)`, whose aggregates are a table; or
+                `ps.sliding(…)` or `ps.count_window(…)`, whose aggregates are a stream of rows that are
+                final, and which take neither of the following.
+            keep: how long a closed window stays in views and state; None keeps it for ever.
+            late: what happens to a row whose window is closed: `"drop"` counts it and keeps it in the
+                dead-letter topic; `"correct"` counts it in the window for as long as `keep` says, and
+                whatever reads the window follows, topics too. Closed sessions stay as they are.
+        """
+        if not isinstance(window, RowWindow):
+            return super().window(window, keep=keep, late=late)
+        if keep is not None or late != "drop":
+            raise FlowError(
+                "expected ps.sliding(…) and ps.count_window(…) without keep= and late=, as what they give is "
+                "final and nobody's to keep; found one of them"
+            )
+        return Rolling(self.node, window, self._rolled)
+
+    def _rolled(self, made: RolledRows) -> Stream:
+        rows = self
+        if made.computed or (made.names and set(made.names) < set(self.schema.names)):
+            rows = self.select(*made.names, **made.computed)
+        return Stream(self.flow, self.flow.node(made.node(rows.node)))
 
     def to(
         self, topic: str, *, partitions: int = 1, retention: str | timedelta | None = None
@@ -480,14 +528,7 @@ class Windowed:
 
     def group_by(self, *keys: str) -> Grouped:
         """Groups by the given columns; none puts all rows of a window into one group."""
-        check_columns(keys, self.rows.schema, "group_by")
-        for key in keys:
-            if pa.types.is_list(self.rows.schema[key].type):
-                raise FlowError(
-                    f"expected a column of single values to group by; found the array {key!r}"
-                )
-        if len(set(keys)) != len(keys):
-            raise FlowError(f"expected each column once; found group_by{keys!r}")
+        check_groups(keys, self.rows.schema)
         return Grouped(self, keys)
 
     def agg(self, *unnamed: AggregateCall, **aggregates: AggregateCall) -> Table:
@@ -513,15 +554,7 @@ class Grouped:
             A table of `window_start`, `window_end` (where there are windows), the grouping columns and
             the aggregates.
         """
-        if unnamed:
-            raise FlowError(
-                f"expected a name for each aggregate, such as n=ps.count(); found {unnamed[0]!r} without one"
-            )
-        if not aggregates:
-            raise FlowError("expected at least one aggregate, such as n=ps.count(); found none")
-        for name, call in aggregates.items():
-            if not isinstance(call, AggregateCall):
-                raise FlowError(f"expected ps.count(), ps.sum(…)… for {name!r}; found {call!r}")
+        check_calls(unnamed, aggregates)
         return _aggregated(self, aggregates)
 
 
@@ -551,6 +584,11 @@ def _aggregated(grouped: Grouped, aggregates: Mapping[str, AggregateCall]) -> Ta
 
 
 def _no_window(found: object) -> FlowError:
+    if isinstance(found, RowWindow):
+        return FlowError(
+            "expected a stream for ps.sliding(…) and ps.count_window(…), whose rows stay; found a table. Say "
+            ".closed() of one with windows"
+        )
     write = f". Write window(ps.tumbling({found!r}))" if isinstance(found, str) else ""
     return FlowError(
         f"expected ps.tumbling(…), ps.hopping(…) or ps.session(…); found {found!r}{write}"

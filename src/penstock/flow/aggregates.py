@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from penstock.core.delta import TIME
 from penstock.core.schema import TIMESTAMP, Schema
+from penstock.errors import FlowError
 from penstock.expr import compile_expression
-from penstock.flow.checks import check_condition, quoted
+from penstock.flow.checks import check_columns, check_condition, quoted
 from penstock.ops import Aggregate, Column
 
-__all__ = ["AggregateCall", "Inputs", "column_of", "inputs_of"]
+__all__ = ["AggregateCall", "Inputs", "check_calls", "check_groups", "column_of", "inputs_of"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,40 @@ class Inputs:
             column, by = (None if one is None else column_of(schema, one) for one in pair)
             made.append(Aggregate(name, call.kind, column, by, call.parameter))
         return tuple(made)
+
+
+def check_groups(keys: tuple[str, ...], schema: Schema) -> None:
+    """The columns to group by.
+
+    Raises:
+        FlowError: one is there twice, or can't be grouped by.
+        SchemaError: there is no such column.
+    """
+    check_columns(keys, schema, "group_by")
+    for key in keys:
+        if pa.types.is_list(schema[key].type):
+            raise FlowError(
+                f"expected a column of single values to group by; found the array {key!r}"
+            )
+    if len(set(keys)) != len(keys):
+        raise FlowError(f"expected each column once; found group_by{keys!r}")
+
+
+def check_calls(unnamed: tuple[object, ...], calls: Mapping[str, AggregateCall]) -> None:
+    """What `agg` is given.
+
+    Raises:
+        FlowError: an aggregate has no name, or there is none.
+    """
+    if unnamed:
+        raise FlowError(
+            f"expected a name for each aggregate, such as n=ps.count(); found {unnamed[0]!r} without one"
+        )
+    if not calls:
+        raise FlowError("expected at least one aggregate, such as n=ps.count(); found none")
+    for name, call in calls.items():
+        if not isinstance(call, AggregateCall):
+            raise FlowError(f"expected ps.count(), ps.sum(…)… for {name!r}; found {call!r}")
 
 
 def column_of(schema: Schema, name: str) -> Column:

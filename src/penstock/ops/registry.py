@@ -17,16 +17,20 @@ from penstock.ops.keyed.process import Process
 from penstock.ops.keyed.top import Top
 from penstock.ops.keyed.upserts import Upserts
 from penstock.ops.operator import Operator
+from penstock.ops.rolling.counts import CountWindows
+from penstock.ops.rolling.sliding import Sliding
 from penstock.ops.sessions import SessionAggregate
 
 __all__ = ["OPERATORS", "operator_from_spec"]
 
 OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
+    CountWindows.kind: CountWindows.from_spec,
     Deduplicate.kind: Deduplicate.from_spec,
     IntervalJoin.kind: IntervalJoin.from_spec,
     Process.kind: Process.from_spec,
     SessionAggregate.kind: SessionAggregate.from_spec,
     TableJoin.kind: TableJoin.from_spec,
+    Sliding.kind: Sliding.from_spec,
     Top.kind: Top.from_spec,
     WindowedAggregate.kind: WindowedAggregate.from_spec,
     StreamTableJoin.kind: StreamTableJoin.from_spec,

@@ -1,0 +1,243 @@
+"""Windows of so many rows: the aggregates of each group's rows, every so many of them.
+
+    r(1), r(2), … the rows of a group in the order of their time
+    window k = r(k * every + 1) … r(k * every + size)
+
+Rows are counted when the frontier has passed their time, so that none can come between them any more; rows
+of one time are in the order of what is in them. So windows are a function of the rows in time, however they
+came. A window is given, once, when it is full.
+
+State. Rows that wait, by time; and by group, those that were counted and are in a window still to be filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.delta import TIME
+from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.vectors import Vector, from_int64, raw
+from penstock.ops.kept import Kept
+from penstock.ops.operator import Context, Prepared, Step, Unwindowed
+from penstock.ops.partials import checked
+from penstock.ops.rolling.ranges import aggregate_ranges
+from penstock.ops.rolling.waiting import STRETCH_US, Waiting, in_order, low_of, repeated
+from penstock.ops.routed import Routed, in_time, parse_routed, routed
+from penstock.ops.spec import WINDOW_END, WINDOW_START, Aggregate
+from penstock.ops.windows import NO_TIME
+from penstock.state.files import StateFiles
+from penstock.state.layout import concat, hashes
+from penstock.state.runs import Writer
+from penstock.state.trace import Trace
+
+__all__ = ["CountWindows"]
+
+
+@dataclass(frozen=True)
+class CountWindows(Unwindowed):
+    """The operator.
+
+    Args:
+        input: the columns of the rows.
+        per: those that make up a group.
+        aggregates: what is computed.
+        size: rows of a window.
+        every: rows from one window's first to the next one's; at most the size.
+    """
+
+    kind: ClassVar[str] = "count windows"
+
+    input: pa.Schema
+    per: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+    size: int
+    every: int
+
+    # -- what it is ---------------------------------------------------------------------------------
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The times of the first and the last row, the group, the aggregates."""
+        times = [pa.field(name, TIMESTAMP, nullable=False) for name in (WINDOW_START, WINDOW_END)]
+        groups = [self.input.field(name) for name in self.per]
+        made = [pa.field(a.name, a.type, not a.function.counts) for a in self.aggregates]
+        return pa.schema([*times, *groups, *made])
+
+    @property
+    def retracts(self) -> bool:
+        """See `Operator`: what was given is final."""
+        return False
+
+    @property
+    def timed(self) -> bool:
+        """See `Operator`: a window happens with its last row."""
+        return True
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """See `Operator`: records are keyed by the group."""
+        return self.per
+
+    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Operator`."""
+        return self.per
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """See `Operator`."""
+        return self.per
+
+    def emitting(self, *, changes: bool, closed: bool) -> CountWindows:  # noqa: ARG002
+        """See `Operator`: its rows are all that there is to read of it."""
+        return self
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:
+        """See `Operator`: the row that fills a window later is not before the frontier."""
+        return inputs_us[0]
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
+        """See `Operator`: rows may wait for the frontier."""
+        return now_us[0] > before_us[0]
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        return {
+            "kind": self.kind,
+            "input": Schema.from_arrow(self.input).text,
+            "per": list(self.per),
+            "computed": [aggregate.to_spec() for aggregate in self.aggregates],
+            "size": self.size,
+            "every": self.every,
+        }
+
+    @staticmethod
+    def from_spec(spec: Mapping[str, Any]) -> CountWindows:
+        """The operator that `to_spec` described."""
+        return CountWindows(
+            input=Schema.parse(spec["input"]).arrow,
+            per=tuple(spec["per"]),
+            aggregates=tuple(Aggregate.from_spec(one) for one in spec["computed"]),
+            size=spec["size"],
+            every=spec["every"],
+        )
+
+    # -- rows on their way --------------------------------------------------------------------------
+
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
+        """See `Operator`: a row of before its own watermark is late."""
+        rows, late = in_time(rows)
+        return Prepared(routed(rows, self.per, self._waiting.parcel), late)
+
+    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return Routed.combine(parts)
+
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return parse_routed(self._waiting.parcel, blob)
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def empty(self, files: StateFiles) -> Kept:
+        """See `Operator`."""
+        layouts = self._layouts.items()
+        return Kept({name: Trace(layout, files) for name, layout in layouts}, (NO_TIME,))
+
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
+        """See `Operator`."""
+        return Kept.open(self._layouts, files, description)
+
+    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+            LimitError: the sum of an integer column does not fit a BIGINT.
+        """
+        [parts], [now_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
+        assert now_us >= before_us, "frontiers don't fall"
+        passed, held = self._waiting.passed(state.traces["waiting"], parts, before_us, now_us)
+        changes, counted = self._counted(state.traces["counted"], passed)
+        deltas = {"waiting": (held, low_of(now_us, 0, STRETCH_US)), "counted": (counted, None)}
+        traces, written = {}, [0, 0]
+        for name, (delta, low_us) in deltas.items():
+            writer = Writer(
+                context.files, f"{context.directory}/{name}", context.version, context.attempt
+            )
+            traces[name] = state.traces[name].append(delta, writer, low_us=low_us)
+            written[0] += writer.written
+            written[1] += writer.bytes
+        return Step(Kept(traces, (now_us,)), changes, None, *written)
+
+    def scan(
+        self,
+        state: Kept,  # noqa: ARG002
+        lo_us: int | None = None,  # noqa: ARG002
+        hi_us: int | None = None,  # noqa: ARG002
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Operator`: a stream has no content."""
+        return iter(())
+
+    # -- the work -----------------------------------------------------------------------------------
+
+    def _counted(self, trace: Trace, passed: pa.RecordBatch) -> tuple[pa.Table, pa.RecordBatch]:
+        """Windows that are full, in the order of their ends; and a delta of the rows that were counted."""
+        bag = self._waiting.bag
+        before = repeated(bag.find(trace, self._waiting.wanted(passed)))
+        both = concat([before, repeated(passed)])
+        numbers = self._waiting.numbers([both])
+        order = in_order(numbers, both)
+        rows = both.take(from_int64(order))
+        count = np.bincount(numbers)
+        base = np.cumsum(count) - count  # where each group's rows begin
+        full = np.maximum((count - self.size) // self.every + 1, 0)
+        which = np.repeat(np.arange(len(count)), full)
+        nth = np.arange(len(which)) - np.repeat(np.cumsum(full) - full, full)
+        lo = base[which] + nth * self.every
+        # Rows before the first window that isn't full are done with.
+        keep = np.arange(len(rows)) >= np.repeat(base + full * self.every, count)
+        is_new = order >= len(before)
+        change = keep.astype(np.int64) - ~is_new
+        moved = np.flatnonzero(change)
+        some = rows.take(from_int64(moved))
+        delta = bag.delta(some, hashes(some), change[moved], None)
+        return self._windows(rows, lo), delta
+
+    def _windows(self, rows: pa.RecordBatch, lo: Vector) -> pa.Table:
+        hi = lo + self.size
+        columns = {c.name: checked(rows, c) for c in self._columns.values()}
+        made = aggregate_ranges(self.aggregates, columns, lo, hi)
+        first, last = (rows.take(from_int64(at)) for at in (lo, hi - 1))
+        groups = [first.column(name) for name in self.per]
+        times = last.column(TIME)
+        out = pa.RecordBatch.from_arrays(
+            [first.column(TIME), times, *groups, *made, times], schema=self._changed
+        )
+        order = np.argsort(raw(times), kind="stable")
+        return pa.Table.from_batches([out.take(from_int64(order))])
+
+    # -- how it is laid out -------------------------------------------------------------------------
+
+    @cached_property
+    def _waiting(self) -> Waiting:
+        return Waiting(self.input, self.per)
+
+    @cached_property
+    def _columns(self) -> dict[str, Any]:
+        """The columns that aggregates read, by name."""
+        return {c.name: c for a in self.aggregates for c in (a.column, a.by) if c is not None}
+
+    @cached_property
+    def _layouts(self) -> dict[str, Any]:
+        return {"waiting": self._waiting.bag.layout, "counted": self._waiting.bag.layout}
+
+    @cached_property
+    def _changed(self) -> pa.Schema:
+        fields = [pa.field(f.name, f.type) for f in self.schema]
+        return pa.schema([*fields, pa.field(TIME, TIMESTAMP)])

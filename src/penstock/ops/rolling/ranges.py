@@ -1,0 +1,123 @@
+"""Aggregates over many ranges of one sequence of rows, which may overlap.
+
+    result[i] = the aggregate of the rows [lo[i], hi[i])
+
+What can be combined is combined by doubling: from the aggregates of all runs of 2**j rows come those of
+2**(j + 1), and a range is put together from a run for each bit of its length. So n ranges over n rows take
+O(n log(longest)) steps, nothing is ever subtracted, and a sum is as exact as any. Aggregates that need all
+values (`Kept`) get the rows of each range, some ranges at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core.vectors import Vector, from_int64
+from penstock.ops.aggregates import ROWS, Kept, Part, Rows
+from penstock.ops.spec import Aggregate
+from penstock.state.layout import Layout, combine, concat, take
+
+__all__ = ["aggregate_ranges"]
+
+SPREAD_ROWS_MAX: Final = 2_000_000
+"""Rows of ranges that are laid out at a time: some ten megabytes a column."""
+
+
+def aggregate_ranges(
+    aggregates: Sequence[Aggregate], columns: Mapping[str, pa.Array], lo: Vector, hi: Vector
+) -> list[pa.Array]:
+    """The aggregates of ranges of rows, a column each.
+
+    Args:
+        aggregates: what is computed.
+        columns: of the rows, by name.
+        lo: int64[n], the first row of each range.
+        hi: int64[n], the row behind its last; there is one at least.
+
+    Raises:
+        LimitError: the sum of an integer column does not fit a BIGINT.
+    """
+    parts = {
+        part.value.name: part
+        for part in (ROWS, *(p for a in aggregates for p in a.function.parts(retracts=False)))
+    }
+    kept = dict.fromkeys(part.kept for part in parts.values() if part.kept is not None)
+    made = _combined([p for p in parts.values() if p.kept is None], columns, lo, hi)
+    for one in kept:
+        made |= _spread([p for p in parts.values() if p.kept == one], one, columns, lo, hi)
+    full = pa.RecordBatch.from_pydict(made)
+    return [aggregate.function.result(full) for aggregate in aggregates]
+
+
+def _combined(
+    parts: Sequence[Part], columns: Mapping[str, pa.Array], lo: Vector, hi: Vector
+) -> dict[str, pa.Array]:
+    layout = Layout((), tuple(part.value for part in parts))
+    names = [field.name for part in parts for field in part.value.fields]
+    count = int(hi.max(initial=0))
+    columns = {name: column.slice(0, count) for name, column in columns.items()}
+    each = Rows(columns, None, np.arange(count, dtype=np.int32), count)
+    runs = pa.RecordBatch.from_arrays([c for part in parts for c in part.lift(each)], names)
+    nothing = pa.RecordBatch.from_arrays([pa.nulls(len(lo), pa.bool_())], ["$none"])
+    found = layout.padded(nothing).select(names)
+    at, left, length = lo.astype(np.int64), hi - lo, 1
+    while True:
+        some = np.flatnonzero(left & length)
+        if len(some):
+            more = runs.take(from_int64(at[some]))
+            if len(some) == len(at):
+                found = _sum(parts, [found, more], np.arange(len(at)), names)
+            else:
+                found = _sum(parts, [found, more], some, names)
+            at[some] += length
+        length *= 2
+        if length > left.max(initial=0):
+            return dict(zip(names, found.columns, strict=True))
+        ahead = runs.slice(length // 2)
+        runs = _sum(parts, [runs, ahead], np.arange(len(ahead)), names)
+
+
+def _sum(
+    parts: Sequence[Part], batches: Sequence[pa.RecordBatch], at: Vector, names: Sequence[str]
+) -> pa.RecordBatch:
+    """The first batch with the rows of the second added to those at some positions."""
+    rows, groups = concat(list(batches)), len(batches[0])
+    ids = np.concatenate([np.arange(groups, dtype=np.int32), at.astype(np.int32)])
+    columns = [c for part in parts for c in combine(part.value, rows, ids, groups)]
+    return pa.RecordBatch.from_arrays(columns, list(names))
+
+
+def _spread(
+    parts: Sequence[Part], kept: Kept, columns: Mapping[str, pa.Array], lo: Vector, hi: Vector
+) -> dict[str, pa.Array]:
+    names = [field.name for part in parts for field in part.value.fields]
+    ends = np.cumsum(hi - lo)
+    chunks: list[list[Any]] = [[] for _ in names]
+    first = 0
+    while first < len(lo) or not chunks[0]:
+        base = int(ends[first - 1]) if first else 0
+        end = max(int(np.searchsorted(ends, base + SPREAD_ROWS_MAX, side="right")), first + 1)
+        end = min(end, len(lo))
+        size = (hi - lo)[first:end]
+        ids = np.repeat(np.arange(end - first, dtype=np.int32), size)
+        within = np.arange(len(ids)) - np.repeat(np.cumsum(size) - size, size)
+        at = from_int64(lo[first:end][ids] + within)
+        values = {column.name: take(columns[column.name], at) for column in kept.columns}
+        there = np.ones(len(ids), np.bool_)
+        for value in values.values():
+            if value.null_count:
+                there &= pc.is_valid(value).to_numpy(zero_copy_only=False)
+        if not there.all():
+            values = {name: value.filter(pa.array(there)) for name, value in values.items()}
+            ids = ids[there]
+        rows = Rows(values, None, ids, end - first)
+        lifted = [column for part in parts for column in part.lift(rows)]
+        for chunk, column in zip(chunks, lifted, strict=True):
+            chunk.append(column)
+        first = end
+    return {n: pa.concat_arrays(chunk) for n, chunk in zip(names, chunks, strict=True)}

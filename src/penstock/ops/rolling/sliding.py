@@ -1,0 +1,280 @@
+"""The sliding window: each row beside the aggregates of its group's rows shortly before it.
+
+    out = { r ++ aggregates of { s : s.key = r.key, r.time - size < s.time <= r.time } : r in the stream }
+
+as SQL's `RANGE BETWEEN size PRECEDING AND CURRENT ROW`, with the bound itself left out: rows of the same
+time see each other, and any two less than `size` apart are in one window. A row is given when the frontier
+has passed its time, as till then a row before it may come. So the output is a function of the rows in
+time, however they came.
+
+State. Rows that wait, by time. And what the aggregates need of rows that were given, found by group, in
+stretches of time as wide as the window, for as long as a row that comes may look back at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numba import njit, types
+
+from penstock.core.delta import TIME
+from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.vectors import Vector, from_int64, raw
+from penstock.ops.kept import Kept
+from penstock.ops.operator import Context, Prepared, Step, Unwindowed
+from penstock.ops.partials import checked
+from penstock.ops.rolling.ranges import aggregate_ranges
+from penstock.ops.rolling.waiting import STRETCH_US, Waiting, low_of, repeated
+from penstock.ops.routed import Routed, in_time, parse_routed, routed
+from penstock.ops.spec import Aggregate
+from penstock.ops.windows import NO_TIME
+from penstock.state.bag import COUNT, Bag, weights_of
+from penstock.state.files import StateFiles
+from penstock.state.layout import HASH, concat, hashes
+from penstock.state.runs import Writer
+from penstock.state.trace import Trace
+
+__all__ = ["Sliding"]
+
+_I32 = types.Array(types.int32, 1, "C", readonly=True)
+_I64 = types.Array(types.int64, 1, "C", readonly=True)
+
+
+@dataclass(frozen=True)
+class Sliding(Unwindowed):
+    """The operator.
+
+    Args:
+        input: the columns of the rows.
+        given: those of them that come out.
+        per: those that make up a group.
+        aggregates: what is computed.
+        size_us: how far a window reaches back.
+    """
+
+    kind: ClassVar[str] = "sliding"
+
+    input: pa.Schema
+    given: tuple[str, ...]
+    per: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+    size_us: int
+
+    # -- what it is ---------------------------------------------------------------------------------
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The row's columns, then the aggregates."""
+        made = [pa.field(a.name, a.type, not a.function.counts) for a in self.aggregates]
+        return pa.schema([*(self.input.field(name) for name in self.given), *made])
+
+    @property
+    def retracts(self) -> bool:
+        """See `Operator`: what was given is final."""
+        return False
+
+    @property
+    def timed(self) -> bool:
+        """See `Operator`: a row keeps its time."""
+        return True
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """See `Operator`: records are keyed by the group, where its columns come out."""
+        return self.per if set(self.per) <= set(self.given) else ()
+
+    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Operator`."""
+        return self.per
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """See `Operator`."""
+        return self.keys
+
+    def emitting(self, *, changes: bool, closed: bool) -> Sliding:  # noqa: ARG002
+        """See `Operator`: its rows are all that there is to read of it."""
+        return self
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:
+        """See `Operator`: rows that wait are not before the frontier."""
+        return inputs_us[0]
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
+        """See `Operator`: rows may wait for the frontier."""
+        return now_us[0] > before_us[0]
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        return {
+            "kind": self.kind,
+            "input": Schema.from_arrow(self.input).text,
+            "given": list(self.given),
+            "per": list(self.per),
+            "computed": [aggregate.to_spec() for aggregate in self.aggregates],
+            "size_us": self.size_us,
+        }
+
+    @staticmethod
+    def from_spec(spec: Mapping[str, Any]) -> Sliding:
+        """The operator that `to_spec` described."""
+        return Sliding(
+            input=Schema.parse(spec["input"]).arrow,
+            given=tuple(spec["given"]),
+            per=tuple(spec["per"]),
+            aggregates=tuple(Aggregate.from_spec(one) for one in spec["computed"]),
+            size_us=spec["size_us"],
+        )
+
+    # -- rows on their way --------------------------------------------------------------------------
+
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
+        """See `Operator`: a row of before its own watermark is late."""
+        rows, late = in_time(rows)
+        return Prepared(routed(rows, self.per, self._waiting.parcel), late)
+
+    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return Routed.combine(parts)
+
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return parse_routed(self._waiting.parcel, blob)
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def empty(self, files: StateFiles) -> Kept:
+        """See `Operator`."""
+        layouts = self._layouts.items()
+        return Kept({name: Trace(layout, files) for name, layout in layouts}, (NO_TIME,))
+
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
+        """See `Operator`."""
+        return Kept.open(self._layouts, files, description)
+
+    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+            LimitError: the sum of an integer column does not fit a BIGINT.
+        """
+        [parts], [now_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
+        assert now_us >= before_us, "frontiers don't fall"
+        passed, held = self._waiting.passed(state.traces["waiting"], parts, before_us, now_us)
+        changes = self._given(state.traces["history"], passed)
+        deltas = {
+            "waiting": (held, low_of(now_us, 0, STRETCH_US)),
+            "history": (
+                self._history.delta(
+                    passed, hashes(passed), weights_of(passed), self._stretch(_times(passed))
+                ),
+                low_of(now_us, self.size_us - 1, self.size_us),
+            ),
+        }
+        traces, written = {}, [0, 0]
+        for name, (delta, low_us) in deltas.items():
+            writer = Writer(
+                context.files, f"{context.directory}/{name}", context.version, context.attempt
+            )
+            traces[name] = state.traces[name].append(delta, writer, low_us=low_us)
+            written[0] += writer.written
+            written[1] += writer.bytes
+        return Step(Kept(traces, (now_us,)), changes, None, *written)
+
+    def scan(
+        self,
+        state: Kept,  # noqa: ARG002
+        lo_us: int | None = None,  # noqa: ARG002
+        hi_us: int | None = None,  # noqa: ARG002
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Operator`: a stream has no content."""
+        return iter(())
+
+    # -- the work -----------------------------------------------------------------------------------
+
+    def _given(self, trace: Trace, passed: pa.RecordBatch) -> pa.Table:
+        """Rows that come out, in the order of their time."""
+        rows = repeated(passed)
+        times = _times(rows)
+        bounds = times - self.size_us + 1, times
+        names = [HASH, COUNT, *self._bare.names]
+        found = self._history.near(trace, rows, hashes(rows), self.size_us, bounds, names)
+        before = repeated(concat(found)) if found else self._history.layout.empty().select(names)
+        sides = [before.select(self._bare.names), rows.select(self._bare.names)]
+        numbers = self._waiting.numbers([before, rows])
+        both = concat(
+            [pa.RecordBatch.from_arrays(side.columns, schema=self._bare) for side in sides]
+        )
+        at = _times(both)
+        order = np.lexsort((at, numbers))
+        asks = np.flatnonzero(order >= len(before))
+        lo, hi = np.empty(len(both), np.int64), np.empty(len(both), np.int64)
+        _reach(numbers[order], at[order], self.size_us, lo, hi)
+        columns = {c.name: checked(both, c).take(from_int64(order)) for c in self._columns.values()}
+        made = aggregate_ranges(self.aggregates, columns, lo[asks], hi[asks])
+        here = order[asks] - len(before)
+        sorted_ = np.argsort(times[here], kind="stable")
+        out = rows.take(from_int64(here[sorted_]))
+        again = from_int64(sorted_)
+        columns_out = [*(out.column(name) for name in self.given), *(c.take(again) for c in made)]
+        return pa.Table.from_arrays([*columns_out, out.column(TIME)], schema=self._changed)
+
+    # -- how it is laid out -------------------------------------------------------------------------
+
+    @cached_property
+    def _waiting(self) -> Waiting:
+        return Waiting(self.input, self.per)
+
+    @cached_property
+    def _columns(self) -> dict[str, Any]:
+        """The columns that aggregates read, by name."""
+        return {c.name: c for a in self.aggregates for c in (a.column, a.by) if c is not None}
+
+    @cached_property
+    def _bare(self) -> pa.Schema:
+        """What is kept of a row that was given: its time, its group, and what aggregates read."""
+        names = dict.fromkeys([*self.per, *(n for n in self._columns if n != TIME)])
+        fields = [pa.field(name, self.input.field(name).type) for name in names]
+        return pa.schema([pa.field(TIME, TIMESTAMP), *fields])
+
+    @cached_property
+    def _history(self) -> Bag:
+        return Bag(self._bare, self.per)
+
+    @cached_property
+    def _layouts(self) -> dict[str, Any]:
+        return {"waiting": self._waiting.bag.layout, "history": self._history.layout}
+
+    @cached_property
+    def _changed(self) -> pa.Schema:
+        fields = [pa.field(f.name, f.type) for f in self.schema]
+        return pa.schema([*fields, pa.field(TIME, TIMESTAMP)])
+
+    def _stretch(self, times_us: Vector) -> Vector:
+        return np.asarray(times_us // self.size_us * self.size_us)
+
+
+def _times(rows: pa.RecordBatch) -> Vector:
+    return raw(rows.column(TIME))
+
+
+@njit(types.void(_I32, _I64, types.int64, types.int64[::1], types.int64[::1]),
+      cache=True, nogil=True)  # fmt: skip
+def _reach(groups: Any, times: Any, size: Any, lo: Any, hi: Any) -> None:
+    """Of rows in the order of group and time, the range of rows in each one's window."""
+    first = 0
+    end = 0
+    for i in range(len(times)):
+        while groups[first] != groups[i] or times[first] <= times[i] - size:
+            first += 1
+        end = max(end, i + 1)
+        while end < len(times) and groups[end] == groups[i] and times[end] == times[i]:
+            end += 1
+        lo[i] = first
+        hi[i] = end

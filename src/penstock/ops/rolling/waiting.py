@@ -1,0 +1,120 @@
+"""Rows that wait until the frontier has passed their time, so that a group's are seen in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.delta import TIME
+from penstock.core.schema import TIMESTAMP
+from penstock.core.time import SECOND_US
+from penstock.core.vectors import Vector, from_int64, raw
+from penstock.ops.routed import Routed, routed_schema
+from penstock.ops.windows import NO_TIME
+from penstock.state.bag import ROW, Bag, weights_of
+from penstock.state.layout import HASH, Layout, hashes
+from penstock.state.trace import ALWAYS, Trace
+
+__all__ = ["STRETCH_US", "Waiting", "in_order", "low_of", "repeated"]
+
+STRETCH_US: Final = SECOND_US
+"""Of rows that wait: what a frontier has passed within one is read again until it has passed all."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How rows of some columns wait.
+
+    Args:
+        input: the columns.
+        keys: those that make up a group; NULL is a value like others.
+    """
+
+    input: pa.Schema
+    keys: tuple[str, ...]
+
+    @cached_property
+    def parcel(self) -> pa.Schema:
+        """Of rows on their way."""
+        return routed_schema(self.input, timed=True, weighted=False)
+
+    @cached_property
+    def bag(self) -> Bag:
+        """The columns with `$time`."""
+        fields = [pa.field(f.name, f.type) for f in self.input]
+        return Bag(pa.schema([pa.field(TIME, TIMESTAMP), *fields]), self.keys)
+
+    @cached_property
+    def places(self) -> Layout:
+        """What makes up a group."""
+        return Layout(self.bag.layout.keys, ())
+
+    def passed(
+        self, trace: Trace, parts: Sequence[Routed], before_us: int, now_us: int
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Rows that the frontier has passed with this batch, and a delta of those that wait.
+
+        Args:
+            trace: of those that wait.
+            parts: what has come.
+            before_us: the frontier before.
+            now_us: the frontier now.
+
+        Returns:
+            Both in the layout of the bag, each row once, with its weight.
+        """
+        arrived = self.bag.layout.empty()
+        if parts:
+            rows = Routed.combine(parts)
+            arrived = self.bag.delta(rows.batch, rows.hashes, None, _stretch(rows.times_us))
+        due = raw(arrived.column(TIME)) < now_us
+        found = [arrived.filter(pa.array(due))]
+        if now_us > before_us:
+            lo = None if before_us == NO_TIME else int(_stretch(before_us))
+            for batch in trace.scan(lo, now_us):
+                times = raw(batch.column(TIME))
+                found.append(batch.filter(pa.array((times >= before_us) & (times < now_us))))
+        return self.bag.sum(found), arrived.filter(pa.array(~due))
+
+    def numbers(self, batches: Iterable[pa.RecordBatch]) -> Vector:
+        """The number of each row's group, of all batches in their order: int32[n]."""
+        parts = list(batches)
+        columns = [from_int64(np.zeros(sum(map(len, parts)), np.int64))]
+        columns += [
+            pa.concat_arrays([part.column(name) for part in parts]) for name in (HASH, *self.keys)
+        ]
+        place = pa.RecordBatch.from_arrays(columns, schema=self.places.schema)
+        return self.places.grouping(place)[0]
+
+    def wanted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The groups of some rows, to look for where stretches are 0."""
+        return self.bag.wanted(rows, hashes(rows), None)
+
+
+def repeated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of a bag, each as often as its weight says."""
+    weights = weights_of(batch)
+    if (weights == 1).all():
+        return batch
+    return batch.take(from_int64(np.repeat(np.arange(len(batch)), weights)))
+
+
+def in_order(numbers: Vector, batch: pa.RecordBatch) -> Vector:
+    """The order of rows of a bag by group and time; rows of one time by what is in them."""
+    return np.lexsort((raw(batch.column(ROW)), raw(batch.column(TIME)), numbers))
+
+
+def low_of(frontier_us: int, back_us: int, width_us: int) -> int:
+    """The first stretch of which something is needed from a frontier less some time on."""
+    if frontier_us < NO_TIME + 2 * (back_us + width_us):
+        return ALWAYS
+    return (frontier_us - back_us) // width_us * width_us
+
+
+def _stretch(times_us: Any) -> Any:
+    return times_us // STRETCH_US * STRETCH_US
