@@ -30,6 +30,7 @@ from penstock.flow.checks import (
     check_text,
     quoted,
 )
+from penstock.flow.comparison import compared
 from penstock.flow.enrichment import AsOf, enrich
 from penstock.flow.graph import (
     Closed,
@@ -47,13 +48,12 @@ from penstock.flow.graph import (
 from penstock.flow.interval_join import Within, interval_join
 from penstock.flow.joins import On, check_how, check_names_differ, check_on, check_same_flow
 from penstock.flow.rolling import RolledRows, Rolling, RowWindow
+from penstock.flow.windows import Late, check_window
 from penstock.ops import AggregateSpec, SessionAggregate, Window, WindowedAggregate
 from penstock.ops.joins.enriched import HowEnriched
 from penstock.ops.joins.table_join import How, TableJoin
 from penstock.ops.keyed.process import Function
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
-
-Late: TypeAlias = Literal["drop", "correct"]
 
 Emit: TypeAlias = Literal["closed", "upserts", "changes"]
 
@@ -105,37 +105,8 @@ class Collection:
                 dead-letter topic; `"correct"` counts it in the window for as long as `keep` says, and
                 whatever reads the window follows, topics too. Closed sessions stay as they are.
         """
-        if not isinstance(window, Window):
-            raise _no_window(window)
-        if not timed(self.node):
-            raise FlowError(
-                "expected rows with an event time; found a table that has no windows. "
-                "Window the stream it was made of"
-            )
-        kept_us = None if keep is None else check_duration(keep, "keep", "'7 days'")
-        if late not in get_args(Late):
-            raise FlowError(f"expected late='drop' or late='correct'; found late={late!r}")
-        if window.kind == "session":
-            self._check_sessions(late)
-        if late == "correct" and kept_us is None:
-            raise FlowError(
-                "expected how long windows are corrected, such as keep='1 hour', with late='correct'; "
-                "found none"
-            )
-        corrected_us = kept_us if late == "correct" and kept_us is not None else 0
+        kept_us, corrected_us = check_window(self.node, window, keep, late)
         return Windowed(self, window, kept_us, corrected_us)
-
-    def _check_sessions(self, late: Late) -> None:
-        if late == "correct":
-            raise FlowError(
-                "expected late='drop' with ps.session(…), as a closed session stays as it is; found "
-                "late='correct'. Say a larger lateness=… where the stream is declared"
-            )
-        if retracts(self.node):
-            raise FlowError(
-                "expected rows that are never taken back for ps.session(…); found a table, or closed "
-                "windows that are corrected. Say .closed() of a table whose windows drop what is late"
-            )
 
     def group_by(self, *keys: str) -> Grouped:
         """Groups the rows of all time by the given columns; `agg` then gives a table."""
@@ -451,6 +422,19 @@ class Table(Collection):
         """
         return Stream(self.flow, self._closed(self.node))
 
+    def compared(self, to: str | timedelta, *, prefix: str = "previous_") -> Stream:
+        """Closed windows, each beside the same group's window of some time before: a day ago, a week ago.
+
+        What the former window has comes in columns of the same names with a prefix. They are NULL where there
+        was none, and for groups that are NULL in a key.
+
+        Args:
+            to: how long before: a multiple of what lies between windows.
+            prefix: of the former window's columns.
+        """
+        node = compared(self.flow, self._closed(self.node), to, prefix)
+        return Stream(self.flow, self.flow.node(node))
+
     def to(
         self,
         topic: str,
@@ -581,15 +565,3 @@ def _aggregated(grouped: Grouped, aggregates: Mapping[str, AggregateCall]) -> Ta
     made = SessionAggregate if window.kind == "session" else WindowedAggregate
     node = Stateful((rows.node,), made(spec), Schema.from_arrow(spec.schema))
     return Table(rows.flow, rows.flow.node(node))
-
-
-def _no_window(found: object) -> FlowError:
-    if isinstance(found, RowWindow):
-        return FlowError(
-            "expected a stream for ps.sliding(…) and ps.count_window(…), whose rows stay; found a table. Say "
-            ".closed() of one with windows"
-        )
-    write = f". Write window(ps.tumbling({found!r}))" if isinstance(found, str) else ""
-    return FlowError(
-        f"expected ps.tumbling(…), ps.hopping(…) or ps.session(…); found {found!r}{write}"
-    )

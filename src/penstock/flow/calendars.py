@@ -14,7 +14,7 @@ from penstock.errors import FlowError
 from penstock.flow.checks import check_duration, check_text
 from penstock.ops import Window
 
-__all__ = ["calendar_window"]
+__all__ = ["calendar_window", "months_of"]
 
 _MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
 _CALENDAR = re.compile(r"\s*(\d+)\s*(month|quarter|year)s?\s*", re.IGNORECASE)
@@ -34,7 +34,7 @@ def calendar_window(
     Raises:
         FlowError: there is no such zone, or the sizes are none of its calendar.
     """
-    months, step_months, late_months = (_months(one) for one in (size, every, offset))
+    months, step_months, late_months = (months_of(one) for one in (size, every, offset))
     if zone is None and months is None and step_months is None and late_months is None:
         return None
     where = "UTC" if zone is None else _zone(zone)
@@ -70,7 +70,8 @@ def _made(
     return Window(kind, calendar=calendar, steps=size // step)
 
 
-def _months(text: str | timedelta) -> int | None:
+def months_of(text: str | timedelta) -> int | None:
+    """The months that a text names; None where it is a duration of another kind."""
     found = _CALENDAR.fullmatch(text) if isinstance(text, str) else None
     return None if found is None else int(found[1]) * _MONTHS[found[2].lower()]
 

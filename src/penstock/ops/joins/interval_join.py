@@ -70,7 +70,7 @@ class IntervalJoin(Unwindowed):
         right: of port 1.
         on: the columns that are equal in a pair, left's and right's.
         before_us: how far a right row may lie before its left row.
-        after_us: how far after it.
+        after_us: how far after it; below 0 where it must lie so far before at least.
         how: which rows are given.
         taken_back: of each port, whether its rows have weights.
     """
@@ -393,7 +393,8 @@ class IntervalJoin(Unwindowed):
             return empty
         times = vectors.raw(rows.column(TIME))
         bounds = times - self.back_us(port), times + self.ahead_us(port)
-        keys = pa.RecordBatch.from_arrays([rows.column(name) for name in self.key(port)], list(key))
+        mine = [HASH, *self.key(port)]  # rows without any key have a length, too
+        keys = pa.RecordBatch.from_arrays([rows.column(name) for name in mine], [HASH, *key])
         found = bag.near(side.trace, keys, hashes(rows), self.width_us, bounds, names)
         return concat(found) if found else empty
 
