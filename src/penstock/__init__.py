@@ -23,6 +23,7 @@ _PUBLIC = {
     "penstock.flow": (
         *("Stream", "Table", "count_window", "hopping", "session", "sliding", "tumbling"),
         *("corrected_time", "event_time", "header", "processing_time"),
+        *("approx_count_distinct", "approx_quantile"),
         *("arg_max", "arg_min", "avg", "collect", "count", "count_distinct", "first", "last"),
         *("max", "min", "quantile", "stddev", "sum", "variance"),
     ),

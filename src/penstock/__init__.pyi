@@ -6,6 +6,8 @@ from penstock.engine.driver import Progress as Progress
 from penstock.errors import PenstockError as PenstockError
 from penstock.flow import Stream as Stream
 from penstock.flow import Table as Table
+from penstock.flow import approx_count_distinct as approx_count_distinct
+from penstock.flow import approx_quantile as approx_quantile
 from penstock.flow import arg_max as arg_max
 from penstock.flow import arg_min as arg_min
 from penstock.flow import avg as avg

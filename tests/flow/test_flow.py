@@ -76,6 +76,17 @@ MISTAKES: list[tuple[Callable[[], object], type[UserError], str]] = [
         FlowError,
         "with windows",
     ),
+    (lambda: ps.approx_quantile("v", 95), FlowError, "ps.approx_quantile('ms', 0.95)"),
+    (
+        lambda: per_user(clicks()).group_by("n").agg(u=ps.approx_count_distinct("user")),
+        FlowError,
+        "Use count_distinct",
+    ),
+    (
+        lambda: clicks().group_by("user").agg(q=ps.approx_quantile("user", 0.5)),
+        FlowError,
+        "numbers",
+    ),
     (lambda: ps.sliding("0 seconds"), FlowError, "longer than nothing"),
     (lambda: ps.count_window(0), FlowError, "1 to 100000 rows of a window"),
     (lambda: ps.count_window(5, every=6), FlowError, "1 to 5 rows from one window"),

@@ -4,6 +4,8 @@ from penstock.flow._collections import Grouped, Stream, Table, Windowed
 from penstock.flow.aggregates import AggregateCall
 from penstock.flow.app import Flow
 from penstock.flow.functions import (
+    approx_count_distinct,
+    approx_quantile,
     arg_max,
     arg_min,
     avg,
@@ -41,6 +43,8 @@ __all__ = [
     "Stream",
     "Table",
     "Windowed",
+    "approx_count_distinct",
+    "approx_quantile",
     "arg_max",
     "arg_min",
     "avg",

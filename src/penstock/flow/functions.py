@@ -14,6 +14,8 @@ from penstock.flow.checks import check_duration, check_text
 from penstock.ops import Window
 
 __all__ = [
+    "approx_count_distinct",
+    "approx_quantile",
     "arg_max",
     "arg_min",
     "avg",
@@ -162,6 +164,24 @@ def count_distinct(column: str, *, where: str | None = None) -> AggregateCall:
     return _call("count_distinct", column, where)
 
 
+def approx_count_distinct(column: str, *, where: str | None = None) -> AggregateCall:
+    """About how many different values a column has: within 1.6 % (standard error), in 12 KiB at most.
+
+    Of streams; of tables, `count_distinct`. Arguments as of `sum`.
+    """
+    return _call("approx_count_distinct", column, where)
+
+
+def approx_quantile(column: str, share: float, *, where: str | None = None) -> AggregateCall:
+    """About the value below which a share of a column's values lies: within 0.8 % of itself.
+
+    What is kept is a histogram, however many values there are. Arguments as of `quantile`.
+    """
+    return replace(
+        _call("approx_quantile", column, where), parameter=_share(share, "approx_quantile")
+    )
+
+
 def arg_min(column: str, by: str, *, where: str | None = None) -> AggregateCall:
     """The column's value in the row that is least by another: `ps.arg_min("shop", by="price")`.
 
@@ -209,11 +229,15 @@ def quantile(column: str, share: float, *, where: str | None = None) -> Aggregat
         share: 0 to 1: 0.5 is the median, 0.99 the 99th percentile.
         where: takes only the rows for which this condition is true.
     """
+    return replace(_call("quantile", column, where), parameter=_share(share, "quantile"))
+
+
+def _share(share: float, name: str) -> float:
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
         raise FlowError(
-            f"expected a share of 0 to 1, such as ps.quantile('ms', 0.95); found {share!r}"
+            f"expected a share of 0 to 1, such as ps.{name}('ms', 0.95); found {share!r}"
         )
-    return replace(_call("quantile", column, where), parameter=float(share))
+    return float(share)
 
 
 def collect(

@@ -28,6 +28,7 @@ from penstock.core import vectors
 from penstock.core.vectors import Vector
 from penstock.errors import LimitError
 from penstock.state import kernels
+from penstock.state.sketches import merged
 
 WINDOW: Final = "$window"  # int64, microseconds: where the window or pane begins
 HASH: Final = "$hash"  # int64: of the keys
@@ -45,14 +46,15 @@ class Value:
         name: of the first column.
         type: of the first column.
         reduce: how: `sum`, `min`, `max`; `first` and `last` take the least or greatest pair of a second
-            column (type `by`) and the first; `single` is a value that one row of a group has.
+            column (type `by`) and the first; `single` is a value that one row of a group has;
+            `registers` and `histogram` are sketches (`penstock.state.sketches`).
         label: what messages call it.
         by: type of the second column.
     """
 
     name: str
     type: pa.DataType
-    reduce: Literal["sum", "min", "max", "first", "last", "single"]
+    reduce: Literal["sum", "min", "max", "first", "last", "single", "registers", "histogram"]
     label: str = ""
     by: pa.DataType | None = None
 
@@ -300,6 +302,8 @@ def combine(value: Value, rows: pa.RecordBatch, ids: Vector, groups: int) -> lis
         out = np.empty(groups, np.int64)
         kernels.extreme(np.zeros(len(rows), np.int64), vectors.validity(column), 1, ids, out)
         return [take(column, _rows(out))]
+    if value.reduce == "registers" or value.reduce == "histogram":
+        return [merged(value.reduce, column, ids, groups)]
     if value.reduce != "sum":
         return [pick(column, value.reduce, ids, groups)]
     x = vectors.raw(column)

@@ -13,6 +13,7 @@ from penstock.ops.aggregates.distinct import CountDistinct
 from penstock.ops.aggregates.extremes import Max, Min
 from penstock.ops.aggregates.function import COUNT, Column, Function, Kept, Part, Rows
 from penstock.ops.aggregates.lists import Collect, CollectDescending, Quantile
+from penstock.ops.aggregates.sketches import ApproxCountDistinct, ApproxQuantile
 from penstock.ops.aggregates.sums import Avg, Sum
 from penstock.ops.aggregates.variance import Stddev, Variance
 
@@ -33,6 +34,7 @@ FUNCTIONS: Final[Mapping[str, type[Function]]] = {
     for one in (
         *(Count, CountDistinct, Sum, Avg, Variance, Stddev),
         *(Min, Max, ArgMin, ArgMax),
+        *(ApproxCountDistinct, ApproxQuantile),
         *(Quantile, Collect, CollectDescending),
     )
 }
