@@ -1,15 +1,20 @@
-"""A pipeline's graph as text."""
+"""A pipeline's graph as text and as a drawing."""
 
 from __future__ import annotations
 
+import itertools
+import re
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner
 
 import penstock as ps
 from penstock.cli import main
-from penstock.engine.explain import explain
+from penstock.cli.support.programs import load
+from penstock.demo.programs import example
+from penstock.engine.explain import draw, explain
 from penstock.engine.physical import compile_graph
 
 PROGRAM = """
@@ -78,3 +83,56 @@ def test_state_and_watermarks_are_told_once_it_has_run() -> None:
     text = explain(physical, run.store.version(run.store.newest_version()))
     assert "watermark 2000-01-01T12:00:03Z, 5 rows read" in text
     assert "in place, 5 rows, " in text
+
+
+EXAMPLES = ("anomalies", "flights", "machine", "searches", "timelines", "visits", "weblog")
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_drawing_has_everything_once_and_nothing_overlaps(name: str) -> None:
+    """Topics, operators, views: each in a box of its own; lines begin and end at boxes."""
+    graph = load(example(name)).pipeline().graph()
+    physical = compile_graph(graph, {s.topic: 2 for s in graph.sources}, 2)
+    root = ET.fromstring(draw(physical))
+    heads = sorted(
+        text.text or "" for text in root.findall(f"{SVG}text") if text.get("class") == "head"
+    )
+    wanted = [f"topic {source.topic}" for source in graph.sources]
+    wanted += [f"view {view.name}" for view in graph.views]
+    wanted += [f"topic {output.topic}" for output in graph.outputs]
+    operators = [placed.operator.kind for placed in physical.placed.values()]
+    assert [head for head in heads if head.startswith(("topic", "view"))] == sorted(wanted)
+    rest = [head for head in heads if not head.startswith(("topic", "view"))]
+    assert [any(head.startswith(kind) for kind in operators) for head in rest] == [True] * len(
+        operators
+    )
+    boxes = [_corners(rect) for rect in root.findall(f"{SVG}rect")]
+    for one, other in itertools.combinations(boxes, 2):
+        assert one[2] < other[0] or other[2] < one[0] or one[3] < other[1] or other[3] < one[1]
+    width, height = float(root.get("width") or 0), float(root.get("height") or 0)
+    assert all(box[2] <= width and box[3] <= height for box in boxes)
+    lefts, rights = {round(box[0]) for box in boxes}, {round(box[2]) for box in boxes}
+    for path in root.findall(f"{SVG}path"):
+        numbers = re.findall(r"[0-9]+", path.get("d") or "")
+        assert int(numbers[0]) in rights
+        assert int(numbers[-2]) + 1 in lefts
+
+
+def test_a_drawing_escapes_what_a_program_says(tmp_path: Path) -> None:
+    """Conditions have < and &; texts of any length are cut into lines."""
+    program, drawing = tmp_path / "p.py", tmp_path / "p.svg"
+    program.write_text(PROGRAM.replace("amount >= 100", "amount < 100 AND customer <> '&'"))
+    found = CliRunner().invoke(main, ["explain", str(program), "--svg", str(drawing)])
+    assert found.exit_code == 0, found.output
+    root = ET.fromstring(drawing.read_text())
+    texts = [text.text for text in root.findall(f"{SVG}text")]
+    assert "where amount < 100 AND customer <> '&'" in texts
+    # An exchange is dashed; the table of a topic with one partition is made in place.
+    dashed = [path for path in root.findall(f"{SVG}path") if path.get("class") == "exchange"]
+    assert len(dashed) == 6
+
+
+def _corners(rect: ET.Element) -> tuple[float, float, float, float]:
+    x, y, width, height = (float(rect.get(name) or 0) for name in ("x", "y", "width", "height"))
+    return x, y, x + width, y + height

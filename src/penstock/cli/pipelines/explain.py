@@ -13,13 +13,19 @@ from penstock.cli.support.programs import load
     epilog="""\b
 Examples:
   penstock explain shop.py
+  penstock explain shop.py --svg shop.svg
 
 Nothing is run. Where the pipeline has run, its state's sizes and watermarks are shown as well. An
 operator that is "in place" runs where its input is; the others get their rows from all lanes.
 """
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def explain(file: Path) -> None:
+@click.option(
+    "--svg",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw it into this file instead. '-' is standard output.",
+)
+def explain(file: Path, svg: Path | None) -> None:
     """Show what the pipeline in FILE does: operators, exchanges, state."""
     from penstock.cli.pipelines.run import find_app
     from penstock.engine import explain as plan
@@ -37,4 +43,8 @@ def explain(file: Path) -> None:
     if version is not None:
         partitions |= version["partitions"]
     physical = compile_graph(graph, partitions, app.settings.cores)
-    click.echo(plan.explain(physical, version))
+    if svg is None:
+        click.echo(plan.explain(physical, version))
+        return
+    with click.open_file(str(svg), "w", encoding="utf-8") as drawing:
+        drawing.write(plan.draw(physical, version))

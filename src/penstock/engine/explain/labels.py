@@ -1,0 +1,142 @@
+"""What each part of a pipeline is called, on paper and on screen."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.core.time import duration_text, instant_text
+from penstock.engine.physical import Physical, Placed
+from penstock.engine.store import Json
+from penstock.flow.graph import OutputNode, RowStep, Source
+from penstock.ops.rows import MapBatches, Select, Unnest, Where
+
+__all__ = ["Labels"]
+
+_TOLD: Final = frozenset(
+    {"kind", "input", "left", "right", "stream", "table", "schema", "output", "state"}
+    | {"keys", "per", "on", "key", "row_key"}
+)
+"""Of a spec, what is shown otherwise, or says nothing."""
+
+
+class Labels:
+    """The words for a pipeline's parts.
+
+    Args:
+        physical: the graph, and where it runs.
+        version: the last committed one, for sizes and watermarks.
+    """
+
+    def __init__(self, physical: Physical, version: Json | None) -> None:
+        self.physical, self.version = physical, version or {}
+
+    def source(self, source: Source) -> list[str]:
+        """Partitions, key, watermark, who holds it, rows read: what is known."""
+        count = self.physical.partitions[source.topic]
+        found = [f"{count} partition{'s' if count > 1 else ''}"]
+        if source.key:
+            found.append(f"key {source.key}")
+        watermark = self.version.get("watermark_us", {}).get(source.topic)
+        if watermark is not None:
+            found.append(f"watermark {instant_text(watermark)}")
+        held = self.version.get("held", {}).get(source.topic)
+        if held is not None:
+            found.append(f"held by {held['text']}")
+        rows = self.version.get("counts", {}).get("rows", {}).get(source.topic)
+        if rows is not None:
+            found.append(f"{rows:,} rows read")
+        return found
+
+    def output(self, output: OutputNode) -> list[str]:
+        """What a topic gets, and under which key."""
+        return [output.emission, *([f"key {', '.join(output.keys)}"] if output.keys else [])]
+
+    def keys(self, placed: Placed) -> str:
+        """The columns that bring rows of all ports together."""
+        ports = [placed.operator.key(port) for port in range(len(placed.node.inputs))]
+        return " = ".join(dict.fromkeys(", ".join(key) or "nothing" for key in ports))
+
+    def size(self, placed: Placed) -> str:
+        """Rows and bytes of an operator's state; empty where there is none yet."""
+        entry = self.version.get("operators", {}).get(placed.id)
+        if entry is None:
+            return ""
+        runs = [
+            piece
+            for shard in entry["traces"].values()
+            for trace in shard["traces"].values()
+            for run in trace["runs"]
+            for piece in run
+        ]
+        rows, size = sum(piece[1] for piece in runs), sum(piece[2] for piece in runs)
+        return f"{rows:,} rows, {size / 1_000:,.1f} KB"
+
+    def detail(self, placed: Placed) -> str:
+        """What an operator computes."""
+        return _detail(placed.operator.to_spec())
+
+    def step(self, node: RowStep) -> str:
+        """What a step that keeps nothing does."""
+        match node.operator:
+            case Where(condition):
+                return f"where {condition.text}"
+            case Select(columns):
+                shown = [
+                    name if e.text.strip('"') == name else f"{name} = {e.text}"
+                    for name, e in columns
+                ]
+                return f"select {', '.join(shown)}"
+            case MapBatches(name=name):
+                return f"map_batches {name}"
+            case Unnest(column=column, name=name):
+                return f"unnest {column}" + (f" as {name}" if name != column else "")
+            case other:
+                return repr(other)
+
+
+def _detail(spec: Json) -> str:
+    """What an operator computes."""
+    if "aggregates" in spec:
+        window = spec["window"]
+        text = "" if window["kind"] == "none" else f"{_window(window)}: "
+        calls = [
+            f"{name} = {kind}({column[0] if column else '*'})"
+            for name, kind, column, *_ in spec["aggregates"]
+        ]
+        text += ", ".join(calls) or "each group"
+        for name, word in (("keep_us", "kept"), ("correct_us", "corrected")):
+            if spec.get(name):
+                text += f", {word} {duration_text(spec[name])}"
+        return text
+    told = [f"{name.removesuffix('_us').replace('_', ' ')} {_value(name, value)}"
+            for name, value in spec.items()
+            if name not in _TOLD and value not in (None, False, [], "")]  # fmt: skip
+    return ", ".join(told)
+
+
+def _window(window: Json) -> str:
+    text = str(window["kind"])
+    if "calendar" in window:
+        return text + _calendar(window["calendar"], window["steps"])
+    if window.get("size_us"):
+        text += f" {duration_text(window['size_us'])}"
+    if window.get("every_us") and window["every_us"] != window.get("size_us"):
+        text += f" every {duration_text(window['every_us'])}"
+    return text
+
+
+def _calendar(calendar: Json, steps: int) -> str:
+    unit = "months" if calendar["months"] else "days"
+    step = calendar[unit]
+    size = f" {step * steps} {unit}" + (f" every {step} {unit}" if steps > 1 else "")
+    return f"{size} in {calendar['zone']}"
+
+
+def _value(name: str, value: Any) -> str:
+    if name.endswith("_us") and isinstance(value, int):
+        return duration_text(value) if value >= 0 else str(value)
+    if isinstance(value, list):
+        return ", ".join(
+            " ".join(map(str, one)) if isinstance(one, list) else str(one) for one in value
+        )
+    return str(value)
