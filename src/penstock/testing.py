@@ -12,7 +12,7 @@ operators and state, so what holds here holds on Spark.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,8 +25,10 @@ from penstock.core.time import instant_us
 from penstock.engine.driver import Progress
 from penstock.engine.local import LocalHost
 from penstock.engine.log import Outgoing, Writer
-from penstock.engine.runtime import assemble
-from penstock.engine.store import Store
+from penstock.engine.plan import Plan
+from penstock.engine.runtime import assemble, find_upgrade, upgrade_job
+from penstock.engine.store import Json, Store
+from penstock.engine.upgrade import Execute, Outputs, Upgrade
 from penstock.engine.watermarks import LOOK_EVERY_US
 from penstock.errors import FlowError, UserError
 from penstock.flow import Flow
@@ -179,6 +181,8 @@ class Run:
         self._cores = cores
         self.log = MemoryLog()
         self.store = Store(MemoryStateFiles())
+        #: Runs the batches of the upgrade that `begin` gave.
+        self.execute_backfill: Execute = _nothing_to_execute
         self._sources = {source.topic: source for source in self._graph.sources}
         self.restart()
 
@@ -194,6 +198,51 @@ class Run:
             wall_us=lambda: self._clock_us,
         )
         self._host = LocalHost(job, lanes=self._driver.lanes)
+
+    def change(
+        self,
+        flow: Flow,
+        *,
+        cores: int | None = None,
+        shards: int | None = None,
+        rebuild: bool = False,
+        outputs: Outputs | None = None,
+    ) -> None:
+        """Lets a program that has changed take the pipeline over.
+
+        Args:
+            flow: an app of the same name.
+            cores: as of `run`; None leaves them as they are.
+            shards: into how many exchanged state is cut anew; None leaves it as it is.
+            rebuild: whether all state is computed again.
+            outputs: what topics get that the program did not write so far: `"all"`, `"new"`; None is
+                all where a topic is empty.
+
+        Raises:
+            FlowError: it can't; the message says why.
+        """
+        upgrade = self.begin(flow, cores=cores, shards=shards, rebuild=rebuild, outputs=outputs)
+        while upgrade is not None and not upgrade.done:
+            upgrade.step(self.execute_backfill)
+        self.restart()
+
+    def begin(self, flow: Flow, *, cores: int | None = None, **how: Any) -> Upgrade | None:
+        """The upgrade to a changed program, which `change` runs to its end; None where there is none.
+
+        Arguments as of `change`.
+        """
+        how["anew"] = how.pop("rebuild", False)
+        graph, cores = flow.graph(), cores or self._cores
+        found = find_upgrade(
+            graph, self.store, self.log, cores=cores, wall_us=lambda: self._clock_us, **how
+        )
+        self._graph, self._cores = graph, cores
+        self._sources = {source.topic: source for source in graph.sources}
+        if found is not None:
+            job = upgrade_job(found, lambda: self.store, lambda: self.log)
+            if job is not None:
+                self.execute_backfill = LocalHost(job, lanes=found.target.lanes).execute
+        return found
 
     def send(self, topic: str, *, partition: int | None = None, **row: Any) -> None:
         """Appends a row to a topic as JSON; `step` or the next look at a view reads it.
@@ -293,6 +342,10 @@ class Run:
     def dead_letters(self) -> list[Record]:
         """The records that could not be used, after all that was sent."""
         return self.topic(f"{self._graph.name}.dead-letters")
+
+
+def _nothing_to_execute(plan: Plan, _: Callable[[int], Json]) -> list[Json]:
+    raise AssertionError(plan)
 
 
 def run(flow: Flow, *, cores: int = 2, now: str | None = None) -> Run:

@@ -200,7 +200,7 @@ def test_the_older_owner_is_fenced() -> None:
 
 
 def test_a_changed_program_does_not_take_up_old_state() -> None:
-    """State of another meaning is refused with what to do."""
+    """State of another meaning is refused by whoever doesn't upgrade it first."""
     run = ps.testing.run(counted())
     run.send("clicks", user="ann", at="12:00:00")
     run.settle()
@@ -208,7 +208,7 @@ def test_a_changed_program_does_not_take_up_old_state() -> None:
     stream = changed.stream("clicks", "user STRING", partitions=1)
     changed.view("counts", stream.group_by("user").agg(n=ps.count()))
     run._graph = changed.graph()
-    with pytest.raises(FlowError, match="--rebuild"):
+    with pytest.raises(FlowError, match="one that has changed"):
         run.restart()
 
 

@@ -18,7 +18,8 @@ from penstock.app.embedded import EmbeddedBroker, checked_listen, remember_log
 from penstock.app.facts import Facts
 from penstock.app.heartbeat import Heartbeat
 from penstock.engine.driver import Limits, Progress
-from penstock.engine.runtime import Outputs, Settings, run_pipeline
+from penstock.engine.runtime import Settings, run_pipeline
+from penstock.engine.upgrade import Backfilled, Outputs
 from penstock.errors import FlowError, QueryError, SetupError
 from penstock.flow import Flow
 from penstock.flow.checks import check_function, check_number, check_text
@@ -48,6 +49,8 @@ class App(Flow):
         directory: of the log and the state; by default `NAME.penstock` in the working directory.
         state: a URI for state that a Spark cluster shares (`s3://…`, `hdfs://…`).
         cores: tasks at a time; by default 2, or 1 on a machine with one core.
+        shards: into how many parts exchanged state is cut; by default as it is, and at first one for each
+            core. More cores than shards don't help what is exchanged; another number is made of the log.
         batch_rows: of one partition in one batch, at most; bounds how long a batch takes when the
             pipeline has fallen behind.
     """
@@ -62,12 +65,15 @@ class App(Flow):
         directory: str | Path | None = None,
         state: str | None = None,
         cores: int | None = None,
+        shards: int | None = None,
         batch_rows: int = Limits.rows_max,
     ) -> None:
         super().__init__(name)
         if cores is None:
             cores = min(2, os.cpu_count() or 1)
         check_number(cores, "cores", 1, CORES_MAX)
+        if shards is not None:
+            check_number(shards, "shards", 1, CORES_MAX)
         for what, address in (("log", log), ("spark", spark), ("state", state), ("listen", listen)):
             if address is not None:
                 check_text(address, what, f"{what}={EXAMPLES[what]!r}")
@@ -79,7 +85,9 @@ class App(Flow):
             )
         check_number(batch_rows, "batch_rows", 1, BATCH_ROWS_MAX)
         folder = Path(directory) if directory is not None else Path(f"{name}.penstock")
-        self.settings = Settings(folder, spark=spark, state=state, cores=cores, rows_max=batch_rows)
+        self.settings = Settings(
+            folder, spark=spark, state=state, cores=cores, rows_max=batch_rows, shards=shards
+        )
         self._log = None if log is None else _address(log)
         self.listen = listen
         #: What starts the program, for messages to whoever finds it stopped.
@@ -117,6 +125,7 @@ class App(Flow):
         on_start: Callable[[str], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         on_idle: Callable[[], None] | None = None,
+        on_backfill: Callable[[Backfilled], None] | None = None,
         until: Callable[[], bool] | None = None,
         rebuild: bool = False,
         savepoint: str | None = None,
@@ -129,8 +138,9 @@ class App(Flow):
             on_start: called with the log's address once the log can be used.
             on_progress: called after each batch, on another thread.
             on_idle: called when all that is in the log has been read, on another thread.
+            on_backfill: called while what is new in the program is made of the log, on another thread.
             until: asked often; the pipeline ends when it is true.
-            rebuild: throws the state away first; it is computed again from the log.
+            rebuild: computes all state again from the log, and then takes it instead of what there is.
             savepoint: goes back to this savepoint first.
             outputs: of what is computed again, whether topics get all of it or what is new.
 
@@ -144,6 +154,7 @@ class App(Flow):
             "on_start": on_start,
             "on_progress": on_progress,
             "on_idle": on_idle,
+            "on_backfill": on_backfill,
             "until": until,
         }
         for what, function in callbacks.items():
@@ -191,6 +202,11 @@ class App(Flow):
             if on_idle:
                 on_idle()
 
+        def backfilled(done: Backfilled) -> None:
+            heart.backfilled()
+            if on_backfill:
+                on_backfill(done)
+
         def ended() -> bool:
             over = limit_s is not None and bool(began) and time.monotonic() - began[0] >= limit_s
             over = over or self._stop.is_set() or (until is not None and until())
@@ -207,6 +223,7 @@ class App(Flow):
                 address,
                 on_progress=progressed,
                 on_idle=idled,
+                on_backfill=backfilled,
                 until=ended,
                 on_session=session_started,
                 rebuild=rebuild,

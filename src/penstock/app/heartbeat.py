@@ -138,6 +138,10 @@ class Heartbeat:
         """There was nothing to read."""
         self._note(looked_us=self._clock_us(), warning=None)
 
+    def backfilled(self) -> None:
+        """A batch of a backfill has ended: the engine is at work."""
+        self._note(looked_us=self._clock_us(), warning=None)
+
     def stopping(self) -> None:
         """The run has been told to stop."""
         if self._facts.stopping_us is None:

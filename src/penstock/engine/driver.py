@@ -16,26 +16,40 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import orjson
 
 from penstock.engine.log import Log
 from penstock.engine.outgoing import writer_name
 from penstock.engine.physical import Physical, Placed
-from penstock.engine.plan import Plan, Split
+from penstock.engine.plan import SWITCH, Plan, Split
 from penstock.engine.store import Json, Store
+from penstock.engine.versions import first_version, of_program, same_program
 from penstock.engine.watermarks import Look, keep_producers, look
-from penstock.errors import FlowError, PenstockError
+from penstock.errors import CorruptError, FencedError, FlowError, PenstockError
 from penstock.flow.graph import Closed, RowStep, Source, Union, origins
 from penstock.ops import NO_TIME
-from penstock.ops.rows import Select, Where
 
-__all__ = ["Driver", "Limits", "Progress"]
+__all__ = ["Driver", "Limits", "Progress", "this_process", "unfinished"]
 
 VACUUM_EVERY: Final = 16
 """Versions: often enough that files stay few, seldom enough to cost nothing."""
+
+
+def this_process() -> str:
+    """Who this is, for whoever finds that it has taken over."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def unfinished(number: int) -> str:
+    """The message where a batch of another program is pending."""
+    return (
+        f"expected batch {number} to be finished by the program that began it (it may have written "
+        "some of its output); found another program. Run the program of before until it has committed a "
+        "batch, and then this one"
+    )
 
 
 @dataclass(frozen=True)
@@ -94,11 +108,18 @@ class Driver:
         self.lanes, self.dead_letter_topic = lanes, dead_letter_topic
         self.limits = limits or Limits()
         self._wall_us = wall_us
-        self.program = physical.digest(lanes, output_partitions)
-        self.epoch = store.claim(f"process {os.getpid()} on {socket.gethostname()}")
+        self.program = physical.digest(output_partitions)
+        self.epoch = store.claim(this_process())
         number = store.newest_version()
-        self.version: Json = store.version(number) if number else _first_version(physical)
-        _check_same_flow(self.version, physical)
+        self.version: Json = store.version(number) if number else first_version(physical)
+        if not same_program(self.version, physical):
+            raise FlowError(
+                f"expected the program that version {number} is of; found one that has changed. Run it: "
+                "its new operators are made of the log first"
+            )
+        # Names and steps of views may change: they are applied when a view is read.
+        self.version = of_program(self.version, physical)
+        self._call_off_switch()
         self._activity: Json = self.version.get("activity", {})
         self._ends: dict[str, dict[int, int]] = {}
         self._vacuumed = 0
@@ -132,7 +153,7 @@ class Driver:
         reports = execute(plan, functools.partial(self._traces_of, plan))
         executed = time.perf_counter()
         content = self._merge(plan, reports)
-        self.store.check_owner(self.epoch)
+        # Whoever has taken over meanwhile waits for this batch, or repeats it; it is the same in any case.
         if not self.store.commit(plan.version, content):
             content = self.store.version(plan.version)
         self.version = content
@@ -147,27 +168,51 @@ class Driver:
         content = self.store.plan(self.version["version"] + 1)
         if content is None:
             return None
-        plan = Plan.from_json(content)
-        if plan.program != self.program:
-            raise FlowError(
-                f"expected the program that began batch {plan.version} (it may have written some of its "
-                "output already); found one that has changed. Run the program of before until it "
-                "commits a batch, or this one with --rebuild"
-            )
+        plan = self._own(content)
         self._look_for_ends()
         self._activity = plan.activity
         return plan
 
+    def _own(self, content: Json) -> Plan:
+        """A plan of this program; another number of lanes may have written it.
+
+        Raises:
+            FencedError: a changed program takes the pipeline over with this version.
+            FlowError: a changed program has begun the batch.
+        """
+        if SWITCH in content:
+            raise FencedError(
+                f"expected to run batch {content['version']}; found that a changed program takes the "
+                "pipeline over. This process is no longer needed"
+            )
+        if content["program"] != self.program:
+            raise FlowError(unfinished(content["version"]))
+        plan = Plan.from_json(content)
+        splits = tuple(replace(s, lane=i % self.lanes) for i, s in enumerate(plan.splits))
+        return replace(plan, splits=splits)
+
+    def _call_off_switch(self) -> None:
+        """Goes on with this program where another was about to take over, and didn't."""
+        number = self.version["version"] + 1
+        content = self.store.plan(number)
+        if content is not None and SWITCH in content:
+            self.store.commit(number, {**self.version, "version": number, "epoch": self.epoch})
+            self.version = self.store.version(number)
+
     def _new_plan(self, timeout_s: float) -> Plan | None:
         self._look_for_ends()
         self._check_topics()
-        now_us = self._wall_us()
-        splits = self._splits()
+        begun = self.version.get("pending")
+        now_us = self._wall_us() if begun is None else begun["wall_us"]
+        splits = self._splits() if begun is None else self._splits_of(begun)
         found = self._look(self.version, self._activity, self._ends, now_us)
+        if begun is not None:
+            marks = {**self.version["watermark_us"], **begun["watermark_us"]}
+            found = replace(found, watermark_us=marks)
         self._activity = found.activity
         frontiers = self.physical.frontiers(found.watermark_us)
         idle = all(s.start == s.end for s in splits) and not self._wakes(frontiers)
-        if idle and not self._must_keep(found, now_us):
+        if begun is None and idle and not self._must_keep(found, now_us):
             if timeout_s > 0:
                 self.log.wait(self._next_offsets(), timeout_s)
                 return self._new_plan(0)
@@ -183,7 +228,7 @@ class Driver:
             writers=self._writers(),
             activity=found.activity,
         )
-        return Plan.from_json(self.store.write_plan(plan.version, plan.to_json()))
+        return self._own(self.store.write_plan(plan.version, plan.to_json()))
 
     def _look_for_ends(self) -> None:
         self._planning_since = time.perf_counter()
@@ -195,9 +240,8 @@ class Driver:
             expected = self.physical.partitions[topic]
             if len(ends) != expected:
                 raise FlowError(
-                    f"expected {expected} partitions of the topic {topic!r}; found {len(ends)}. Run the "
-                    "pipeline again with --rebuild; if its stream has a key=…, write to a new topic "
-                    "instead, for a key's records now lie in several partitions"
+                    f"expected {expected} partitions of the topic {topic!r}; found {len(ends)}. Start the "
+                    "pipeline again: what depends on the number is made of the log anew"
                 )
             for partition, end in ends.items():
                 read = self.version["offsets"][topic].get(str(partition), 0)
@@ -256,6 +300,14 @@ class Driver:
             Split(*r[:5], lane=i % self.lanes, producers=r[5]) for i, r in enumerate(ranges)
         )
 
+    def _splits_of(self, begun: Json) -> tuple[Split, ...]:
+        """The splits of a batch that the program of before has begun; see `penstock.engine.upgrade`."""
+        ends = begun["ends"]
+        return tuple(
+            replace(split, end=max(split.start, ends.get(f"{split.topic}/{split.partition}", 0)))
+            for split in self._splits()
+        )
+
     def _look(
         self, version: Json, activity: Json, ends: Mapping[str, Mapping[int, int]], now_us: int
     ) -> Look:
@@ -287,7 +339,8 @@ class Driver:
 
     def _writers(self) -> dict[str, Json]:
         """Every writer that a batch may need; a new one's producer id becomes durable with the plan."""
-        writers: dict[str, Json] = dict(self.version["writers"])
+        begun = self.version.get("pending") or {"writers": {}}
+        writers: dict[str, Json] = {**self.version["writers"], **begun["writers"]}
         for name in self._writer_names():
             if name not in writers:
                 new = self.log.new_writer()
@@ -326,6 +379,8 @@ class Driver:
         """The version after a batch, from the one before and what its tasks report."""
         content: Json = orjson.loads(orjson.dumps(self.version))
         content |= {"version": plan.version, "epoch": plan.epoch, "wall_us": plan.wall_us}
+        content["program"] = self.program
+        content.pop("pending", None)
         content["watermark_us"] = plan.watermark_us
         content["frontier_us"] = plan.frontier_us
         content["activity"] = plan.activity
@@ -381,12 +436,18 @@ class Driver:
         if number - self._vacuumed < VACUUM_EVERY:
             return
         self._vacuumed = number
-        kept = [self.store.version(n) for n in self.store.kept(number - 1)] + [self.version]
+        kept = [self.version]
+        for older in self.store.kept(number - 1):
+            with contextlib.suppress(CorruptError):  # nobody can read it
+                kept.append(self.store.version(older))
         for name in self.store.pins():
             with contextlib.suppress(FileNotFoundError):  # it is being dropped
                 kept.append(self.store.pinned(name)["content"])
         states = [t for v in kept for o in v["operators"].values() for t in o["traces"].values()]
         self.store.vacuum(number, states)
+        upgrades = self.version.get("upgrades", [])
+        needed = [name for name in upgrades if self.store.vacuum_upgrade(name, states)]
+        self.version = {**self.version, "upgrades": needed}
 
     def _progress(
         self, plan: Plan, reports: list[Json], seconds: dict[str, float], batch_ms: float
@@ -421,68 +482,6 @@ class Driver:
         )
 
 
-def _first_version(physical: Physical) -> Json:
-    """Version 0: nothing has been read."""
-    graph = physical.graph
-    return {
-        "version": 0,
-        "epoch": 0,
-        "wall_us": 0,
-        "name": graph.name,
-        "partitions": dict(physical.partitions),
-        "shards": physical.shards,
-        "offsets": {source.topic: {} for source in graph.sources},
-        "newest_us": {},
-        "watermark_us": {},
-        "frontier_us": {},
-        "producers": {},
-        "held": {},
-        "activity": {},
-        "operators": {
-            p.id: {"spec": p.node.operator.to_spec(), "name": p.name, "traces": {}}
-            for p in physical.placed.values()
-        },
-        "views": {view.name: _view_entry(view.node) for view in graph.views},
-        "writers": {},
-        "counts": {"rows": {}, "dead": {}, "late": {}, "lost": {}, "late_by_view": {}},
-    }
-
-
 def _add(to: dict[str, int], more: dict[str, int]) -> None:
     for name, count in more.items():
         to[name] = to.get(name, 0) + count
-
-
-def _view_entry(node: Any) -> Json:
-    """How a reader makes a view of an aggregation's state, without the program."""
-    steps: list[Json] = []
-    columns = list(node.schema.names)
-    while isinstance(node, RowStep):
-        match node.operator:
-            case Where(condition):
-                steps.append({"where": condition.sql})
-            case Select(computed):
-                steps.append({"select": [[name, e.sql] for name, e in computed]})
-        node = node.parent
-    keys = [key for key in node.operator.keys if key in columns]
-    return {"operator": node.identity, "steps": steps[::-1], "columns": columns, "keys": keys}
-
-
-def _check_same_flow(version: Json, physical: Physical) -> None:
-    fresh = _first_version(physical)
-    mended = (
-        "The program has changed since this directory was written. Rebuild its state from the log with "
-        "--rebuild, or use another directory"
-    )
-    for part, what in (
-        ("partitions", "the topics' partitions"),
-        ("shards", "the number of shards"),
-    ):
-        if version[part] != fresh[part]:
-            raise FlowError(f"expected {what} to be {version[part]}; found {fresh[part]}. {mended}")
-    if version["operators"].keys() != fresh["operators"].keys():
-        raise FlowError(
-            f"expected the views {', '.join(version['views']) or 'of before'} as they were computed so "
-            f"far; found different ones ({', '.join(fresh['views'])}). {mended}"
-        )
-    version["views"] = fresh["views"]  # names and row steps may change: they are applied when read

@@ -61,6 +61,13 @@ class Placed:
         """What people know it by."""
         return ", ".join(self.names)
 
+    @property
+    def cut(self) -> str:
+        """How its state is cut: of two placings of one operator that agree in it, the shards are the same."""
+        return (
+            f"{self.shards} {'in place' if self.fused else 'exchanged'} {self.topic or ''}".strip()
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Reader:
@@ -80,6 +87,8 @@ class Physical:
         placed: every operator by identity, each after those it reads.
         levels: how many a batch has.
         shards: of an operator whose input is exchanged.
+        unkeyed: topics whose keys decide nothing, whatever the streams say: they have got more partitions,
+            so that a key's records may lie in two.
     """
 
     graph: Graph
@@ -87,6 +96,7 @@ class Physical:
     placed: Mapping[str, Placed]
     levels: int
     shards: int
+    unkeyed: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         found: dict[str, list[Reader]] = {}
@@ -149,29 +159,38 @@ class Physical:
             p.fused and p.topic == source.topic for p in self.placed.values()
         )
 
-    def digest(self, lanes: int, output_partitions: Mapping[str, int]) -> str:
-        """What a repeated batch must have in common with the first attempt, to write the same."""
+    def digest(self, output_partitions: Mapping[str, int]) -> str:
+        """What a repeated batch must have in common with the first attempt, to write the same.
+
+        The number of lanes isn't part of it: a lane takes whole splits and shards.
+        """
         graph = self.graph
         parts = sorted(source.identity for source in graph.sources)
         parts += sorted(output.identity for output in graph.outputs)
         parts += sorted(f"{p.id} {p.level} {p.shards} {p.fused}" for p in self.placed.values())
-        parts += [str(lanes), str(sorted(output_partitions.items()))]
+        parts += [str(sorted(output_partitions.items()))]
         return blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
 
-def compile_graph(graph: Graph, partitions: Mapping[str, int], shards: int) -> Physical:
+def compile_graph(
+    graph: Graph,
+    partitions: Mapping[str, int],
+    shards: int,
+    unkeyed: frozenset[str] = frozenset(),
+) -> Physical:
     """Places every operator.
 
     Args:
         graph: what the program describes.
         partitions: of each topic that it reads, as they are in the log.
         shards: into how many parts exchanged state is cut.
+        unkeyed: topics whose keys decide nothing; see `Physical`.
     """
     placed: dict[str, Placed] = {}
     places: dict[str, _Place] = {}
     changes, closed = _wanted(graph)
     for node in graph.stateful():
-        above = [_place(o, places, partitions) for i in node.inputs for o in origins(i)]
+        above = [_place(o, places, partitions, unkeyed) for i in node.inputs for o in origins(i)]
         fused = len(above) == 1 and above[0].holds(node)
         place = _Place(1 + max(p.level for p in above), shards, frozenset(node.operator.placed_by))
         if fused:
@@ -191,7 +210,7 @@ def compile_graph(graph: Graph, partitions: Mapping[str, int], shards: int) -> P
             names=_names(graph, node),
         )
     levels = 1 + max((p.level for p in placed.values()), default=0)
-    return Physical(graph, dict(partitions), placed, levels, shards)
+    return Physical(graph, dict(partitions), placed, levels, shards, unkeyed)
 
 
 @dataclass(frozen=True)
@@ -211,11 +230,17 @@ class _Place:
         return bool(columns) and columns <= key and _unchanged(node.inputs[0], columns)
 
 
-def _place(origin: Origin, places: Mapping[str, _Place], partitions: Mapping[str, int]) -> _Place:
+def _place(
+    origin: Origin,
+    places: Mapping[str, _Place],
+    partitions: Mapping[str, int],
+    unkeyed: frozenset[str],
+) -> _Place:
     match origin:
         case Source():
             # Records without a key lie in any partition, so a key that may be NULL decides nothing.
             keyed = origin.key is not None and origin.schema[origin.key].required
+            keyed = keyed and origin.topic not in unkeyed
             columns = frozenset([origin.key] if keyed and origin.key else [])
             return _Place(0, partitions[origin.topic], columns, origin.topic)
         case Closed(table=table):

@@ -7,7 +7,10 @@ from typing import Final
 
 from penstock.engine.store import Json
 
-__all__ = ["Plan", "Split"]
+__all__ = ["SWITCH", "Plan", "Split"]
+
+SWITCH: Final = "switch"
+"""What a plan has that reads nothing and lets a changed program take over (`penstock.engine.upgrade`)."""
 
 AHEAD_MAX_US: Final = 24 * 3_600 * 1_000_000  # clocks and time zones go wrong by hours, not by days
 

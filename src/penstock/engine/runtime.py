@@ -7,16 +7,19 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from penstock.engine.driver import Driver, Limits, Progress
 from penstock.engine.log import KafkaLog, Log
 from penstock.engine.physical import compile_graph
+from penstock.engine.plan import Plan
 from penstock.engine.savepoints import go_back
 from penstock.engine.spark.host import SparkHost
 from penstock.engine.spark.session import session_for
-from penstock.engine.store import Store
+from penstock.engine.store import Json, Store
 from penstock.engine.tasks import Job
+from penstock.engine.upgrade import Backfilled, Outputs, Target, Upgrade
+from penstock.engine.versions import recovered, same_program, without_topics
 from penstock.errors import CorruptError, FlowError
 from penstock.flow.graph import Graph
 from penstock.state import ArrowStateFiles, LocalStateFiles, StateFiles
@@ -25,15 +28,17 @@ __all__ = [
     "Outputs",
     "Settings",
     "assemble",
-    "clear",
+    "find_upgrade",
     "open_files",
     "open_log",
     "open_store",
     "run_pipeline",
+    "upgrade_job",
 ]
 
-Outputs: TypeAlias = Literal["all", "new"]
-"""Of what is computed again, whether topics get all or what is new; None: all where a topic is empty."""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 DEAD_LETTER_SUFFIX: Final = ".dead-letters"
 
 
@@ -45,8 +50,9 @@ class Settings:
         directory: of the state and Spark's log.
         spark: `spark://…`; None runs Spark on this machine.
         state: a URI that pyarrow knows, for state that a cluster shares; None is in `directory`.
-        cores: tasks at a time, and shards of exchanged state. It can't change while state is kept.
+        cores: tasks at a time.
         rows_max: of one partition in one batch.
+        shards: into how many exchanged state is cut; None leaves it as it is, at first one for each core.
     """
 
     directory: Path
@@ -54,6 +60,7 @@ class Settings:
     state: str | None = None
     cores: int = 2
     rows_max: int = Limits.rows_max
+    shards: int | None = None
 
     @property
     def state_uri(self) -> str:
@@ -68,6 +75,7 @@ def run_pipeline(
     *,
     on_progress: Callable[[Progress], None],
     on_idle: Callable[[], None],
+    on_backfill: Callable[[Backfilled], None],
     until: Callable[[], bool],
     on_session: Callable[[], None],
     rebuild: bool = False,
@@ -82,48 +90,217 @@ def run_pipeline(
         address: of the log, `host:port[,…]`.
         on_progress: called after each batch.
         on_idle: called when there was nothing to read.
+        on_backfill: called while what is new in the program is made of the log, after each batch of that.
         until: asked often.
         on_session: called when Spark is up, which has then put its own handler of Ctrl-C in place.
-        rebuild: throws the state away first; it is computed again from the log.
+        rebuild: whether to compute all state again from the log.
         savepoint: to go back to first; None goes on from the last version.
         outputs: what is written to topics that may have it already; see `Outputs`.
     """
     log = KafkaLog(address)
     store = open_store(settings.state_uri)
     if savepoint is not None:
-        _check_name(store, graph.name)
+        check_name(store, graph.name)
         topics = [output.topic for output in graph.outputs]
         go_back(store, savepoint, topics, again=outputs == "all")
-    if rebuild:
-        with contextlib.suppress(CorruptError):  # a rebuild is what mends that
-            _check_name(store, graph.name)
-        store.claim(
-            "a rebuild"
-        )  # an owner that still runs must not commit into what is being cleared
-        clear(store.files)
-    job, driver = assemble(
+    cores, folder = settings.cores, settings.directory / "spark"
+    opening = functools.partial(open_store, settings.state_uri)
+    log_opening = functools.partial(open_log, address)
+    upgrade = find_upgrade(
         graph,
         store,
         log,
-        cores=settings.cores,
+        cores=cores,
+        shards=settings.shards,
+        anew=rebuild,
+        outputs=outputs,
         rows_max=settings.rows_max,
-        open_store=functools.partial(open_store, settings.state_uri),
-        open_log=functools.partial(open_log, address),
     )
-    folder = settings.directory / "spark"
     with (
         contextlib.closing(log),
-        session_for(graph.name, settings.spark, folder, cores=settings.cores) as session,
+        session_for(graph.name, settings.spark, folder, cores=cores) as session,
     ):
         on_session()
-        host = SparkHost(
-            session,
-            job,
-            lanes=driver.lanes,
-            host=session.conf.get("spark.driver.host", None) or "127.0.0.1",
-            log=str(folder / "spark.log"),
+        where = {
+            "host": session.conf.get("spark.driver.host", None) or "127.0.0.1",
+            "log": str(folder / "spark.log"),
+        }
+        if upgrade is not None:
+            job = upgrade_job(upgrade, opening, log_opening)
+            _run_upgrade(upgrade, job, session, where, on_backfill, until)
+            if not upgrade.done:
+                return
+        job, driver = assemble(
+            graph,
+            store,
+            log,
+            cores=cores,
+            shards=settings.shards,
+            rows_max=settings.rows_max,
+            open_store=opening,
+            open_log=log_opening,
         )
+        host = SparkHost(session, job, lanes=driver.lanes, **where)
         host.run(driver, on_progress, until, on_idle)
+
+
+def _run_upgrade(
+    upgrade: Upgrade,
+    job: Job | None,
+    session: SparkSession,
+    where: dict[str, str],
+    on_backfill: Callable[[Backfilled], None],
+    until: Callable[[], bool],
+) -> None:
+    if job is None:  # nothing is read
+        while not upgrade.done and not until():
+            upgrade.step(_nothing_to_execute)
+        return
+    on_backfill(upgrade.progress())
+    SparkHost(session, job, lanes=upgrade.target.lanes, **where).run(
+        upgrade,
+        lambda _: on_backfill(upgrade.progress()),
+        lambda: upgrade.done or until(),
+    )
+
+
+def _nothing_to_execute(plan: Plan, _: Callable[[int], Json]) -> list[Json]:
+    raise AssertionError(plan)
+
+
+def find_upgrade(
+    graph: Graph,
+    store: Store,
+    log: Log,
+    *,
+    cores: int,
+    shards: int | None = None,
+    anew: bool = False,
+    outputs: Outputs | None = None,
+    rows_max: int = Limits.rows_max,
+    wall_us: Callable[[], int] | None = None,
+) -> Upgrade | None:
+    """What has to be done before a program can go on with a pipeline; None: nothing.
+
+    Args:
+        graph: the program.
+        store: the pipeline's record.
+        log: where it reads and writes.
+        cores: tasks at a time.
+        shards: into how many exchanged state is cut; None leaves it as it is.
+        anew: whether to compute all state again.
+        outputs: what topics get that the program didn't write so far.
+        rows_max: of one partition in one batch.
+        wall_us: the clock; None is this machine's.
+
+    Raises:
+        FlowError: it is another pipeline's record.
+        CorruptError: the record can't be read, and nothing says how far topics were written.
+    """
+    number = store.newest_version()
+    if not number:
+        return None
+    try:
+        check_name(store, graph.name)
+        base: Json | None = store.version(number)
+    except CorruptError:
+        if not anew:
+            raise
+        base = None
+    target = lay_out(graph, log, base, cores=cores, shards=shards)
+    if base is None:
+        base = recovered(store, number, target.physical)
+    elif not anew and same_program(base, target.physical):
+        return None
+    mend = functools.partial(_mended, graph, log) if anew else _as_it_is
+    limits = Limits(rows_max=rows_max)
+    return Upgrade(
+        target,
+        store,
+        base,
+        log,
+        anew=anew,
+        outputs=outputs,
+        limits=limits,
+        wall_us=wall_us,
+        mend=mend,
+    )
+
+
+def _as_it_is(version: Json) -> Json:
+    return version
+
+
+def _mended(graph: Graph, log: Log, version: Json) -> Json:
+    """A version without what it has read of topics that were made anew."""
+    ends = log.end_offsets([source.topic for source in graph.sources])
+    return without_topics(
+        version,
+        [
+            source
+            for source in graph.sources
+            for p, offset in version["offsets"].get(source.topic, {}).items()
+            if ends[source.topic].get(int(p), 0) < offset
+        ],
+    )
+
+
+def upgrade_job(
+    upgrade: Upgrade, open_store: Callable[[], Store], open_log: Callable[[], Log]
+) -> Job | None:
+    """What the lanes of a backfill do; None where there is none.
+
+    Args:
+        upgrade: that it is of.
+        open_store: gives the pipeline's record in a task's process.
+        open_log: gives the log in a task's process.
+    """
+    if upgrade.physical is None:
+        return None
+    target = upgrade.target
+    return Job(
+        upgrade.physical,
+        functools.partial(_within, open_store, upgrade.name),
+        open_log,
+        target.dead_letter_topic,
+        dict(target.output_partitions),
+        upgrade.lettered,
+    )
+
+
+def _within(open_store: Callable[[], Store], name: str) -> Store:
+    return open_store().within(name)
+
+
+def lay_out(
+    graph: Graph, log: Log, version: Json | None, *, cores: int, shards: int | None = None
+) -> Target:
+    """Creates the topics and places the operators.
+
+    Args:
+        graph: the program.
+        log: where it reads and writes.
+        version: the last one; its shards stay, unless told otherwise.
+        cores: tasks at a time.
+        shards: into how many exchanged state is cut.
+    """
+    partitions = {
+        s.topic: log.ensure_topic(s.topic, s.partitions, s.retention_us) for s in graph.sources
+    }
+    dead_letter_topic = graph.name + DEAD_LETTER_SUFFIX
+    outputs = {
+        o.topic: log.ensure_topic(o.topic, o.partitions, o.retention_us) for o in graph.outputs
+    }
+    outputs[dead_letter_topic] = log.ensure_topic(dead_letter_topic, 1)
+    unkeyed: set[str] = set()
+    if version is not None:
+        known = version["partitions"]
+        unkeyed = {t for t, count in partitions.items() if known.get(t, count) != count}
+        unkeyed |= set(version.get("unkeyed", ())) & partitions.keys()
+        shards = shards or version["shards"]
+    physical = compile_graph(graph, partitions, shards or cores, frozenset(unkeyed))
+    lanes = max(1, min(cores, sum(partitions.values())))
+    return Target(physical, outputs, dead_letter_topic, lanes)
 
 
 def assemble(
@@ -134,6 +311,7 @@ def assemble(
     cores: int,
     open_store: Callable[[], Store],
     open_log: Callable[[], Log],
+    shards: int | None = None,
     rows_max: int = Limits.rows_max,
     wall_us: Callable[[], int] | None = None,
 ) -> tuple[Job, Driver]:
@@ -143,39 +321,34 @@ def assemble(
         graph: what to run.
         store: the pipeline's record.
         log: where it reads and writes.
-        cores: tasks at a time, and shards of exchanged state.
+        cores: tasks at a time.
         open_store: gives the record in a task's process.
         open_log: gives the log in a task's process.
+        shards: of exchanged state, where there is none yet; None is one for each core.
         rows_max: of one partition in one batch.
         wall_us: the clock; None is this machine's.
     """
-    _check_name(store, graph.name)
-    partitions = {
-        s.topic: log.ensure_topic(s.topic, s.partitions, s.retention_us) for s in graph.sources
-    }
-    dead_letter_topic = graph.name + DEAD_LETTER_SUFFIX
-    outputs = {
-        o.topic: log.ensure_topic(o.topic, o.partitions, o.retention_us) for o in graph.outputs
-    }
-    outputs[dead_letter_topic] = log.ensure_topic(dead_letter_topic, 1)
-    physical = compile_graph(graph, partitions, cores)
-    job = Job(physical, open_store, open_log, dead_letter_topic, outputs)
-    lanes = max(1, min(cores, sum(partitions.values())))
+    check_name(store, graph.name)
+    number = store.newest_version()
+    version = store.version(number) if number else None
+    target = lay_out(graph, log, version, cores=cores, shards=None if version else shards)
+    outputs = dict(target.output_partitions)
+    job = Job(target.physical, open_store, open_log, target.dead_letter_topic, outputs)
     clock = {} if wall_us is None else {"wall_us": wall_us}
     driver = Driver(
-        physical,
+        target.physical,
         store,
         log,
-        lanes=lanes,
+        lanes=target.lanes,
         output_partitions=outputs,
-        dead_letter_topic=dead_letter_topic,
+        dead_letter_topic=target.dead_letter_topic,
         limits=Limits(rows_max=rows_max),
         **clock,
     )
     return job, driver
 
 
-def _check_name(store: Store, name: str) -> None:
+def check_name(store: Store, name: str) -> None:
     """Refuses a directory of another pipeline, before anything is taken over or thrown away there."""
     number = store.newest_version()
     found = store.version(number)["name"] if number else name
@@ -206,10 +379,3 @@ def open_files(uri: str) -> StateFiles:
 
     filesystem, path = fs.FileSystem.from_uri(uri)
     return ArrowStateFiles(filesystem, path)
-
-
-def clear(files: StateFiles) -> None:
-    """Deletes all state; epochs stay, so that an owner that still runs finds itself replaced."""
-    for folder in ("plans", "versions", "runs"):
-        for path in files.list(folder):
-            files.delete(path)

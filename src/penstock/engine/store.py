@@ -5,6 +5,7 @@
     versions/N       what is true after batch N: offsets, watermarks, every trace, every sequence
     savepoints/NAME  a version that is kept until it is dropped
     runs/…           the traces' immutable files
+    upgrades/NAME/…  the same again, of state that is made for a changed program (`engine.upgrade`)
 
 All but the last are JSON behind its CRC-32C: `0c1d2e3f {"owner":…}`. Each of these is created if absent,
 never overwritten. Invariant: plan N is unique and the batch is a pure function of plan N and version
@@ -22,6 +23,7 @@ import orjson
 
 from penstock.errors import CorruptError, FencedError
 from penstock.state import StateFiles, vacuum
+from penstock.state.vacuum import live
 from penstock.wire.checksum import crc32c
 
 __all__ = ["Json", "Store", "unsealed"]
@@ -29,6 +31,7 @@ __all__ = ["Json", "Store", "unsealed"]
 Json: TypeAlias = dict[str, Any]
 VERSIONS_KEPT: Final = 64
 """For readers of an older version while batches go on: some 10 s at full speed."""
+UPGRADES: Final = "upgrades"
 
 SEAL_BYTES: Final = len(b"00000000 ")
 
@@ -36,15 +39,20 @@ SEAL_BYTES: Final = len(b"00000000 ")
 class Store:
     """The record of one pipeline, over any `StateFiles`."""
 
-    def __init__(self, files: StateFiles) -> None:
-        self.files = files
+    def __init__(self, files: StateFiles, folder: str = "") -> None:
+        self.files, self.folder = files, folder
 
-    def claim(self, owner: str) -> int:
-        """Takes over the pipeline: the epoch of the new owner, higher than any before."""
+    def claim(self, owner: str, why: str = "runs the same pipeline: stop one of the two") -> int:
+        """Takes over the pipeline: the epoch of the new owner, higher than any before.
+
+        Args:
+            owner: the process, for messages.
+            why: what the owner of before is told behind "another process".
+        """
         epoch = self.newest_epoch()
         while True:
             epoch += 1
-            if self.files.create(f"epochs/{epoch:020d}.json", _sealed({"owner": owner})):
+            if self._create(f"epochs/{epoch:020d}.json", {"owner": owner, "why": why}):
                 return epoch
 
     def newest_epoch(self) -> int:
@@ -55,10 +63,11 @@ class Store:
         """Raises `FencedError` where a newer owner has taken over."""
         newest = self.newest_epoch()
         if newest > epoch:
-            owner = self._read(f"epochs/{newest:020d}.json").get("owner", "unknown")
+            found = self._read(f"epochs/{epoch + 1:020d}.json")
             raise FencedError(
-                f"expected to own this pipeline in epoch {epoch}; found epoch {newest}, taken by "
-                f"{owner}. Another process runs the same pipeline: stop one of the two"
+                f"expected to own this pipeline in epoch {epoch}; found epoch {epoch + 1}, taken by "
+                f"{found.get('owner', 'unknown')}. Another process "
+                f"{found.get('why', 'runs the same pipeline: stop one of the two')}"
             )
 
     def newest_version(self) -> int:
@@ -71,17 +80,17 @@ class Store:
 
     def commit(self, number: int, content: Json) -> bool:
         """Makes a version true; False where it was already."""
-        return self.files.create(f"versions/{number:020d}.json", _sealed(content))
+        return self._create(f"versions/{number:020d}.json", content)
 
     def plan(self, number: int) -> Json | None:
         """The plan of a batch, if it was written."""
         path = f"plans/{number:020d}.json"
-        return self._read(path) if self.files.exists(path) else None
+        return self._read(path) if self.files.exists(self.folder + path) else None
 
     def write_plan(self, number: int, content: Json) -> Json:
         """Writes the plan of a batch, unless there is one; the one that counts."""
         path = f"plans/{number:020d}.json"
-        if self.files.create(path, _sealed(content)):
+        if self._create(path, content):
             return content
         return self._read(path)
 
@@ -92,12 +101,13 @@ class Store:
     def pins(self) -> list[str]:
         """The names of the savepoints."""
         return sorted(
-            path.rpartition("/")[2].removesuffix(".json") for path in self.files.list("savepoints")
+            path.rpartition("/")[2].removesuffix(".json")
+            for path in self.files.list(f"{self.folder}savepoints")
         )
 
     def pin(self, name: str, content: Json) -> bool:
         """Writes a savepoint; False where there is one of that name."""
-        return self.files.create(f"savepoints/{name}.json", _sealed(content))
+        return self._create(f"savepoints/{name}.json", content)
 
     def pinned(self, name: str) -> Json:
         """What `pin` wrote."""
@@ -105,7 +115,44 @@ class Store:
 
     def unpin(self, name: str) -> None:
         """Deletes a savepoint."""
-        self.files.delete(f"savepoints/{name}.json")
+        self.files.delete(f"{self.folder}savepoints/{name}.json")
+
+    def note(self, name: str, content: Json) -> Json:
+        """Writes something down once and for ever; what counts of all that was written under the name."""
+        self._create(f"{name}.json", content)
+        return self._read(f"{name}.json")
+
+    def noted(self, name: str) -> Json | None:
+        """What was written down under a name."""
+        path = f"{name}.json"
+        return self._read(path) if self.files.exists(self.folder + path) else None
+
+    def within(self, name: str) -> Store:
+        """The record of an upgrade of this pipeline, which is made before it is part of it."""
+        return Store(self.files, f"{self.folder}{UPGRADES}/{name}/")
+
+    def upgrades(self) -> list[str]:
+        """The names of the upgrades of which there are files."""
+        prefix = f"{self.folder}{UPGRADES}"
+        return sorted({p[len(prefix) + 1 :].split("/")[0] for p in self.files.list(prefix)})
+
+    def vacuum_upgrade(self, name: str, states: Iterable[Json]) -> bool:
+        """Deletes what isn't needed of an upgrade that is part of the pipeline, or was given up.
+
+        Args:
+            name: of the upgrade.
+            states: the operators' states in the versions that are kept, and in savepoints.
+
+        Returns:
+            Whether files of it are still needed.
+        """
+        needed = live(states)
+        found = self.files.list(f"{self.folder}{UPGRADES}/{name}", temporary=True)
+        for path in found:
+            # The epochs stay: a process that still makes the upgrade must find itself replaced.
+            if path not in needed and "/epochs/" not in path:
+                self.files.delete(path)
+        return not needed.isdisjoint(found)
 
     def vacuum(self, newest: int, states: Iterable[Json]) -> None:
         """Deletes what no kept version needs.
@@ -119,19 +166,22 @@ class Store:
         doomed = [f"plans/{n:020d}.json" for n in self._numbers("plans") if n < newest]
         doomed += [f"versions/{n:020d}.json" for n in self._numbers("versions") if n < oldest]
         for path in doomed:
-            self.files.delete(path)
-        vacuum(self.files, "runs", states, newest)
+            self.files.delete(self.folder + path)
+        vacuum(self.files, f"{self.folder}runs", states, newest)
 
     def kept(self, newest: int) -> list[int]:
         """The versions that a vacuum after `newest` keeps."""
         return [n for n in self._numbers("versions") if newest - VERSIONS_KEPT < n <= newest]
 
     def _numbers(self, folder: str) -> list[int]:
-        names = (path.rsplit("/", 1)[-1] for path in self.files.list(folder))
+        names = (path.rsplit("/", 1)[-1] for path in self.files.list(self.folder + folder))
         return sorted(int(n.removesuffix(".json")) for n in names if n.endswith(".json"))
 
+    def _create(self, path: str, content: Json) -> bool:
+        return self.files.create(self.folder + path, _sealed(content))
+
     def _read(self, path: str) -> Json:
-        return unsealed(bytes(self.files.read(path)), path)
+        return unsealed(bytes(self.files.read(self.folder + path)), self.folder + path)
 
 
 def unsealed(data: bytes, path: str) -> Json:

@@ -75,6 +75,7 @@ class Job:
         open_log: gives the log, likewise.
         dead_letter_topic: where records go that can't be used.
         output_partitions: of each topic that is written, dead letters included.
+        lettered: nodes whose dead letters have been written already, of all that is read here.
     """
 
     physical: Physical
@@ -82,6 +83,7 @@ class Job:
     open_log: Callable[[], Log]
     dead_letter_topic: str
     output_partitions: dict[str, int]
+    lettered: frozenset[str] = frozenset()
 
 
 def described(error: Exception) -> Json:
@@ -232,6 +234,8 @@ class LaneBatch:
             for rows in reader.rows(chunks):
                 now = self.clock.add("json", self._since)
                 before = self.clock.seconds["operator"]
+                if source.identity in self.job.lettered:
+                    reader.dead = []
                 self._take_chunk(source, reader, rows, readers, inputs)
                 self.bury(split.topic, name, reader.dead)
                 reader.dead = []
@@ -285,7 +289,7 @@ class LaneBatch:
         refused: list[Refused] = []
         evaluated: dict[str, pa.Table] = {source.identity: rows}
         for one, gathered in zip(readers, inputs, strict=True):
-            table = _evaluate(one.node, evaluated, refused)
+            table = self._evaluate(one.node, evaluated, refused)
             if isinstance(one.to, Placed):
                 gathered.append(self._prepared(one.to, one.port, table, reasons))
             else:
@@ -309,6 +313,8 @@ class LaneBatch:
         self, to: Placed, table: pa.Table, index: np.ndarray, reasons: dict[int, str]
     ) -> None:
         self.late[to.name] += len(index)
+        if to.id in self.job.lettered:
+            return
         columns = (_vector(table, column)[index].tolist() for column in (OFFSET, TIME, WATERMARK))
         for offset, at, mark in zip(*columns, strict=True):
             if offset in reasons:
@@ -350,7 +356,7 @@ class LaneBatch:
         state = self.hot.open(placed, shard, files, self.before.get(placed.id, {}).get(str(shard)))
         context = Context(
             files=files,
-            directory=f"runs/{placed.id}/{shard:04d}",
+            directory=f"{self.store.folder}runs/{placed.id}/{shard:04d}",
             version=self.plan.version,
             frontiers_us=tuple(self.plan.frontier_us[placed.id]),
             attempt=uuid.uuid4().hex[:12],
@@ -372,7 +378,7 @@ class LaneBatch:
         known: dict[str, pa.Table] = {origin.identity: rows}
         inputs: list[list[Any]] = []
         for one in readers:
-            table = _evaluate(one.node, known, refused)
+            table = self._evaluate(one.node, known, refused)
             if isinstance(one.to, Placed):
                 inputs.append([one.to.operator.prepare(one.port, table).parcel])
             else:
@@ -384,6 +390,25 @@ class LaneBatch:
             ]
             self.bury(placed.name, f"{placed.id}/{shard}", letters)
         self._finish(readers, inputs, origin, shard)
+
+    def _evaluate(self, node: Node, known: dict[str, pa.Table], refused: list[Refused]) -> pa.Table:
+        """The rows of a node, from those of its ancestors that are known; each step runs once."""
+        if node.identity in known:
+            return known[node.identity]
+        if isinstance(node, RowStep):
+            found, bad = node.operator.apply(self._evaluate(node.parent, known, refused))
+            if node.identity not in self.job.lettered:
+                refused += bad
+        else:
+            assert isinstance(node, Union)
+            # Of its inputs, those that come from here; the others bring their rows themselves.
+            here = [one for one in node.inputs if any(o.identity in known for o in origins(one))]
+            tables = [self._evaluate(one, known, refused) for one in here]
+            found = tables[0]
+            if len(tables) > 1:
+                found = pa.concat_tables([table.select(found.column_names) for table in tables])
+        known[node.identity] = found
+        return found
 
     # -- topics -------------------------------------------------------------------------------------
 
@@ -437,25 +462,6 @@ class LaneBatch:
             sequences = {int(p): s for p, s in planned["next_sequence"].items()}
             self.writers[name] = Writer(planned["producer_id"], planned["epoch"], sequences)
         self.log.send(topic, outgoing, self.writers[name])
-
-
-def _evaluate(node: Node, known: dict[str, pa.Table], refused: list[Refused]) -> pa.Table:
-    """The rows of a node, from those of its ancestors that are known; each step runs once."""
-    if node.identity in known:
-        return known[node.identity]
-    if isinstance(node, RowStep):
-        found, bad = node.operator.apply(_evaluate(node.parent, known, refused))
-        refused += bad
-    else:
-        assert isinstance(node, Union)
-        # Of its inputs, those that come from here; the others bring their rows themselves.
-        here = [one for one in node.inputs if any(o.identity in known for o in origins(one))]
-        tables = [_evaluate(one, known, refused) for one in here]
-        found = tables[0]
-        if len(tables) > 1:
-            found = pa.concat_tables([table.select(found.column_names) for table in tables])
-    known[node.identity] = found
-    return found
 
 
 def _vector(table: pa.Table, name: str) -> np.ndarray:

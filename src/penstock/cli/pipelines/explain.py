@@ -40,9 +40,11 @@ def explain(file: Path, svg: Path | None) -> None:
         number = store.newest_version()
         version = store.version(number) if number else None
     partitions = {source.topic: source.partitions for source in graph.sources}
+    shards, unkeyed = app.settings.cores, frozenset[str]()
     if version is not None:
-        partitions |= version["partitions"]
-    physical = compile_graph(graph, partitions, app.settings.cores)
+        partitions |= {t: n for t, n in version["partitions"].items() if t in partitions}
+        shards, unkeyed = version["shards"], frozenset(version.get("unkeyed", ()))
+    physical = compile_graph(graph, partitions, shards, unkeyed)
     if svg is None:
         click.echo(plan.explain(physical, version))
         return

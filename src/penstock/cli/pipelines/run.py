@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -20,6 +20,9 @@ from penstock.errors import UserError
 if TYPE_CHECKING:
     import penstock as ps
     from penstock.cli.support.host import Hosting
+
+
+SHARDS_MAX: Final = 256  # as many as there may be cores
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class How:
     listen: str | None
     savepoint: str | None
     outputs: Literal["all", "new"] | None
+    shards: int | None
 
     def hosting(self, **more: Any) -> Hosting:
         """The same for whoever hosts the pipeline."""
@@ -61,6 +65,8 @@ class How:
 
         if self.listen is not None:
             app.listen = self.listen
+        if self.shards is not None:
+            app.settings = replace(app.settings, shards=self.shards)
         app.command = command
         host(app, self.hosting(**more))
 
@@ -78,7 +84,13 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--outputs",
             type=click.Choice(["all", "new"]),
-            help="What topics get of what is computed again. Default: all where a topic is empty.",
+            help="What topics get that the program did not write so far: all that the log gives, or what "
+            "is new. Default: all where a topic is empty.",
+        ),
+        click.option(
+            "--shards",
+            type=click.IntRange(1, SHARDS_MAX),
+            help="Cut exchanged state into so many parts. Default: as it is, at first one for each core.",
         ),
         click.option(
             "--from",
@@ -86,7 +98,11 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="NAME",
             help="Go back to this savepoint first (penstock savepoint list).",
         ),
-        click.option("--rebuild", is_flag=True, help="Compute all state again from the log."),
+        click.option(
+            "--rebuild",
+            is_flag=True,
+            help="Compute all state again from the log; topics get nothing twice.",
+        ),
         click.option(
             "--listen",
             metavar="HOST:PORT",

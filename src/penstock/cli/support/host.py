@@ -23,6 +23,8 @@ from penstock.web import Server, StatusBoard, kind, plain_values
 if TYPE_CHECKING:
     import penstock as ps
     from penstock.app import Found
+    from penstock.engine.driver import Progress
+    from penstock.engine.upgrade import Backfilled
     from penstock.serve import Answer, Queries, Views
 
 ROWS_PRINTED: Final = 20  # of each view at the end; `penstock query` prints all
@@ -143,6 +145,7 @@ class _Run:
         )
         self.feeds: Sequence[Feed] = ()
         self._idle_looks = 0
+        self._backfilled: Backfilled | None = None
 
     def _found(self) -> Found | None:
         """What this process says of the pipeline; nothing before it runs."""
@@ -158,8 +161,22 @@ class _Run:
         for feed in self.feeds:
             feed.start()
 
+    def backfilled(self, done: Backfilled) -> None:
+        """What is new in the program is being made of the log."""
+        self._backfilled = done
+
+    def progressed(self, progress: Progress) -> None:
+        """A batch has ended."""
+        self._backfilled = None
+        self.board.add(progress)
+
+    def doing(self) -> str | None:
+        """What has to be done before the program runs."""
+        return None if self._backfilled is None else f"backfilling {self._backfilled}"
+
     def idle(self) -> None:
         """All that was in the log has been read."""
+        self._backfilled = None
         if all(feed.finished.is_set() for feed in self.feeds):
             self._idle_looks += 1
 
@@ -186,13 +203,14 @@ def host(app: ps.App, hosting: Hosting) -> None:
     """
     run = _Run(app, hosting)
     with _page(run) as url:
-        terminal = Terminal(run.board.status, run.views, url, lambda: app.address)
+        terminal = Terminal(run.board.status, run.views, url, lambda: app.address, run.doing)
         try:
             app.run(
                 hosting.seconds,
                 on_start=run.started,
-                on_progress=run.board.add,
+                on_progress=run.progressed,
                 on_idle=run.idle,
+                on_backfill=run.backfilled,
                 until=run.over,
                 rebuild=hosting.rebuild,
                 savepoint=hosting.savepoint,

@@ -38,6 +38,7 @@ class Terminal:
         views: committed views.
         url: of the page, where there is one.
         log: gives the log's address, once it can be used.
+        doing: gives what has to be done first, or None.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class Terminal:
         views: ViewSource,
         url: str | None,
         log: Callable[[], str | None],
+        doing: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._status, self._views, self._url, self._log = status, views, url, log
+        self._doing = doing
         self._console = Console(stderr=True)
         self._stop = threading.Event()
         self._newest: dict[str, pa.Table] = {}
@@ -74,7 +77,8 @@ class Terminal:
         if self._url:
             self._console.print(f"live on {self._url}", highlight=False)
         while not self._stop.wait(LINE_EVERY_S):
-            self._console.print(summary(self._status()).plain, highlight=False, soft_wrap=True)
+            text = self._doing() or summary(self._status()).plain
+            self._console.print(text, highlight=False, soft_wrap=True)
 
     def _drawing(self) -> Group:
         status = self._status()
@@ -85,6 +89,8 @@ class Terminal:
         if address := self._log():
             title.append(f"   log {address}", style="cyan")
         parts += [title, summary(status)]
+        if doing := self._doing():
+            parts.append(Text(doing, style="yellow"))
         if status["sources"]:
             parts.append(_topics(status["sources"]))
         self._look()

@@ -14,12 +14,12 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
 from penstock import errors
-from penstock.engine.driver import Driver, Progress
+from penstock.engine.driver import Progress
 from penstock.engine.lanes.conductor import Assignment, Conductor, LaneFailedError
 from penstock.engine.lanes.lane import serve
 from penstock.engine.plan import Plan
@@ -47,6 +47,19 @@ class _JobEndedError(Exception):
     """Spark's job has ended, and its lanes with it."""
 
 
+class Steps(Protocol):
+    """What a host runs: a driver, or an upgrade."""
+
+    def step(
+        self,
+        execute: Callable[[Plan, Callable[[int], Json]], list[Json]],
+        *,
+        timeout_s: float = 0.0,
+    ) -> Progress | None:
+        """Runs one batch; None where there was nothing to do in `timeout_s`."""
+        ...
+
+
 class SparkHost:
     """Executes a driver's batches on a Spark session, until the caller says that it is over.
 
@@ -70,7 +83,7 @@ class SparkHost:
 
     def run(
         self,
-        driver: Driver,
+        driver: Steps,
         on_progress: Callable[[Progress], None],
         until: Callable[[], bool],
         on_idle: Callable[[], None] = lambda: None,
@@ -107,7 +120,7 @@ class SparkHost:
 
     def _loop(
         self,
-        driver: Driver,
+        driver: Steps,
         on_progress: Callable[[Progress], None],
         on_idle: Callable[[], None],
     ) -> None:

@@ -1,0 +1,570 @@
+"""Takes a program that has changed to a version of the program before.
+
+    kept  = operators of both programs          their state is taken over
+    new   = operators of this program alone     made of the log, up to the offsets of a version
+    version N+1 = version N, less what is gone, and with what is new
+
+The *backfill* makes the new operators: it runs the part of the graph that they need over the log, up to
+the offsets of the last version and never beyond its watermarks, in a record of its own
+(`upgrades/NAME/`). The program of before runs meanwhile. When little is left, the *switch* takes the
+pipeline over and fixes version N as the base: by a plan N+1 that reads nothing or, where the program of
+before has begun a batch N+1, by that. The backfill reads up to the offsets of the base and ends with its
+frontiers. Then version N+1 is committed, if absent.
+
+Invariants
+    1. Whether a row of the log is late is a function of the log before it, so what is backfilled is what a
+       rebuild up to the base makes, row for row.
+    2. Plan N+1 is unique: no batch of the program of before is begun between the base and the switch. One
+       that was begun before is run again by the new program as N+2, with the same offsets, watermarks, clock
+       and sequences, so that topics which both write get the same records, once.
+    3. All that the switch does is committing one version: before it the old views are there, after it the
+       new ones.
+    4. Everything before is repeatable: an upgrade that is killed goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Final, Literal, TypeAlias
+
+import orjson
+
+from penstock.core.time import instant_text
+from penstock.engine.driver import Driver, Limits, Progress, this_process, unfinished
+from penstock.engine.log import Log
+from penstock.engine.physical import Physical, compile_graph
+from penstock.engine.plan import SWITCH, Plan
+from penstock.engine.store import Json, Store
+from penstock.engine.versions import change_of, of_program, operator_entry, same_rows
+from penstock.engine.watermarks import Look
+from penstock.errors import FencedError, FlowError
+from penstock.flow.graph import Closed, Graph, Node, OutputNode, ViewNode, ancestors, origins
+
+__all__ = ["Backfilled", "Execute", "Outputs", "Target", "Upgrade"]
+
+_log = logging.getLogger(__name__)
+
+Execute: TypeAlias = Callable[[Plan, Callable[[int], Json]], list[Json]]
+Outputs: TypeAlias = Literal["all", "new"]
+"""What topics get that this program didn't write so far: all that the log gives, or what is new. None: all
+where a topic is empty, else what is new."""
+
+CLOSE_ROWS: Final = 200_000  # left to read when the switch begins: less than a second's work
+PAUSE_S: Final = 0.05  # where a host asks on after the end
+ROUNDS_MAX: Final = 20  # that the backfill follows a version of before that runs ahead of it
+
+
+@dataclass(frozen=True)
+class Target:
+    """The program that is to run, and what goes with it.
+
+    Attributes:
+        physical: the program, placed.
+        output_partitions: of each topic that it writes.
+        dead_letter_topic: where records go that can't be used.
+        lanes: that work on it.
+    """
+
+    physical: Physical
+    output_partitions: Mapping[str, int]
+    dead_letter_topic: str
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Backfilled:
+    """How far a backfill has come.
+
+    Attributes:
+        rows: records read.
+        rows_total: that there are to read, as far as is known now.
+        names: of what is made.
+    """
+
+    rows: int
+    rows_total: int
+    names: tuple[str, ...]
+
+    @property
+    def percent(self) -> float:
+        """Of the records."""
+        return 100.0 * self.rows / self.rows_total if self.rows_total else 100.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.percent:.0f}% ({self.rows:,} of {self.rows_total:,} records, "
+            f"{self.rows_total - self.rows:,} remain) of {', '.join(self.names)}"
+        )
+
+
+class Backfill(Driver):
+    """The driver of a backfill: never ahead of a version of the pipeline that it is for."""
+
+    def __init__(self, *args: Any, base: Json, sources: frozenset[str], **more: Any) -> None:
+        self._sources_kept = sources
+        self._is_last = False
+        self.bound(base, {})
+        super().__init__(*args, **more)
+
+    def bound(self, base: Json, ends: Mapping[str, Mapping[str, int]]) -> None:
+        """Reads up to a version's offsets; of topics that it doesn't read, up to these."""
+        self._base = base
+        self._bounds: Json = {**ends, **base["offsets"]}
+
+    def finish(self) -> None:
+        """Ends with the frontiers of the version, once all is read."""
+        self._is_last = True
+
+    def rows_left(self, base: Json) -> int:
+        """Records up to a version's offsets."""
+        return sum(
+            max(0, bound - self.version["offsets"][topic].get(partition, 0))
+            for topic, bounds in base["offsets"].items()
+            if topic in self.version["offsets"]
+            for partition, bound in bounds.items()
+        )
+
+    def _look_for_ends(self) -> None:
+        super()._look_for_ends()
+        for topic, ends in self._ends.items():
+            bounds = self._bounds.get(topic)
+            if bounds is not None:
+                read = self.version["offsets"][topic]
+                # Where retention has passed the bound, reading has begun behind it.
+                self._ends[topic] = {
+                    p: max(min(end, bounds.get(str(p), 0)), read.get(str(p), 0))
+                    for p, end in ends.items()
+                }
+
+    def _look(
+        self, version: Json, activity: Json, ends: Mapping[str, Mapping[int, int]], now_us: int
+    ) -> Look:
+        found = super()._look(version, activity, ends, now_us)
+        marks = dict(found.watermark_us)
+        for topic in self._sources_kept:
+            most = self._base["watermark_us"].get(topic)
+            if most is None:
+                marks.pop(topic, None)
+            elif self._is_last or marks.get(topic, most) > most:
+                marks[topic] = most
+        here = {source.topic for source in self.physical.graph.sources}
+        return replace(found, watermark_us={t: us for t, us in marks.items() if t in here})
+
+    def _must_keep(self, found: Look, now_us: int) -> bool:  # noqa: ARG002
+        return False  # what is idle is the pipeline's to know
+
+    def _wakes(self, frontiers: dict[str, list[int]]) -> bool:
+        has_to_move = self._is_last and frontiers != self.version["frontier_us"]
+        return has_to_move or super()._wakes(frontiers)
+
+
+class Upgrade:
+    """One change of a pipeline's program. Call `step` until it is `done`; then the program can run.
+
+    Args:
+        target: the program.
+        store: the pipeline's record, with at least one version.
+        base: the last version, or what is known of it.
+        log: where the pipeline reads and writes.
+        anew: whether to take no state over: a rebuild.
+        outputs: what topics get that the program didn't write so far.
+        limits: of a batch.
+        wall_us: the clock.
+        mend: makes of a version what can be gone on from.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        store: Store,
+        base: Json,
+        log: Log,
+        *,
+        anew: bool = False,
+        outputs: Outputs | None = None,
+        limits: Limits | None = None,
+        wall_us: Callable[[], int] | None = None,
+        mend: Callable[[Json], Json] = lambda version: version,
+    ) -> None:
+        self.target, self.store, self.log = target, store, log
+        self.done = False
+        self._mend = mend
+        base = self._base = mend(base)
+        self._change = change_of(base, target.physical, anew=anew)
+        self.program = target.physical.digest(target.output_partitions)
+        how = f"{self.program} {'anew' if anew else ''} {outputs} {sorted(self._change.kept)}"
+        digest = blake2b(how.encode(), digest_size=8).hexdigest()
+        self.name = f"{digest}-{base.get('switches', 0)}"
+        self.record = store.within(self.name)
+        self._decide(outputs, anew=anew)
+        sources = {s.topic: s.identity for s in target.physical.graph.sources}
+        known = base.get("sources", sources)
+        self._kept_sources = frozenset(t for t, one in sources.items() if known.get(t) == one)
+        self.lettered = frozenset(base.get("nodes", ()))
+        self.physical = self._part()
+        self.backfill: Backfill | None = None
+        self._is_bound = self._is_finishing = False
+        self._rounds = 0
+        self._ends: Json = {}
+        self._pending: Json | None = None
+        self.epoch = 0
+        if self.physical is not None:
+            clock = {} if wall_us is None else {"wall_us": wall_us}
+            self.backfill = Backfill(
+                self.physical,
+                self.record,
+                log,
+                base=base,
+                sources=self._kept_sources,
+                lanes=target.lanes,
+                output_partitions=target.output_partitions,
+                dead_letter_topic=target.dead_letter_topic,
+                limits=limits,
+                **clock,
+            )
+        self._clear_others()
+
+    # -- what is to be done -------------------------------------------------------------------------
+
+    def _decide(self, outputs: Outputs | None, *, anew: bool) -> None:
+        """Which topics get all, and from where the log is there: decided once, as it is written to."""
+        noted = self.record.noted("decided")
+        if noted is None:
+            fresh = list(self._change.outputs)
+            if outputs == "all" and anew:
+                fresh = list(self.target.physical.graph.outputs)
+            elif outputs is None:
+                fresh = [one for one in fresh if self._is_empty(one)]
+            elif outputs == "new":
+                fresh = []
+            topics = [source.topic for source in self.target.physical.graph.sources]
+            starts = self.log.start_offsets(topics)
+            content = {
+                "history": {one.identity: one.topic for one in fresh},
+                "starts": {t: {str(p): o for p, o in ps.items()} for t, ps in starts.items()},
+            }
+            noted = self.record.note("decided", content)
+        self._history: dict[str, str] = noted["history"]
+        self._starts: Json = noted["starts"]
+
+    def _is_empty(self, output: OutputNode) -> bool:
+        """Whether a topic never had a record.
+
+        Raises:
+            FlowError: it has those of an upgrade that was given up.
+        """
+        topic = output.topic
+        if not any(self.log.end_offsets([topic])[topic].values()):
+            return True
+        for name in set(self.store.upgrades()) - set(self._base.get("upgrades", ())):
+            noted = self.store.within(name).noted("decided")
+            if noted is not None and topic in noted["history"].values():
+                raise FlowError(
+                    f"expected the topic {topic!r} to be empty, or of the program of before; found the "
+                    "beginning of what an upgrade wrote that was given up. Name another topic, or say what "
+                    "this one is to get: --outputs all (behind what is there) or --outputs new"
+                )
+        return False
+
+    def _part(self) -> Physical | None:
+        """The part of the program that has to read the log again; None: nothing has to."""
+        full = self.target.physical
+        views = tuple(ViewNode(p.name, p.node) for p in self._change.new)
+        outputs = tuple(o for o in full.graph.outputs if o.identity in self._history)
+        ends: list[ViewNode | OutputNode] = [*views, *outputs]
+        if not ends:
+            return None
+        read = {node.identity for end in ends for node in ancestors(end.node)}
+        sources = tuple(s for s in full.graph.sources if s.identity in read)
+        graph = Graph(full.graph.name, sources, views, outputs)
+        partitions = {source.topic: full.partitions[source.topic] for source in sources}
+        part = compile_graph(graph, partitions, full.shards, full.unkeyed)
+        for name, placed in part.placed.items():
+            assert placed.cut == full.placed[name].cut, (
+                "a part of a graph is placed as in the whole"
+            )
+        self._warn_of_gaps(graph)
+        return part
+
+    def _warn_of_gaps(self, graph: Graph) -> None:
+        """Says from when on what is backfilled is complete, where the log no longer begins at 0."""
+        for source in graph.sources:
+            newest_us = None
+            for partition, start in self._starts[source.topic].items():
+                end = self._base["offsets"].get(source.topic, {}).get(partition, 0)
+                if 0 < start < end:
+                    chunk = next(
+                        self.log.read(source.topic, int(partition), start, start + 1), None
+                    )
+                    at_us = int(chunk.timestamp_ms[0]) * 1_000 if chunk is not None else 0
+                    newest_us = max(newest_us or 0, at_us)
+            if newest_us is not None:
+                _log.warning(
+                    "expected the log of %r from its beginning on; found that retention has removed "
+                    "records from before %s. What is made of it now (%s) is complete from then on",
+                    source.topic, instant_text(newest_us), ", ".join(self.names),
+                )  # fmt: skip
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of what is made of the log: views and topics."""
+        found = [name for placed in self._change.new for name in placed.names]
+        return tuple(dict.fromkeys([*found, *self._history.values()]))
+
+    def _clear_others(self) -> None:
+        """Deletes what upgrades left behind that were given up; one that still runs finds itself replaced."""
+        found = set(self.store.upgrades()) - {self.name, *self._base.get("upgrades", ())}
+        for name in sorted(found):
+            if self.store.within(name).noted("decided") is not None:
+                self.store.within(name).claim(this_process(), "upgrades the pipeline")
+                self.store.vacuum_upgrade(name, [])
+
+    # -- steps --------------------------------------------------------------------------------------
+
+    def progress(self) -> Backfilled:
+        """How far it has come."""
+        if self.backfill is None:
+            return Backfilled(0, 0, self.names)
+        read = self.backfill.version["offsets"]
+        ends = self.log.end_offsets(list(read))
+        rows = total = 0
+        for topic, starts in self._starts.items():
+            for partition, start in starts.items() if topic in read else ():
+                end = self._base["offsets"].get(topic, {}).get(partition)
+                end = ends[topic].get(int(partition), 0) if end is None else end
+                total += max(0, end - start)
+                rows += max(0, min(end, read[topic].get(partition, start)) - start)
+        return Backfilled(rows, total, self.names)
+
+    def step(self, execute: Execute, *, timeout_s: float = 0.0) -> Progress | None:
+        """Does the next piece of work; None where it was no batch.
+
+        Args:
+            execute: runs a plan of the backfill on all lanes.
+            timeout_s: how long to wait where all is done.
+
+        Raises:
+            FencedError: another process upgrades the pipeline.
+            FlowError: the pipeline can't be upgraded; the message says why.
+        """
+        if self.done:
+            time.sleep(min(timeout_s, PAUSE_S))
+            return None
+        if self.backfill is not None:
+            progress = self.backfill.step(execute)
+            if progress is not None:
+                return progress
+        if not self._is_bound:
+            self._follow_or_switch()
+        elif self.backfill is not None and not self._is_finishing:
+            self._is_finishing = True
+            self.backfill.finish()
+        else:
+            self._commit()
+        return None
+
+    def _follow_or_switch(self) -> None:
+        newest = self._newest()
+        if self.backfill is not None and self._rounds < ROUNDS_MAX:
+            self._rounds += 1
+            if self.backfill.rows_left(newest) > CLOSE_ROWS:
+                self._base = newest
+                self.backfill.bound(newest, {})
+                return
+        self._fix_base()
+
+    def _newest(self) -> Json:
+        number = self.store.newest_version()
+        if number == self._base["version"]:
+            return self._base
+        return self._mend(self.store.version(number))
+
+    def _fix_base(self) -> None:
+        """Takes the pipeline over; from now on the last version is the base."""
+        if not self.epoch:
+            self.epoch = self.store.claim(
+                this_process(),
+                "runs a changed program, or rebuilds its state. It goes on with the pipeline",
+            )
+        while True:
+            base = self._newest()
+            number = base["version"] + 1
+            content = self.store.plan(number)
+            if content is None:
+                switch = {
+                    "version": number,
+                    "program": self.program,
+                    "splits": [],
+                    SWITCH: self.name,
+                }
+                content = self.store.write_plan(number, switch)
+            if content.get(SWITCH, self.name) == self.name:
+                break
+            # Another upgrade's, which ended before it was done.
+            self.store.commit(number, {**base, "version": number, "epoch": self.epoch})
+        self._pending = None if SWITCH in content else content
+        self._check_pending()
+        topics = [s.topic for s in self.target.physical.graph.sources]
+        ends = self.log.end_offsets([t for t in topics if t not in base["offsets"]])
+        found = {t: {str(p): o for p, o in ps.items()} for t, ps in ends.items()}
+        self._ends = self.record.note(f"ends-{number}", found)
+        self._base, self._is_bound = base, True
+        if self.backfill is not None:
+            self.backfill.bound(base, self._ends)
+
+    def _check_pending(self) -> None:
+        """Whether the batch that the program of before has begun can be run again by this one.
+
+        Raises:
+            FlowError: its records would be written by other shards, and so a second time.
+        """
+        if self._pending is None:
+            return
+        known = self._base["operators"]
+        for output in self.target.physical.graph.outputs:
+            if output.identity in self._base.get("outputs", {}):
+                for origin in origins(output.node):
+                    node = origin.table if isinstance(origin, Closed) else origin
+                    placed = self.target.physical.placed.get(node.identity)
+                    cut = known.get(node.identity, {}).get("cut")
+                    if placed is not None and cut is not None and cut != placed.cut:
+                        raise FlowError(unfinished(self._pending["version"]))
+
+    # -- the switch ---------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        self._check_kept()
+        content = self._joined()
+        if self.store.commit(content["version"], content):
+            self.done = True
+            return
+        found = self.store.version(content["version"])
+        if found.get("upgrades", [])[-1:] == [self.name]:
+            self.done = True  # this upgrade, made by a process that was taken for dead
+            return
+        if self._pending is None:
+            raise FencedError(
+                f"expected to commit version {content['version']}; found that another process has gone on "
+                "with the pipeline. Stop it, and run this program again"
+            )
+        # The process of before has ended its batch after all.
+        self._is_bound = self._is_finishing = False
+        if self.backfill is not None:
+            self.backfill._is_last = False  # noqa: SLF001 - one subject in two classes
+
+    def _joined(self) -> Json:
+        """The version after the base."""
+        physical, base = self.target.physical, self._base
+        content: Json = of_program(orjson.loads(orjson.dumps(base)), physical)
+        made: Json = {} if self.backfill is None else self.backfill.version
+        content |= {"version": base["version"] + 1, "epoch": self.epoch, "program": self.program}
+        content["switches"] = base.get("switches", 0) + 1
+        content["upgrades"] = [*base.get("upgrades", ()), self.name]
+        operators = {}
+        new = {placed.id for placed in self._change.new}
+        for name, placed in physical.placed.items():
+            traces = (made if name in new else base)["operators"][name]["traces"]
+            operators[name] = operator_entry(placed, traces)
+            begins = self._begins(placed.node) if name in new else None
+            begins = begins or (None if name in new else base["operators"][name].get("begins"))
+            if begins:
+                operators[name]["begins"] = begins
+        content["operators"] = operators
+        for what in ("offsets", "newest_us", "watermark_us", "producers", "activity", "held"):
+            content[what] = self._of_sources(what, made)
+        content["frontier_us"] = physical.frontiers(content["watermark_us"])
+        self._add_counts(content["counts"], made)
+        content.pop("pending", None)
+        if self._pending is not None:
+            content["pending"] = self._to_repeat(self._pending)
+            content["writers"] = {}
+        return content
+
+    def _of_sources(self, what: str, made: Json) -> Json:
+        """By topic, what the version says of it: as before, or, where it is read otherwise, as backfilled."""
+        found = {}
+        for topic in (source.topic for source in self.target.physical.graph.sources):
+            is_kept = topic in self._kept_sources or what == "offsets"
+            if is_kept and topic in self._base.get(what, ()):
+                found[topic] = self._base[what][topic]
+            elif topic in made.get(what, {}):
+                found[topic] = made[what][topic]
+            elif what == "offsets":
+                found[topic] = {}
+        return found
+
+    def _begins(self, node: Node) -> Json:
+        """Where the log began, for what is made of it now: by topic and partition, if not at 0."""
+        topics = {one.topic for one in ancestors(node) if not one.inputs}  # type: ignore[union-attr]
+        starts = {t: {p: o for p, o in self._starts[t].items() if o} for t in sorted(topics)}
+        return {topic: offsets for topic, offsets in starts.items() if offsets}
+
+    def _add_counts(self, counts: Json, made: Json) -> None:
+        for what, found in made.get("counts", {}).items():
+            names = {placed.name for placed in self._change.new}
+            for name, count in found.items():
+                if what == "dead" or name in names or name not in self._base["offsets"]:
+                    if what == "late_by_view" and name not in names:
+                        continue
+                    counts[what][name] = counts[what].get(name, 0) + count
+
+    def _to_repeat(self, plan: Json) -> Json:
+        """Of a batch that was begun, what the new program runs again; see `Driver`."""
+        is_same = plan["program"] == self.program
+        if not is_same:
+            gone = set(self._base.get("outputs", {})) - {
+                o.identity for o in self.target.physical.graph.outputs
+            }
+            topics = {self._base["outputs"][one] for one in gone}
+            for topic in sorted(topics & {o.topic for o in self.target.physical.graph.outputs}):
+                _log.warning(
+                    "expected the program of before to end the batch that it began; found that it didn't. "
+                    "The topic %r, which it wrote otherwise, may have rows of that batch from both",
+                    topic,
+                )
+        dead = f"{self.target.dead_letter_topic}/"
+        return {
+            "wall_us": plan["wall_us"],
+            "ends": {f"{s['topic']}/{s['partition']}": s["end"] for s in plan["splits"]},
+            "watermark_us": {
+                t: us for t, us in plan["watermark_us"].items() if t in self._kept_sources
+            },
+            # Another program may bury other rows: its letters must not be taken for those that are there.
+            # So it gets new writers for them, as for all that it writes and the one before did not.
+            "writers": {
+                n: w for n, w in plan["writers"].items() if is_same or not n.startswith(dead)
+            },
+        }
+
+    def _check_kept(self) -> None:
+        """Whether what new operators read of kept ones is what these have.
+
+        New operators were made of the log, and will get the changes of what kept ones have. Where these
+        were made of records that are gone, or of rows that are late today, the two don't fit.
+
+        Raises:
+            FlowError: they don't.
+        """
+        if self.backfill is None or self.physical is None:
+            return
+        new = {placed.id for placed in self._change.new}
+        for name, placed in self.physical.placed.items():
+            if name in new or not placed.operator.retracts:
+                continue
+            readers = self.physical.readers(placed.node)
+            if placed.operator.corrects:
+                readers = [*readers, *self.physical.readers(Closed(placed.node))]
+            if not any(getattr(reader.to, "id", None) in new for reader in readers):
+                continue
+            mine = self.backfill.version["operators"][name]["traces"]
+            theirs = self._base["operators"][name]["traces"]
+            if not same_rows(placed.operator, self.store.files, mine, theirs):
+                raise FlowError(
+                    f"expected {placed.name}, which new operators read, to be what the log gives; found "
+                    "other rows: the log no longer has all that it was made of, or a topic was idle. Run the "
+                    "program with --rebuild, which makes all of it of what the log has"
+                )

@@ -1,0 +1,234 @@
+"""What a version says of the program that it is of, and what another program has in common with it.
+
+State belongs to operators, and these are told apart by their identity, a digest of all that their rows
+depend on. So a program that has changed shares with a version what it computes in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.engine.physical import Physical, Placed
+from penstock.engine.store import Json, Store
+from penstock.errors import CorruptError
+from penstock.flow.graph import OutputNode, RowStep, Source, Stateful, origins
+from penstock.ops import Operator
+from penstock.ops.rows import Select, Where
+from penstock.state import StateFiles
+
+__all__ = [
+    "Change",
+    "change_of",
+    "first_version",
+    "of_program",
+    "operator_entry",
+    "recovered",
+    "same_program",
+    "same_rows",
+    "without_topics",
+]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a program makes of the version that it finds.
+
+    Attributes:
+        kept: operators whose state is taken over.
+        new: operators that it has not, or cut otherwise: they are made of the log.
+        outputs: topics' identities that it doesn't write so far.
+    """
+
+    kept: frozenset[str]
+    new: tuple[Placed, ...]
+    outputs: tuple[OutputNode, ...]
+
+
+def first_version(physical: Physical) -> Json:
+    """Version 0: nothing has been read."""
+    graph = physical.graph
+    content = {
+        "version": 0,
+        "epoch": 0,
+        "wall_us": 0,
+        "name": graph.name,
+        "offsets": {source.topic: {} for source in graph.sources},
+        "newest_us": {},
+        "watermark_us": {},
+        "frontier_us": {},
+        "producers": {},
+        "held": {},
+        "activity": {},
+        "operators": {p.id: operator_entry(p, {}) for p in physical.placed.values()},
+        "writers": {},
+        "counts": {"rows": {}, "dead": {}, "late": {}, "lost": {}, "late_by_view": {}},
+        "upgrades": [],
+        "switches": 0,
+    }
+    return of_program(content, physical)
+
+
+def of_program(version: Json, physical: Physical) -> Json:
+    """A version with all that it says of its program said of this one, but for its operators."""
+    graph = physical.graph
+    return {
+        **version,
+        "partitions": dict(physical.partitions),
+        "shards": physical.shards,
+        "unkeyed": sorted(physical.unkeyed),
+        "sources": {source.topic: source.identity for source in graph.sources},
+        "nodes": sorted({node.identity for node in (*graph.sources, *graph.nodes)}),
+        "outputs": {output.identity: output.topic for output in graph.outputs},
+        "views": {view.name: _view_entry(view.node) for view in graph.views},
+    }
+
+
+def operator_entry(placed: Placed, traces: Json) -> Json:
+    """What a version says of an operator."""
+    return {
+        "spec": placed.node.operator.to_spec(),
+        "name": placed.name,
+        "cut": placed.cut,
+        "traces": traces,
+    }
+
+
+def change_of(version: Json, physical: Physical, *, anew: bool = False) -> Change:
+    """Compares a program with a version.
+
+    Args:
+        version: any.
+        physical: the program, and where its operators run.
+        anew: whether no state is to be taken over.
+    """
+    known = version["operators"]
+    kept = frozenset(
+        p.id
+        for p in physical.placed.values()
+        # Versions of earlier releases don't say how they are cut: as this one would.
+        if not anew and p.id in known and known[p.id].get("cut", p.cut) == p.cut
+    )
+    return Change(
+        kept,
+        tuple(p for p in physical.placed.values() if p.id not in kept),
+        tuple(o for o in physical.graph.outputs if not _writes(version, o)),
+    )
+
+
+def same_program(version: Json, physical: Physical) -> bool:
+    """Whether a version can be gone on from as it is."""
+    change = change_of(version, physical)
+    graph = physical.graph
+    sources = {source.topic: source.identity for source in graph.sources}
+    outputs = {output.identity for output in graph.outputs}
+    return (
+        not change.new
+        and not change.outputs
+        and version["operators"].keys() == change.kept
+        and version.get("sources", sources) == sources
+        and version.get("outputs", dict.fromkeys(outputs)).keys() == outputs
+        and version["offsets"].keys() == sources.keys()
+        and version["partitions"] == dict(physical.partitions)
+    )
+
+
+def recovered(store: Store, number: int, physical: Physical) -> Json:
+    """What can be known of a version that can't be read: from the plan that made it, without any state.
+
+    Raises:
+        CorruptError: the plan can't be read either.
+    """
+    plan = store.plan(number)
+    if plan is None or not plan["splits"]:
+        raise CorruptError(
+            f"expected to read version {number}, or its plan, to know what was written to topics; found "
+            "neither. Restore the state from a copy, or name another directory (and other topics)"
+        )
+    content = of_program(first_version(physical), physical)
+    for split in plan["splits"]:
+        offsets = content["offsets"].setdefault(split["topic"], {})
+        offsets[str(split["partition"])] = split["end"]
+    return {
+        **content,
+        "version": number,
+        "watermark_us": plan["watermark_us"],
+        "operators": {},
+        "upgrades": store.upgrades(),
+        "switches": number,
+    }
+
+
+def without_topics(version: Json, sources: Collection[Source]) -> Json:
+    """A version that has read nothing of some topics: they were made anew, and what is in them is new."""
+    topics = {source.topic: source.identity for source in sources}
+    kept = {
+        what: {t: one for t, one in version.get(what, {}).items() if t not in topics}
+        for what in ("newest_us", "watermark_us", "producers", "activity", "held", "sources")
+    }
+    nodes = [one for one in version.get("nodes", ()) if one not in topics.values()]
+    offsets = {t: {} if t in topics else one for t, one in version["offsets"].items()}
+    return {**version, **kept, "nodes": nodes, "offsets": offsets}
+
+
+def _writes(version: Json, output: OutputNode) -> bool:
+    """Whether the version's program writes a topic, and the same into it."""
+    if "outputs" in version:
+        return output.identity in version["outputs"]
+    prefixes = tuple(f"{output.topic}/{origin.identity}/" for origin in origins(output.node))
+    return any(name.startswith(prefixes) for name in version["writers"])
+
+
+def _view_entry(node: Any) -> Json:
+    """How a reader makes a view of an aggregation's state, without the program."""
+    steps: list[Json] = []
+    columns = list(node.schema.names)
+    while isinstance(node, RowStep):
+        match node.operator:
+            case Where(condition):
+                steps.append({"where": condition.sql})
+            case Select(computed):
+                steps.append({"select": [[name, e.sql] for name, e in computed]})
+        node = node.parent
+    assert isinstance(node, Stateful)
+    keys = [key for key in node.operator.keys if key in columns]
+    return {"operator": node.identity, "steps": steps[::-1], "columns": columns, "keys": keys}
+
+
+def same_rows(operator: Operator, files: StateFiles, one: Json, other: Json) -> bool:
+    """Whether two states of a table have the same rows, shard by shard; both are read as a whole."""
+    for shard in sorted(one.keys() | other.keys()):
+        rows = [
+            iter(()) if shard not in traces else operator.scan(operator.open(files, traces[shard]))
+            for traces in (one, other)
+        ]
+        if not _equal(*rows):
+            return False
+    return True
+
+
+def _equal(one: Iterator[pa.RecordBatch], other: Iterator[pa.RecordBatch]) -> bool:
+    """Whether two sequences of rows are the same, however they are cut."""
+    left: pa.RecordBatch | None = None
+    right: pa.RecordBatch | None = None
+    while True:
+        left = _some(left, one)
+        right = _some(right, other)
+        if left is None or right is None:
+            return left is right
+        rows = min(len(left), len(right))
+        a, b = left.slice(0, rows), right.slice(0, rows)
+        if not a.equals(b) and repr(a.to_pylist()) != repr(b.to_pylist()):  # NaN equals nothing
+            return False
+        left, right = left.slice(rows), right.slice(rows)
+
+
+def _some(rest: pa.RecordBatch | None, more: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    while rest is None or not len(rest):
+        rest = next(more, None)
+        if rest is None:
+            return None
+    return rest
