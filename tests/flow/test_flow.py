@@ -87,6 +87,16 @@ MISTAKES: list[tuple[Callable[[], object], type[UserError], str]] = [
         FlowError,
         "numbers",
     ),
+    (
+        lambda: per_user(clicks()).to("t", every="1 second"),
+        FlowError,
+        "emit='upserts' or 'changes'",
+    ),
+    (
+        lambda: per_user(clicks()).to("t", emit="upserts", every="0 s"),
+        FlowError,
+        "longer than nothing",
+    ),
     (lambda: ps.sliding("0 seconds"), FlowError, "longer than nothing"),
     (lambda: ps.count_window(0), FlowError, "1 to 100000 rows of a window"),
     (lambda: ps.count_window(5, every=6), FlowError, "1 to 5 rows from one window"),

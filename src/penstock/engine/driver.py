@@ -210,7 +210,7 @@ class Driver:
             marks = {**self.version["watermark_us"], **begun["watermark_us"]}
             found = replace(found, watermark_us=marks)
         self._activity = found.activity
-        frontiers = self.physical.frontiers(found.watermark_us)
+        frontiers = self.physical.frontiers(found.watermark_us, now_us, self.version["frontier_us"])
         idle = all(s.start == s.end for s in splits) and not self._wakes(frontiers)
         if begun is None and idle and not self._must_keep(found, now_us):
             if timeout_s > 0:

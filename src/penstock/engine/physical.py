@@ -9,7 +9,7 @@ exchanged, and it runs one level after the last of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -132,8 +132,19 @@ class Physical:
             case _:
                 return self.placed[origin.identity].shards
 
-    def frontiers(self, watermarks_us: Mapping[str, int]) -> dict[str, list[int]]:
-        """By operator, what each of its ports is promised where the sources' watermarks are these."""
+    def frontiers(
+        self,
+        watermarks_us: Mapping[str, int],
+        wall_us: int,
+        before_us: Mapping[str, Sequence[int]],
+    ) -> dict[str, list[int]]:
+        """By operator, what each of its ports is promised, and the clock as it sees it.
+
+        Args:
+            watermarks_us: of the sources.
+            wall_us: the wall clock.
+            before_us: what was given before; a clock that was set back stands.
+        """
         found: dict[str, list[int]] = {}
         promised: dict[str, int] = {}
         for node in self.graph.nodes:
@@ -142,7 +153,11 @@ class Physical:
                 case Source(topic=topic):
                     promised[node.identity] = watermarks_us.get(topic, NO_TIME)
                 case Stateful():
-                    found[node.identity] = above
+                    found[node.identity] = list(above)
+                    step_us = node.operator.clock_us
+                    if step_us:
+                        seen_us = before_us.get(node.identity, (NO_TIME,))[-1]
+                        found[node.identity].append(max(wall_us // step_us * step_us, seen_us))
                     promised[node.identity] = node.operator.frontier(above)
                 case _:
                     promised[node.identity] = min(above)

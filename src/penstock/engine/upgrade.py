@@ -476,7 +476,8 @@ class Upgrade:
         content["operators"] = operators
         for what in ("offsets", "newest_us", "watermark_us", "producers", "activity", "held"):
             content[what] = self._of_sources(what, made)
-        content["frontier_us"] = physical.frontiers(content["watermark_us"])
+        seen = {**base["frontier_us"], **made.get("frontier_us", {})}
+        content["frontier_us"] = physical.frontiers(content["watermark_us"], base["wall_us"], seen)
         self._add_counts(content["counts"], made)
         content.pop("pending", None)
         if self._pending is not None:

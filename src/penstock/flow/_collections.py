@@ -440,6 +440,7 @@ class Table(Collection):
         topic: str,
         *,
         emit: Emit | None = None,
+        every: str | timedelta | None = None,
         partitions: int = 1,
         retention: str | timedelta | None = None,
     ) -> None:
@@ -452,6 +453,8 @@ class Table(Collection):
                 windows. `"upserts"`: the newest row of each key whenever it has changed, and a record
                 without a value (a tombstone) where there is none any more; so it is for others.
                 `"changes"`: each change as `{"op": "c" | "u" | "d", "before": …, "after": …}`.
+            every: of upserts and changes, a record of each key at most so often, by the wall clock: what
+                changed meanwhile is added up. By default whenever a batch changes it.
             partitions: how many it is created with.
             retention: how long it keeps records, if it is created; None is for ever.
         """
@@ -468,6 +471,13 @@ class Table(Collection):
                 raise FlowError(
                     f"expected emit='closed', 'upserts' or 'changes'; found emit={emit!r}"
                 )
+        if every is not None:
+            if emit == "closed":
+                raise FlowError(
+                    "expected emit='upserts' or 'changes' with every=…, as closed windows come once anyway; "
+                    "found emit='closed'"
+                )
+            node = self.flow.node(shaping.paced(node, keys, every))
         if emission == "upserts" and not keys and not self._is_one_row:
             raise FlowError(
                 f"expected columns that tell the table's rows apart, to write upserts to {topic!r}; found "

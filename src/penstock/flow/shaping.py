@@ -18,13 +18,14 @@ from penstock.flow.checks import (
     check_schema,
     check_text,
 )
-from penstock.flow.graph import Node, RowStep, Stateful, Union, retracts, row_key
+from penstock.flow.graph import Node, RowStep, Stateful, Union, retracts, row_key, timed
 from penstock.ops.keyed.deduplicate import Deduplicate
+from penstock.ops.keyed.paced import Paced
 from penstock.ops.keyed.process import Function, Process
 from penstock.ops.keyed.top import Top
 from penstock.ops.rows import Unnest
 
-__all__ = ["deduplicate", "process", "top", "union", "unnest"]
+__all__ = ["deduplicate", "paced", "process", "top", "union", "unnest"]
 
 TOP_MAX: Final = 100_000  # rows of each group: they are sorted whenever one changes
 
@@ -131,6 +132,15 @@ def process(
         function=function,
     )
     return Stateful((node,), operator, output)
+
+
+def paced(node: Node, keys: tuple[str, ...], every: str | timedelta) -> Stateful:
+    """A table's changes every so often; see `Table.to`."""
+    every_us = check_duration(every, "every", "'10 seconds'")
+    if every_us <= 0:
+        raise FlowError(f"expected every= longer than nothing; found {every!r}")
+    operator = Paced(node.schema.arrow, keys, every_us, timed(node))
+    return Stateful((node,), operator, node.schema)
 
 
 def union(nodes: Sequence[Node]) -> Union:

@@ -29,7 +29,7 @@ from penstock.core.delta import TIME, WATERMARK, WEIGHT
 from penstock.core.vectors import Vector
 from penstock.errors import CorruptError
 from penstock.ops.lateness import first_open
-from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.operator import Clockless, Context, Prepared, Step
 from penstock.ops.partials import Hash, Mapper, Partials, parse_partials, standard_hash
 from penstock.ops.spec import WINDOW_END, AggregateSpec
 from penstock.ops.views import Assembler, timed
@@ -71,7 +71,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class WindowedAggregate:
+class WindowedAggregate(Clockless):
     """The operator.
 
     Args:

@@ -25,7 +25,16 @@ import pyarrow as pa
 from penstock.core.vectors import Vector
 from penstock.state.files import StateFiles
 
-__all__ = ["Context", "Operator", "OperatorState", "Parcel", "Prepared", "Step", "Unwindowed"]
+__all__ = [
+    "Clockless",
+    "Context",
+    "Operator",
+    "OperatorState",
+    "Parcel",
+    "Prepared",
+    "Step",
+    "Unwindowed",
+]
 
 
 class Parcel(Protocol):
@@ -66,7 +75,8 @@ class Context:
         files: where state is kept.
         directory: of this operator's state on this shard, such as `"runs/4f1c…/0003"`.
         version: being made; the batch's number.
-        frontiers_us: of each port; `NO_TIME` where nothing is promised. They never go back.
+        frontiers_us: of each port; `NO_TIME` where nothing is promised. They never go back. Behind them the
+            clock, if the operator sees it.
         attempt: text that no other attempt at this version and shard has.
     """
 
@@ -155,6 +165,14 @@ class Operator(Protocol):
         ...
 
     @property
+    def clock_us(self) -> int:
+        """In which steps it sees the plan's wall clock, as a frontier behind its ports'; 0: it doesn't.
+
+        Frontiers that are handed to `wakes` and `step` then are one more than there are ports.
+        """
+        ...
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """Columns that tell a table's rows apart, with the window where there is one; of a stream, none."""
         ...
@@ -221,7 +239,16 @@ class Operator(Protocol):
         ...
 
 
-class Unwindowed:
+class Clockless:
+    """What holds for every operator that sees no clock."""
+
+    @property
+    def clock_us(self) -> int:
+        """See `Operator`: what it gives depends on its rows and their times alone."""
+        return 0
+
+
+class Unwindowed(Clockless):
     """What holds for every operator whose rows are in no windows of their own."""
 
     @property

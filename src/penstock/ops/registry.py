@@ -13,6 +13,7 @@ from penstock.ops.joins.stream_table import StreamTableJoin
 from penstock.ops.joins.table_join import TableJoin
 from penstock.ops.joins.temporal import TemporalJoin
 from penstock.ops.keyed.deduplicate import Deduplicate
+from penstock.ops.keyed.paced import Paced
 from penstock.ops.keyed.process import Process
 from penstock.ops.keyed.top import Top
 from penstock.ops.keyed.upserts import Upserts
@@ -27,6 +28,7 @@ OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
     CountWindows.kind: CountWindows.from_spec,
     Deduplicate.kind: Deduplicate.from_spec,
     IntervalJoin.kind: IntervalJoin.from_spec,
+    Paced.kind: Paced.from_spec,
     Process.kind: Process.from_spec,
     SessionAggregate.kind: SessionAggregate.from_spec,
     TableJoin.kind: TableJoin.from_spec,

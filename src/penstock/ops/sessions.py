@@ -39,7 +39,7 @@ from penstock.core.vectors import Vector
 from penstock.errors import CorruptError, SchemaError
 from penstock.ops.aggregate import State
 from penstock.ops.aggregates import COUNT, Rows
-from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.operator import Clockless, Context, Prepared, Step
 from penstock.ops.partials import (
     Hash,
     Partials,
@@ -121,7 +121,7 @@ class _Joined:
 
 
 @dataclass(frozen=True)
-class SessionAggregate:
+class SessionAggregate(Clockless):
     """The operator.
 
     Args:
