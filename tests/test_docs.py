@@ -74,3 +74,45 @@ def test_the_guides_examples_run(
     monkeypatch.chdir(tmp_path)
     assert "assert " in code
     exec(compile(code, "docs/pipelines.md", "exec"), {"__name__": "example"})
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_the_page_on_spark_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its examples, in order, over the view and the topic that they speak of."""
+    import os
+
+    import numpy as np
+    import pyarrow as pa
+    from tests.serve.committing import clicks, commit
+
+    from penstock.broker import BrokerProcess
+    from penstock.client import Client, Producer
+    from penstock.engine.spark.session import start_session
+
+    monkeypatch.chdir(tmp_path)
+    commit(clicks(50), tmp_path / "shop.penstock")
+    page = (ROOT / "docs" / "spark.md").read_text()
+    environment = dict(os.environ)
+    with BrokerProcess(tmp_path / "log") as broker:
+        with Client(broker.address) as client, Producer(broker.address) as producer:
+            for topic in ("clicks", "numbers", "ticks"):
+                client.create_topic(topic, 1, {"retention.ms": "-1"})
+            values = pa.array([b'{"user": "u%d", "ms": 1.5}' % (n % 3) for n in range(9)])
+            producer.send("clicks", 0, None, values, np.zeros(9, np.int64))
+        session = start_session("page", None, tmp_path / "spark", cores=2)
+        try:
+            space: dict[str, object] = {"spark": session, "__name__": "example"}
+            for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+                code = code.replace("127.0.0.1:9092", broker.address)
+                exec(compile(code, "docs/spark.md", "exec"), space)
+            with Client(broker.address) as client:
+                assert client.offsets("numbers")[0] > 100  # and the marker of the transaction
+                assert client.offsets("ticks")[0] > 10
+        finally:
+            session.stop()
+            os.environ.clear()
+            os.environ.update(environment)

@@ -13,7 +13,7 @@ __all__ = ["Options"]
 
 KNOWN: Final = (
     *("path", "view", "version", "topic", "log", "values", "catalog", "warehouse"),
-    *("start", "end", "key", "maxoffsetspertrigger", "checkpointlocation"),
+    *("changes", "start", "end", "key", "maxoffsetspertrigger", "checkpointlocation"),
 )
 """In lower case, as Spark gives them. `path` and `checkpointLocation` are Spark's own."""
 
@@ -55,6 +55,18 @@ class Options:
     def is_view(self) -> bool:
         """Whether a view is meant, not a topic."""
         return "view" in self.given
+
+    @property
+    def wants_changes(self) -> bool:
+        """Whether a view's changes are meant, not its rows.
+
+        Raises:
+            UserError: the option is neither true nor false.
+        """
+        said = (self.get("changes") or "false").lower()
+        if said not in {"true", "false"}:
+            raise UserError(f"expected the option 'changes' as true or false; found {said!r}")
+        return said == "true"
 
     @property
     def app(self) -> str:

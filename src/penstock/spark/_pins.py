@@ -32,7 +32,7 @@ from penstock.state import LocalStateFiles, StateFiles
 from penstock.state.vacuum import live
 from penstock.wire.checksum import crc32c
 
-__all__ = ["Pin", "batch_name", "drop_before", "drop_old", "find", "make"]
+__all__ = ["Pin", "batch_name", "digest", "drop_before", "drop_old", "find", "make"]
 
 FOLDER: Final = "pins"
 DESCRIPTION: Final = "pin.json"
@@ -129,8 +129,13 @@ def _link(source: Path, target: Path) -> None:
 
 def batch_name(part: ViewPart) -> str:
     """The name of a batch's pin: that of whoever reads the same."""
+    return f"{BATCHES}/{part.version}-{digest(part)}"
+
+
+def digest(part: ViewPart) -> str:
+    """Of what a view is made of."""
     told = orjson.dumps([part.spec, part.traces, part.steps], option=orjson.OPT_SORT_KEYS)
-    return f"{BATCHES}/{part.version}-{hashlib.blake2b(told, digest_size=8).hexdigest()}"
+    return hashlib.blake2b(told, digest_size=8).hexdigest()
 
 
 def drop_before(state: str, folder: str, kept: str) -> None:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
+from penstock.errors import UserError
 from penstock.spark._options import Options
 
 if TYPE_CHECKING:
@@ -33,6 +40,10 @@ class PenstockSource(DataSource):
         """The columns of the view or the topic."""
         from penstock.spark._arrow import for_spark
 
+        if self._options.is_view and self._options.wants_changes:
+            from penstock.spark._changes import change_schema
+
+            return for_spark(change_schema(self._options))
         if self._options.is_view:
             from penstock.spark._views import view_schema
 
@@ -40,6 +51,16 @@ class PenstockSource(DataSource):
         from penstock.spark._topics import topic_schema
 
         return for_spark(topic_schema(self._options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Reads a view's changes, or a topic's records as they come."""
+        if self._options.is_view:
+            from penstock.spark._changes import ChangeStream
+
+            return ChangeStream(self._options, schema)
+        from penstock.spark._topics import TopicStream
+
+        return TopicStream(self._options, schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads what is there now, or was in a version."""
@@ -50,6 +71,28 @@ class PenstockSource(DataSource):
         from penstock.spark._topics import TopicReader
 
         return TopicReader(self._options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001
+        """Writes micro-batches to a topic, each once."""
+        from penstock.spark._sink import StreamSink
+
+        _check_appends(overwrite=overwrite)
+        return StreamSink(self._options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
+        """Writes rows to a topic."""
+        from penstock.spark._sink import BatchSink
+
+        _check_appends(overwrite=overwrite)
+        return BatchSink(self._options, schema)
+
+
+def _check_appends(*, overwrite: bool) -> None:
+    if overwrite:
+        raise UserError(
+            "expected rows to be appended to a topic; found a mode that overwrites. Write with "
+            ".mode('append'), or .outputMode('append' or 'update')"
+        )
 
 
 def source_at(home: str) -> type[PenstockSource]:

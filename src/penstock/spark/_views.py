@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.errors import QueryError
+from penstock.errors import QueryError, UserError
 from penstock.serve import ViewPart, Views, state_of
 from penstock.spark import _pins
 from penstock.spark._arrow import chosen, fitted
@@ -43,6 +43,11 @@ class ViewReader(DataSourceReader):
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
+        if options.wants_changes:
+            raise UserError(
+                "expected changes to be read as a stream (readStream); found a batch. Leave out the "
+                "option 'changes' to read the view's rows"
+            )
         self._options = options
         self._known = view_schema(options)
         self._wanted = chosen(self._known, schema)
