@@ -20,6 +20,7 @@ _PUBLIC = {
     "penstock.app": ("App",),
     "penstock.engine.driver": ("Progress",),
     "penstock.errors": ("PenstockError",),
+    "penstock.files": ("ingest",),
     "penstock.flow": (
         *("Stream", "Table", "count_window", "hopping", "session", "sliding", "tumbling"),
         *("corrected_time", "event_time", "header", "processing_time"),

@@ -4,6 +4,7 @@ from penstock import testing as testing
 from penstock.app import App as App
 from penstock.engine.driver import Progress as Progress
 from penstock.errors import PenstockError as PenstockError
+from penstock.files import ingest as ingest
 from penstock.flow import Stream as Stream
 from penstock.flow import Table as Table
 from penstock.flow import approx_count_distinct as approx_count_distinct

@@ -35,6 +35,7 @@ _COMMANDS: Final = {
     ),
     "topics": ("penstock.cli.log.topics", "topics", "List, create, describe and delete topics."),
     "produce": ("penstock.cli.log.produce", "produce", "Send lines to a topic."),
+    "ingest": ("penstock.cli.log.ingest", "ingest", "Write files' rows to a topic, each once."),
     "consume": ("penstock.cli.log.consume", "consume", "Print a topic's records."),
     "dlq": ("penstock.cli.log.dlq", "dlq", "Look at dead letters; mend, replay, drop them."),
     "replay": ("penstock.cli.log.replay", "replay", "Send a stretch of a topic again, elsewhere."),

@@ -1,0 +1,87 @@
+"""`penstock ingest`: files into a topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.support.address import find_broker
+from penstock.cli.support.options import broker_option, client_settings
+from penstock.cli.support.progress import counter
+from penstock.cli.support.tables import note
+
+if TYPE_CHECKING:
+    from penstock.files import Ingested
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  penstock ingest "incoming/*.jsonl.gz" --topic clicks --watch
+  penstock ingest flights.csv --topic flights --schema "id BIGINT NOT NULL, tail STRING" --key tail
+
+Each row is stored once, also where this is killed and run again. A file is taken when it hasn't changed
+for the time of --settle; write under a name that ends in .tmp, and rename.
+"""
+)
+@click.argument("files", metavar="PATTERN")
+@click.option("--topic", "-t", required=True, metavar="TOPIC", help="Where the rows go.")
+@click.option("--watch", is_flag=True, help="Go on with files that appear.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["json", "csv", "parquet"]),
+    help="Of the files. Default: as their names end.",
+)
+@click.option("--schema", metavar="COLUMNS", help="Of the rows, such as 'user BIGINT NOT NULL'.")
+@click.option("--key", metavar="COLUMN", help="The column whose text is the record's key.")
+@click.option(
+    "--settle",
+    default="5 seconds",
+    show_default=True,
+    metavar="DURATION",
+    help="How long a file must not have changed.",
+)
+@click.option(
+    "--name", metavar="NAME", help="Under which is remembered what was read. Default: TOPIC."
+)
+@broker_option
+def ingest(
+    files: str,
+    topic: str,
+    form: str | None,
+    schema: str | None,
+    key: str | None,
+    settle: str,
+    name: str | None,
+    broker: str | None,
+    *,
+    watch: bool,
+) -> None:
+    """Write the rows of files to TOPIC as JSON objects: JSON lines, CSV or Parquet, gzipped or not."""
+    from penstock.files import ingest as run
+
+    with counter("sent") as tick:
+
+        def looked(done: Ingested) -> bool:
+            tick(done.records)
+            return False
+
+        done = run(
+            files,
+            to=topic,
+            log=find_broker(broker),
+            format=form,  # type: ignore[arg-type]
+            schema=schema,
+            key=key,
+            watch=watch,
+            settle=settle,
+            name=name,
+            until=looked,
+            **client_settings(),
+        )
+    note(
+        f"sent {done.records:,} rows of {done.files:,} files to {topic}; {done.dead:,} dead letters, "
+        f"{done.changed:,} files that have changed since they were read"
+    )

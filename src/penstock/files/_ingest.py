@@ -1,0 +1,299 @@
+"""`ingest`: files into a topic."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.client import Client, TransactionalProducer
+from penstock.core.partitioner import murmur2_partitions
+from penstock.core.schema import Schema
+from penstock.core.time import duration_us
+from penstock.errors import UserError
+from penstock.files._progress import FileState, load
+from penstock.files._reading import FORMATS, Letter, Piece, Shape, UnreadableError, read
+
+__all__ = ["Ingested", "ingest"]
+
+STEP_BYTES: Final = 8 << 20
+"""Bytes of a transaction: what is sent between two commits, and is in memory at a time."""
+LOOK_S: Final = 1.0
+"""How often a directory is looked at."""
+UNFINISHED: Final = (".tmp", ".part", ".partial", ".crdownload", ".swp", "~")
+"""Ends of names of files that are still being written."""
+SUFFIXES: Final = {
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
+_log = logging.getLogger(__name__)
+
+Format = Literal["json", "csv", "parquet"]
+
+
+@dataclass
+class Ingested:
+    """What `ingest` has done.
+
+    Attributes:
+        files: read to their ends.
+        records: sent to the topic.
+        dead: lines that are dead letters, and files that can't be read to their ends.
+        changed: files that have changed after they were read; they are not read again.
+    """
+
+    files: int = 0
+    records: int = 0
+    dead: int = 0
+    changed: int = 0
+
+
+def ingest(
+    files: str | Path,
+    *,
+    to: str,
+    log: str = "127.0.0.1:9092",
+    format: Format | None = None,  # noqa: A002 - the field's name
+    schema: str | Schema | None = None,
+    key: str | None = None,
+    watch: bool = False,
+    settle: str | float | timedelta = 5.0,
+    name: str | None = None,
+    until: Callable[[Ingested], bool] | None = None,
+    **settings: Any,
+) -> Ingested:
+    """Writes the rows of files to a topic as JSON objects, each exactly once.
+
+    What has been read of a file is stored in the same transactions as its rows, so it may be killed at
+    any moment and run again. Files are read in the order of their names, gzipped or not.
+    A file is taken when it hasn't changed for the time `settle`, and its name neither begins with `.`
+    or `_` nor ends as unfinished files' do (`.tmp`, `.part`, …): write elsewhere or under such a name,
+    and rename. A file that changes after it was begun is not read further, nor again; one of another
+    inode under its name is a new file.
+
+    A line that is no row is a dead letter of the topic `NAME.dead-letters`, with its file and line; so
+    is a file that can't be read to its end.
+
+    Args:
+        files: a pattern, as for `glob` (`incoming/*.jsonl.gz`, `logs/**/*.csv`), or a directory.
+        to: the topic; created with one partition where it doesn't exist.
+        log: the broker's address.
+        format: `json` (lines), `csv` (with a header line) or `parquet`; by default as the names end.
+        schema: of the rows, as for `App.stream`; rows that don't fit it are dead letters. By default JSON
+            lines must be objects, and the columns of CSV are texts.
+        key: the column whose text is the record's key.
+        watch: whether to go on with files that appear, until it is interrupted.
+        settle: how long a file must not have changed.
+        name: under which is remembered what has been read; by default the topic's. One process at a
+            time has it: another one that begins fences the first.
+        until: with `watch`, asked after each look at the directory; it ends when it is true.
+        settings: further arguments of `penstock.client.Client`.
+
+    Raises:
+        UserError: no such format, key or pattern.
+        FencedError: another process has begun under this name.
+        BrokerError: the broker refused, or can't be reached.
+    """
+    return _Ingestion(files, to, log, format, schema, key, settle, name or to, settings).run(
+        watch=watch, until=until
+    )
+
+
+@dataclass
+class _Pending:
+    """What the transaction holds so far."""
+
+    size: int = 0
+    states: dict[str, FileState] = field(default_factory=dict)
+    letters: list[tuple[str, Letter]] = field(default_factory=list)
+
+
+class _Ingestion:
+    """Files into a topic, transaction by transaction."""
+
+    def __init__(
+        self,
+        files: str | Path,
+        to: str,
+        log: str,
+        format_: str | None,
+        schema: str | Schema | None,
+        key: str | None,
+        settle: str | float | timedelta,
+        name: str,
+        settings: dict[str, Any],
+    ) -> None:
+        if format_ is not None and format_ not in FORMATS:
+            raise UserError(f"expected format among {', '.join(FORMATS)}; found {format_!r}")
+        columns = Schema.parse(schema) if isinstance(schema, str) else schema
+        if columns is not None and key is not None and key not in columns:
+            raise UserError(f"expected a key among {', '.join(columns.names)}; found {key!r}")
+        pattern = str(files)
+        self._pattern = os.path.join(pattern, "*") if os.path.isdir(pattern) else pattern  # noqa: PTH112, PTH118
+        self._format, self._schema, self._key = format_, columns, key
+        is_number = isinstance(settle, int | float)
+        self._settle_ns = int(settle * 1e9) if is_number else duration_us(settle) * 1000  # type: ignore[operator, arg-type]
+        self._to, self._name = to, name
+        self._address, self._settings = log.removeprefix("kafka://"), settings
+        self._progress_topic = f"{name}.files"
+        self._letter_topic = f"{name}.dead-letters"
+        self._writer = TransactionalProducer(self._address, f"penstock.ingest.{name}", **settings)
+        self._told: set[str] = set()
+        self._turn = self._sent = 0
+        self._done = Ingested()
+
+    def run(self, *, watch: bool, until: Callable[[Ingested], bool] | None) -> Ingested:
+        with self._writer:
+            self._prepare()
+            while True:
+                self._pass()
+                if not watch or (until is not None and until(self._done)):
+                    return self._done
+                time.sleep(LOOK_S)
+
+    def _prepare(self) -> None:
+        with Client(self._address, **self._settings) as client:
+            for topic in (self._to, self._letter_topic):
+                client.create_topic(topic, 1, exists_ok=True)
+            compact = {"cleanup.policy": "compact"}
+            client.create_topic(self._progress_topic, 1, compact, exists_ok=True)
+            self._partitions = len(client.partitions(self._to))
+        self._writer.start()  # before reading: what another one left is ended then
+        self._known = load(self._address, self._progress_topic, **self._settings)
+
+    def _pass(self) -> None:
+        """Reads what there is."""
+        pending = _Pending()
+        for path, found in self._ready():
+            for piece, state in self._pieces(path, found):
+                if piece is not None:
+                    self._send(path, piece, pending)
+                pending.states[str(path)] = state
+                if pending.size >= STEP_BYTES:
+                    self._commit(pending)
+                    pending = _Pending()
+        self._commit(pending)
+
+    def _ready(self) -> Iterator[tuple[Path, FileState]]:
+        """The files that are to be read, and what is known of each."""
+        now_ns = time.time_ns()
+        for text in sorted(glob.glob(self._pattern, recursive=True)):  # noqa: PTH207
+            path = Path(text).absolute()
+            if path.name.startswith((".", "_")) or path.name.endswith(UNFINISHED):
+                continue
+            try:
+                stat = path.stat()
+            except FileNotFoundError:
+                continue
+            if not path.is_file() or now_ns - stat.st_mtime_ns < self._settle_ns:
+                continue
+            seen, known = FileState.of(stat), self._known.get(str(path))
+            if known is None or (known.inode != seen.inode and not known.is_same(seen)):
+                yield path, seen
+            elif not known.is_same(seen):
+                self._changed(path)
+            elif not known.done:
+                yield path, known
+
+    def _changed(self, path: Path) -> None:
+        if str(path) not in self._told:
+            self._told.add(str(path))
+            self._done.changed += 1
+            _log.warning("%s has changed after it was read, and isn't read again", path)
+
+    def _pieces(self, path: Path, state: FileState) -> Iterator[tuple[Piece | None, FileState]]:
+        """What is left of a file, and what is known of it after each piece."""
+        try:
+            for piece in read(path, self._shape(path), state.place):
+                if not FileState.of(path.stat()).is_same(state):
+                    raise UnreadableError("expected a file that doesn't change; found that it does")
+                state = state.moved(piece.end)
+                yield piece, state
+        except (UnreadableError, OSError) as error:
+            letter = Letter(state.line + 1, b"", f"{error}. What is after it was not read")
+            nothing = pa.array([], pa.binary())
+            yield Piece(None, nothing, (letter,), state.place), state
+            state = replace(state, reason=str(error))
+        yield None, replace(state, done=True)
+
+    def _shape(self, path: Path) -> Shape:
+        format_ = self._format
+        if format_ is None:
+            suffixes = [one.lower() for one in path.suffixes if one.lower() != ".gz"]
+            format_ = SUFFIXES.get(suffixes[-1] if suffixes else "")
+        if format_ is None:
+            raise UnreadableError(
+                f"expected a name that ends in {', '.join(SUFFIXES)} (.gz may follow); found "
+                f"{path.name!r}. Say which format it is"
+            )
+        return Shape(format_, self._schema, self._key)
+
+    def _send(self, path: Path, piece: Piece, pending: _Pending) -> None:
+        pending.letters += [(str(path), one) for one in piece.letters]
+        pending.size += piece.values.nbytes + sum(len(one.value) for one in piece.letters)
+        count = len(piece.values)
+        self._turn += 1
+        if not count:
+            return
+        of = np.full(count, self._turn % self._partitions)
+        if piece.keys is not None:
+            of = murmur2_partitions(piece.keys, self._partitions)
+            of = np.where(of < 0, self._turn % self._partitions, of)
+        now = np.full(count, time.time_ns() // 1_000_000)
+        for partition in np.unique(of).tolist():
+            take: Any = pa.array(np.flatnonzero(of == partition))
+            keys = None if piece.keys is None else piece.keys.take(take)
+            values = piece.values.take(take)
+            self._writer.send(self._to, partition, keys, values, now[: len(take)])
+        self._sent += count
+
+    def _commit(self, pending: _Pending) -> None:
+        """Makes a step's records, letters and places true together."""
+        if not pending.states:
+            return
+        now_ms = time.time_ns() // 1_000_000
+        if pending.letters:
+            self._writer.send(
+                self._letter_topic,
+                0,
+                None,
+                pa.array([one.value for _, one in pending.letters], pa.binary()),
+                np.full(len(pending.letters), now_ms),
+                headers=[self._headers(path, one) for path, one in pending.letters],
+            )
+        paths = [os.fsencode(path) for path in pending.states]
+        self._writer.send(
+            self._progress_topic,
+            0,
+            pa.array(paths, pa.binary()),
+            pa.array([one.encoded() for one in pending.states.values()], pa.binary()),
+            np.full(len(paths), now_ms),
+        )
+        self._writer.commit()
+        self._known |= pending.states
+        self._done.records += self._sent
+        self._sent = 0
+        self._done.dead += len(pending.letters)
+        self._done.files += sum(one.done and not one.reason for one in pending.states.values())
+
+    def _headers(self, path: str, letter: Letter) -> list[tuple[str, bytes | None]]:
+        """Those of a pipeline's dead letters, so that `penstock dlq` mends and replays them."""
+        return [
+            ("penstock.reason", letter.reason.encode()),
+            ("penstock.topic", self._to.encode()),
+            ("penstock.partition", b"0"),
+            ("penstock.offset", str(letter.line).encode()),
+            ("penstock.file", os.fsencode(path)),
+        ]

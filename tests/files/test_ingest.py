@@ -1,0 +1,265 @@
+"""Files into topics: each row once, whenever it is killed, and nothing of files that are being written."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.effort import rounds
+from tests.patience import wait_until
+
+import penstock as ps
+from penstock.broker import BrokerProcess
+from penstock.client import Client, Reader, TransactionalProducer
+from penstock.client.letters.dead_letters import DeadLetters, Where
+from penstock.errors import FencedError, UserError
+from penstock.files import _ingest, _reading
+
+PROGRAM = Path(__file__).with_name("ingest_program.py")
+SEED = int(os.environ.get("PENSTOCK_KILL_SEED", "20261122"))
+_topics = (f"files-{n}" for n in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("ingest") / "data") as one:
+        yield one
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test uses."""
+    return next(_topics)
+
+
+def lines(start: int, stop: int) -> bytes:
+    return b"".join(b'{"n":%d}\n' % n for n in range(start, stop))
+
+
+def stored(address: str, topic: str) -> list[Any]:
+    """The committed values, in order."""
+    with Client(address) as client, Reader(address) as reader:
+        end = client.offsets(topic)[0]
+        chunks = list(reader.read(topic, 0, 0, end))
+    return [orjson.loads(text) for one in chunks for text in one.values().to_pylist()]
+
+
+def numbers(address: str, topic: str) -> list[int]:
+    return [row["n"] for row in stored(address, topic)]
+
+
+def test_files_are_read_once(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+    """Of every format, in the order of their names; a second run reads what is new."""
+    (tmp_path / "a.jsonl").write_bytes(lines(0, 100))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines(100, 200)))
+    (tmp_path / "c.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(200, 300)))
+    pq.write_table(pa.table({"n": range(300, 400)}), tmp_path / "d.parquet")
+    run = {"to": topic, "log": broker.address, "schema": "n BIGINT NOT NULL", "settle": 0}
+    done = ps.ingest(tmp_path, **run)
+    assert (done.files, done.records, done.dead) == (4, 400, 0)
+    assert numbers(broker.address, topic) == list(range(400))
+    (tmp_path / "e.jsonl").write_bytes(lines(400, 410))
+    assert ps.ingest(tmp_path / "*", **run).records == 10
+    assert ps.ingest(tmp_path / "*", **run).records == 0
+    assert numbers(broker.address, topic) == list(range(410))
+
+
+def test_what_is_no_row_is_a_dead_letter(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+    """With its file, its line and the reason; `penstock dlq` can mend it and send it on."""
+    (tmp_path / "a.jsonl").write_bytes(b'{"n":1}\nno\n{"n":"x"}\n{"n":2}\n')
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines(0, 100))[:-20])
+    (tmp_path / "c.what").write_bytes(b"")
+    done = ps.ingest(tmp_path, to=topic, log=broker.address, schema="n BIGINT NOT NULL", settle=0)
+    assert (done.files, done.dead) == (1, 4)
+    with DeadLetters(broker.address, f"{topic}.dead-letters") as dead:
+        first, second, third, fourth = dead.letters(Where())
+        assert (first.value, first.origin, first.origin_offset) == (b"no", topic, 2)
+        assert (second.value, second.origin_offset) == (b'{"n":"x"}', 3)
+        assert "BIGINT" in second.reason
+        headers = dict(second.headers)
+        assert headers.get("penstock.file", str(tmp_path / "a.jsonl").encode()).endswith(b"a.jsonl")
+        assert "its end too early" in third.reason
+        assert "expected a name that ends in" in fourth.reason
+        dead.mend({second.id: b'{"n":7}'})
+        dead.replay(Where(ids=frozenset({second.id})))
+    assert numbers(broker.address, topic)[-1] == 7
+    again = ps.ingest(tmp_path, to=topic, log=broker.address, schema="n BIGINT", settle=0)
+    assert (again.records, again.dead) == (0, 0)
+
+
+def test_files_that_are_being_written_are_left(
+    broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """Those that have changed lately, and those whose names say so; renamed, they are taken."""
+    run = {"to": topic, "log": broker.address, "settle": "1 hour"}
+    old = time.time() - 7_200
+    for name in ("a.jsonl", "b.jsonl.tmp", ".c.jsonl", "_d.jsonl", "e.jsonl"):
+        (tmp_path / name).write_bytes(lines(ord(name.strip("._")[0]), ord(name.strip("._")[0]) + 1))
+        if name != "e.jsonl":
+            os.utime(tmp_path / name, (old, old))
+    assert ps.ingest(tmp_path, **run).files == 1
+    (tmp_path / "b.jsonl.tmp").rename(tmp_path / "b.jsonl")
+    assert ps.ingest(tmp_path, **run).files == 1
+    assert numbers(broker.address, topic) == [ord("a"), ord("b")]
+
+
+def test_a_file_that_changes_is_told_of(
+    broker: BrokerProcess, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It isn't read again; another file under its name is."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines(0, 5))
+    run = {"to": topic, "log": broker.address, "settle": 0}
+    assert ps.ingest(path, **run).records == 5
+    with path.open("ab") as file:
+        file.write(lines(5, 9))
+    done = ps.ingest(path, **run)
+    assert (done.records, done.changed) == (0, 1)
+    assert "has changed after it was read" in caplog.text
+    other = tmp_path / "b.tmp"
+    other.write_bytes(lines(20, 22))
+    other.rename(path)
+    assert ps.ingest(path, **run).records == 2
+    assert numbers(broker.address, topic) == [0, 1, 2, 3, 4, 20, 21]
+
+
+def test_keys_say_the_partition(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+    """As for any producer; without a schema, too."""
+    with Client(broker.address) as client:
+        client.create_topic(topic, 3)
+    rows = [{"user": f'u{n % 5}"' if n % 2 else n % 5} for n in range(40)]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    ps.ingest(tmp_path, to=topic, log=broker.address, key="user", settle=0)
+    found = []
+    with Client(broker.address) as client, Reader(broker.address) as reader:
+        for partition, end in client.offsets(topic).items():
+            for one in reader.read(topic, partition, 0, end):
+                pairs = zip(one.keys().to_pylist(), one.values().to_pylist(), strict=True)
+                found += [(partition, key, orjson.loads(value)["user"]) for key, value in pairs]
+    assert len(found) == 40
+    assert all(key == str(user).encode() for _, key, user in found)
+    assert len({(partition, key) for partition, key, _ in found}) == len({k for _, k, _ in found})
+
+
+def test_it_watches(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+    """Files that appear are taken until it is told to stop; another one of its name fences it."""
+    looks = itertools.count()
+
+    def until(done: Any) -> bool:
+        n = next(looks)
+        (tmp_path / f"{n}.jsonl").write_bytes(lines(n, n + 1))
+        return done.records >= 3
+
+    run = {"to": topic, "log": broker.address, "settle": 0, "watch": True}
+    done = ps.ingest(tmp_path, until=until, **run)
+    assert numbers(broker.address, topic) == list(range(done.records))
+
+    def usurped(_: Any) -> bool:
+        n = next(looks)
+        (tmp_path / f"{n}.jsonl").write_bytes(lines(n, n + 1))
+        with TransactionalProducer(broker.address, f"penstock.ingest.{topic}") as other:
+            other.start()
+        return False
+
+    with pytest.raises(FencedError):
+        ps.ingest(tmp_path, until=usurped, **run)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"format": "xml"}, "expected format among json, csv, parquet; found 'xml'"),
+        ({"schema": "n INT", "key": "m"}, "expected a key among n; found 'm'"),
+    ],
+)
+def test_arguments_are_checked(wrong: dict[str, Any], message: str) -> None:
+    """Before anything is asked of a broker."""
+    with pytest.raises(UserError, match=message):
+        ps.ingest("nothing", to="t", **wrong)
+
+
+def test_every_row_is_there_once_wherever_it_stops(
+    broker: BrokerProcess, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends at any request to the broker, again and again, before or after that did its work."""
+    monkeypatch.setattr(_ingest, "STEP_BYTES", 300)
+    monkeypatch.setattr(_reading, "BLOCK_BYTES", 200)
+    content = lines(0, 60) + b"bad\n" + lines(60, 120)
+    (tmp_path / "a.jsonl").write_bytes(content)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines(120, 200)))
+    chance = random.Random(SEED)
+    for name in ("send", "commit"):
+        original = getattr(TransactionalProducer, name)
+
+        def dying(self: Any, *args: Any, original: Any = original, **more: Any) -> None:
+            early, late = chance.random() < 0.2, chance.random() < 0.2
+            if early:
+                raise KeyboardInterrupt
+            original(self, *args, **more)
+            if late:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(TransactionalProducer, name, dying)
+    deaths = 0
+    while True:
+        try:
+            ps.ingest(tmp_path, to=topic, log=broker.address, settle=0)
+            break
+        except KeyboardInterrupt:
+            deaths += 1
+    assert deaths > 3, f"seed {SEED}"
+    assert numbers(broker.address, topic) == list(range(200)), f"seed {SEED}"
+    with Client(broker.address) as client, Reader(broker.address) as reader:
+        end = client.offsets(f"{topic}.dead-letters")[0]
+        letters = [n for one in reader.read(f"{topic}.dead-letters", 0, 0, end) for n in [len(one)]]
+    assert sum(letters) == 1
+
+
+def test_it_survives_sigkill(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+    """A process that is killed at any moment, and begun again: each row is there once."""
+    chance = random.Random(SEED)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for n in range(20):
+        data = lines(n * 500, n * 500 + 500)
+        (folder / f"{n:02}.jsonl").write_bytes(data if n % 2 else gzip.compress(data))
+        if n % 2 == 0:
+            (folder / f"{n:02}.jsonl").rename(folder / f"{n:02}.jsonl.gz")
+    command = [sys.executable, str(PROGRAM), broker.address, str(folder), topic]
+    log = tmp_path / "stderr"
+    progress = 0
+    for _ in range(rounds("PENSTOCK_KILLS", quick=2, full=6)):
+        with log.open("ab") as errors:
+            process = subprocess.Popen(command, stderr=errors)
+        wait_until(
+            lambda process=process, progress=progress: (
+                process.poll() is not None or _ends(broker.address, topic) > progress
+            ),
+            lambda: log.read_text()[-2_000:],
+        )
+        try:
+            process.wait(chance.random() * 0.3)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.wait()
+        progress = _ends(broker.address, topic)
+    with log.open("ab") as errors:
+        subprocess.run(command, stderr=errors, check=True)
+    assert numbers(broker.address, topic) == list(range(10_000)), f"seed {SEED}"
+
+
+def _ends(address: str, topic: str) -> int:
+    with Client(address) as client:
+        return sum(client.offsets(topic).values()) if topic in client.topics() else 0
