@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +30,7 @@ from penstock.engine.runtime import assemble, find_upgrade, upgrade_job
 from penstock.engine.store import Json, Store
 from penstock.engine.upgrade import Execute, Outputs, Upgrade
 from penstock.engine.watermarks import LOOK_EVERY_US
-from penstock.errors import FlowError, UserError
+from penstock.errors import FencedError, FlowError, UserError
 from penstock.flow import Flow
 from penstock.flow.checks import check_columns, check_duration, check_name, check_number, check_text
 from penstock.flow.graph import Source
@@ -63,8 +63,17 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self._topics: dict[str, list[list[Record]]] = {}
-        self._stored: dict[tuple[str, int, int], int] = {}  # sequences, by writer and partition
+        self._stored: dict[
+            tuple[str, int, int, int], int
+        ] = {}  # sequences, by partition and writer
         self._producer_ids = itertools.count(1)
+        self._writers: dict[str, Writer] = {}  # of transactions, by id
+        self._open: dict[str, set[tuple[str, int]]] = {}  # the partitions that were added
+        self._offsets: dict[tuple[str, tuple[str, int]], tuple[int, str]] = {}
+        self._pending: dict[str, list[Record]] = {}
+        self._hidden: set[int] = (
+            set()
+        )  # records, by identity, of transactions that weren't committed
 
     def ensure_topic(self, topic: str, partitions: int, retention_us: int | None = None) -> int:  # noqa: ARG002
         """See `Log`."""
@@ -103,7 +112,8 @@ class MemoryLog:
 
     def send(self, topic: str, outgoing: Outgoing, writer: Writer) -> None:
         """See `Log`."""
-        where = (topic, outgoing.partition, writer.producer_id)
+        where = (topic, outgoing.partition, writer.producer_id, writer.epoch)
+        self._check_writer(topic, outgoing.partition, writer)
         first = writer.next_sequence.get(outgoing.partition, 0)
         known = self._stored.get(where, 0)
         assert first <= known, "a writer's sequence has a gap"
@@ -118,7 +128,10 @@ class MemoryLog:
         )
         for sequence, (key, value, at_ms, named) in enumerate(rows, first):
             if sequence >= known:
-                self.append(topic, outgoing.partition, key, value, at_ms, named)
+                record = self.append(topic, outgoing.partition, key, value, at_ms, named)
+                if writer.transactional_id is not None:
+                    self._pending[writer.transactional_id].append(record)
+                    self._hidden.add(id(record))
         writer.next_sequence[outgoing.partition] = first + len(outgoing.values)
         self._stored[where] = max(known, first + len(outgoing.values))
 
@@ -130,19 +143,52 @@ class MemoryLog:
         value: str | bytes | None,
         timestamp_ms: int,
         headers: Iterable[tuple[str, bytes]] = (),
-    ) -> None:
+    ) -> Record:
         """Appends one record."""
         records = self._topics[topic][partition]
-        records.append(
-            Record(
-                partition,
-                len(records),
-                _bytes(key),
-                _bytes(value),
-                timestamp_ms,
-                {name: text.decode() for name, text in headers},
-            )
-        )
+        named = {name: text.decode() for name, text in headers}
+        key, value = _bytes(key), _bytes(value)
+        records.append(Record(partition, len(records), key, value, timestamp_ms, named))
+        return records[-1]
+
+    def begin(self, transactional_id: str) -> Writer:
+        """See `Log`."""
+        before = self._writers.get(transactional_id)
+        if before is None:
+            writer = Writer(next(self._producer_ids), 0, transactional_id=transactional_id)
+        else:
+            writer = replace(before, epoch=before.epoch + 1, next_sequence={})
+        self._writers[transactional_id] = writer
+        self._open[transactional_id], self._pending[transactional_id] = set(), []
+        return writer
+
+    def join(self, writer: Writer, places: Iterable[tuple[str, int]]) -> None:
+        """See `Log`."""
+        assert writer.transactional_id is not None
+        self._check_epoch(writer)
+        self._open[writer.transactional_id].update(places)
+
+    def end(self, writer: Writer, place: tuple[str, int], offset: int, note: str) -> None:
+        """See `Log`."""
+        assert writer.transactional_id is not None
+        self._check_epoch(writer)
+        self._hidden -= {id(record) for record in self._pending[writer.transactional_id]}
+        self._open[writer.transactional_id], self._pending[writer.transactional_id] = set(), []
+        self._offsets[writer.transactional_id, place] = offset, note
+
+    def counted(self, group: str, place: tuple[str, int]) -> tuple[int, str]:
+        """See `Log`."""
+        return self._offsets.get((group, place), (0, ""))
+
+    def _check_writer(self, topic: str, partition: int, writer: Writer) -> None:
+        if writer.transactional_id is not None:
+            self._check_epoch(writer)
+            assert (topic, partition) in self._open[writer.transactional_id], "it was not added"
+
+    def _check_epoch(self, writer: Writer) -> None:
+        assert writer.transactional_id is not None
+        if self._writers[writer.transactional_id].epoch != writer.epoch:
+            raise FencedError("expected the newest epoch of a transactional id; found an older one")
 
     @property
     def topics(self) -> Mapping[str, list[list[Record]]]:
@@ -150,8 +196,9 @@ class MemoryLog:
         return self._topics
 
     def records(self, topic: str) -> list[Record]:
-        """All records of a topic, by partition and offset."""
-        return [record for partition in self._topics.get(topic, []) for record in partition]
+        """All records of a topic that count, by partition and offset."""
+        found = [record for partition in self._topics.get(topic, []) for record in partition]
+        return [record for record in found if id(record) not in self._hidden]
 
     def close(self) -> None:
         """See `Log`."""
@@ -344,8 +391,8 @@ class Run:
         return self.topic(f"{self._graph.name}.dead-letters")
 
 
-def _nothing_to_execute(plan: Plan, _: Callable[[int], Json]) -> list[Json]:
-    raise AssertionError(plan)
+def _nothing_to_execute(attempt: Callable[[], Plan], _: Callable[[int], Json]) -> list[Json]:
+    raise AssertionError(attempt())
 
 
 def run(flow: Flow, *, cores: int = 2, now: str | None = None) -> Run:

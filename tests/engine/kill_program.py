@@ -1,13 +1,13 @@
-"""The pipeline that `test_kills` kills. Arguments: name, directory, log address."""
+"""The pipeline that `test_kills` kills. Arguments: name, directory, address; `transactions`, or nothing."""
 
 import sys
 
 import penstock as ps
 
 
-def pipeline(name: str, directory: str, address: str) -> ps.App:
+def pipeline(name: str, directory: str, address: str, output: str = "") -> ps.App:
     """Aggregates, joins of streams and of tables, corrections, deduplication; output topics of each kind."""
-    app = ps.App(name, directory=directory, log=f"kafka://{address}")
+    app = ps.App(name, directory=directory, log=f"kafka://{address}", transactions=bool(output))
     events = app.stream(
         "events",
         "user STRING NOT NULL, page STRING, v BIGINT NOT NULL, at TIMESTAMP NOT NULL",
@@ -29,7 +29,10 @@ def pipeline(name: str, directory: str, address: str) -> ps.App:
     app.view("per_page", per_page)
     app.view("top", per_page.window(ps.tumbling("1 minute")).group_by().agg(most=ps.max("n")))
     per_user.to(f"{name}-closed", partitions=2)
-    events.where("v % 10 = 0").select("user", "v", "at").to(f"{name}-tens", partitions=2)
+    tens = events.where("v % 10 = 0").select("user", "v", "at")
+    tens.to(f"{name}-tens", partitions=2)
+    if output:
+        tens.to(f"{name}-again", partitions=3)
     low = events.where("v < 100").select("user", "at", small="v")
     high = events.where("v >= 900").select("user", "at", large="v").select("user", "large")
     pairs = low.join(high, on="user", within="1 second", how="left")
@@ -51,4 +54,4 @@ def pipeline(name: str, directory: str, address: str) -> ps.App:
 
 
 if __name__ == "__main__":
-    pipeline(*sys.argv[1:4]).main(["--no-ui"])
+    pipeline(*sys.argv[1:5]).main(["--no-ui"])

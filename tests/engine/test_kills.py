@@ -92,8 +92,8 @@ class Feed(threading.Thread):
 class Pipeline:
     """The program in a process of its own."""
 
-    def __init__(self, name: str, directory: Path, address: str) -> None:
-        self.command = [sys.executable, str(PROGRAM), name, str(directory), address]
+    def __init__(self, name: str, directory: Path, address: str, *more: str) -> None:
+        self.command = [sys.executable, str(PROGRAM), name, str(directory), address, *more]
         self.directory = directory
         self.log = directory.with_suffix(".stderr")
         self.start()
@@ -262,6 +262,72 @@ def test_kills_leave_no_trace(tmp_path: Path) -> None:
             mine = sorted(str(row).replace("hit", "calm") for row in disturbed[what])
             assert mine == sorted(map(str, rows)), f"{what} differ; seed {SEED}, kills {counts}"
         print(f"seed {SEED}: kills {counts}, {feed.sent:,} events")
+    finally:
+        broker.stop()
+
+
+def committed(address: str, topics: tuple[str, ...]) -> list[list[bytes]]:
+    """The values that readers of committed data see, by topic, in an order of their own."""
+    found = []
+    with Client(address) as client, Reader(address) as reader:
+        for topic in topics:
+            chunks = [
+                records.values().to_pylist()
+                for partition, end in client.offsets(topic, "latest").items()
+                for records in reader.read(topic, partition, 0, end)
+            ]
+            found.append(sorted(value for chunk in chunks for value in chunk))
+    return found
+
+
+@pytest.mark.slow
+def test_readers_see_whole_batches(tmp_path: Path) -> None:
+    """Two topics that get the same rows in transactions have the same rows whenever the driver is dead."""
+    chance = random.Random(SEED)
+    broker = BrokerProcess(tmp_path / "log")
+    broker.start()
+    address = broker.address
+    feed = Feed(address, SEED)
+    topics = ("whole-tens", "whole-again")
+    seen = 0
+    try:
+        with ended(Pipeline("whole", tmp_path / "whole.penstock", address, "transactions")) as one:
+            feed.start()
+            one.wait_for()
+            for _ in range(KILLS):
+                time.sleep(chance.uniform(0.0, 0.7))
+                victim = chance.choice(["driver", "driver", "worker", "broker"])
+                if victim == "broker":
+                    broker.kill()
+                    broker.start()
+                elif victim == "worker":
+                    one.kill_worker(chance)
+                else:
+                    one.kill()
+                    # What it was just about to commit may still become visible; half of it never stays.
+                    deadline = time.monotonic() + 10.0
+                    left, right = committed(address, topics)
+                    while left != right and time.monotonic() < deadline:
+                        left, right = committed(address, topics)
+                    assert left == right, f"seed {SEED}: {len(left)} and {len(right)} rows"
+                    assert len(left) >= seen
+                    seen = len(left)
+                    one.start()
+                    one.wait_for()
+            feed.finish.set()
+            feed.join(PATIENCE_S)
+            assert feed.failure is None, feed.failure
+            with Client(address) as client:
+                one.wait_for(client.offsets("events", "latest"))
+            one.stop()
+        with ended(Pipeline("calm", tmp_path / "calm.penstock", address)) as calm:
+            with Client(address) as client:
+                calm.wait_for(client.offsets("events", "latest"))
+            calm.stop()
+        left, right = committed(address, topics)
+        [wanted] = committed(address, ("calm-tens",))
+        assert left == right == wanted
+        assert len(wanted) > 100
     finally:
         broker.stop()
 

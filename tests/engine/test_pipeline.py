@@ -23,9 +23,11 @@ class Crash(BaseException):
     """A process that dies at a chosen step."""
 
 
-def app(*, every: int, lateness: int, keyed: bool, partitions: int) -> ps.App:
+def app(
+    *, every: int, lateness: int, keyed: bool, partitions: int, transactions: bool = False
+) -> ps.App:
     """Windows per user, closed ones to a topic, and windows of windows on top."""
-    flow = ps.App("p")
+    flow = ps.App("p", transactions=transactions)
     events = flow.stream(
         "events",
         "user STRING NOT NULL, v BIGINT NOT NULL, at TIMESTAMP NOT NULL",
@@ -154,13 +156,20 @@ def feed(
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
-@given(log=logs, keyed=st.booleans(), cores=st.integers(1, 2), seed=st.integers(0, 2**32))
+@given(
+    log=logs,
+    keyed=st.booleans(),
+    cores=st.integers(1, 2),
+    transactions=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
 def test_any_crash_point_gives_the_reference(
-    log: list[list[dict[str, Any]]], keyed: bool, cores: int, seed: int
+    log: list[list[dict[str, Any]]], keyed: bool, cores: int, transactions: bool, seed: int
 ) -> None:
     """A pipeline that dies before or after any write, again and again, ends as if it never had."""
     log = place(log, keyed=keyed)
-    run = ps.testing.run(app(every=20, lateness=30, keyed=keyed, partitions=len(log)), cores=cores)
+    flow = app(every=20, lateness=30, keyed=keyed, partitions=len(log), transactions=transactions)
+    run = ps.testing.run(flow, cores=cores)
     chance = random.Random(seed)
     armed = True
 
@@ -176,8 +185,12 @@ def test_any_crash_point_gives_the_reference(
         return call
 
     files = run.store.files
-    for owner, name in ((run.log, "send"), (files, "create"), (files, "write"), (files, "delete")):
-        setattr(owner, name, fragile(getattr(owner, name)))
+    for owner, names in (
+        (run.log, ("send", "begin", "join", "end")),
+        (files, ("create", "write", "delete")),
+    ):
+        for name in names:
+            setattr(owner, name, fragile(getattr(owner, name)))
 
     def step() -> None:
         try:

@@ -53,6 +53,8 @@ class App(Flow):
             core. More cores than shards don't help what is exchanged; another number is made of the log.
         batch_rows: of one partition in one batch, at most; bounds how long a batch takes when the
             pipeline has fallen behind.
+        transactions: writes what a batch gives to topics, whatever their number, in one transaction: readers
+            of committed data see all of it or nothing, others may see some records twice after a crash.
     """
 
     def __init__(
@@ -67,8 +69,9 @@ class App(Flow):
         cores: int | None = None,
         shards: int | None = None,
         batch_rows: int = Limits.rows_max,
+        transactions: bool = False,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, transactions=transactions)
         if cores is None:
             cores = min(2, os.cpu_count() or 1)
         check_number(cores, "cores", 1, CORES_MAX)

@@ -15,7 +15,7 @@ Versions of the requests stay below KIP-890's second part: the epoch is the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 import numpy as np
@@ -32,7 +32,7 @@ from penstock.client.network.errors import (
     broker_error,
 )
 from penstock.client.producer import Producer
-from penstock.errors import FencedError, UserError
+from penstock.errors import FencedError, PenstockError, UserError
 from penstock.wire.columns import Headers
 
 __all__ = ["TransactionalProducer"]
@@ -40,6 +40,8 @@ __all__ = ["TransactionalProducer"]
 ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 24, 25, 26, 28
 TIMEOUT_MS: Final = 60_000
 """How long a transaction may stay open before the broker aborts it: Kafka's default."""
+NOT_ATTEMPTED: Final = 55
+"""Kafka's OPERATION_NOT_ATTEMPTED: another partition of the request was refused."""
 _GROUP, _TRANSACTION = 0, 1
 """Kinds of coordinators."""
 
@@ -78,6 +80,7 @@ class TransactionalProducer:
         self._sequences: dict[Partition, int] = {}
         self._added: set[Partition] = set()
         self._is_open = False
+        self._coordinators: dict[tuple[int, str], tuple[str, int]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -114,6 +117,7 @@ class TransactionalProducer:
             "producer_epoch": -1,
         }
         what = f"start transactions as {self.transactional_id!r}"
+        self._coordinators.clear()
 
         def ask() -> tuple[int, int]:
             answer = self._cluster.call(self._coordinator(), INIT_PRODUCER_ID, fields)
@@ -162,13 +166,25 @@ class TransactionalProducer:
             transactional_id=self.transactional_id,
         )
 
+    def add_partitions(self, places: Iterable[Partition]) -> None:
+        """Adds partitions to the transaction, at once; `send` does it for those that aren't added yet."""
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in places:
+            by_topic.setdefault(topic, []).append(partition)
+        self._ask(f"add {', '.join(by_topic)}", lambda: self._add_partitions(by_topic))
+
     def _add_partition(self, topic: str, partition: int) -> int:
+        return self._add_partitions({topic: [partition]})
+
+    def _add_partitions(self, by_topic: Mapping[str, list[int]]) -> int:
         old = "v3_and_below_"
         fields = {old + name: value for name, value in self._who().items()}
-        fields[old + "topics"] = [{"name": topic, "partitions": [partition]}]
+        fields[old + "topics"] = [{"name": n, "partitions": some} for n, some in by_topic.items()]
         answer = self._cluster.call(self._coordinator(), ADD_PARTITIONS, fields)
-        (found,) = answer["results_by_topic_v3_and_below"]
-        return int(found["results_by_partition"][0]["partition_error_code"])
+        found = answer["results_by_topic_v3_and_below"]
+        codes = [p["partition_error_code"] for t in found for p in t["results_by_partition"]]
+        # Where one is refused, the others are not attempted, which says nothing.
+        return int(next((c for c in codes if c and c != NOT_ATTEMPTED), max(codes, default=0)))
 
     def commit_offsets(
         self, group: str, offsets: Mapping[Partition, int], metadata: str = ""
@@ -248,7 +264,13 @@ class TransactionalProducer:
         what = f"{step} in a transaction of {self.transactional_id!r}"
 
         def ask() -> None:
-            code = action()
+            try:
+                code = action()
+            except (OSError, PenstockError):
+                self._coordinators.clear()
+                raise
+            if code:  # it may be another one by now
+                self._coordinators.clear()
             if code in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED):
                 raise FencedError(
                     f"expected to {what}; found that another writer has started under this "
@@ -264,8 +286,11 @@ class TransactionalProducer:
     def _coordinator(self, group: str | None = None) -> Connection:
         """The connection to the coordinator of the transactional id, or of a group."""
         kind, key = (_TRANSACTION, self.transactional_id) if group is None else (_GROUP, group)
+        if (kind, key) in self._coordinators:
+            return self._cluster.connect(self._coordinators[kind, key])
         fields = {"key": key, "key_type": kind}
         answer = self._cluster.call(self._cluster.any(), FIND_COORDINATOR, fields)
         if answer["error_code"]:
             raise broker_error(answer["error_code"], f"coordinate {key!r}")
-        return self._cluster.connect((answer["host"], answer["port"]))
+        self._coordinators[kind, key] = answer["host"], answer["port"]
+        return self._cluster.connect(self._coordinators[kind, key])

@@ -15,6 +15,7 @@ import functools
 import os
 import socket
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -26,9 +27,10 @@ from penstock.engine.outgoing import writer_name
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.plan import SWITCH, Plan, Split
 from penstock.engine.store import Json, Store
+from penstock.engine.transactions import OutputTransactions, transactional_id
 from penstock.engine.versions import first_version, of_program, same_program
 from penstock.engine.watermarks import Look, keep_producers, look
-from penstock.errors import CorruptError, FencedError, FlowError, PenstockError
+from penstock.errors import BrokerError, CorruptError, FencedError, FlowError, PenstockError
 from penstock.flow.graph import Closed, RowStep, Source, Union, origins
 from penstock.ops import NO_TIME
 
@@ -122,6 +124,12 @@ class Driver:
         self._call_off_switch()
         self._activity: Json = self.version.get("activity", {})
         self._ends: dict[str, dict[int, int]] = {}
+        self._transactions: OutputTransactions | None = None
+        if physical.writes_last:
+            name = transactional_id(physical.graph.name)
+            self._transactions = OutputTransactions(
+                log, name, dead_letter_topic, [o.identity for o in physical.graph.outputs]
+            )
         self._vacuumed = 0
         self._planning_since = time.perf_counter()
 
@@ -129,15 +137,15 @@ class Driver:
 
     def step(
         self,
-        execute: Callable[[Plan, Callable[[int], Json]], list[Json]],
+        execute: Callable[[Callable[[], Plan], Callable[[int], Json]], list[Json]],
         *,
         timeout_s: float = 0.0,
     ) -> Progress | None:
         """Runs one batch; None where there was nothing to do in `timeout_s`.
 
         Args:
-            execute: runs a plan on all lanes and gives their reports; it asks for the state that a
-                lane's shards begin with.
+            execute: runs a plan on all lanes and gives their reports; it asks for the plan at each attempt,
+                and for the state that a lane's shards begin with.
             timeout_s: how long to wait for something to do.
 
         Raises:
@@ -150,7 +158,7 @@ class Driver:
             return None
         started = self._planning_since
         planned = time.perf_counter()
-        reports = execute(plan, functools.partial(self._traces_of, plan))
+        reports = self._written(plan, execute)
         executed = time.perf_counter()
         content = self._merge(plan, reports)
         # Whoever has taken over meanwhile waits for this batch, or repeats it; it is the same in any case.
@@ -161,6 +169,27 @@ class Driver:
         ended = time.perf_counter()
         own = {"plan": planned - started, "commit": ended - executed}
         return self._progress(plan, reports, own, 1_000 * (ended - started))
+
+    def _written(
+        self, plan: Plan, execute: Callable[[Callable[[], Plan], Callable[[int], Json]], list[Json]]
+    ) -> list[Json]:
+        """Has a batch run, and what it has written count; the lanes' reports."""
+        traces_of = functools.partial(self._traces_of, plan)
+        if self._transactions is None:
+            return execute(lambda: plan, traces_of)
+        try:
+            reports = execute(functools.partial(self._transactions.attempt, plan), traces_of)
+            self.store.check_owner(self.epoch)
+            self._transactions.commit(plan, reports)
+        except FencedError as error:
+            self.store.check_owner(self.epoch)
+            raise BrokerError(
+                f"expected the transaction of batch {plan.version} to stay open; found that it was ended: it "
+                "took too long, or another pipeline of this name, with another directory, writes to the same "
+                f"log ({error})",
+                retriable=True,
+            ) from error
+        return reports
 
     # -- planning -----------------------------------------------------------------------------------
 
@@ -227,6 +256,8 @@ class Driver:
             frontier_us=frontiers,
             writers=self._writers(),
             activity=found.activity,
+            incarnation=self.version.get("incarnation") or uuid.uuid4().hex[:12],
+            repeats=None if begun is None else begun.get("repeats"),
         )
         return self._own(self.store.write_plan(plan.version, plan.to_json()))
 
@@ -355,7 +386,7 @@ class Driver:
         dead, partitions = self.dead_letter_topic, self.physical.partitions
         names = [f"{dead}/{topic}/{p}" for topic, count in partitions.items() for p in range(count)]
         names += [f"{dead}/{p.id}/{shard}" for p in self._feeding() for shard in range(p.shards)]
-        for output in self.physical.graph.outputs:
+        for output in () if self._transactions else self.physical.graph.outputs:
             for origin in origins(output.node):
                 shards = range(self.physical.shards_of(origin))
                 names += [writer_name(output, origin, shard) for shard in shards]
@@ -383,7 +414,7 @@ class Driver:
         content.pop("pending", None)
         content["watermark_us"] = plan.watermark_us
         content["frontier_us"] = plan.frontier_us
-        content["activity"] = plan.activity
+        content["activity"], content["incarnation"] = plan.activity, plan.incarnation
         content["writers"] = {**plan.writers}
         for split in plan.splits:
             content["offsets"][split.topic][str(split.partition)] = split.end

@@ -18,8 +18,9 @@ class LocalHost:
         self.job, self.lanes = job, lanes
         self._hot = [Hot() for _ in range(lanes)]
 
-    def execute(self, plan: Plan, traces_of: Callable[[int], Json]) -> list[Json]:
+    def execute(self, attempt: Callable[[], Plan], traces_of: Callable[[int], Json]) -> list[Json]:
         """The reports of all lanes."""
+        plan = attempt()
         batches = [
             LaneBatch(self.job, lane, self.lanes, plan, traces_of(lane), hot)
             for lane, hot in enumerate(self._hot)

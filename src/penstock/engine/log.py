@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.wire.columns import Records
+
+if TYPE_CHECKING:
+    from penstock.client import TransactionalProducer
 
 __all__ = ["KafkaLog", "Log", "Outgoing", "Writer"]
 
@@ -21,6 +24,8 @@ __all__ = ["KafkaLog", "Log", "Outgoing", "Writer"]
 # Of topics that are created here: a dead letter may be larger than the record that it was, which
 # came compressed and without headers.
 MESSAGE_BYTES_MAX: Final = 32 << 20
+TRANSACTION_MS: Final = 15 * 60 * 1_000
+"""How long a batch's transaction may stay open, from its first record: the most that brokers allow."""
 
 
 @dataclass
@@ -31,11 +36,13 @@ class Writer:
         producer_id: allocated once for the writer, kept in the pipeline's versions.
         epoch: of the producer; stays as it was allocated, so that a repetition is recognised.
         next_sequence: by partition of the topic, of the next record.
+        transactional_id: of the transaction that the records belong to.
     """
 
     producer_id: int
     epoch: int
     next_sequence: dict[int, int] = field(default_factory=dict)
+    transactional_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,33 @@ class Log(Protocol):
         """Appends the records, once; moves the writer's sequence on."""
         ...
 
+    def begin(self, transactional_id: str) -> Writer:
+        """Takes over a transactional id: fences whoever wrote under it, and ends what was left open.
+
+        Returns:
+            The writer of the transactions to come, one after the other.
+        """
+        ...
+
+    def join(self, writer: Writer, places: Iterable[tuple[str, int]]) -> None:
+        """Adds partitions to the writer's transaction; before the first `send` to each."""
+        ...
+
+    def end(self, writer: Writer, place: tuple[str, int], offset: int, note: str) -> None:
+        """Makes what the transaction holds count, and with it an offset of the group of the same name.
+
+        Args:
+            writer: that `begin` gave.
+            place: the topic and partition that the offset is of.
+            offset: to commit.
+            note: beside it.
+        """
+        ...
+
+    def counted(self, group: str, place: tuple[str, int]) -> tuple[int, str]:
+        """The offset that was committed last, and the note beside it; 0 and nothing where none was."""
+        ...
+
     def close(self) -> None:
         """Lets go of connections."""
         ...
@@ -113,6 +147,8 @@ class KafkaLog:
         self._client = Client(bootstrap, patience_s=patience_s)
         self._reader = Reader(bootstrap, patience_s=patience_s)
         self._producer = Producer(bootstrap, acks="all", patience_s=patience_s)
+        self._patience_s = patience_s
+        self._transactions: dict[str, TransactionalProducer] = {}
 
     @property
     def decode_s(self) -> float:
@@ -161,9 +197,48 @@ class KafkaLog:
             producer_id=writer.producer_id,
             producer_epoch=writer.epoch,
             base_sequence=sequence,
+            transactional_id=writer.transactional_id,
         )
+
+    def begin(self, transactional_id: str) -> Writer:
+        """See `Log`."""
+        producer = self._transactional(transactional_id)
+        producer.start()
+        return Writer(*producer.identity, transactional_id=transactional_id)
+
+    def join(self, writer: Writer, places: Iterable[tuple[str, int]]) -> None:
+        """See `Log`."""
+        assert writer.transactional_id is not None
+        producer = self._transactional(writer.transactional_id)
+        producer.resume((writer.producer_id, writer.epoch))
+        producer.add_partitions(places)
+
+    def end(self, writer: Writer, place: tuple[str, int], offset: int, note: str) -> None:
+        """See `Log`."""
+        assert writer.transactional_id is not None
+        producer = self._transactional(writer.transactional_id)
+        producer.commit_offsets(writer.transactional_id, {place: offset}, note)
+        producer.commit()
+
+    def counted(self, group: str, place: tuple[str, int]) -> tuple[int, str]:
+        """See `Log`."""
+        from penstock.client.groups import GroupAdmin
+
+        with GroupAdmin(self.bootstrap, patience_s=self._patience_s) as admin:
+            return admin.committed_entries(group).get(place, (0, ""))
+
+    def _transactional(self, name: str) -> TransactionalProducer:
+        if name not in self._transactions:
+            from penstock.client import TransactionalProducer
+
+            self._transactions[name] = TransactionalProducer(
+                self.bootstrap, name, timeout_ms=TRANSACTION_MS, patience_s=self._patience_s
+            )
+        return self._transactions[name]
 
     def close(self) -> None:
         """See `Log`."""
         for part in (self._client, self._reader, self._producer):
             part.close()
+        for producer in self._transactions.values():
+            producer.close()

@@ -17,9 +17,17 @@ from penstock.engine.source import DeadLetter
 from penstock.flow.graph import Origin, OutputNode
 from penstock.formats.json import encode_rows
 
-__all__ = ["dead_letters_outgoing", "rows_outgoing", "writer_name"]
+__all__ = [
+    "dead_letters_outgoing",
+    "from_bytes",
+    "joined",
+    "rows_outgoing",
+    "to_bytes",
+    "writer_name",
+]
 
 _HEADS: Final = pa.array([f'{{"op":"{op}","before":' for op in "cud"])
+JOINED_BYTES_MAX: Final = 64 << 20  # of the values of parts that are written as one
 SLICE_ROWS: Final = 100_000  # rows encoded at a time: bounds memory, and JSON text to 2 GiB
 
 
@@ -127,6 +135,57 @@ def _partitioned(
 def writer_name(to: OutputNode, origin: Origin, shard: int) -> str:
     """What the writer of an origin's shard to a topic is known by."""
     return f"{to.topic}/{origin.identity}/{shard}"
+
+
+def to_bytes(outgoing: Outgoing) -> bytes:
+    """Rows on their way out as Arrow IPC, for another lane to write."""
+    columns = {"values": outgoing.values, "at_ms": pa.array(outgoing.timestamps_ms)}
+    if outgoing.keys is not None:
+        columns["keys"] = outgoing.keys
+    batch = pa.RecordBatch.from_pydict(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def from_bytes(partition: int, data: Any) -> Outgoing:
+    """What `to_bytes` gave."""
+    with pa.ipc.open_stream(data) as stream:
+        batch = stream.read_next_batch()
+    keys = batch.column("keys") if "keys" in batch.schema.names else None
+    return Outgoing(partition, keys, batch.column("values"), batch.column("at_ms").to_numpy())
+
+
+def joined(parts: Sequence[Outgoing]) -> Iterator[Outgoing]:
+    """The same records in fewer parts: a request to the log costs more than copying a few."""
+    kept: list[Outgoing] = []
+    size = 0
+    for part in parts:
+        like = not kept or (
+            part.values.type == kept[0].values.type
+            and (None if part.keys is None else part.keys.type)
+            == (None if kept[0].keys is None else kept[0].keys.type)
+        )
+        if kept and (not like or size + part.values.nbytes > JOINED_BYTES_MAX):
+            yield _joined(kept)
+            kept, size = [], 0
+        kept.append(part)
+        size += part.values.nbytes
+    if kept:
+        yield _joined(kept)
+
+
+def _joined(parts: list[Outgoing]) -> Outgoing:
+    if len(parts) == 1:
+        return parts[0]
+    keys = [part.keys for part in parts if part.keys is not None]
+    return Outgoing(
+        parts[0].partition,
+        pa.concat_arrays(keys) if keys else None,
+        pa.concat_arrays([part.values for part in parts]),
+        np.concatenate([part.timestamps_ms for part in parts]),
+    )
 
 
 def dead_letters_outgoing(

@@ -117,6 +117,11 @@ class Physical:
         }
         object.__setattr__(self, "_peers", peers)
 
+    @property
+    def writes_last(self) -> bool:
+        """Whether topics are written at a level of its own, the last, each partition by one lane."""
+        return self.graph.transactions and bool(self.graph.outputs)
+
     def readers(self, origin: Origin) -> list[Reader]:
         """What takes an origin's rows, through steps that keep nothing."""
         found: dict[str, list[Reader]] = self._readers  # type: ignore[attr-defined]
@@ -184,6 +189,8 @@ class Physical:
         parts += sorted(output.identity for output in graph.outputs)
         parts += sorted(f"{p.id} {p.level} {p.shards} {p.fused}" for p in self.placed.values())
         parts += [str(sorted(output_partitions.items()))]
+        if self.writes_last:
+            parts.append("transactions")
         return blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
 
@@ -225,6 +232,8 @@ def compile_graph(
             names=_names(graph, node),
         )
     levels = 1 + max((p.level for p in placed.values()), default=0)
+    if graph.transactions and graph.outputs:
+        levels += 1
     return Physical(graph, dict(partitions), placed, levels, shards, unkeyed)
 
 

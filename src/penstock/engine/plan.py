@@ -47,6 +47,11 @@ class Plan:
         wall_us: the wall clock, the only one that the batch may see.
         watermark_us: by topic; no row of a time before it is expected any more. Absent: nothing is known.
         frontier_us: by operator, what each of its ports is promised; see `penstock.ops.operator`.
+        incarnation: of the pipeline: another one where its versions were lost, and begin at 1 again.
+        repeats: `number`, `incarnation` and `outputs` of the batch that this one is, where another
+            program had begun it.
+        transaction: of one attempt at the batch, how it writes; never written down. See
+            `penstock.engine.transactions`.
         activity: by topic, when data was last seen; see `penstock.engine.watermarks`.
         writers: by name, producer id, epoch and next sequences, as they are before the batch.
     """
@@ -60,6 +65,9 @@ class Plan:
     frontier_us: dict[str, list[int]]
     writers: dict[str, Json]
     activity: Json = field(default_factory=dict)
+    incarnation: str = ""
+    repeats: Json | None = None
+    transaction: Json | None = None
 
     def to_json(self) -> Json:
         """The plan as plain values."""

@@ -164,8 +164,8 @@ def _run_upgrade(
     )
 
 
-def _nothing_to_execute(plan: Plan, _: Callable[[int], Json]) -> list[Json]:
-    raise AssertionError(plan)
+def _nothing_to_execute(attempt: Callable[[], Plan], _: Callable[[int], Json]) -> list[Json]:
+    raise AssertionError(attempt())
 
 
 def find_upgrade(

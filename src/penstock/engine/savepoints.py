@@ -195,6 +195,7 @@ def go_back(store: Store, name: str, outputs: Collection[str], *, again: bool) -
     while True:
         number = store.newest_version() + 1
         content = {**savepoint.content, "version": number, "epoch": epoch, "writers": {}}
+        content["incarnation"] = None  # what counts in the log was written by what is given up
         # Not to be run; but whoever examines the record expects the plan of the newest version.
         store.write_plan(number, {"version": number, "program": f"savepoint {name}", "splits": []})
         if store.commit(number, content):

@@ -12,9 +12,11 @@ run again sends the same parcels and writes the same records. Shard s belongs to
 
 from __future__ import annotations
 
+import functools
 import time
 import traceback
 import uuid
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +28,14 @@ import pyarrow as pa
 from penstock.core.delta import OFFSET, TIME, WATERMARK
 from penstock.core.time import instant_text
 from penstock.engine.log import Log, Outgoing, Writer
-from penstock.engine.outgoing import dead_letters_outgoing, rows_outgoing, writer_name
+from penstock.engine.outgoing import (
+    dead_letters_outgoing,
+    from_bytes,
+    joined,
+    rows_outgoing,
+    to_bytes,
+    writer_name,
+)
 from penstock.engine.physical import Physical, Placed, Reader
 from penstock.engine.plan import Plan, Split
 from penstock.engine.source import DeadLetter, SourceReader
@@ -43,6 +52,9 @@ from penstock.wire.columns import Records
 __all__ = ["Handed", "Hot", "Job", "LaneBatch", "Parcel", "described"]
 
 OFFSET_OUT_OF_RANGE: Final = 1  # Kafka's error code
+WRITTEN: Final = (
+    ">"  # begins the name under which parts of a topic are handed on; no operator's does
+)
 DEAD_LETTERS_AT_ONCE: Final = 10_000  # each is a Python object while it waits: bounds memory
 
 
@@ -154,6 +166,7 @@ class LaneBatch:
         self.traces: dict[str, dict[str, Json]] = defaultdict(dict)
         self.sources: list[Json] = []
         self.writers: dict[str, Writer] = {}
+        self.transacted: dict[str, dict[str, int]] = defaultdict(dict)  # next sequences
         self.late: dict[str, int] = defaultdict(int)
         self.dead: dict[str, list[DeadLetter]] = defaultdict(list)  # waiting, by origin
         self.dead_count: dict[str, int] = defaultdict(int)  # by the topic that they are of
@@ -179,6 +192,8 @@ class LaneBatch:
             if placed.level == level and not placed.fused:
                 for shard in range(self.lane, placed.shards, self.lanes):
                     self.step(placed, shard, self._arrived(placed, shard))
+        if self.job.physical.writes_last and level == self.job.physical.levels - 1:
+            self._write_last()
 
     def _arrived(self, placed: Placed, shard: int) -> list[list[Any]]:
         """What came for a shard, by port, in an order that doesn't depend on who was faster."""
@@ -209,6 +224,7 @@ class LaneBatch:
             },
             "late": self.late,
             "dead": self.dead_count,
+            "transaction": self.transacted,
             "seconds": self.clock.seconds,
         }
 
@@ -414,11 +430,48 @@ class LaneBatch:
 
     def _write(self, to: OutputNode, tables: list[pa.Table], origin: Origin, shard: int) -> None:
         started = time.perf_counter()
+        transaction = self.plan.transaction
+        if transaction is not None and to.identity in transaction["written"]:
+            return  # what this batch gives is there, and counts
         partitions = self.job.output_partitions[to.topic]
-        for outgoing in rows_outgoing(
+        parts = rows_outgoing(
             to, tables, partitions=partitions, shard=shard, wall_us=self.plan.wall_us
-        ):
-            self._send(to.topic, writer_name(to, origin, shard), outgoing)
+        )
+        for number, outgoing in enumerate(parts):
+            if transaction is None:
+                self._send(to.topic, writer_name(to, origin, shard), outgoing)
+            else:
+                self._hand_on(to.topic, outgoing, f"{origin.identity}/{shard:06d}/{number:08d}")
+        self.clock.add("output", started)
+
+    def _hand_on(self, topic: str, outgoing: Outgoing, origin: str) -> None:
+        """Gives records to the one lane that writes to their partition."""
+        owner = (zlib.crc32(topic.encode()) + outgoing.partition) % self.lanes
+        handed = Handed(WRITTEN + topic, 0, outgoing.partition, origin, outgoing)
+        self.parcels.append((owner, handed, functools.partial(to_bytes, outgoing)))
+
+    def _write_last(self) -> None:
+        """Writes what all lanes have for this lane's partitions, in the batch's transaction."""
+        transaction = self.plan.transaction
+        places = sorted(place for place in self.waiting if place[0].startswith(WRITTEN))
+        if transaction is None or not places:
+            return
+        started = time.perf_counter()
+        topics = [(name.removeprefix(WRITTEN), partition) for name, partition in places]
+        identity = transaction["producer_id"], transaction["epoch"]
+        self.log.join(Writer(*identity, transactional_id=transaction["id"]), topics)
+        for place, (topic, partition) in zip(places, topics, strict=True):
+            parts = [
+                one.content
+                if isinstance(one.content, Outgoing)
+                else from_bytes(partition, one.content)
+                for one in sorted(self.waiting.pop(place), key=lambda handed: handed.origin)
+            ]
+            sequence = transaction["sequences"].get(topic, {}).get(str(partition), 0)
+            writer = Writer(*identity, {partition: sequence}, transaction["id"])
+            for outgoing in joined(parts):
+                self.log.send(topic, outgoing, writer)
+            self.transacted[topic][str(partition)] = writer.next_sequence[partition]
         self.clock.add("output", started)
 
     def bury(self, topic: str, origin: str, letters: list[DeadLetter]) -> None:

@@ -48,7 +48,7 @@ __all__ = ["Backfilled", "Execute", "Outputs", "Target", "Upgrade"]
 
 _log = logging.getLogger(__name__)
 
-Execute: TypeAlias = Callable[[Plan, Callable[[int], Json]], list[Json]]
+Execute: TypeAlias = Callable[[Callable[[], Plan], Callable[[int], Json]], list[Json]]
 Outputs: TypeAlias = Literal["all", "new"]
 """What topics get that this program didn't write so far: all that the log gives, or what is new. None: all
 where a topic is empty, else what is new."""
@@ -530,6 +530,12 @@ class Upgrade:
         dead = f"{self.target.dead_letter_topic}/"
         return {
             "wall_us": plan["wall_us"],
+            # Where the log says that this batch's output counts, these outputs have it.
+            "repeats": {
+                "number": plan["version"],
+                "incarnation": plan.get("incarnation", ""),
+                "outputs": sorted(self._base.get("outputs", {})),
+            },
             "ends": {f"{s['topic']}/{s['partition']}": s["end"] for s in plan["splits"]},
             "watermark_us": {
                 t: us for t, us in plan["watermark_us"].items() if t in self._kept_sources

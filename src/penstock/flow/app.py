@@ -45,11 +45,18 @@ N = TypeVar("N", bound=Node)
 
 
 class Flow:
-    """What a program describes: streams, views and outputs."""
+    """What a program describes: streams, views and outputs.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: of letters, digits and `_`.
+        transactions: whether what a batch writes to topics is one transaction.
+    """
+
+    def __init__(self, name: str, *, transactions: bool = False) -> None:
         _check_name(name)
-        self.name = name
+        if not isinstance(transactions, bool):
+            raise FlowError(f"expected transactions=True or False; found {transactions!r}")
+        self.name, self.transactions = name, transactions
         self._sources: dict[str, Source] = {}
         self._nodes: dict[str, Node] = {}  # by identity
         self._views: dict[str, ViewNode] = {}
@@ -232,6 +239,7 @@ class Flow:
             tuple(self._sources.values()),
             tuple(self._views.values()),
             tuple(self._outputs.values()),
+            self.transactions,
         )
 
 

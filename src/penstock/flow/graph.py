@@ -226,12 +226,17 @@ class OutputNode:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """All that one program describes."""
+    """All that one program describes.
+
+    Attributes:
+        transactions: whether what a batch writes to topics is one transaction.
+    """
 
     name: str
     sources: tuple[Source, ...]
     views: tuple[ViewNode, ...]
     outputs: tuple[OutputNode, ...]
+    transactions: bool = False
 
     def __post_init__(self) -> None:
         self.check()

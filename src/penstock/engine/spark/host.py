@@ -52,7 +52,7 @@ class Steps(Protocol):
 
     def step(
         self,
-        execute: Callable[[Plan, Callable[[int], Json]], list[Json]],
+        execute: Callable[[Callable[[], Plan], Callable[[int], Json]], list[Json]],
         *,
         timeout_s: float = 0.0,
     ) -> Progress | None:
@@ -230,15 +230,22 @@ class _Standing:
         self._thread = threading.Thread(target=collect, name="penstock-spark", daemon=True)
         self._thread.start()
 
-    def execute(self, plan: Plan, traces_of: Callable[[int], Json]) -> list[Json]:
-        """Runs a batch on all lanes; their reports.
+    def execute(self, attempt: Callable[[], Plan], traces_of: Callable[[int], Json]) -> list[Json]:
+        """Runs a batch on all lanes; their reports. Lanes that are lost are another attempt.
 
         Raises:
             PenstockError: what a lane's work failed with.
         """
-        content = plan.to_json()
+        content: Json = {}
+
+        def assign(lane: int) -> Assignment:
+            if lane == 0:  # every attempt assigns to all lanes, this one first
+                content.clear()
+                content.update(attempt().to_json())
+            return Assignment(content, traces_of(lane))
+
         try:
-            return self._conductor.run(lambda lane: Assignment(content, traces_of(lane)))
+            return self._conductor.run(assign)
         except LaneFailedError as error:
             raise _raised(error.content) from None
 

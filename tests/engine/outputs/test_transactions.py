@@ -1,0 +1,201 @@
+"""Output in transactions: whole batches or nothing, in this process, whatever dies when."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.effort import examples
+
+import penstock as ps
+from penstock.errors import BrokerError, FencedError, FlowError
+from penstock.testing import Record, Run
+
+
+class Crash(BaseException):
+    """A process that dies at a chosen step."""
+
+
+def app(*, partitions: int = 2) -> ps.App:
+    """A stream as it is in two topics, and counts as upserts in a third."""
+    flow = ps.App("p", transactions=True)
+    rows = flow.stream("t", "id BIGINT NOT NULL, user STRING NOT NULL", partitions=partitions)
+    rows.to("one", partitions=3)
+    rows.select("user", "id").to("two")
+    rows.group_by("user").agg(n=ps.count()).to("counts", partitions=2)
+    return flow
+
+
+def ids(records: list[Record]) -> list[int]:
+    """The rows' ids, in order."""
+    return sorted(orjson.loads(record.value or b"")["id"] for record in records)
+
+
+def check(run: Run) -> list[int]:
+    """What committed readers see is whole: all topics are of the same batches, each row once."""
+    one, two = (ids(run.log.records(topic)) for topic in ("one", "two"))
+    assert one == two
+    assert len(set(one)) == len(one)
+    counts: dict[Any, int] = {}
+    for record in run.log.records("counts"):
+        counts[record.key] = orjson.loads(record.value or b"")["n"]
+    assert sum(counts.values()) == len(one)
+    return one
+
+
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    rows=st.integers(0, 30),
+    partitions=st.integers(1, 3),
+    cores=st.integers(1, 3),
+    seed=st.integers(0, 2**32),
+)
+def test_readers_see_whole_batches(rows: int, partitions: int, cores: int, seed: int) -> None:
+    """Before and after every call to the log and the state, of drivers that die all the time."""
+    run = ps.testing.run(app(partitions=partitions), cores=cores)
+    chance = random.Random(seed)
+    armed = True
+
+    def fragile(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            check(run)
+            if armed and chance.random() < 0.06:
+                raise Crash
+            result = function(*args, **kwargs)
+            check(run)
+            if armed and chance.random() < 0.06:
+                raise Crash
+            return result
+
+        return call
+
+    files = run.store.files
+    for owner, names in (
+        (run.log, ("send", "begin", "join", "end")),
+        (files, ("create", "write")),
+    ):
+        for name in names:
+            setattr(owner, name, fragile(getattr(owner, name)))
+
+    def step() -> None:
+        try:
+            run.step()
+        except Crash:
+            while True:
+                try:
+                    return run.restart()
+                except Crash:
+                    continue
+
+    for number in range(rows):
+        user = chance.choice("abc")
+        run.send("t", id=number, user=user, partition=chance.randrange(partitions))
+        if chance.random() < 0.4:
+            step()
+    armed = False
+    run.settle()
+    assert check(run) == list(range(rows))
+
+
+def test_a_driver_that_was_replaced_writes_nothing() -> None:
+    """Its transaction is ended by the new one, and its records never count."""
+    run = ps.testing.run(app())
+    run.send("t", id=1, user="a")
+    older, host = run._driver, run._host
+    end = run.log.end
+
+    def replaced(*args: Any) -> None:
+        run.log.end = end  # type: ignore[method-assign]
+        run.restart()
+        run.settle()
+        end(*args)
+
+    run.log.end = replaced  # type: ignore[method-assign]
+    with pytest.raises(FencedError, match="Another process"):
+        older.step(host.execute)
+    assert check(run) == [1]
+
+
+def test_a_transaction_that_the_broker_ended_is_tried_again() -> None:
+    """Where no other driver is there, the batch may be repeated, and nothing shows of the first time."""
+    run = ps.testing.run(app())
+    run.send("t", id=1, user="a")
+    end = run.log.end
+
+    def timed_out(*args: Any) -> None:
+        run.log.begin("penstock.p")
+        end(*args)
+
+    run.log.end = timed_out  # type: ignore[method-assign]
+    with pytest.raises(BrokerError, match="took too long") as failure:
+        run.step()
+    assert failure.value.retriable
+    run.log.end = end  # type: ignore[method-assign]
+    assert check(run) == []
+    run.step()
+    assert check(run) == [1]
+
+
+def test_a_pipeline_without_its_state_writes_again() -> None:
+    """Its batches have numbers of which the output counts already; they write all the same."""
+    run = ps.testing.run(app())
+    run.send("t", id=1, user="a")
+    run.settle()
+    for folder in ("plans", "versions", "runs"):
+        for path in run.store.files.list(folder):
+            run.store.files.delete(path)
+    run.restart()
+    assert ids(run.topic("one")) == [1, 1]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_changed_program_takes_a_batch_over(ended: bool) -> None:
+    """What the program of before began is written once by the new one, whether it counts or not."""
+
+    def changed() -> ps.App:
+        flow = app()
+        rows = flow.stream("t", "id BIGINT NOT NULL, user STRING NOT NULL", partitions=2)
+        flow.view("all", rows.group_by().agg(n=ps.count()))
+        rows.select("id", again="id").to("three")
+        return flow
+
+    run = ps.testing.run(app())
+    run.send("t", id=1, user="a")
+    run.settle()
+    run.send("t", id=2, user="b")
+    end = run.log.end
+
+    def dies(*args: Any) -> None:
+        if ended:
+            end(*args)
+        raise Crash
+
+    run.log.end = dies  # type: ignore[method-assign]
+    with pytest.raises(Crash):
+        run.step()
+    run.log.end = end  # type: ignore[method-assign]
+    run.change(changed())
+    run.send("t", id=3, user="a")
+    run.settle()
+    assert check(run) == [1, 2, 3]
+    assert ids(run.log.records("three")) == [1, 2, 3]
+
+
+def test_batches_without_output_take_no_transaction() -> None:
+    """Nothing is asked of the log where nothing is written."""
+    run = ps.testing.run(app())
+    run.log.end = None  # type: ignore[assignment]
+    run.send_raw("t", b"{")
+    run.settle()
+    assert len(run.dead_letters()) == 1
+
+
+def test_transactions_are_a_choice() -> None:
+    """Anything but a yes or no is refused."""
+    with pytest.raises(FlowError, match="transactions="):
+        ps.App("p", transactions="yes")  # type: ignore[arg-type]
