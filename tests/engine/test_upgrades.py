@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from tests.effort import examples
 
 import penstock as ps
+from penstock.engine.savepoints import (
+    check_savepoint,
+    create_savepoint,
+    find_savepoint,
+    go_back,
+)
 from penstock.errors import CorruptError, FencedError, FlowError
+from penstock.serve import Snapshot
 from penstock.testing import Run
 
 PARTS = (
@@ -336,6 +343,29 @@ def test_the_program_of_before_can_take_the_switch_back() -> None:
         finish()
 
 
+def test_a_backfill_passes_no_watermark_of_the_pipeline() -> None:
+    """A partition that brings nothing while others are backfilled isn't idle: what it brings isn't late."""
+    run = ps.testing.run(program("large", key=None), cores=2)
+
+    def send(partition: int, second: int) -> None:
+        row = {"user": "ann", "v": 1, "at": 1_767_225_600_000 + 1_000 * second}
+        run.send_raw("events", orjson.dumps(row), key="ann", partition=partition)
+
+    send(1, 0)
+    for second in range(0, 600, 10):
+        send(0, second)
+        run.step()
+    upgrade = run.begin(program("windows", "sessions", "pairs", key=None), rows_max=1)
+    assert upgrade is not None
+    while not upgrade.done:
+        upgrade.step(run.execute_backfill)
+        run._clock_us += 9_000_000
+    run.restart()
+    send(1, 15)
+    assert run.view("windows").rows()[0]["n"] == 8
+    assert not run.dead_letters()
+
+
 def test_a_view_stays_until_its_successor_is_there() -> None:
     """Two names of two operators, side by side; the old one goes with the program that drops it."""
     chance = random.Random(7)
@@ -394,6 +424,62 @@ def test_what_an_upgrade_left_behind_goes() -> None:
     assert all(path.split("/")[1] in live for path in left)
 
 
+def _then(_: object) -> Any:
+    raise Crash
+
+
+@pytest.mark.parametrize("how", ["changed", "rebuild", "dies again"])
+def test_a_batch_that_was_begun_is_run_again(how: str) -> None:
+    """The program of before dies between its output and its commit, for good: no record is lost or twice."""
+    chance = random.Random(7)
+    before = ("windows", "large")
+    run = ps.testing.run(program(*before), cores=2)
+    feed(run, chance, 0, 200)
+    run.step()
+    feed(run, chance, 200, 100)
+    old, execute = run._driver, run._host.execute
+
+    def dies(*args: Any) -> Any:
+        execute(*args)
+        raise Crash
+
+    with pytest.raises(Crash):
+        old.step(dies)
+    assert len(run.log.records("p-large")) > 100 / 2, "all is written, nothing committed"
+    after = before if how == "rebuild" else (*before, "totals", "top")
+    run.change(program(*after), rebuild=how == "rebuild")
+    if how == "dies again":
+        with pytest.raises(Crash):
+            run._driver.step(lambda *args: _then(run._host.execute(*args)))
+        run.restart()
+    feed(run, chance, 300, 50)
+    calm = undisturbed(run, program(*after))
+    assert contents(run, ()) == contents(calm, ())
+    assert set(letters(run)) == set(letters(calm))
+    if how == "rebuild":
+        assert letters(run) == letters(calm)
+
+
+def test_going_back_before_an_upgrade_makes_it_anew() -> None:
+    """Files of the upgrade that a savepoint needs stay; its state isn't taken for that of before it."""
+    chance = random.Random(7)
+    parts = ("sessions", "unique")
+    run = ps.testing.run(program("sessions"), cores=2)
+    feed(run, chance, 0, 100)
+    run.settle()
+    create_savepoint(run.store, "early", 1)
+    run.change(program(*parts))
+    run.settle()
+    create_savepoint(run.store, "late", 2)
+    feed(run, chance, 100, 100)
+    run.settle()
+    for name in ("early", "late", "early"):
+        go_back(run.store, name, [], again=False)
+        run.change(program(*parts))
+        check_savepoint(run.store, find_savepoint(run.store, "late"))
+        assert contents(run, ()) == contents(undisturbed(run, program(*parts)), ())
+
+
 def test_what_retention_removed_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """A view that is made of a log which no longer begins at 0 says so, and from when on it is complete."""
     chance = random.Random(7)
@@ -411,6 +497,10 @@ def test_what_retention_removed_is_told(caplog: pytest.LogCaptureFixture) -> Non
     begins = [entry.get("begins") for entry in newest["operators"].values()]
     assert {"events": {"0": 10, "1": 10}} in begins
     assert None in begins
+    [(view, begun)] = Snapshot(run.store, newest).status()["begins"].items()
+    assert (view, begun) == ("totals", {"events": {"0": 10, "1": 10}})
+    with pytest.raises(FlowError, match="cut the state of windows"):
+        run.change(program("windows", "totals", key=None))
     with pytest.raises(FlowError, match="--rebuild"):  # totals lack rows that their reader had
         run.change(program("windows", "totals", "top", "wide"))
 

@@ -10,7 +10,6 @@ for why two drivers at once can't do harm.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import socket
@@ -30,7 +29,7 @@ from penstock.engine.store import Json, Store
 from penstock.engine.transactions import OutputTransactions, transactional_id
 from penstock.engine.versions import first_version, of_program, same_program
 from penstock.engine.watermarks import Look, keep_producers, look
-from penstock.errors import BrokerError, CorruptError, FencedError, FlowError, PenstockError
+from penstock.errors import BrokerError, FencedError, FlowError, PenstockError
 from penstock.flow.graph import Closed, RowStep, Source, Union, origins
 from penstock.ops import NO_TIME
 
@@ -467,14 +466,7 @@ class Driver:
         if number - self._vacuumed < VACUUM_EVERY:
             return
         self._vacuumed = number
-        kept = [self.version]
-        for older in self.store.kept(number - 1):
-            with contextlib.suppress(CorruptError):  # nobody can read it
-                kept.append(self.store.version(older))
-        for name in self.store.pins():
-            with contextlib.suppress(FileNotFoundError):  # it is being dropped
-                kept.append(self.store.pinned(name)["content"])
-        states = [t for v in kept for o in v["operators"].values() for t in o["traces"].values()]
+        states = self.store.states_kept(number)
         self.store.vacuum(number, states)
         upgrades = self.version.get("upgrades", [])
         needed = [name for name in upgrades if self.store.vacuum_upgrade(name, states)]

@@ -25,6 +25,7 @@ from penstock.state.vacuum import pieces
 
 __all__ = [
     "Savepoint",
+    "check_savepoint",
     "create_savepoint",
     "drop_savepoint",
     "find_savepoint",
@@ -184,7 +185,8 @@ def go_back(store: Store, name: str, outputs: Collection[str], *, again: bool) -
     savepoint = find_savepoint(store, name)
     check_savepoint(store, savepoint)
     newest = store.newest_version()
-    has_read_more = not newest or store.version(newest)["offsets"] != savepoint.content["offsets"]
+    last = store.version(newest) if newest else savepoint.content
+    has_read_more = last["offsets"] != savepoint.content["offsets"]
     if outputs and has_read_more and not again:
         raise UserError(
             f"expected to go back to {name!r} without writing anything twice; found that the program writes "
@@ -196,6 +198,8 @@ def go_back(store: Store, name: str, outputs: Collection[str], *, again: bool) -
         number = store.newest_version() + 1
         content = {**savepoint.content, "version": number, "epoch": epoch, "writers": {}}
         content["incarnation"] = None  # what counts in the log was written by what is given up
+        # An upgrade from here on must not take up one that was made of a later version.
+        content["switches"] = last.get("switches", 0) + 1
         # Not to be run; but whoever examines the record expects the plan of the newest version.
         store.write_plan(number, {"version": number, "program": f"savepoint {name}", "splits": []})
         if store.commit(number, content):

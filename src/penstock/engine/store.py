@@ -16,6 +16,7 @@ repeat the very same batch.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
@@ -172,6 +173,17 @@ class Store:
     def kept(self, newest: int) -> list[int]:
         """The versions that a vacuum after `newest` keeps."""
         return [n for n in self._numbers("versions") if newest - VERSIONS_KEPT < n <= newest]
+
+    def states_kept(self, newest: int) -> list[Json]:
+        """The operators' states in the versions that a vacuum after `newest` keeps, and in savepoints."""
+        versions = []
+        for number in self.kept(newest):
+            with contextlib.suppress(CorruptError, FileNotFoundError):  # nobody can read it
+                versions.append(self.version(number))
+        for name in self.pins():
+            with contextlib.suppress(FileNotFoundError):  # it is being dropped
+                versions.append(self.pinned(name)["content"])
+        return [t for v in versions for o in v["operators"].values() for t in o["traces"].values()]
 
     def _numbers(self, folder: str) -> list[int]:
         names = (path.rsplit("/", 1)[-1] for path in self.files.list(self.folder + folder))

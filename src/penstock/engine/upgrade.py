@@ -36,7 +36,7 @@ import orjson
 from penstock.core.time import instant_text
 from penstock.engine.driver import Driver, Limits, Progress, this_process, unfinished
 from penstock.engine.log import Log
-from penstock.engine.physical import Physical, compile_graph
+from penstock.engine.physical import Physical, Placed, compile_graph
 from penstock.engine.plan import SWITCH, Plan
 from penstock.engine.store import Json, Store
 from penstock.engine.versions import change_of, of_program, operator_entry, same_rows
@@ -192,6 +192,7 @@ class Upgrade:
     ) -> None:
         self.target, self.store, self.log = target, store, log
         self.done = False
+        self._is_anew = anew
         self._mend = mend
         base = self._base = mend(base)
         self._change = change_of(base, target.physical, anew=anew)
@@ -273,6 +274,8 @@ class Upgrade:
     def _part(self) -> Physical | None:
         """The part of the program that has to read the log again; None: nothing has to."""
         full = self.target.physical
+        for placed in () if self._is_anew else self._change.new:
+            self._check_reach(placed)
         views = tuple(ViewNode(p.name, p.node) for p in self._change.new)
         outputs = tuple(o for o in full.graph.outputs if o.identity in self._history)
         ends: list[ViewNode | OutputNode] = [*views, *outputs]
@@ -289,6 +292,21 @@ class Upgrade:
             )
         self._warn_of_gaps(graph)
         return part
+
+    def _check_reach(self, placed: Placed) -> None:
+        """Whether the log still gives what an operator has, whose state is to be cut otherwise.
+
+        Raises:
+            FlowError: it doesn't.
+        """
+        entry = self._base["operators"].get(placed.id)
+        if entry is None or self._begins(placed.node) == entry.get("begins", {}):
+            return
+        raise FlowError(
+            f"expected to cut the state of {placed.name} anew ({entry.get('cut')} to {placed.cut}) from the "
+            "log; found that retention has removed records that it was made of. Leave the number of shards, "
+            "and the key, as they are; or run the program with --rebuild, which makes it of what there is"
+        )
 
     def _warn_of_gaps(self, graph: Graph) -> None:
         """Says from when on what is backfilled is complete, where the log no longer begins at 0."""
@@ -318,10 +336,11 @@ class Upgrade:
     def _clear_others(self) -> None:
         """Deletes what upgrades left behind that were given up; one that still runs finds itself replaced."""
         found = set(self.store.upgrades()) - {self.name, *self._base.get("upgrades", ())}
+        states = self.store.states_kept(self._base["version"]) if found else []
         for name in sorted(found):
             if self.store.within(name).noted("decided") is not None:
                 self.store.within(name).claim(this_process(), "upgrades the pipeline")
-                self.store.vacuum_upgrade(name, [])
+            self.store.vacuum_upgrade(name, states)
 
     # -- steps --------------------------------------------------------------------------------------
 

@@ -155,9 +155,12 @@ class Snapshot:
         return list(self._content["views"])
 
     def status(self) -> Json:
-        """Offsets, watermarks and who holds them, and counts."""
+        """Offsets, watermarks and who holds them, counts; where the log began, of views that it limits."""
         keys = ("name", "version", "epoch", "wall_us", "partitions", "offsets", "newest_us")
         status = {key: self._content[key] for key in (*keys, "watermark_us", "counts")}
+        operators, views = self._content["operators"], self._content["views"]
+        begins = {name: operators[view["operator"]].get("begins") for name, view in views.items()}
+        status["begins"] = {name: one for name, one in begins.items() if one}
         return status | {"held": self._content.get("held", {})}
 
     def table(
