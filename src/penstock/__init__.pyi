@@ -17,6 +17,7 @@ from penstock.flow import corrected_time as corrected_time
 from penstock.flow import count as count
 from penstock.flow import count_distinct as count_distinct
 from penstock.flow import count_window as count_window
+from penstock.flow import csv as csv
 from penstock.flow import event_time as event_time
 from penstock.flow import first as first
 from penstock.flow import header as header
@@ -24,6 +25,7 @@ from penstock.flow import hopping as hopping
 from penstock.flow import last as last
 from penstock.flow import max as max  # noqa: A004 - the field's names, used as ps.max and so on
 from penstock.flow import min as min  # noqa: A004
+from penstock.flow import pattern as pattern
 from penstock.flow import processing_time as processing_time
 from penstock.flow import quantile as quantile
 from penstock.flow import session as session

@@ -303,6 +303,11 @@ class Run:
             FlowError: there is no such stream, partition or column; `send_raw` sends anything.
         """
         source = check_name(topic, self._sources, "one of the streams")
+        if source.format is not None:
+            raise FlowError(
+                f"expected a stream of JSON to send rows to; found {topic!r} with {source.format}. Send its "
+                "lines with send_raw"
+            )
         check_columns(tuple(row), source.schema, "send")
         for name, value in row.items():
             if pa.types.is_timestamp(source.schema[name].type):

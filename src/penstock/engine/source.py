@@ -27,7 +27,7 @@ from penstock.expr.duck import evaluate
 from penstock.flow.graph import Source
 from penstock.flow.times import Header
 from penstock.formats.changelog import ChangelogDecoder
-from penstock.formats.json import JsonDecoder
+from penstock.formats.lines import decoder_for
 from penstock.ops.producers import PRODUCERS_MAX, ProducerMarks
 from penstock.ops.windows import NOTHING_YET_US
 from penstock.wire.columns import Records
@@ -76,7 +76,7 @@ class SourceReader:
         self._floor_us = NOTHING_YET_US if watermark_us is None else watermark_us
         self._ahead_max_us = min(wall_us + AHEAD_MAX_US, INSTANT_MAX_US)
         self._check_key = check_key
-        self._decoder = JsonDecoder(source.schema)
+        self._decoder = decoder_for(source.schema, source.format)
         self._changes: ChangelogDecoder | None = None
         if (changelog := source.changelog) is not None:
             self._changes = ChangelogDecoder(source.schema, changelog.key, changelog.format)

@@ -24,6 +24,7 @@ from penstock.flow.functions import (
     tumbling,
     variance,
 )
+from penstock.flow.records import csv, pattern
 from penstock.flow.rolling import count_window, sliding
 from penstock.flow.times import (
     EventTime,
@@ -53,6 +54,7 @@ __all__ = [
     "count",
     "count_distinct",
     "count_window",
+    "csv",
     "event_time",
     "first",
     "header",
@@ -60,6 +62,7 @@ __all__ = [
     "last",
     "max",
     "min",
+    "pattern",
     "processing_time",
     "quantile",
     "session",

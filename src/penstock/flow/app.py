@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import astuple, replace
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import pyarrow as pa
 
@@ -30,8 +30,10 @@ from penstock.flow.graph import (
     ViewNode,
     function_of,
 )
+from penstock.flow.records import check_format
 from penstock.flow.times import EventTime, check_time
 from penstock.formats.changelog import FORMATS, ChangelogFormat
+from penstock.formats.lines import LineFormat
 from penstock.ops import Upserts
 from penstock.ops.rows import same_function
 
@@ -71,8 +73,9 @@ class Flow:
         key: str | None = None,
         partitions: int = 1,
         retention: str | timedelta | None = None,
+        format: Literal["json", "csv"] | LineFormat = "json",  # noqa: A002 - the field's name
     ) -> Stream:
-        """Reads a topic of JSON objects as a stream of rows.
+        """Reads a topic as a stream of rows.
 
         Args:
             topic: its name; created with `partitions` where it doesn't exist.
@@ -85,6 +88,8 @@ class Flow:
             partitions: how many the topic is created with.
             retention: how long the topic keeps records, by their timestamps, if it is created here;
                 None is for ever.
+            format: of the records' values: `"json"`, objects; `"csv"` or `ps.csv(…)`, lines with the schema's
+                columns in their order; `ps.pattern(…)`, lines in which a regular expression finds them.
         """
         _check_topic(topic)
         columns = check_schema(schema)
@@ -102,6 +107,7 @@ class Flow:
             partitions,
             None if retention is None else check_duration(retention, "retention", "'7 days'"),
             marker=None if time.punctuated is None else check_condition(time.punctuated, columns),
+            format=check_format(format, columns),
         )
         return Stream(self, self._source(source))
 

@@ -25,6 +25,7 @@ from penstock.core.schema import Schema
 from penstock.expr import Expression
 from penstock.flow.times import EventTime
 from penstock.formats.changelog import ChangelogFormat
+from penstock.formats.lines import LineFormat
 from penstock.ops import Operator
 from penstock.ops.keyed.process import Process
 from penstock.ops.rows import MapBatches, RowOperator, Select, Unnest, Where
@@ -71,13 +72,14 @@ class Source:
 
     Attributes:
         topic: its name in the log.
-        schema: of its values, which are JSON objects; of a table's rows.
+        schema: of its values; of a table's rows.
         time: when its rows happened, and how late they may come.
         key: the column that the log is partitioned by, if the producers keep to one.
         partitions: of the topic, where Penstock creates it.
         retention_us: likewise, how long its records are kept; None is for ever.
         changelog: where it is read as a table, how; its rows then have `$deleted`.
         marker: where only some rows move the watermark, the condition that they fulfil.
+        format: of the values, where they aren't JSON.
     """
 
     topic: str
@@ -88,6 +90,7 @@ class Source:
     retention_us: int | None
     changelog: Changelog | None = None
     marker: Expression | None = None
+    format: LineFormat | None = None
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -103,6 +106,8 @@ class Source:
             parts.append(time.text)
         if self.changelog is not None:
             parts += [self.changelog.format, self.changelog.key]
+        if self.format is not None:
+            parts.append(repr(self.format))
         return _digest("source", *parts)
 
 
