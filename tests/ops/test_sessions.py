@@ -328,14 +328,10 @@ def test_many_sessions_are_those_of_duckdb(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_sessions_cannot_do_is_refused() -> None:
-    """Inputs that retract, corrections, senseless gaps and another operator's state, each with a message."""
+    """Inputs that retract, senseless gaps and another operator's state, each with a message."""
     op = small()
     with pytest.raises(SchemaError, match="never taken back"):
         op.partials(delta(INPUT, [("a", 1, 1, 0.0, "")], times=[0], weights=[1]))
-    with pytest.raises(FlowError, match="never taken back"):
-        small(retracts=True)
-    with pytest.raises(FlowError, match="corrections"):
-        small(correct_us=5, keep_us=9)
     for window in ((0,), (2**60,), (5, 5), (5, 0, 3)):
         with pytest.raises(FlowError, match="expected"):
             Window("session", *window)

@@ -53,6 +53,7 @@ from penstock.ops import AggregateSpec, SessionAggregate, Window, WindowedAggreg
 from penstock.ops.joins.enriched import HowEnriched
 from penstock.ops.joins.table_join import How, TableJoin
 from penstock.ops.keyed.process import Function
+from penstock.ops.rolling.sessions import RevisedSessions
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
 
 Emit: TypeAlias = Literal["closed", "upserts", "changes"]
@@ -103,7 +104,7 @@ class Collection:
             keep: how long a closed window stays in views and state; None keeps it for ever.
             late: what happens to a row whose window is closed: `"drop"` counts it and keeps it in the
                 dead-letter topic; `"correct"` counts it in the window for as long as `keep` says, and
-                whatever reads the window follows, topics too. Closed sessions stay as they are.
+                whatever reads the window follows, topics too.
         """
         kept_us, corrected_us = check_window(self.node, window, keep, late)
         return Windowed(self, window, kept_us, corrected_us)
@@ -193,7 +194,7 @@ class Stream(Collection):
             keep: how long a closed window stays in views and state; None keeps it for ever.
             late: what happens to a row whose window is closed: `"drop"` counts it and keeps it in the
                 dead-letter topic; `"correct"` counts it in the window for as long as `keep` says, and
-                whatever reads the window follows, topics too. Closed sessions stay as they are.
+                whatever reads the window follows, topics too.
         """
         if not isinstance(window, RowWindow):
             return super().window(window, keep=keep, late=late)
@@ -572,6 +573,9 @@ def _aggregated(grouped: Grouped, aggregates: Mapping[str, AggregateCall]) -> Ta
         keep_us=grouped.windowed.keep_us,
         correct_us=grouped.windowed.correct_us,
     )
-    made = SessionAggregate if window.kind == "session" else WindowedAggregate
+    made: type[WindowedAggregate | SessionAggregate | RevisedSessions] = WindowedAggregate
+    if window.kind == "session":
+        revised = spec.retracts or spec.correct_us or spec.kept
+        made = RevisedSessions if revised else SessionAggregate
     node = Stateful((rows.node,), made(spec), Schema.from_arrow(spec.schema))
     return Table(rows.flow, rows.flow.node(node))

@@ -70,7 +70,7 @@ def session(gap: str | timedelta) -> Window:
 
     A session begins with its first row and ends `gap` after its last one. A row that comes out of order may
     make a session longer, or one of two. When the watermark has passed its end, a session is closed and
-    stays as it is. A row is late when the watermark has passed its own time.
+    stays as it is, unless late rows correct. A row is late when the watermark has passed its own time.
 
     Args:
         gap: without a row for so long, a session ends: `"30 minutes"`.

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 from penstock.errors import FlowError
 from penstock.flow.checks import check_duration
-from penstock.flow.graph import Node, retracts, timed
+from penstock.flow.graph import Node, timed
 from penstock.flow.rolling import RowWindow
 from penstock.ops import Window
 
@@ -34,27 +34,12 @@ def check_window(
     kept_us = None if keep is None else check_duration(keep, "keep", "'7 days'")
     if late not in get_args(Late):
         raise FlowError(f"expected late='drop' or late='correct'; found late={late!r}")
-    if window.kind == "session":
-        _check_sessions(node, late)
     if late == "correct" and kept_us is None:
         raise FlowError(
             "expected how long windows are corrected, such as keep='1 hour', with late='correct'; "
             "found none"
         )
     return kept_us, kept_us if late == "correct" and kept_us is not None else 0
-
-
-def _check_sessions(node: Node, late: Late) -> None:
-    if late == "correct":
-        raise FlowError(
-            "expected late='drop' with ps.session(…), as a closed session stays as it is; found "
-            "late='correct'. Say a larger lateness=… where the stream is declared"
-        )
-    if retracts(node):
-        raise FlowError(
-            "expected rows that are never taken back for ps.session(…); found a table, or closed "
-            "windows that are corrected. Say .closed() of a table whose windows drop what is late"
-        )
 
 
 def _no_window(found: object) -> FlowError:

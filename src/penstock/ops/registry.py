@@ -19,6 +19,7 @@ from penstock.ops.keyed.top import Top
 from penstock.ops.keyed.upserts import Upserts
 from penstock.ops.operator import Operator
 from penstock.ops.rolling.counts import CountWindows
+from penstock.ops.rolling.sessions import RevisedSessions
 from penstock.ops.rolling.sliding import Sliding
 from penstock.ops.sessions import SessionAggregate
 
@@ -30,6 +31,7 @@ OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
     IntervalJoin.kind: IntervalJoin.from_spec,
     Paced.kind: Paced.from_spec,
     Process.kind: Process.from_spec,
+    RevisedSessions.kind: RevisedSessions.from_spec,
     SessionAggregate.kind: SessionAggregate.from_spec,
     TableJoin.kind: TableJoin.from_spec,
     Sliding.kind: Sliding.from_spec,

@@ -136,6 +136,9 @@ class SessionAggregate(Clockless):
 
     def __post_init__(self) -> None:
         assert self.spec.window.kind == "session"
+        assert not self.spec.retracts, "rows that go make `RevisedSessions`"
+        assert not self.spec.correct_us, "so do those that correct"
+        assert not self.spec.kept, "values aren't kept here"
         keys = self.spec.keys
         numbers = len(keys) == 1 and vectors.is_fixed(keys[0].type)
         groups = group_layout(self.spec, kept=False, exact=numbers and self.hash is standard_hash)

@@ -99,22 +99,10 @@ class AggregateSpec:
             raise FlowError(
                 "expected windows that close; found none. Add a window, or don't keep/emit"
             )
-        if self.window.kind == "session" and (self.retracts or self.correct_us):
-            raise FlowError(
-                "expected sessions of rows that are never taken back, and that stay as they are once they "
-                f"are closed; found {'such an input' if self.retracts else 'corrections'}. Close the table "
-                "first, and leave late='drop'"
-            )
         if self.keep_us is not None and self.keep_us < self.correct_us:
             raise FlowError(
                 f"expected windows to be kept at least as long as they are corrected "
                 f"({duration_text(self.correct_us)}); found {duration_text(self.keep_us)}"
-            )
-        if self.window.kind == "session" and self.kept:
-            found = ", ".join(f"{c.name!r}" for kept in self.kept for c in kept.columns)
-            raise FlowError(
-                "expected aggregates of sessions that are put together from those of their parts, such as "
-                f"count or max; found one that keeps all values of {found}. Leave it out"
             )
         for key in self.keys:
             if not (vectors.is_fixed(key.type) or vectors.is_text(key.type)):

@@ -150,15 +150,75 @@ def test_what_sessions_cannot_do_is_refused() -> None:
     """A message says what was expected, what was found and what to do."""
     app = ps.App("p")
     stream = events(app)
-    counted = stream.window(ps.tumbling("1 minute")).group_by("user").agg(n=ps.count())
-    with pytest.raises(FlowError, match="a closed session stays as it is; found late='correct'"):
-        stream.window(ps.session("1 minute"), late="correct", keep="1 hour")
-    with pytest.raises(FlowError, match=r"never taken back.*closed"):
-        counted.window(ps.session("1 minute"))
+    with pytest.raises(FlowError, match="how long windows are corrected"):
+        stream.window(ps.session("1 minute"), late="correct")
+    with pytest.raises(FlowError, match="a table that has no windows"):
+        stream.group_by("user").agg(n=ps.count()).window(ps.session("1 minute"))
     with pytest.raises(FlowError, match="gap longer than nothing"):
         ps.session("0 seconds")
     with pytest.raises(FlowError, match=r"gap as a duration.*'30 seconds'"):
         ps.session(30)  # type: ignore[arg-type]
     with pytest.raises(FlowError, match="at most 3650 days"):
         ps.session("4000 days")
-    counted.closed().window(ps.session("1 minute")).agg(n=ps.count())
+
+
+def test_late_rows_correct_closed_sessions() -> None:
+    """A late row joins two closed sessions: both are taken back, and whatever reads them follows."""
+    app = ps.App("p")
+    window = events(app).window(ps.session("10 minutes"), late="correct", keep="1 day")
+    sessions = window.group_by("user").agg(n=ps.sum("n"), values=ps.collect("n", limit=9))
+    app.view("sessions", sessions)
+    app.view("long", sessions.closed().group_by("user").agg(longest=ps.max("n"), all=ps.count()))
+    sessions.to("closed")
+    run = ps.testing.run(app)
+    for n, at in [(1, "12:00"), (2, "12:15"), (4, "13:00"), (8, "12:08"), (16, "14:00")]:
+        run.send("events", user="a", n=n, at=f"{at}:00")
+        run.settle()
+        run.restart()
+    found = [(*short(row), row["values"]) for row in run.view("sessions").rows()]
+    assert sorted(found) == [
+        ("a", 720, 745, 11, [1, 2, 8]),
+        ("a", 780, 790, 4, [4]),
+        ("a", 840, 850, 16, [16]),
+    ]
+    assert [(r["longest"], r["all"]) for r in run.view("long").rows()] == [(11, 2)]
+    newest = {key: value and value["n"] for key, value in records(run, "closed")}
+    assert sorted(n for n in newest.values() if n is not None) == [4, 11]
+    assert run.dead_letters() == []
+
+
+def test_sessions_of_a_table_follow_it() -> None:
+    """Windows that count enough make sessions; one that no longer does splits its session."""
+    app = ps.App("p")
+    minutes = (
+        events(app, lateness="1 hour")
+        .window(ps.tumbling("1 minute"))
+        .group_by("user")
+        .agg(n=ps.sum("n"))
+    )
+    busy = minutes.where("n > 1").window(ps.session("90 seconds")).group_by("user")
+    app.view("busy", busy.agg(minutes=ps.count(), n=ps.sum("n")))
+    run = ps.testing.run(app)
+    for minute in range(5):
+        run.send("events", user="a", n=2, at=f"12:0{minute}:00")
+        run.settle()
+    assert [(r["minutes"], r["n"]) for r in run.view("busy").rows()] == [(5, 10)]
+    run.restart()
+    run.send("events", user="a", n=-2, at="12:02:30")
+    run.settle()
+    assert [(r["minutes"], r["n"]) for r in run.view("busy").rows()] == [(2, 4), (2, 4)]
+
+
+def test_sessions_take_aggregates_that_need_all_values() -> None:
+    """Distinct values and quantiles are those of the session."""
+    app = ps.App("p")
+    sessions = events(app, lateness="1 hour").window(ps.session("30 minutes")).group_by("user")
+    app.view(
+        "s",
+        sessions.agg(different=ps.count_distinct("n"), half=ps.quantile("n", 0.5), n=ps.count()),
+    )
+    run = ps.testing.run(app)
+    for n, at in [(5, "12:00"), (5, "12:40"), (1, "12:20")]:
+        run.send("events", user="a", n=n, at=f"{at}:00")
+        run.settle()
+    assert [(r["different"], r["half"], r["n"]) for r in run.view("s").rows()] == [(2, 5.0, 3)]
