@@ -59,9 +59,12 @@ class Limits:
 
     Attributes:
         rows_max: of one partition in one batch; bounds how long a batch takes when catching up.
+        bytes_max: of one partition in one batch, keys and values: bounds memory where records are large. The
+            record that reaches it is the batch's last one.
     """
 
     rows_max: int = 2_000_000
+    bytes_max: int = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -257,6 +260,7 @@ class Driver:
             activity=found.activity,
             incarnation=self.version.get("incarnation") or uuid.uuid4().hex[:12],
             repeats=None if begun is None else begun.get("repeats"),
+            bytes_max=self.limits.bytes_max if begun is None else begun.get("bytes_max"),
         )
         return self._own(self.store.write_plan(plan.version, plan.to_json()))
 
@@ -417,6 +421,7 @@ class Driver:
         content["writers"] = {**plan.writers}
         for split in plan.splits:
             content["offsets"][split.topic][str(split.partition)] = split.end
+        content["cut"] = []
         done = {(s["topic"], s["partition"]) for report in reports for s in report["sources"]}
         if done != {(split.topic, split.partition) for split in plan.splits}:
             raise PenstockError(
@@ -428,6 +433,9 @@ class Driver:
                 if source["newest_us"] is not None:
                     newest = content["newest_us"].setdefault(source["topic"], {})
                     newest[str(source["partition"])] = source["newest_us"]
+                if source["end"] is not None:
+                    content["offsets"][source["topic"]][str(source["partition"])] = source["end"]
+                    content["cut"].append([source["topic"], source["partition"]])
                 self._merge_producers(plan, content, source)
                 for what in ("rows", "late", "lost"):
                     _add(counts[what], {source["topic"]: source[what]})
@@ -443,7 +451,8 @@ class Driver:
                 keep_producers(one, entries, plan.activity[one.topic], mark)
         ends: dict[str, dict[int, int]] = {}
         for split in plan.splits:
-            ends.setdefault(split.topic, {})[split.partition] = split.end
+            read = content["offsets"][split.topic][str(split.partition)]
+            ends.setdefault(split.topic, {})[split.partition] = read
         content["held"] = self._look(content, plan.activity, ends, plan.wall_us).held
         return content
 
@@ -487,7 +496,8 @@ class Driver:
                 },
             )
             end = self._ends.get(split.topic, {}).get(split.partition, split.end)
-            entry["lag"] += max(0, end - split.end)
+            read = self.version["offsets"][split.topic].get(str(split.partition), split.end)
+            entry["lag"] += max(0, end - read)
         for report in reports:
             for source in report["sources"]:
                 sources[source["topic"]]["rows"] += source["rows"]

@@ -48,6 +48,8 @@ class Plan:
         watermark_us: by topic; no row of a time before it is expected any more. Absent: nothing is known.
         frontier_us: by operator, what each of its ports is promised; see `penstock.ops.operator`.
         incarnation: of the pipeline: another one where its versions were lost, and begin at 1 again.
+        bytes_max: that are read of one split; None is no limit. Where it is reached is up to the log alone,
+            so a batch that is run again ends at the same record.
         repeats: `number`, `incarnation` and `outputs` of the batch that this one is, where another
             program had begun it.
         transaction: of one attempt at the batch, how it writes; never written down. See
@@ -67,6 +69,7 @@ class Plan:
     activity: Json = field(default_factory=dict)
     incarnation: str = ""
     repeats: Json | None = None
+    bytes_max: int | None = None
     transaction: Json | None = None
 
     def to_json(self) -> Json:

@@ -71,6 +71,7 @@ class SourceReader:
         self.newest_us = NOTHING_YET_US if split.newest_us is None else split.newest_us
         self.row_count = 0
         self.late_count = 0
+        self.end: int | None = None  # where reading ended, if before the split's end
         self.lost_count = 0  # offsets that retention removed before they were read
         self.dead: list[DeadLetter] = []
         self._floor_us = NOTHING_YET_US if watermark_us is None else watermark_us

@@ -266,12 +266,17 @@ class LaneBatch:
                 "rows": reader.row_count,
                 "late": reader.late_count,
                 "lost": reader.lost_count,
+                "end": reader.end,
                 "producers": reader.producers,
             }
         )
 
     def _timed_chunks(self, split: Split, reader: SourceReader) -> Iterator[Records]:
-        """The split's chunks, without those records that retention has removed meanwhile."""
+        """The split's chunks, without those records that retention has removed meanwhile.
+
+        It ends early with the record that reaches the plan's limit of bytes; `reader.end` then says where.
+        """
+        left_bytes = self.plan.bytes_max
         chunks = self.log.read(split.topic, split.partition, split.start, split.end)
         while True:
             started, decoded_s = time.perf_counter(), self.log.decode_s
@@ -291,7 +296,12 @@ class LaneBatch:
             self.clock.seconds["fetch"] -= self.log.decode_s - decoded_s
             if chunk is None:
                 return
+            if left_bytes is not None:
+                chunk, left_bytes = _within(chunk, left_bytes)
             yield chunk
+            if left_bytes is not None and left_bytes <= 0 and chunk.next_offset < split.end:
+                reader.end = chunk.next_offset
+                return
 
     def _take_chunk(
         self,
@@ -515,6 +525,16 @@ class LaneBatch:
             sequences = {int(p): s for p, s in planned["next_sequence"].items()}
             self.writers[name] = Writer(planned["producer_id"], planned["epoch"], sequences)
         self.log.send(topic, outgoing, self.writers[name])
+
+
+def _within(chunk: Records, bytes_max: int) -> tuple[Records, int]:
+    """A chunk up to the record with which keys and values reach a limit, and what is left of it."""
+    sizes = np.maximum(chunk.key_length, 0).astype(np.int64) + np.maximum(chunk.value_length, 0)
+    total = int(sizes.sum())
+    if total < bytes_max:
+        return chunk, bytes_max - total
+    last = int(np.searchsorted(np.cumsum(sizes), bytes_max))
+    return chunk.slice(0, last + 1), 0
 
 
 def _vector(table: pa.Table, name: str) -> np.ndarray:

@@ -549,6 +549,7 @@ class Upgrade:
         dead = f"{self.target.dead_letter_topic}/"
         return {
             "wall_us": plan["wall_us"],
+            "bytes_max": plan.get("bytes_max"),
             # Where the log says that this batch's output counts, these outputs have it.
             "repeats": {
                 "number": plan["version"],

@@ -161,7 +161,8 @@ class _Topic:
         offset = self.version["offsets"][self.source.topic].get(name, 0)
         lost, seen = self.activity["lost_us"], self.activity["seen_us"]
         unseen_us = max(0, self._gap_us - LOOK_EVERY_US)
-        behind = end - offset > rows_max
+        was_cut = [self.source.topic, partition] in self.version.get("cut", [])
+        behind = end - offset > rows_max or (was_cut and end > offset)
         lost[name] = lost.get(name, 0) + (self._gap_us if behind else unseen_us)
         clock_us = self.now_us - lost[name]
         busy = end > offset
