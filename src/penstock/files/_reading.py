@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from penstock.core.schema import Schema
 from penstock.errors import UserError
 from penstock.formats.json import JsonDecoder, encode_rows
+from penstock.formats.lines import TextDecoder
 from penstock.formats.members import MemberFinder, Texts
-from penstock.formats.text import TextDecoder
 from penstock.wire.columns import gather_column
 
 __all__ = ["FORMATS", "Letter", "Piece", "Place", "Shape", "UnreadableError", "read"]

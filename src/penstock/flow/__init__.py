@@ -12,11 +12,13 @@ from penstock.flow.functions import (
     collect,
     count,
     count_distinct,
+    csv,
     first,
     hopping,
     last,
     max,  # noqa: A004 - the field's names, used as ps.max and so on
     min,  # noqa: A004
+    pattern,
     quantile,
     session,
     stddev,
@@ -24,7 +26,6 @@ from penstock.flow.functions import (
     tumbling,
     variance,
 )
-from penstock.flow.records import csv, pattern
 from penstock.flow.rolling import count_window, sliding
 from penstock.flow.times import (
     EventTime,

@@ -16,6 +16,7 @@ from penstock.flow.checks import (
     check_columns,
     check_condition,
     check_duration,
+    check_format,
     check_number,
     check_schema,
     check_text,
@@ -30,7 +31,6 @@ from penstock.flow.graph import (
     ViewNode,
     function_of,
 )
-from penstock.flow.records import check_format
 from penstock.flow.times import EventTime, check_time
 from penstock.formats.changelog import FORMATS, ChangelogFormat
 from penstock.formats.lines import LineFormat

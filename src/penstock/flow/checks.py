@@ -17,11 +17,13 @@ from penstock.core.schema import Schema
 from penstock.core.time import duration_us
 from penstock.errors import FlowError, SchemaError, UserError
 from penstock.expr import Expression, compile_expression
+from penstock.formats.lines import Csv, LineFormat, Pattern, decoder_for
 
 __all__ = [
     "check_columns",
     "check_condition",
     "check_duration",
+    "check_format",
     "check_function",
     "check_name",
     "check_number",
@@ -157,3 +159,24 @@ def _shown(value: object) -> str:
     return (
         text if isinstance(value, str | int | float | None) else f"{text}, a {type(value).__name__}"
     )
+
+
+def check_format(format_: object, schema: Schema) -> LineFormat | None:
+    """What a stream's `format=` says; None is JSON.
+
+    Raises:
+        FlowError: it is no format, or doesn't have the schema's columns.
+    """
+    if format_ == "json":
+        return None
+    if format_ == "csv":
+        format_ = Csv()
+    if not isinstance(format_, Csv | Pattern):
+        raise FlowError(
+            f"expected format='json', 'csv', ps.csv(…) or ps.pattern(…); found {format_!r}"
+        )
+    try:
+        decoder_for(schema, format_)
+    except SchemaError as error:
+        raise FlowError(str(error)) from None
+    return format_

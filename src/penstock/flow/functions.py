@@ -1,4 +1,4 @@
-"""The functions of a program: windows and aggregates."""
+"""The functions of a program: windows, aggregates and formats."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from penstock.errors import FlowError
 from penstock.flow.aggregates import AggregateCall
 from penstock.flow.calendars import calendar_window
 from penstock.flow.checks import check_duration, check_text
+from penstock.formats.lines import Csv, Pattern
 from penstock.ops import Window
 
 __all__ = [
@@ -22,11 +23,13 @@ __all__ = [
     "collect",
     "count",
     "count_distinct",
+    "csv",
     "first",
     "hopping",
     "last",
     "max",
     "min",
+    "pattern",
     "quantile",
     "session",
     "stddev",
@@ -263,3 +266,39 @@ def collect(
             by = name.strip()
             kind = "collect_descending" if direction.upper() == "DESC" else kind
     return replace(_call(kind, column, where, by, "collect"), parameter=limit)
+
+
+def csv(*, delimiter: str = ",", null: str = "") -> Csv:
+    """Records whose values are lines of CSV, with the schema's columns in their order.
+
+    An empty text is NULL where the column isn't STRING.
+
+    Args:
+        delimiter: one character between values.
+        null: another text that stands for NULL, such as `-` or `NA`.
+    """
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
+        raise FlowError(f"expected a delimiter of one character, such as ';'; found {delimiter!r}")
+    if not isinstance(null, str):
+        raise FlowError(f"expected null as a text, such as null='NA'; found {null!r}")
+    return Csv(delimiter, null)
+
+
+def pattern(expression: str, *, time_format: str | None = None, null: str = "") -> Pattern:
+    """Records whose values are lines in which a regular expression finds the columns.
+
+    Each column is the text of the group that has its name, `(?P<status>[0-9]+)`. A group that takes no
+    part gives an empty text, which is NULL where the column isn't STRING. A line that the expression
+    isn't found in is a dead letter.
+
+    Args:
+        expression: in RE2's syntax; `^` and `$` are the line's ends.
+        time_format: of TIMESTAMP columns, as for `strptime` (`%d/%b/%Y:%H:%M:%S %z`); by default ISO 8601.
+        null: another text that stands for NULL, such as `-`.
+    """
+    check_text(expression, "a pattern", r"ps.pattern(r'^(?P<user>\w+) ')")
+    if time_format is not None:
+        check_text(time_format, "time_format", "time_format='%d/%b/%Y:%H:%M:%S %z'")
+    if not isinstance(null, str):
+        raise FlowError(f"expected null as a text, such as null='-'; found {null!r}")
+    return Pattern(expression, time_format, null)

@@ -1,6 +1,6 @@
 """Records that are lines of text, by schema: CSV, and whatever a pattern describes.
 
-The texts that a line is made of become columns as `penstock.formats.text` says; of a line that doesn't
+The texts that a line is made of become columns as `penstock.formats.lines.text` says; of a line that doesn't
 fit, as of JSON rows, the reason is told, and others aren't touched by it.
 """
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from penstock.core.schema import Schema
 from penstock.errors import SchemaError
 from penstock.formats.json import Decoded, JsonDecoder
-from penstock.formats.text import TextDecoder
+from penstock.formats.lines.text import TextDecoder
 from penstock.wire.columns import gather_column
 
 __all__ = ["Csv", "Decoder", "LineFormat", "Pattern", "decoder_for"]

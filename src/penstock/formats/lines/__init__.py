@@ -1,0 +1,6 @@
+"""Records that are lines of text: CSV, and what a pattern describes."""
+
+from penstock.formats.lines.decoding import Csv, Decoder, LineFormat, Pattern, decoder_for
+from penstock.formats.lines.text import TextDecoder
+
+__all__ = ["Csv", "Decoder", "LineFormat", "Pattern", "TextDecoder", "decoder_for"]
