@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.core.time import duration_text, instant_text
@@ -13,7 +14,20 @@ from penstock.ops.rows import MapBatches, Select, Unnest, Where
 __all__ = ["Labels"]
 
 _TOLD: Final = frozenset(
-    {"kind", "input", "left", "right", "stream", "table", "schema", "output", "state"}
+    {
+        "computed",
+        "given",
+        "is_timed",
+        "kind",
+        "input",
+        "left",
+        "right",
+        "stream",
+        "table",
+        "schema",
+        "output",
+        "state",
+    }
     | {"keys", "per", "on", "key", "row_key"}
 )
 """Of a spec, what is shown otherwise, or says nothing."""
@@ -99,11 +113,7 @@ def _detail(spec: Json) -> str:
     if "aggregates" in spec:
         window = spec["window"]
         text = "" if window["kind"] == "none" else f"{_window(window)}: "
-        calls = [
-            f"{name} = {kind}({column[0] if column else '*'})"
-            for name, kind, column, *_ in spec["aggregates"]
-        ]
-        text += ", ".join(calls) or "each group"
+        text += _calls(spec["aggregates"]) or "each group"
         for name, word in (("keep_us", "kept"), ("correct_us", "corrected")):
             if spec.get(name):
                 text += f", {word} {duration_text(spec[name])}"
@@ -111,7 +121,15 @@ def _detail(spec: Json) -> str:
     told = [f"{name.removesuffix('_us').replace('_', ' ')} {_value(name, value)}"
             for name, value in spec.items()
             if name not in _TOLD and value not in (None, False, [], "")]  # fmt: skip
-    return ", ".join(told)
+    calls = _calls(spec.get("computed", ()))
+    return ", ".join(told) + (f": {calls}" if calls else "")
+
+
+def _calls(aggregates: Sequence[Any]) -> str:
+    """Aggregates as they are written in records."""
+    return ", ".join(
+        f"{name} = {kind}({column[0] if column else '*'})" for name, kind, column, *_ in aggregates
+    )
 
 
 def _window(window: Json) -> str:
@@ -128,13 +146,17 @@ def _window(window: Json) -> str:
 def _calendar(calendar: Json, steps: int) -> str:
     unit = "months" if calendar["months"] else "days"
     step = calendar[unit]
-    size = f" {step * steps} {unit}" + (f" every {step} {unit}" if steps > 1 else "")
+    size = f" {_many(step * steps, unit)}" + (f" every {_many(step, unit)}" if steps > 1 else "")
     return f"{size} in {calendar['zone']}"
+
+
+def _many(count: int, unit: str) -> str:
+    return f"{count} {unit if count > 1 else unit.removesuffix('s')}"
 
 
 def _value(name: str, value: Any) -> str:
     if name.endswith("_us") and isinstance(value, int):
-        return duration_text(value) if value >= 0 else str(value)
+        return duration_text(value) if value >= 0 else f"-({duration_text(-value)})"
     if isinstance(value, list):
         return ", ".join(
             " ".join(map(str, one)) if isinstance(one, list) else str(one) for one in value
