@@ -95,7 +95,7 @@ class Pipeline:
     def __init__(self, name: str, directory: Path, address: str, *more: str) -> None:
         self.command = [sys.executable, str(PROGRAM), name, str(directory), address, *more]
         self.directory = directory
-        self.log = directory.with_suffix(".stderr")
+        self.log = directory.with_suffix(f".{'-'.join(more) or 'whole'}.stderr")
         self.start()
 
     def start(self) -> None:

@@ -43,6 +43,8 @@ UNREACHABLE, STARTING = State.LOG_UNREACHABLE, State.STARTING
         ({"looked_us": AGO_100, "answering_us": AGO_5, **ABREAST}, State.LIVE, NOW - 500 * S, ""),
         ({**YOUNG, "started_us": AGO_5}, STARTING, AGO_5, "Spark is being"),
         ({"looked_us": None, "lag": {"clicks": 9}}, STARTING, NOW - 600 * S, "9 records wait"),
+        ({"looked_us": None, "backfill": "40% of totals", "backfill_us": AGO_5},
+         State.BACKFILLING, AGO_5, "40% of totals"),
         ({"looked_us": None}, STARTING, NOW - 600 * S, "spark.log"),
         ({"log": None, "asked_us": None, "answered_us": None, "looked_us": None, "spark_us": None},
          STARTING, NOW - 600 * S, "log is being opened"),

@@ -206,7 +206,7 @@ class App(Flow):
                 on_idle()
 
         def backfilled(done: Backfilled) -> None:
-            heart.backfilled()
+            heart.backfilled(str(done))
             if on_backfill:
                 on_backfill(done)
 

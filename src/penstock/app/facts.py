@@ -45,6 +45,8 @@ class Facts:
         batch_us: when the last batch ended.
         batch_ms: how long it took.
         slowest_ms: how long the slowest of the last batches took, the run's first one left out.
+        backfill: how far what is new in the program has been made of the log; None: all is.
+        backfill_us: since when it is being made.
         read_us: when the last batch that read something ended.
         asked_us: since when the log has been asked how far it reaches.
         answered_us: when it last answered.
@@ -74,6 +76,8 @@ class Facts:
     batch_us: int | None = None
     batch_ms: float | None = None
     slowest_ms: float = 0.0
+    backfill: str | None = None
+    backfill_us: int | None = None
     read_us: int | None = None
     asked_us: int | None = None
     answered_us: int | None = None

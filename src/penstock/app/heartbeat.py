@@ -128,6 +128,8 @@ class Heartbeat:
         self._note(
             looked_us=now_us,
             batch_us=now_us,
+            backfill=None,
+            backfill_us=None,
             batch_ms=progress.batch_ms,
             slowest_ms=max(self._batches_ms, default=0.0),
             warning=None,  # whatever it was, it has passed
@@ -136,11 +138,12 @@ class Heartbeat:
 
     def idled(self) -> None:
         """There was nothing to read."""
-        self._note(looked_us=self._clock_us(), warning=None)
+        self._note(looked_us=self._clock_us(), backfill=None, backfill_us=None, warning=None)
 
-    def backfilled(self) -> None:
-        """A batch of a backfill has ended: the engine is at work."""
-        self._note(looked_us=self._clock_us(), warning=None)
+    def backfilled(self, done: str) -> None:
+        """A batch of a backfill has ended; so much of it is done."""
+        since_us = self._facts.backfill_us or self._clock_us()
+        self._note(backfill=done, backfill_us=since_us, warning=None)
 
     def stopping(self) -> None:
         """The run has been told to stop."""

@@ -524,12 +524,16 @@ class Upgrade:
         return {topic: offsets for topic, offsets in starts.items() if offsets}
 
     def _add_counts(self, counts: Json, made: Json) -> None:
+        """Adds what the backfill has counted to what the program of before had: what is new of it."""
+        names = {placed.name for placed in self._change.new}
         for what, found in made.get("counts", {}).items():
-            names = {placed.name for placed in self._change.new}
             for name, count in found.items():
-                if what == "dead" or name in names or name not in self._base["offsets"]:
-                    if what == "late_by_view" and name not in names:
-                        continue
+                # Rows are counted once; late and dead ones as often as they have a letter.
+                if what == "late_by_view":
+                    is_new = name in names
+                else:
+                    is_new = what in {"dead", "late"} or name not in self._base["offsets"]
+                if is_new:
                     counts[what][name] = counts[what].get(name, 0) + count
 
     def _to_repeat(self, plan: Json) -> Json:

@@ -36,6 +36,7 @@ class State(enum.Enum):
     """How a pipeline is."""
 
     STARTING = "starting"
+    BACKFILLING = "backfilling"
     WAITING = "waiting for events"
     LIVE = "live"
     BEHIND = "behind"
@@ -53,7 +54,7 @@ class State(enum.Enum):
         match self:
             case State.LIVE | State.WAITING:
                 return "good"
-            case State.STARTING | State.BEHIND | State.STOPPING:
+            case State.STARTING | State.BACKFILLING | State.BEHIND | State.STOPPING:
                 return "wait"
             case State.STALLED | State.LOG_UNREACHABLE | State.FAILED | State.KILLED:
                 return "bad"
@@ -97,6 +98,7 @@ def judge(facts: Facts | None, now_us: int, *, alive: bool = True) -> Health:
         _over(facts, alive=alive)
         or _silent(facts, now_us)
         or _stopping(facts)
+        or _backfilling(facts, now_us)
         or _starting(facts, now_us)
         or _log(facts, now_us)
         or _engine(facts, now_us)
@@ -163,6 +165,18 @@ def _log(facts: Facts, now_us: int) -> Health | None:
         )
     reason = f"The log at {facts.log} {ever} {_clock(heard_us)}{because}."
     return Health(State.LOG_UNREACHABLE, heard_us, reason, advice)
+
+
+def _backfilling(facts: Facts, now_us: int) -> Health | None:
+    """Before a changed program has what is new in it."""
+    if facts.backfill is None:
+        return None
+    return _log(facts, now_us) or Health(
+        State.BACKFILLING,
+        facts.backfill_us,
+        f"What is new in the program is being made of the log: {facts.backfill}.",
+        "The views of before answer until it is there. Stopped, it goes on where it was.",
+    )
 
 
 def _starting(facts: Facts, now_us: int) -> Health | None:
