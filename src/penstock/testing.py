@@ -63,6 +63,7 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self._topics: dict[str, list[list[Record]]] = {}
+        self._ids: dict[str, str] = {}
         self._stored: dict[
             tuple[str, int, int, int], int
         ] = {}  # sequences, by partition and writer
@@ -77,7 +78,12 @@ class MemoryLog:
 
     def ensure_topic(self, topic: str, partitions: int, retention_us: int | None = None) -> int:  # noqa: ARG002
         """See `Log`."""
+        self._ids.setdefault(topic, f"topic {len(self._ids)}")
         return len(self._topics.setdefault(topic, [[] for _ in range(partitions)]))
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """See `Log`."""
+        return {topic: self._ids[topic] for topic in topics}
 
     def start_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
         """See `Log`."""

@@ -264,6 +264,22 @@ def test_a_topic_that_is_not_what_it_was(broken: bool) -> None:
         run.step()
 
 
+def test_a_topic_that_was_made_anew_and_is_longer() -> None:
+    """Another topic of the name is told by its id, however long it is; a rebuild reads it as a whole."""
+    run = ps.testing.run(counted())
+    run.send("clicks", user="ann", at="12:00:00")
+    run.settle()
+    run.log._topics["clicks"] = [[]]
+    run.log._ids["clicks"] = "another"
+    for second in range(3):
+        run.send("clicks", user="bob", at=f"12:00:0{second}")
+    run.restart()
+    with pytest.raises(FlowError, match="made anew"):
+        run.step()
+    run.change(counted(), rebuild=True)
+    assert [(row["user"], row["n"]) for row in run.view("counts").rows()] == [("bob", 3)]
+
+
 def test_a_batch_that_was_begun_belongs_to_its_program() -> None:
     """A changed program does not finish a batch that may have written output already."""
 

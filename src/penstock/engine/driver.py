@@ -35,6 +35,7 @@ from penstock.ops import NO_TIME
 
 __all__ = ["Driver", "Limits", "Progress", "this_process", "unfinished"]
 
+IDS_EVERY_S: Final = 10.0  # between two looks at the topics' ids, each a request for each topic
 VACUUM_EVERY: Final = 16
 """Versions: often enough that files stay few, seldom enough to cost nothing."""
 
@@ -126,6 +127,8 @@ class Driver:
         self._call_off_switch()
         self._activity: Json = self.version.get("activity", {})
         self._ends: dict[str, dict[int, int]] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._ids_looked_s = -IDS_EVERY_S
         self._transactions: OutputTransactions | None = None
         if physical.writes_last:
             name = transactional_id(physical.graph.name)
@@ -233,6 +236,7 @@ class Driver:
     def _new_plan(self, timeout_s: float) -> Plan | None:
         self._look_for_ends()
         self._check_topics()
+        self._check_ids()
         begun = self.version.get("pending")
         now_us = self._wall_us() if begun is None else begun["wall_us"]
         splits = self._splits() if begun is None else self._splits_of(begun)
@@ -259,6 +263,7 @@ class Driver:
             writers=self._writers(),
             activity=found.activity,
             incarnation=self.version.get("incarnation") or uuid.uuid4().hex[:12],
+            topic_ids=self._topic_ids,
             repeats=None if begun is None else begun.get("repeats"),
             bytes_max=self.limits.bytes_max if begun is None else begun.get("bytes_max"),
         )
@@ -285,6 +290,22 @@ class Driver:
                         f"was read already; found its end at {end}. The topic was made anew: run the "
                         "pipeline with --rebuild"
                     )
+
+    def _check_ids(self) -> None:
+        """Raises `FlowError` where a topic was made anew, however long it is by now."""
+        now_s = time.monotonic()
+        if now_s - self._ids_looked_s >= IDS_EVERY_S:
+            self._topic_ids = self.log.topic_ids(list(self._ends))
+            self._ids_looked_s = now_s
+        for topic, known in self.version.get("topic_ids", {}).items():
+            if self._topic_ids.get(topic, known) != known and any(
+                self.version["offsets"].get(topic, {}).values()
+            ):
+                raise FlowError(
+                    f"expected the topic {topic!r} with the id {known}, of which something was read "
+                    f"already; found {self._topic_ids[topic]}. The topic was made anew: run the pipeline "
+                    "with --rebuild"
+                )
 
     def _traces_of(self, plan: Plan, lane: int) -> Json:
         """The state that a lane's shards begin a batch with, by operator and shard."""
@@ -418,6 +439,7 @@ class Driver:
         content["watermark_us"] = plan.watermark_us
         content["frontier_us"] = plan.frontier_us
         content["activity"], content["incarnation"] = plan.activity, plan.incarnation
+        content["topic_ids"] = {**content.get("topic_ids", {}), **plan.topic_ids}
         content["writers"] = {**plan.writers}
         for split in plan.splits:
             content["offsets"][split.topic][str(split.partition)] = split.end

@@ -81,6 +81,10 @@ class Log(Protocol):
         """
         ...
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """What tells a topic from others that had its name; topics of logs without such are left out."""
+        ...
+
     def start_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
         """The first offset that each partition still has."""
         ...
@@ -163,6 +167,11 @@ class KafkaLog:
         }
         self._client.create_topic(topic, partitions, configs=configs, exists_ok=True)
         return len(self._client.partitions(topic))
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """See `Log`."""
+        found = {topic: self._client.topic_id(topic) for topic in topics}
+        return {topic: str(one) for topic, one in found.items() if one.int}
 
     def start_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
         """See `Log`."""

@@ -47,6 +47,7 @@ class Plan:
         wall_us: the wall clock, the only one that the batch may see.
         watermark_us: by topic; no row of a time before it is expected any more. Absent: nothing is known.
         frontier_us: by operator, what each of its ports is promised; see `penstock.ops.operator`.
+        topic_ids: of the topics that are read: another one is another topic of the name.
         incarnation: of the pipeline: another one where its versions were lost, and begin at 1 again.
         bytes_max: that are read of one split; None is no limit. Where it is reached is up to the log alone,
             so a batch that is run again ends at the same record.
@@ -67,6 +68,7 @@ class Plan:
     frontier_us: dict[str, list[int]]
     writers: dict[str, Json]
     activity: Json = field(default_factory=dict)
+    topic_ids: dict[str, str] = field(default_factory=dict)
     incarnation: str = ""
     repeats: Json | None = None
     bytes_max: int | None = None

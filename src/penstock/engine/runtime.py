@@ -233,7 +233,9 @@ def _as_it_is(version: Json) -> Json:
 
 def _mended(graph: Graph, log: Log, version: Json) -> Json:
     """A version without what it has read of topics that were made anew."""
-    ends = log.end_offsets([source.topic for source in graph.sources])
+    topics = [source.topic for source in graph.sources]
+    ends, ids = log.end_offsets(topics), log.topic_ids(topics)
+    known = version.get("topic_ids", {})
     return without_topics(
         version,
         [
@@ -241,6 +243,7 @@ def _mended(graph: Graph, log: Log, version: Json) -> Json:
             for source in graph.sources
             for p, offset in version["offsets"].get(source.topic, {}).items()
             if ends[source.topic].get(int(p), 0) < offset
+            or ids.get(source.topic) != known.get(source.topic, ids.get(source.topic))
         ],
     )
 

@@ -167,7 +167,15 @@ def without_topics(version: Json, sources: Collection[Source]) -> Json:
     topics = {source.topic: source.identity for source in sources}
     kept = {
         what: {t: one for t, one in version.get(what, {}).items() if t not in topics}
-        for what in ("newest_us", "watermark_us", "producers", "activity", "held", "sources")
+        for what in (
+            "newest_us",
+            "watermark_us",
+            "producers",
+            "activity",
+            "held",
+            "sources",
+            "topic_ids",
+        )
     }
     nodes = [one for one in version.get("nodes", ()) if one not in topics.values()]
     offsets = {t: {} if t in topics else one for t, one in version["offsets"].items()}
