@@ -138,3 +138,13 @@ def test_the_first_and_the_last_year_have_boundaries() -> None:
             grid = calendar.boundaries(at, at, 3)
             assert (grid <= at).sum() >= 3
             assert (grid > at).sum() >= 3
+
+
+def test_a_summer_of_a_week_is_seen() -> None:
+    """Recife's clocks were an hour ahead from 8 to 15 October 2000."""
+    calendar = Calendar("America/Recife", days=1)
+    lo, hi = instant_us("2000-10-05"), instant_us("2000-10-18")
+    grid = calendar.boundaries(lo, hi, 1)
+    hours = np.diff(grid[(grid >= lo) & (grid <= hi)]) / 3_600_000_000
+    assert min(hours) == 23
+    assert max(hours) == 25
