@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.effort import examples
 
 from penstock.core.keys import hash_columns
-from penstock.errors import CorruptError, FlowError, LimitError, SchemaError
+from penstock.errors import CorruptError, FlowError, SchemaError
 from penstock.ops import (
     NO_TIME,
     Aggregate,
@@ -355,16 +355,6 @@ def put(op, state, rows, version, watermark=NO_TIME):
     table = to_table([("a", 1, x, None, None, t) for x, t in rows])
     context = Context(state.traces["groups"].files, "s", version, (watermark,))
     return op.step(state, [[op.partials(table)]], context)
-
-
-def test_sums_that_leave_a_bigint_are_refused_by_name():
-    """An integer sum beyond 64 bits is a LimitError that names the aggregate and says what to do."""
-    op = WindowedAggregate(small())
-    with pytest.raises(LimitError, match=r"sum\(x\).*DOUBLE"):
-        op.partials(to_table([("a", 1, 2**62, None, None, 1)] * 2))
-    state = put(op, op.empty(MemoryStateFiles()), [(2**62, 1)], 0).state
-    with pytest.raises(LimitError, match=r"sum\(x\)"):
-        op.read(put(op, state, [(2**62, 1)], 1).state)
 
 
 def test_retention_drops_old_windows_by_the_versions_watermark():

@@ -13,7 +13,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
 from tests.ops.contract import Contract, counted, delta
@@ -191,6 +191,72 @@ def test_rows_that_are_taken_back(batches: Any, window: Window, shards: int, see
         feed(changes)
     feed([(one[:4], one[4], -n) for one, n in alive.items() if n])
     assert run.view() == Counter()
+
+
+NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # which would take minutes here
+EXTREMES = (*(0.0, 0.1, -2.5, 1e300, -1e300, 1.7e308, -1.7e308, math.inf, -math.inf, math.nan),)
+"""Small ones and large ones: what lies between would take the small ones' digits along when it leaves."""
+LONGS = (0, 7, -1, 2**31, -(2**32), 2**62, 2**63 - 1, -(2**63))
+MAX = 2.0**1023 * (2 - 2.0**-52)
+
+
+def exact_mean(values: list[float]) -> tuple[float | None, float | None]:
+    """The sum and the mean of doubles: infinite or no numbers if a value is, else rounded once."""
+    if not values:
+        return None, None
+    if not all(map(math.isfinite, values)):
+        total = sum(x for x in values if not math.isfinite(x))
+        return total, total
+    total = sum(map(Fraction, values))
+    if abs(total) > MAX:
+        infinite = math.inf if total > 0 else -math.inf
+        return infinite, infinite
+    as_double = float(total)
+    return as_double, as_double / len(values)
+
+
+@settings(max_examples=examples(40), deadline=None, phases=NO_SHRINKING)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from(EXTREMES), st.sampled_from(LONGS)), max_size=6),
+        max_size=5,
+    ),
+    st.integers(1, 3),
+    st.integers(),
+)
+@example([[(1.7e308, 2**62)] * 2, [(0.1, 7)]], 1, 3)
+def test_sums_are_right_again_when_rows_leave(batches: Any, shards: int, seed: int) -> None:
+    """Sums that leave a BIGINT are NULL, those of doubles infinite, for as long as they are."""
+    calls = {"t": "sum", "m": "avg", "d": "stddev"}
+    aggregates = [Aggregate(f"{n}{c.name}", kind, c) for c in (X, V) for n, kind in calls.items()]
+    spec = AggregateSpec((), Window("none"), tuple(aggregates), None, retracts=True)
+    chance = random.Random(seed)
+    run = Contract(WindowedAggregate(spec), shards=shards, chance=chance)
+    alive: list[tuple[float, int]] = []
+    for batch in [*batches, *([[]] if batches else [])]:
+        gone = [one for one in alive if chance.random() < 0.6]
+        for one in gone:
+            alive.remove(one)
+        alive += batch
+        rows = [("a", x, v, None) for v, x in gone + batch]
+        run.step([delta(INPUT, rows, weights=[-1] * len(gone) + [1] * len(batch))])
+        if not alive:
+            assert run.view() == Counter()
+            continue
+        [(tx, mx, _, tv, mv, dv)] = run.view()
+        whole = sum(x for _, x in alive)
+        assert tx == (whole if -(2**63) <= whole < 2**63 else None)
+        assert math.isclose(mx, whole / len(alive), rel_tol=1e-15)
+        values = [v for v, _ in alive]
+        scale = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
+        for found, expected in zip(map(float, (tv, mv)), exact_mean(values), strict=True):
+            close = math.isclose(found, expected, rel_tol=1e-12, abs_tol=scale * 1e-13)
+            assert close or str(found) == str(expected), (values, found, expected)
+        if len(alive) > 1 and not all(abs(v) < 2.0**500 for v in values):
+            assert math.isnan(float(dv))
+        elif len(alive) > 1 and scale < 1e100:
+            expected = statistics.stdev(map(Fraction, values))
+            assert math.isclose(float(dv), expected, rel_tol=1e-9, abs_tol=1e-9)
 
 
 def computed(values: Any, kind: str, parts: int = 1) -> Any:

@@ -195,7 +195,6 @@ class WindowedAggregate(Clockless):
 
         Raises:
             SchemaError: a column does not fit the spec.
-            LimitError: the sum of an integer column does not fit a BIGINT.
         """
         return self._mapper.partials(rows, first_open)
 
@@ -233,7 +232,6 @@ class WindowedAggregate(Clockless):
 
         Raises:
             CorruptError: a file of the state is not what was written.
-            LimitError: the sum of an integer column does not fit a BIGINT.
         """
         [parts], [watermark_us] = inputs, context.frontiers_us
         assert watermark_us >= state.watermark_us, "watermarks don't fall"

@@ -255,7 +255,6 @@ class SessionAggregate(Clockless):
 
         Raises:
             SchemaError: a column does not fit the spec, or rows are taken back.
-            LimitError: the sum of an integer column does not fit a BIGINT.
         """
         if WEIGHT in rows.schema.names:
             raise SchemaError(
@@ -326,7 +325,6 @@ class SessionAggregate(Clockless):
 
         Raises:
             CorruptError: a file of the state is not what was written.
-            LimitError: the sum of an integer column does not fit a BIGINT.
         """
         [parts], [frontier_us] = inputs, context.frontiers_us
         assert frontier_us >= state.watermark_us, "frontiers don't fall"

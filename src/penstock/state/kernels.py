@@ -28,7 +28,6 @@ _W_I32 = types.int32[::1]
 _I32 = types.Array(types.int32, 1, "C", readonly=True)
 _U8 = types.Array(types.uint8, 1, "C", readonly=True)
 
-_INT64_MIN: Final = -(2**63)
 _STRIDE: Final = 8  # rows of a hash column in a cache line
 _SPLITTABLE: Final = 1e290  # beyond, Dekker's splitting overflows
 
@@ -366,36 +365,21 @@ def without_tie(first: Any, w: Any, h: Any, out: Any) -> None:
         out[g] = number
 
 
-@njit(types.boolean(_I64, _BOOL, _I64, _I32, _W_I64), cache=True, nogil=True)
-def _sum_integers(x: Any, valid: Any, weights: Any, ids: Any, out: Any) -> Any:
+@njit(types.void(_I64, _BOOL, _I64, _I32, _W_I64), cache=True, nogil=True)
+def _sum_integers(x: Any, valid: Any, weights: Any, ids: Any, out: Any) -> None:
     nulls = len(valid) > 0
     weighted = len(weights) > 0
     out[:] = 0
     for i in range(len(ids)):
-        if nulls and not valid[i]:
-            continue
-        v = x[i]
-        if weighted and weights[i] != 1:
-            k = weights[i]
-            if (k == -1 and v == _INT64_MIN) or (v == -1 and k == _INT64_MIN):
-                return False
-            product = v * k
-            if v != 0 and product // v != k:
-                return False
-            v = product
-        total = out[ids[i]]
-        s = total + v
-        if ((total ^ s) & (v ^ s)) < 0:
-            return False
-        out[ids[i]] = s
-    return True
+        if not nulls or valid[i]:
+            out[ids[i]] += x[i] * weights[i] if weighted else x[i]
 
 
 def sum_integers(
     x: Vector, valid: Vector | None, weights: Vector | None, ids: Vector, out: Vector
-) -> bool:
-    """Sums x per group, times the weights; NULLs are skipped. False: a sum left int64."""
-    return bool(_sum_integers(x, given(valid, np.bool_), given(weights, np.int64), ids, out))
+) -> None:
+    """Sums x per group, times the weights, modulo 2**64; NULLs are skipped."""
+    _sum_integers(x, given(valid, np.bool_), given(weights, np.int64), ids, out)
 
 
 @njit(types.void(_BOOL, _I64, _I32, _W_I64), cache=True, nogil=True)

@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 
 from penstock.core import vectors
 from penstock.core.vectors import Vector
-from penstock.errors import LimitError
 from penstock.state import kernels
 from penstock.state.sketches import merged
 
@@ -40,7 +39,7 @@ BY_SUFFIX: Final = "^"  # what the column before it is chosen by
 class Value:
     """Columns that are combined.
 
-    A sum is BIGINT or DOUBLE and never NULL; the others may be NULL.
+    A sum is BIGINT (modulo 2**64) or DOUBLE and never NULL; the others may be NULL.
 
     Args:
         name: of the first column.
@@ -48,14 +47,12 @@ class Value:
         reduce: how: `sum`, `min`, `max`; `first` and `last` take the least or greatest pair of a second
             column (type `by`) and the first; `single` is a value that one row of a group has;
             `registers` and `histogram` are sketches (`penstock.state.sketches`).
-        label: what messages call it.
         by: type of the second column.
     """
 
     name: str
     type: pa.DataType
     reduce: Literal["sum", "min", "max", "first", "last", "single", "registers", "histogram"]
-    label: str = ""
     by: pa.DataType | None = None
 
     @property
@@ -308,30 +305,17 @@ def combine(value: Value, rows: pa.RecordBatch, ids: Vector, groups: int) -> lis
         return [pick(column, value.reduce, ids, groups)]
     x = vectors.raw(column)
     if not value.precise:
-        return [add_integers(x, None, None, ids, groups, value.label or value.name)]
+        return [add_integers(x, None, None, ids, groups)]
     error = vectors.raw(rows.column(value.name + ERROR_SUFFIX))
     return add_floats(x, error, None, None, ids, groups)
 
 
 def add_integers(
-    x: Vector,
-    valid: Vector | None,
-    weights: Vector | None,
-    ids: Vector,
-    groups: int,
-    label: str,
+    x: Vector, valid: Vector | None, weights: Vector | None, ids: Vector, groups: int
 ) -> pa.Array:
-    """Sums per group.
-
-    Raises:
-        LimitError: a sum does not fit a BIGINT.
-    """
+    """Sums per group, modulo 2**64."""
     out = np.empty(groups, np.int64)
-    if not kernels.sum_integers(x, valid, weights, ids, out):
-        raise LimitError(
-            f"expected the sum {label!r} to fit a BIGINT (64 bits); found one that doesn't. "
-            "Cast the column to DOUBLE before it is summed, or use smaller windows"
-        )
+    kernels.sum_integers(x, valid, weights, ids, out)
     return vectors.from_int64(out)
 
 

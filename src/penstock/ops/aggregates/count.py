@@ -13,7 +13,7 @@ from penstock.state.layout import Value
 
 __all__ = ["ROWS", "Count"]
 
-ROWS: Final = Part(Value(COUNT, pa.int64(), "sum", "count(*)"), count_rows)
+ROWS: Final = Part(Value(COUNT, pa.int64(), "sum"), count_rows)
 """Every partial row has it: a group without rows is none."""
 
 

@@ -186,7 +186,7 @@ def counted(column: Column) -> tuple[Part, ...]:
     """The count of a column's values: none where no row may be NULL, as there is a count of rows."""
     if column.required:
         return ()
-    value = Value(f"$count.{column.name}", pa.int64(), "sum", f"count({column.name})")
+    value = Value(f"$count.{column.name}", pa.int64(), "sum")
     return (Part(value, lambda rows: count_rows(rows, column)),)
 
 

@@ -1,17 +1,32 @@
-"""`sum` and `avg`: exact for whole numbers, in double-double arithmetic for others."""
+"""`sum` and `avg`: exact for whole numbers, in double-double arithmetic for others.
+
+A sum of whole numbers is kept modulo 2**64, beside the sum of their upper halves, which stays small:
+
+    sum(x) = 2**32 * sum(x >> 32) + l,    0 <= l < 2**32 * rows
+
+so the number modulo 2**64 says which it is, in 96 bits, as long as a group has fewer than 2**32 rows. Where
+it doesn't fit a BIGINT, `sum` is NULL; when rows are taken back and it fits again, it is right again.
+
+Of doubles that may be taken back, those that are infinite or no numbers are counted, and those so large that
+some of them might make a sum infinite are summed apart: as soon as they are gone, the sum is right again. A
+stream's rows stay, so there such a sum simply is infinite, or no number.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core import vectors
+from penstock.core.vectors import Vector
 from penstock.ops.aggregates.function import (
     Column,
     Function,
+    Lift,
     Part,
     Rows,
     check_number,
@@ -19,18 +34,19 @@ from penstock.ops.aggregates.function import (
     counted,
     where_some,
 )
-from penstock.state.layout import Value, add_floats, add_integers
+from penstock.state.layout import ERROR_SUFFIX, Value, add_floats, add_integers
 
-__all__ = ["Avg", "Sum"]
+__all__ = ["Avg", "Sum", "floats", "lift_counts", "lift_floats", "total_name"]
+
+LARGE: Final = 2.0**900
+"""Doubles up to here can't make a sum infinite; larger ones are summed apart, divided by it."""
+HALF_BITS: Final = 32
+HALF: Final = 2**HALF_BITS
 
 
 @dataclass(frozen=True)
 class Sum(Function):
-    """The sum of a column's values.
-
-    Raises:
-        LimitError: when it is lifted or combined, if a sum of whole numbers does not fit a BIGINT.
-    """
+    """The sum of a column's values; NULL if it is of whole numbers and leaves a BIGINT."""
 
     kind: ClassVar[str] = "sum"
 
@@ -41,17 +57,23 @@ class Sum(Function):
     @property
     def type(self) -> pa.DataType:
         """See `Function`."""
-        return _sum_type(self.of)
+        return pa.float64() if vectors.is_float(self.of.type) else pa.int64()
 
-    def parts(self, *, retracts: bool) -> tuple[Part, ...]:  # noqa: ARG002
+    def parts(self, *, retracts: bool) -> tuple[Part, ...]:
         """See `Function`."""
         column = self.of
-        value = Value(f"$sum.{column.name}", _sum_type(column), "sum", f"sum({column.name})")
-        return (*counted(column), Part(value, lambda rows: _lift(rows, column, value)))
+        if vectors.is_float(column.type):
+            return (*counted(column), *floats(column, retracts=retracts))
+        return (*counted(column), *_integers(column))
 
     def result(self, full: pa.RecordBatch) -> pa.Array:
         """See `Function`."""
-        return where_some(full, self.of, full.column(f"$sum.{self.of.name}"))
+        if vectors.is_float(self.of.type):
+            return where_some(full, self.of, pa.array(_float_total(full, self.of)))
+        total, upper, _ = _integer_total(full, self.of)
+        fits = (upper >= -(HALF // 2)) & (upper < HALF // 2)
+        found = vectors.from_int64(total) if fits.all() else pa.array(total, mask=~fits)
+        return where_some(full, self.of, found)
 
 
 @dataclass(frozen=True)
@@ -67,21 +89,105 @@ class Avg(Sum):
 
     def result(self, full: pa.RecordBatch) -> pa.Array:
         """See `Function`."""
-        total = vectors.raw(full.column(f"$sum.{self.of.name}")).astype(np.float64, copy=False)
+        if vectors.is_float(self.of.type):
+            total = _float_total(full, self.of)
+        else:
+            _, upper, lower = _integer_total(full, self.of)
+            total = upper.astype(np.float64) * HALF + lower
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = pa.array(total / vectors.raw(count_of(full, self.of)))
         return where_some(full, self.of, mean)
 
 
-def _sum_type(column: Column) -> pa.DataType:
-    return pa.float64() if vectors.is_float(column.type) else pa.int64()
+def total_name(column: Column) -> str:
+    """The name of a column's sum."""
+    return f"$sum.{column.name}"
 
 
-def _lift(rows: Rows, column: Column, value: Value) -> list[pa.Array]:
-    values = rows.columns[column.name]
-    x, valid = vectors.raw(values), vectors.validity(values)
-    if value.precise:
-        floats = x.astype(np.float64, copy=False)
-        return add_floats(floats, None, valid, rows.weights, rows.ids, rows.groups)
-    integers = x.astype(np.int64, copy=False)
-    return [add_integers(integers, valid, rows.weights, rows.ids, rows.groups, value.label)]
+def floats(column: Column, *, retracts: bool) -> tuple[Part, ...]:
+    """What the sum of a column's doubles is made of."""
+    total = Value(total_name(column), pa.float64(), "sum")
+    if not retracts:
+        return (Part(total, lift_floats(column, lambda x: x)),)
+    large = Value(f"$large.{column.name}", pa.float64(), "sum")
+    infinite = Value(f"$infinite.{column.name}", pa.int64(), "sum")
+    no_number = Value(f"$nan.{column.name}", pa.int64(), "sum")
+    return (
+        Part(total, lift_floats(column, lambda x: np.where(np.abs(x) <= LARGE, x, 0.0))),
+        Part(large, lift_floats(column, lambda x: np.where(_is_large(x), x / LARGE, 0.0))),
+        Part(infinite, lift_counts(column, lambda x: (x == np.inf) + HALF * (x == -np.inf))),
+        Part(no_number, lift_counts(column, np.isnan)),
+    )
+
+
+def lift_floats(column: Column, term: Callable[[Vector], Vector]) -> Lift:
+    """The sums of doubles that are made of a column's values."""
+
+    def lift(rows: Rows) -> list[pa.Array]:
+        values = rows.columns[column.name]
+        x, valid = vectors.raw(values).astype(np.float64, copy=False), vectors.validity(values)
+        with np.errstate(all="ignore"):  # what isn't finite, and what lies under a NULL
+            terms = term(x)
+        return add_floats(terms, None, valid, rows.weights, rows.ids, rows.groups)
+
+    return lift
+
+
+def lift_counts(column: Column, count: Callable[[Vector], Vector]) -> Lift:
+    """The sums of whole numbers that are made of a column's values."""
+
+    def lift(rows: Rows) -> list[pa.Array]:
+        values = rows.columns[column.name]
+        counts = count(vectors.raw(values)).astype(np.int64, copy=False)
+        valid = vectors.validity(values)
+        return [add_integers(counts, valid, rows.weights, rows.ids, rows.groups)]
+
+    return lift
+
+
+def _integers(column: Column) -> tuple[Part, ...]:
+    """What the sum of a column's whole numbers is made of."""
+    total = Part(Value(total_name(column), pa.int64(), "sum"), lift_counts(column, lambda x: x))
+    if column.type.bit_width <= HALF_BITS:
+        return (total,)
+    upper = Value(_upper_name(column), pa.int64(), "sum")
+    return (total, Part(upper, lift_counts(column, lambda x: x >> HALF_BITS)))
+
+
+def _upper_name(column: Column) -> str:
+    return f"$upper.{column.name}"
+
+
+def _is_large(x: Vector) -> Vector:
+    return np.asarray((np.abs(x) > LARGE) & np.isfinite(x))
+
+
+def _integer_total(full: pa.RecordBatch, column: Column) -> tuple[Vector, Vector, Vector]:
+    """The sum modulo 2**64, and itself as `upper` * 2**32 + `lower`."""
+    total = vectors.raw(full.column(total_name(column)))
+    if _upper_name(column) not in full.schema.names:
+        return total, total >> HALF_BITS, total & (HALF - 1)
+    upper = vectors.raw(full.column(_upper_name(column)))
+    rest = (total - (upper << HALF_BITS)).view(np.uint64)
+    upper = upper + (rest >> np.uint64(HALF_BITS)).astype(np.int64)
+    return total, upper, (rest & np.uint64(HALF - 1)).astype(np.int64)
+
+
+def _float_total(full: pa.RecordBatch, column: Column) -> Vector:
+    def state(name: str) -> Vector:
+        return vectors.raw(full.column(name))
+
+    total, name = state(total_name(column)), f"$large.{column.name}"
+    if name not in full.schema.names:
+        return total
+    large = state(name)
+    if large.any():
+        error = state(total_name(column) + ERROR_SUFFIX) / LARGE + state(name + ERROR_SUFFIX)
+        with np.errstate(over="ignore"):
+            total = np.where(large == 0, total, (large + (total / LARGE + error)) * LARGE)
+    infinite, no_number = state(f"$infinite.{column.name}"), state(f"$nan.{column.name}")
+    if infinite.any() or no_number.any():
+        positive, negative = infinite & (HALF - 1), infinite >> HALF_BITS
+        total = np.where(positive > 0, np.inf, np.where(negative > 0, -np.inf, total))
+        total = np.where((no_number > 0) | ((positive > 0) & (negative > 0)), np.nan, total)
+    return np.asarray(total)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -27,15 +27,18 @@ from penstock.ops.aggregates.function import (
     Column,
     Function,
     Part,
-    Rows,
     check_number,
     count_of,
     counted,
     where_some,
 )
-from penstock.state.layout import ERROR_SUFFIX, Value, add_floats
+from penstock.ops.aggregates.sums import floats, lift_counts, lift_floats, total_name
+from penstock.state.layout import ERROR_SUFFIX, Value
 
 __all__ = ["Stddev", "Variance"]
+
+WILD: Final = 2.0**500
+"""Values from here on have squares whose sum may be infinite."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +56,29 @@ class Variance(Function):
         """See `Function`."""
         return pa.float64()
 
-    def parts(self, *, retracts: bool) -> tuple[Part, ...]:  # noqa: ARG002
+    def parts(self, *, retracts: bool) -> tuple[Part, ...]:
         """See `Function`."""
         column = self.of
-        total = Value(_total(column), pa.float64(), "sum")
         squares = Value(f"$square.{column.name}", pa.float64(), "sum")
         rests = Value(f"$rest.{column.name}", pa.float64(), "sum")
+        if not vectors.is_float(column.type):
+            total = Value(_total(column), pa.float64(), "sum")
+            totals: tuple[Part, ...] = (Part(total, lift_floats(column, lambda x: x)),)
+        else:
+            totals = floats(column, retracts=retracts)
+        if not retracts or not vectors.is_float(column.type):
+            return (
+                *counted(column),
+                *totals,
+                Part(squares, lift_floats(column, _square)),
+                Part(rests, lift_floats(column, _rest_of_square)),
+            )
         return (
             *counted(column),
-            Part(total, lambda rows: _lift(rows, column, lambda x: x)),
-            Part(squares, lambda rows: _lift(rows, column, lambda x: _product(x, x)[0])),
-            Part(rests, lambda rows: _lift(rows, column, _rest_of_square)),
+            *totals,
+            Part(squares, lift_floats(column, _tame(_square))),
+            Part(rests, lift_floats(column, _tame(_rest_of_square))),
+            Part(Value(_wild(column), pa.int64(), "sum"), lift_counts(column, _is_wild)),
         )
 
     def result(self, full: pa.RecordBatch) -> pa.Array:
@@ -75,6 +90,8 @@ class Variance(Function):
         )
         count = vectors.raw(count_of(full, self.of)).astype(np.float64)
         found = _variance(total, squares, rests, count)
+        if _wild(self.of) in full.schema.names:
+            found = np.where(vectors.raw(full.column(_wild(self.of))) > 0, np.nan, found)
         return where_some(full, self.of, pa.array(found), least=2)
 
 
@@ -93,15 +110,24 @@ class Stddev(Variance):
 
 def _total(column: Column) -> str:
     """The name of the sum of doubles: that of the sum, unless it is one of whole numbers."""
-    return f"${'sum' if vectors.is_float(column.type) else 'real'}.{column.name}"
+    return total_name(column) if vectors.is_float(column.type) else f"$real.{column.name}"
 
 
-def _lift(rows: Rows, column: Column, term: Callable[[Vector], Vector]) -> list[pa.Array]:
-    values = rows.columns[column.name]
-    x, valid = vectors.raw(values).astype(np.float64, copy=False), vectors.validity(values)
-    with np.errstate(all="ignore"):  # what isn't finite, and what lies under a NULL
-        terms = term(x)
-    return add_floats(terms, None, valid, rows.weights, rows.ids, rows.groups)
+def _wild(column: Column) -> str:
+    """The name of the count of values whose squares aren't summed, where values may be taken back."""
+    return f"$wild.{column.name}"
+
+
+def _is_wild(x: Vector) -> Vector:
+    return np.asarray(~(np.abs(x) < WILD))
+
+
+def _tame(term: Callable[[Vector], Vector]) -> Callable[[Vector], Vector]:
+    return lambda x: np.where(_is_wild(x), 0.0, term(x))
+
+
+def _square(x: Vector) -> Vector:
+    return _product(x, x)[0]
 
 
 def _rest_of_square(x: Vector) -> Vector:

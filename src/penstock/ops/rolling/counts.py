@@ -158,7 +158,6 @@ class CountWindows(Unwindowed):
 
         Raises:
             CorruptError: a file of the state is not what was written.
-            LimitError: the sum of an integer column does not fit a BIGINT.
         """
         [parts], [now_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
         assert now_us >= before_us, "frontiers don't fall"

@@ -38,9 +38,6 @@ def aggregate_ranges(
         columns: of the rows, by name.
         lo: int64[n], the first row of each range.
         hi: int64[n], the row behind its last; there is one at least.
-
-    Raises:
-        LimitError: the sum of an integer column does not fit a BIGINT.
     """
     parts = {
         part.value.name: part
