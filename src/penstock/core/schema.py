@@ -33,6 +33,8 @@ _SCALARS: Final[Mapping[str, pa.DataType]] = {
     "TEXT": pa.string(),
     "TIMESTAMP": TIMESTAMP,
     "DATE": pa.date32(),
+    "BINARY": pa.binary(),
+    "BYTES": pa.binary(),
 }
 _CANONICAL: Final[Mapping[pa.DataType, str]] = {
     pa.bool_(): "BOOLEAN",
@@ -43,9 +45,11 @@ _CANONICAL: Final[Mapping[pa.DataType, str]] = {
     pa.string(): "STRING",
     TIMESTAMP: "TIMESTAMP",
     pa.date32(): "DATE",
+    pa.binary(): "BINARY",
 }
-_TOKEN = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([A-Za-z_][A-Za-z_0-9]*)|([<>,]))')
-NESTING_MAX: Final = 8  # of ARRAY<ARRAY<...>>: deeper is a mistake, and bounds recursion
+_NESTED: Final = "ARRAY<type>, STRUCT<name type, …>, MAP<STRING, type>"
+_TOKEN = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([A-Za-z_][A-Za-z_0-9]*)|([<>,:]))')
+NESTING_MAX: Final = 8  # of types within types: deeper is a mistake, and bounds recursion
 
 
 @dataclass(frozen=True)
@@ -134,9 +138,14 @@ def type_text(type_: pa.DataType) -> str:
     """
     if pa.types.is_list(type_):
         return f"ARRAY<{type_text(type_.value_type)}>"
+    if pa.types.is_struct(type_):
+        members = ", ".join(f"{_quoted(one.name)} {type_text(one.type)}" for one in type_)
+        return f"STRUCT<{members}>"
+    if pa.types.is_map(type_) and type_.key_type == pa.string():
+        return f"MAP<STRING, {type_text(type_.item_type)}>"
     if type_ not in _CANONICAL:
         raise SchemaError(
-            f"expected a type among {', '.join(sorted(_CANONICAL.values()))}, ARRAY<…>; found {type_}"
+            f"expected a type among {', '.join(sorted(_CANONICAL.values()))}, {_NESTED}; found {type_}"
         )
     return _CANONICAL[type_]
 
@@ -210,13 +219,32 @@ class _Parser:
     def type(self, depth: int) -> pa.DataType:
         position = self.peek()[2]
         word = self.take("a type", "word").upper()
+        if word in _SCALARS:
+            return _SCALARS[word]
+        if word not in {"ARRAY", "STRUCT", "MAP"}:
+            raise self.error(f"a type among {', '.join(sorted(_SCALARS))}, {_NESTED}", position)
+        if depth == NESTING_MAX or not self.accept("<"):
+            raise self.error(f"{_NESTED}, nested at most {NESTING_MAX} deep", position)
+        found = self.nested(word, depth + 1)
+        if not self.accept(">"):
+            raise self.error("'>'", self.peek()[2])
+        return found
+
+    def nested(self, word: str, depth: int) -> pa.DataType:
+        """What stands between the brackets."""
         if word == "ARRAY":
-            if depth == NESTING_MAX or not self.accept("<"):
-                raise self.error(f"ARRAY<type>, nested at most {NESTING_MAX} deep", position)
-            inner = self.type(depth + 1)
-            if not self.accept(">"):
-                raise self.error("'>'", self.peek()[2])
-            return pa.list_(inner)
-        if word not in _SCALARS:
-            raise self.error(f"a type among {', '.join(sorted(_SCALARS))}, ARRAY<…>", position)
-        return _SCALARS[word]
+            return pa.list_(self.type(depth))
+        if word == "MAP":
+            position = self.peek()[2]
+            if self.type(depth) != pa.string() or not self.accept(","):
+                raise self.error("MAP<STRING, type>", position)
+            return pa.map_(pa.string(), self.type(depth))
+        members: dict[str, pa.DataType] = {}
+        while not members or self.accept(","):
+            position = self.peek()[2]
+            name = self.take("a member's name", "name", "word")
+            if name in members:
+                raise self.error("each member once", position)
+            self.accept(":")
+            members[name] = self.type(depth)
+        return pa.struct(list(members.items()))

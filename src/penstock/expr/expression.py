@@ -36,6 +36,7 @@ _SQL_TYPES: Final = {
     "STRING": "VARCHAR",
     "TIMESTAMP": "TIMESTAMPTZ",
     "DATE": "DATE",
+    "BINARY": "BLOB",
 }
 
 
@@ -80,7 +81,7 @@ def compile_expression(text: str, schema: Schema) -> Expression:
                 f"expected an expression over the columns of one row; found {node.sql()!r} in {text!r}. "
                 "Aggregate with group_by(…).agg(…)"
             )
-    _resolve_columns(tree, text, schema)
+    tree = _resolve_columns(tree, text, schema)
     sql = tree.sql(dialect="duckdb", identify=True)
     check_pure(connection(), sql, text, schema)
     type_ = _type_of(sql, text, schema)
@@ -90,11 +91,20 @@ def compile_expression(text: str, schema: Schema) -> Expression:
     return Expression(text, f"CAST({sql} AS {_sql_type(type_)})", type_, found)
 
 
-def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> None:
+def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> exp.Expr:
+    """The tree with names as the schema has them, and members of structs as what they are."""
     from sqlglot import exp
 
     by_lower = {name.lower(): name for name in schema.names}
-    for column in tree.find_all(exp.Column):
+    for column in list(tree.find_all(exp.Column)):
+        first, *rest = column.parts
+        if rest:  # a member of a struct
+            whole = exp.Column(this=first)
+            member = exp.Dot.build([whole, *rest])
+            tree = member if column is tree else tree
+            if column.parent is not None:
+                column.replace(member)
+            column = whole  # noqa: PLW2901
         name = column.name
         if name in schema.names:
             continue
@@ -104,6 +114,7 @@ def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> None:
                 f"{hint(name, schema.names)}"
             )
         column.this.set("this", by_lower[name.lower()])
+    return tree
 
 
 def _type_of(sql: str, text: str, schema: Schema) -> pa.DataType:
@@ -125,6 +136,12 @@ def _narrow(found: pa.DataType) -> pa.DataType:
     types = pa.types
     if types.is_list(found):
         return pa.list_(_narrow(found.value_type))
+    if types.is_struct(found):
+        return pa.struct([(one.name, _narrow(one.type)) for one in found])
+    if types.is_map(found):
+        return pa.map_(_narrow(found.key_type), _narrow(found.item_type))
+    if types.is_large_binary(found) or found == pa.binary_view():
+        return pa.binary()
     if (
         types.is_int8(found)
         or types.is_int16(found)
@@ -148,4 +165,13 @@ def _narrow(found: pa.DataType) -> pa.DataType:
 def _sql_type(type_: pa.DataType) -> str:
     if pa.types.is_list(type_):
         return _sql_type(type_.value_type) + "[]"
+    if pa.types.is_struct(type_):
+        members = (f"{_quoted(one.name)} {_sql_type(one.type)}" for one in type_)
+        return f"STRUCT({', '.join(members)})"
+    if pa.types.is_map(type_):
+        return f"MAP(VARCHAR, {_sql_type(type_.item_type)})"
     return _SQL_TYPES[type_text(type_)]
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

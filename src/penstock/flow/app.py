@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeVar
 
 import pyarrow as pa
 
-from penstock.core.schema import Schema
+from penstock.core.schema import Schema, type_text
 from penstock.errors import FlowError
 from penstock.flow._collections import Stream, Table
 from penstock.flow.checks import (
@@ -17,6 +17,7 @@ from penstock.flow.checks import (
     check_condition,
     check_duration,
     check_format,
+    check_keepable,
     check_number,
     check_schema,
     check_text,
@@ -96,8 +97,10 @@ class Flow:
         time = check_time(time, columns)
         if key is not None:
             check_text(key, "key", "key='user': the column whose text is the record's key")
-        if key is not None and pa.types.is_list(columns[key].type):
-            raise FlowError(f"expected a key of single values; found the array {key!r}")
+        if key is not None and pa.types.is_nested(columns[key].type):
+            raise FlowError(
+                f"expected a key of single values; found {key!r}, {type_text(columns[key].type)}"
+            )
         _check_partitions(partitions)
         source = Source(
             topic,
@@ -182,6 +185,9 @@ class Flow:
         Raises:
             FlowError: another function of the same name was passed to `map_batches` or `process`.
         """
+        if isinstance(node, Stateful):
+            for above in node.inputs:
+                check_keepable(above.schema)
         known = self._nodes.setdefault(node.identity, node)
         assert isinstance(known, type(node)), "a digest collides"
         one, other = function_of(known), function_of(node)

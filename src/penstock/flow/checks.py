@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from penstock.core.names import hint, known_names
-from penstock.core.schema import Schema
+from penstock.core.schema import Schema, type_text
 from penstock.core.time import duration_us
 from penstock.errors import FlowError, SchemaError, UserError
 from penstock.expr import Expression, compile_expression
@@ -25,6 +25,7 @@ __all__ = [
     "check_duration",
     "check_format",
     "check_function",
+    "check_keepable",
     "check_name",
     "check_number",
     "check_schema",
@@ -180,3 +181,23 @@ def check_format(format_: object, schema: Schema) -> LineFormat | None:
     except SchemaError as error:
         raise FlowError(str(error)) from None
     return format_
+
+
+def check_keepable(schema: Schema) -> None:
+    """Checks that an operator with state can keep rows of a schema.
+
+    Raises:
+        FlowError: it has objects; the message shows what to choose of them.
+    """
+    for one in schema:
+        inner, name = one.type, one.name
+        while pa.types.is_list(inner):
+            inner, name = inner.value_type, f"{name}[1]"
+        if pa.types.is_nested(inner):
+            member = f"{name}['name']"
+            if pa.types.is_struct(inner):
+                member = f"{name}.{inner.field(0).name}"
+            raise FlowError(
+                f"expected single values, and arrays of such, where rows are kept; found {one.name!r}, "
+                f"{type_text(one.type)}. Choose what is needed of it before: select(…, name={member!r})"
+            )

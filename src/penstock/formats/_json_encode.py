@@ -9,6 +9,7 @@ null.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ def encode_rows(table: pa.Table, *, columns: Sequence[str] | None = None) -> pa.
     r"""Writes one JSON object per row.
 
     Args:
-        table: columns of booleans, numbers, text, instants, dates, lists of such.
+        table: columns of booleans, numbers, text, instants, dates, bytes (base64), lists, structs and maps.
         columns: which columns, in which order; None for all whose names don't begin with `$`.
 
     Returns:
@@ -144,9 +145,19 @@ def _pieces(array: Any, name: str) -> _Pieces:
         return _number_pieces(array, point=False)
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return _list_pieces(array, name)
+    if pa.types.is_struct(type_):
+        members = pa.RecordBatch.from_arrays(array.flatten(), [one.name for one in type_])
+        return _raw_pieces(_encode(members), array)
+    if pa.types.is_map(type_):
+        return _map_pieces(array, name)
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
+        texts = [
+            None if one is None else base64.b64encode(one).decode() for one in array.to_pylist()
+        ]
+        return _text_pieces(pa.array(texts, pa.large_string()))
     raise SchemaError(
-        f"column {name!r}: expected booleans, numbers, text, instants, dates or lists of such "
-        f"to write as JSON; found {type_}. Convert the column, or leave it out"
+        f"column {name!r}: expected booleans, numbers, text, bytes, instants, dates, or lists, structs or "
+        f"maps of such to write as JSON; found {type_}. Convert the column, or leave it out"
     )
 
 
@@ -222,6 +233,36 @@ def _time_pieces(array: Any, name: str) -> _Pieces:
             f"{'days' if dates else 'microseconds'} since 1970"
         )
     return pieces
+
+
+def _raw_pieces(texts: Any, array: Any) -> _Pieces:
+    """JSON texts as they are; null where the array is NULL."""
+    at, data = _text(texts.cast(pa.large_string()))
+    pieces = _outputs(len(array), int(at[-1] - at[0]) + 6 * len(array))
+    scalars.write_numbers(at, data, _valid(array), False, pieces.ends, pieces.data)  # noqa: FBT003
+    return pieces
+
+
+def _map_pieces(array: Any, name: str) -> _Pieces:
+    """Maps as objects: their keys are text."""
+    ends = np.asarray(array.offsets.to_numpy()).astype(np.int64)
+    first, last = int(ends[0]), int(ends[-1])
+    keys = _joined(_pieces(array.keys.slice(first, last - first), name))
+    items = _joined(_pieces(array.items.slice(first, last - first), name))
+    pairs: list[Any] = [keys, items, ":"]
+    members = pc.binary_join_element_wise(*pairs)
+    offsets: Any = pa.array((ends - first).astype(np.int32))
+    lists: Any = pa.ListArray.from_arrays(offsets, members)
+    parts: list[Any] = ["{", pc.binary_join(lists, ","), "}", ""]
+    return _raw_pieces(pc.binary_join_element_wise(*parts), array)
+
+
+def _joined(pieces: _Pieces) -> Any:
+    """The texts of pieces as an array."""
+    ends = pieces.ends.astype(np.int32)
+    data = np.ascontiguousarray(pieces.data[: int(pieces.ends[-1])])
+    buffers = [None, arrow_buffer(ends), arrow_buffer(data)]
+    return pa.Array.from_buffers(pa.string(), len(ends) - 1, buffers, 0)
 
 
 def _list_pieces(array: Any, name: str) -> _Pieces:

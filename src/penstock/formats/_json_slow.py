@@ -7,6 +7,7 @@ this module's, so a row's fate doesn't depend on which of the two has seen it.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import struct
@@ -87,7 +88,8 @@ class RowReader:
     def read(self, row: bytes) -> list[Any]:
         """The row's values, one per field, None for NULL.
 
-        Booleans, ints (instants as microseconds, dates as days), floats, text, lists of such.
+        Booleans, ints (instants as microseconds, dates as days), floats, text, bytes; lists of such, objects
+        as dicts, maps as lists of pairs.
 
         Raises:
             BadRowError: the row doesn't fit.
@@ -235,6 +237,32 @@ def _list(reader: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     return read
 
 
+def _binary(value: Any) -> bytes:
+    if type(value) is not str:
+        raise ValueError
+    return base64.b64decode(value, validate=True)  # its error is a ValueError
+
+
+def _struct(readers: dict[str, Callable[[Any], Any]]) -> Callable[[Any], dict[str, Any]]:
+    def read(value: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise ValueError
+        found = ((name, value.get(name), reader) for name, reader in readers.items())
+        return {name: None if one is None else reader(one) for name, one, reader in found}
+
+    return read
+
+
+def _map(reader: Callable[[Any], Any]) -> Callable[[Any], list[tuple[str, Any]]]:
+    def read(value: Any) -> list[tuple[str, Any]]:
+        if type(value) is not dict:
+            raise ValueError
+        pairs = value.items()
+        return [(_string(name), None if one is None else reader(one)) for name, one in pairs]
+
+    return read
+
+
 _READERS: Final[dict[pa.DataType, Callable[[Any], Any]]] = {
     pa.bool_(): _boolean,
     pa.int32(): _integer(-(2**31), 2**31 - 1),
@@ -244,6 +272,7 @@ _READERS: Final[dict[pa.DataType, Callable[[Any], Any]]] = {
     pa.string(): _string,
     pa.timestamp("us", "UTC"): _timestamp,
     pa.date32(): _date,
+    pa.binary(): _binary,
 }
 _EXPECTATIONS: Final[dict[pa.DataType, str]] = {
     pa.bool_(): "true or false",
@@ -256,11 +285,18 @@ _EXPECTATIONS: Final[dict[pa.DataType, str]] = {
         "us", "UTC"
     ): "ISO 8601 or integer milliseconds since 1970, in the years 1 to 9999",
     pa.date32(): "a date as YYYY-MM-DD",
+    pa.binary(): "bytes as text in base64",
 }
 
 
 def _reader(type_: pa.DataType) -> Callable[[Any], Any]:
-    return _list(_reader(type_.value_type)) if pa.types.is_list(type_) else _READERS[type_]
+    if pa.types.is_list(type_):
+        return _list(_reader(type_.value_type))
+    if pa.types.is_struct(type_):
+        return _struct({one.name: _reader(one.type) for one in type_})
+    if pa.types.is_map(type_):
+        return _map(_reader(type_.item_type))
+    return _READERS[type_]
 
 
 def _expectation(type_: pa.DataType) -> str:
@@ -268,6 +304,8 @@ def _expectation(type_: pa.DataType) -> str:
     while pa.types.is_list(inner):
         inner = inner.value_type
     prefix = "" if inner is type_ else "an array, each item "
+    if pa.types.is_struct(inner) or pa.types.is_map(inner):
+        return f"{type_text(type_)} ({prefix}an object whose members fit)"
     return f"{type_text(type_)} ({prefix}{_EXPECTATIONS[inner]})"
 
 

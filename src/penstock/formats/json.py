@@ -11,7 +11,8 @@ The rules, whatever a row looks like:
 - TIMESTAMP takes ISO 8601 text (`2026-11-21T09:00:00.123456+01:00`; a date alone is its midnight,
   no zone means UTC, digits past the microsecond are cut off) or an integer of milliseconds since
   1970. DATE takes `YYYY-MM-DD`. Years are 1 to 9999.
-- STRING takes text; ARRAY<T> an array whose items are T or null.
+- STRING takes text; BINARY text in base64; ARRAY<T> an array whose items are T or null; STRUCT<…> an object,
+  of which other members are ignored and missing ones are NULL; MAP<STRING, T> any object with members of T.
 
 A row that doesn't fit is bad, with a reason; the others aren't touched by it.
 
@@ -85,7 +86,7 @@ class _Slots:
     lengths: np.ndarray  # int32[string fields or 1, rows]
     valid: np.ndarray  # uint8[fields, rows]
     extra: bytearray  # strings from the slow path
-    lists: dict[int, dict[int, list[Any]]]  # of list fields, by field and row
+    lists: dict[int, dict[int, Any]]  # of nested and binary fields, by field and row
 
 
 class JsonDecoder:
@@ -196,7 +197,7 @@ class JsonDecoder:
                     slots.extra += text
                 case float():
                     (slot,) = struct.unpack("<q", struct.pack("<d", value))
-                case list():
+                case list() | dict() | bytes():
                     slots.lists.setdefault(i, {})[row] = value
                 case _:
                     slot = int(value)

@@ -214,6 +214,8 @@ def _type(type_: Any) -> str:
         return "TIMESTAMP"
     if pa.types.is_list(type_):
         return f"ARRAY<{_type(type_.value_type)}>"
+    if pa.types.is_map(type_):
+        return f"MAP<{_type(type_.key_type)}, {_type(type_.item_type)}>"
     if pa.types.is_struct(type_):
         fields = ", ".join(f"{_quoted(one.name)}: {_type(one.type)}" for one in type_)
         return f"STRUCT<{fields}>"
