@@ -228,3 +228,21 @@ def test_rows_come_in_the_order_of_their_time() -> None:
         ("b", 1): 1,
         ("b", 2): 1,
     }
+
+
+def test_sums_that_nobody_asks_for_are_not_computed() -> None:
+    """Large numbers of two groups lie side by side, and their sum wouldn't fit: no window has both."""
+    largest = 2**62
+    rows = [(k, largest, 1.0, "s") for k in "abcdefgh"]
+    total = (Aggregate("sx", "sum", X), Aggregate("n", "count"))
+    batch = delta(INPUT, rows, times=list(range(8)))
+    sliding = Contract(Sliding(INPUT, ("k",), ("k",), total, 100))
+    counts = Contract(CountWindows(INPUT, ("k",), total, 1, 1))
+    for run in (sliding, counts):
+        run.step([batch], [10])
+        assert {row[-2:] for row in run.total()} == {(largest, 1)}
+    # Two rows apart, a third between them: windows of one row, then of two.
+    apart = Contract(Sliding(INPUT, ("x",), (), (Aggregate("sx", "sum", X),), 2))
+    some = [(None, x, 1.0, "s") for x in (2**62, -(2**62), 2**62, 2**61)]
+    apart.step([delta(INPUT, some, times=[0, 1, 3, 4])], [10])
+    assert sorted(row[-1] for row in apart.total().elements()) == [0, 2**62, 2**62, 2**62 + 2**61]

@@ -62,21 +62,41 @@ def _combined(
     runs = pa.RecordBatch.from_arrays([c for part in parts for c in part.lift(each)], names)
     nothing = pa.RecordBatch.from_arrays([pa.nulls(len(lo), pa.bool_())], ["$none"])
     found = layout.padded(nothing).select(names)
-    at, left, length = lo.astype(np.int64), hi - lo, 1
-    while True:
-        some = np.flatnonzero(left & length)
+    lengths = (hi - lo).astype(np.int64)
+    needed = _needed(lo, lengths, count)
+    runs = _at(runs, np.flatnonzero(needed[0]))
+    for level, mine in enumerate(needed):
+        where = np.cumsum(mine) - 1  # the run that begins at each row
+        some = np.flatnonzero(lengths & (1 << level))
         if len(some):
-            more = runs.take(from_int64(at[some]))
-            if len(some) == len(at):
-                found = _sum(parts, [found, more], np.arange(len(at)), names)
-            else:
-                found = _sum(parts, [found, more], some, names)
-            at[some] += length
-        length *= 2
-        if length > left.max(initial=0):
-            return dict(zip(names, found.columns, strict=True))
-        ahead = runs.slice(length // 2)
-        runs = _sum(parts, [runs, ahead], np.arange(len(ahead)), names)
+            begins = lo[some] + (lengths[some] & ((1 << level) - 1))
+            found = _sum(parts, [found, _at(runs, where[begins])], some, names)
+        if level + 1 < len(needed):
+            longer = np.flatnonzero(needed[level + 1])
+            halves = [_at(runs, where[longer + half]) for half in (0, 1 << level)]
+            runs = _sum(parts, halves, np.arange(len(longer)), names)
+    return dict(zip(names, found.columns, strict=True))
+
+
+def _needed(lo: Vector, lengths: Vector, count: int) -> list[Vector]:
+    """By level, the rows at which a run of 2**level begins that ranges are put together from: bool[rows].
+
+    No other is computed: it might lie in two groups, and its sum, which nobody asks for, not fit.
+    """
+    levels = max(int(lengths.max(initial=0)).bit_length(), 1)
+    needed = [np.zeros(count, np.bool_) for _ in range(levels)]
+    for level in range(levels - 1, -1, -1):
+        some = np.flatnonzero(lengths & (1 << level))
+        needed[level][lo[some] + (lengths[some] & ((1 << level) - 1))] = True
+        if level + 1 < levels:
+            longer = np.flatnonzero(needed[level + 1])
+            needed[level][longer] = True
+            needed[level][longer + (1 << level)] = True
+    return needed
+
+
+def _at(runs: pa.RecordBatch, rows: Vector) -> pa.RecordBatch:
+    return runs.take(from_int64(rows.astype(np.int64, copy=False)))
 
 
 def _sum(
