@@ -158,9 +158,11 @@ class SourceReader:
         assert self._chunk is not None
         time = self.source.time
         moves = times
-        if time.processing:
+        if time.processing or not len(times):
             return moves
-        if time.column is not None:
+        oldest_us = int(self._chunk.timestamp_ms.min()) * 1_000
+        # Two plain passes tell in most chunks that no row can be ahead.
+        if time.column is not None and int(times.max()) - oldest_us > time.ahead_us:
             stamps = self._stamps(index)
             wrong = (times - stamps > time.ahead_us) & (self._chunk.timestamp_ms[index] > 0)
             if wrong.any():
