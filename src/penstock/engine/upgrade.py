@@ -554,7 +554,6 @@ class Upgrade:
         return {
             "wall_us": plan["wall_us"],
             "bytes_max": plan.get("bytes_max"),
-            # Where the log says that this batch's output counts, these outputs have it.
             "repeats": {
                 "number": plan["version"],
                 "incarnation": plan.get("incarnation", ""),
