@@ -19,7 +19,7 @@ from penstock.engine.spark.session import session_for
 from penstock.engine.store import Json, Store
 from penstock.engine.tasks import Job
 from penstock.engine.upgrade import Backfilled, Outputs, Target, Upgrade
-from penstock.engine.versions import recovered, same_program, without_topics
+from penstock.engine.versions import before_first, recovered, same_program, without_topics
 from penstock.errors import CorruptError, FlowError
 from penstock.flow.graph import Graph
 from penstock.state import ArrowStateFiles, LocalStateFiles, StateFiles
@@ -198,17 +198,22 @@ def find_upgrade(
         CorruptError: the record can't be read, and nothing says how far topics were written.
     """
     number = store.newest_version()
-    if not number:
+    begun = None if number else store.plan(1)
+    if not number and begun is None:
         return None
     try:
         check_name(store, graph.name)
-        base: Json | None = store.version(number)
+        base: Json | None = store.version(number) if number else None
     except CorruptError:
         if not anew:
             raise
         base = None
     target = lay_out(graph, log, base, cores=cores, shards=shards)
-    if base is None:
+    if begun is not None:
+        if begun["program"] == target.physical.digest(target.output_partitions):
+            return None
+        base = before_first(target.physical, begun)
+    elif base is None:
         base = recovered(store, number, target.physical)
     elif not anew and same_program(base, target.physical):
         return None

@@ -39,10 +39,10 @@ from penstock.engine.log import Log
 from penstock.engine.physical import Physical, Placed, compile_graph
 from penstock.engine.plan import SWITCH, Plan
 from penstock.engine.store import Json, Store
-from penstock.engine.versions import change_of, of_program, operator_entry, same_rows
+from penstock.engine.versions import change_of, of_program, operator_entry, same_rows, writes_alike
 from penstock.engine.watermarks import Look
 from penstock.errors import FencedError, FlowError
-from penstock.flow.graph import Closed, Graph, Node, OutputNode, ViewNode, ancestors, origins
+from penstock.flow.graph import Closed, Graph, Node, OutputNode, ViewNode, ancestors
 
 __all__ = ["Backfilled", "Execute", "Outputs", "Target", "Upgrade"]
 
@@ -426,7 +426,10 @@ class Upgrade:
             # Another upgrade's, which ended before it was done.
             self.store.commit(number, {**base, "version": number, "epoch": self.epoch})
         self._pending = None if SWITCH in content else content
-        self._check_pending()
+        if self._pending is not None and not writes_alike(
+            base, self._pending, self.target.physical
+        ):
+            raise FlowError(unfinished(number))
         topics = [s.topic for s in self.target.physical.graph.sources]
         ends = self.log.end_offsets([t for t in topics if t not in base["offsets"]])
         found = {t: {str(p): o for p, o in ps.items()} for t, ps in ends.items()}
@@ -434,24 +437,6 @@ class Upgrade:
         self._base, self._is_bound = base, True
         if self.backfill is not None:
             self.backfill.bound(base, self._ends)
-
-    def _check_pending(self) -> None:
-        """Whether the batch that the program of before has begun can be run again by this one.
-
-        Raises:
-            FlowError: its records would be written by other shards, and so a second time.
-        """
-        if self._pending is None:
-            return
-        known = self._base["operators"]
-        for output in self.target.physical.graph.outputs:
-            if output.identity in self._base.get("outputs", {}):
-                for origin in origins(output.node):
-                    node = origin.table if isinstance(origin, Closed) else origin
-                    placed = self.target.physical.placed.get(node.identity)
-                    cut = known.get(node.identity, {}).get("cut")
-                    if placed is not None and cut is not None and cut != placed.cut:
-                        raise FlowError(unfinished(self._pending["version"]))
 
     # -- the switch ---------------------------------------------------------------------------------
 

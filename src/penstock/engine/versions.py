@@ -15,13 +15,14 @@ import pyarrow as pa
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.store import Json, Store
 from penstock.errors import CorruptError
-from penstock.flow.graph import OutputNode, RowStep, Source, Stateful, origins
+from penstock.flow.graph import Closed, OutputNode, RowStep, Source, Stateful, origins
 from penstock.ops import Operator
 from penstock.ops.rows import Select, Where
 from penstock.state import StateFiles
 
 __all__ = [
     "Change",
+    "before_first",
     "change_of",
     "first_version",
     "of_program",
@@ -30,6 +31,7 @@ __all__ = [
     "same_program",
     "same_rows",
     "without_topics",
+    "writes_alike",
 ]
 
 
@@ -162,6 +164,13 @@ def recovered(store: Store, number: int, physical: Physical) -> Json:
     }
 
 
+def before_first(physical: Physical, plan: Json) -> Json:
+    """Version 0 where another program has begun the first batch."""
+    content = first_version(physical)
+    del content["outputs"]  # its writers say what that program writes
+    return {**content, "operators": {}, "nodes": [], "writers": plan["writers"]}
+
+
 def without_topics(version: Json, sources: Collection[Source]) -> Json:
     """A version that has read nothing of some topics: they were made anew, and what is in them is new."""
     topics = {source.topic: source.identity for source in sources}
@@ -240,3 +249,24 @@ def _some(rest: pa.RecordBatch | None, more: Iterator[pa.RecordBatch]) -> pa.Rec
         if rest is None:
             return None
     return rest
+
+
+def writes_alike(version: Json, plan: Json, physical: Physical) -> bool:
+    """Whether a program writes what the one of before has begun with by the same shards.
+
+    Args:
+        version: the last one.
+        plan: of the batch after it, which the program of before has begun.
+        physical: the program.
+    """
+    for output in physical.graph.outputs:
+        for origin in origins(output.node):
+            node = origin.table if isinstance(origin, Closed) else origin
+            placed = physical.placed.get(node.identity)
+            entry = version["operators"].get(node.identity, {})
+            is_cut_so = placed is None or entry.get("cut", placed.cut) == placed.cut
+            prefix = f"{output.topic}/{origin.identity}/"
+            shards = sum(name.startswith(prefix) for name in plan["writers"])
+            if shards and not (is_cut_so and shards == physical.shards_of(origin)):
+                return False
+    return True
