@@ -467,7 +467,7 @@ def _then(_: object) -> Any:
     raise Crash
 
 
-@pytest.mark.parametrize("how", ["changed", "rebuild", "dies again"])
+@pytest.mark.parametrize("how", ["changed", "twice", "rebuild", "rebuild twice", "dies again"])
 def test_a_batch_that_was_begun_is_run_again(how: str) -> None:
     """The program of before dies between its output and its commit, for good: no record is lost or twice."""
     chance = random.Random(7)
@@ -485,8 +485,11 @@ def test_a_batch_that_was_begun_is_run_again(how: str) -> None:
     with pytest.raises(Crash):
         old.step(dies)
     assert len(run.log.records("p-large")) > 100 / 2, "all is written, nothing committed"
-    after = before if how == "rebuild" else (*before, "totals", "top")
-    run.change(program(*after), rebuild=how == "rebuild")
+    rebuild = how.startswith("rebuild")
+    after = before if rebuild else (*before, "totals", "top")
+    if how.endswith("twice"):
+        run.change(program(*before, *(() if rebuild else ["sessions"])), rebuild=rebuild)
+    run.change(program(*after), rebuild=rebuild)
     if how == "dies again":
         with pytest.raises(Crash):
             run._driver.step(lambda *args: _then(run._host.execute(*args)))
@@ -495,7 +498,7 @@ def test_a_batch_that_was_begun_is_run_again(how: str) -> None:
     calm = undisturbed(run, program(*after))
     assert contents(run, ()) == contents(calm, ())
     assert set(letters(run)) == set(letters(calm))
-    if how == "rebuild":
+    if rebuild:
         assert letters(run) == letters(calm)
 
 

@@ -426,9 +426,8 @@ class Upgrade:
             # Another upgrade's, which ended before it was done.
             self.store.commit(number, {**base, "version": number, "epoch": self.epoch})
         self._pending = None if SWITCH in content else content
-        if self._pending is not None and not writes_alike(
-            base, self._pending, self.target.physical
-        ):
+        begun = self._pending or base.get("pending")
+        if begun is not None and not writes_alike(base, begun, self.target.physical):
             raise FlowError(unfinished(number))
         topics = [s.topic for s in self.target.physical.graph.sources]
         ends = self.log.end_offsets([t for t in topics if t not in base["offsets"]])
@@ -483,9 +482,16 @@ class Upgrade:
         seen = {**base["frontier_us"], **made.get("frontier_us", {})}
         content["frontier_us"] = physical.frontiers(content["watermark_us"], base["wall_us"], seen)
         self._add_counts(content["counts"], made)
-        content.pop("pending", None)
+        # A version that was switched to may wait for a batch of before; so does the one after it then.
+        begun = content.pop("pending", None)
+        is_same = base.get("program") == self.program
         if self._pending is not None:
-            content["pending"] = self._to_repeat(self._pending)
+            begun, is_same = (
+                self._to_repeat(self._pending),
+                self._pending["program"] == self.program,
+            )
+        if begun is not None:
+            content["pending"] = self._fitting(begun, is_same=is_same)
             content["writers"] = {}
         return content
 
@@ -535,7 +541,6 @@ class Upgrade:
                     "The topic %r, which it wrote otherwise, may have rows of that batch from both",
                     topic,
                 )
-        dead = f"{self.target.dead_letter_topic}/"
         return {
             "wall_us": plan["wall_us"],
             "bytes_max": plan.get("bytes_max"),
@@ -545,15 +550,20 @@ class Upgrade:
                 "outputs": sorted(self._base.get("outputs", {})),
             },
             "ends": {f"{s['topic']}/{s['partition']}": s["end"] for s in plan["splits"]},
-            "watermark_us": {
-                t: us for t, us in plan["watermark_us"].items() if t in self._kept_sources
-            },
+            "watermark_us": plan["watermark_us"],
+            "writers": plan["writers"],
+        }
+
+    def _fitting(self, begun: Json, *, is_same: bool) -> Json:
+        """A batch that is to be run again, as this program can; it is the same that began it, or not."""
+        marks, writers = begun["watermark_us"], begun["writers"]
+        dead = f"{self.target.dead_letter_topic}/"
+        if not is_same:
             # Another program may bury other rows: its letters must not be taken for those that are there.
             # So it gets new writers for them, as for all that it writes and the one before did not.
-            "writers": {
-                n: w for n, w in plan["writers"].items() if is_same or not n.startswith(dead)
-            },
-        }
+            writers = {name: one for name, one in writers.items() if not name.startswith(dead)}
+        kept = {topic: us for topic, us in marks.items() if topic in self._kept_sources}
+        return {**begun, "watermark_us": kept, "writers": writers}
 
     def _check_kept(self) -> None:
         """Whether what new operators read of kept ones is what these have.
