@@ -19,7 +19,14 @@ import pyarrow.compute as pc
 from penstock.core.delta import DELETED, OFFSET, TIME, WATERMARK
 from penstock.core.keymatch import keys_match
 from penstock.core.schema import TIMESTAMP
-from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, duration_text, instant_text
+from penstock.core.time import (
+    EVENT_MAX_US,
+    EVENT_MIN_US,
+    INSTANT_MAX_US,
+    INSTANT_MIN_US,
+    duration_text,
+    instant_text,
+)
 from penstock.engine.plan import AHEAD_MAX_US, Split
 from penstock.expr import EvaluationError, Expression
 from penstock.expr.columnar import UnfitError, compute
@@ -75,7 +82,7 @@ class SourceReader:
         self.lost_count = 0  # offsets that retention removed before they were read
         self.dead: list[DeadLetter] = []
         self._floor_us = NOTHING_YET_US if watermark_us is None else watermark_us
-        self._ahead_max_us = min(wall_us + AHEAD_MAX_US, INSTANT_MAX_US)
+        self._ahead_max_us = min(wall_us + AHEAD_MAX_US, EVENT_MAX_US)
         self._check_key = check_key
         self._decoder = decoder_for(source.schema, source.format)
         self._changes: ChangelogDecoder | None = None
@@ -137,7 +144,7 @@ class SourceReader:
     def _timed(self, rows: pa.Table, index: np.ndarray) -> pa.Table:
         assert self._chunk is not None
         times, known = self._times(rows, index)
-        fits = known & (times >= INSTANT_MIN_US) & (times <= self._ahead_max_us)
+        fits = known & (times >= EVENT_MIN_US) & (times <= self._ahead_max_us)
         if not fits.all():
             for position in np.flatnonzero(~fits):
                 self._refuse(
@@ -248,7 +255,7 @@ class SourceReader:
         if INSTANT_MIN_US <= time_us <= INSTANT_MAX_US:
             found = instant_text(int(time_us))
         return (
-            f"expected an event time of the years 1 to 9999, at most {duration_text(AHEAD_MAX_US)} after the "
+            f"expected an event time of the years 2 to 9998, at most {duration_text(AHEAD_MAX_US)} after the "
             f"wall clock, in {what}; found {found}"
         )
 

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from penstock.core import vectors
 from penstock.core.schema import Schema
+from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import FlowError
 from penstock.expr import EvaluationError, Expression
 from penstock.expr.columnar import UnfitError, compute
@@ -28,6 +29,7 @@ from penstock.expr.duck import evaluate
 
 __all__ = ["MapBatches", "Refused", "RowOperator", "Select", "Unnest", "Where", "same_function"]
 
+UNNAMED: Final = "expected an instant of the years 1 to 9999; found another"
 REASONS_MAX: Final = 16
 """Refused rows of one batch that are told in DuckDB's words."""
 _PLAIN: Final = (str, bytes, int, float, bool, type(None))
@@ -61,7 +63,8 @@ class Where:
             with contextlib.suppress(UnfitError):
                 return rows.filter(compute(self.condition.tree, rows)), []
         query = f"SELECT * FROM rows WHERE {self.condition.sql}"
-        return _run(rows, query, [self.condition])
+        _, found, refused = _run(rows, query, [self.condition])
+        return found, refused
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,27 @@ class Select:
     columns: tuple[tuple[str, Expression], ...]
 
     def apply(self, rows: pa.Table) -> tuple[pa.Table, list[Refused]]:
-        """The computed columns, and the rows where an expression failed."""
+        """The computed columns, and the rows where an expression failed, or gave a time without a name."""
+        of, found, refused = self._computed(rows)
+        named = np.ones(len(found), np.bool_)
+        for name, expression in self.columns:
+            if expression.text.strip('"') != name:
+                here = _named_times(found.column(name))
+                if here is not None:
+                    bad = of.filter(pa.array(named & ~here))
+                    refused.append(Refused(bad, f"{expression.text}: {UNNAMED}"))
+                    named &= here
+        return (found if named.all() else found.filter(pa.array(named))), refused
+
+    def _computed(self, rows: pa.Table) -> tuple[pa.Table, pa.Table, list[Refused]]:
+        """The rows that it works for, what is computed of them, and those where it fails."""
         hidden = [name for name in rows.column_names if name.startswith("$")]
         trees = [e.tree for _, e in self.columns]
         with contextlib.suppress(UnfitError):
             found = [compute(tree, rows) for tree in trees if tree is not None]
             if len(found) == len(trees):
                 names = [*(name for name, _ in self.columns), *hidden]
-                return pa.table([*found, *(rows.column(n) for n in hidden)], names), []
+                return rows, pa.table([*found, *(rows.column(n) for n in hidden)], names), []
         computed = [f"{e.sql} AS {_name(name)}" for name, e in self.columns]
         query = f"SELECT {', '.join([*computed, *map(_name, hidden)])} FROM rows"
         return _run(rows, query, [e for _, e in self.columns])
@@ -159,12 +175,25 @@ class MapBatches:
             ) from None
 
 
+def _named_times(column: Any) -> np.ndarray | None:
+    """Which instants, or dates, lie in the years 1 to 9999, as NULL does; None where all do."""
+    if pa.types.is_timestamp(column.type):
+        whole, unit_us = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()), 1
+    elif pa.types.is_date(column.type):
+        whole, unit_us = column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()), DAY_US
+    else:
+        return None
+    values = np.asarray(whole.fill_null(0).to_numpy())
+    fits = (values >= INSTANT_MIN_US // unit_us) & (values <= INSTANT_MAX_US // unit_us)
+    return None if fits.all() else fits
+
+
 def _run(
     rows: pa.Table, query: str, expressions: Sequence[Expression]
-) -> tuple[pa.Table, list[Refused]]:
-    """What a query gives, without the rows where one of its expressions fails; those, and why."""
+) -> tuple[pa.Table, pa.Table, list[Refused]]:
+    """The rows that a query works for, what it gives of them, and those where an expression fails."""
     try:
-        return evaluate(rows, query), []
+        return rows, evaluate(rows, query), []
     except EvaluationError as error:
         first = error
     failing = _failing(rows, expressions)
@@ -176,7 +205,7 @@ def _run(
     for i in range(len(bad)):
         row = bad.slice(i, 1)
         refused.append(Refused(row, _reason(row, expressions, told=i < REASONS_MAX)))
-    return evaluate(kept, query), refused
+    return kept, evaluate(kept, query), refused
 
 
 def _failing(rows: pa.Table, expressions: Sequence[Expression]) -> np.ndarray:

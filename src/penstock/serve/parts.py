@@ -14,6 +14,7 @@ from typing import Self
 import pyarrow as pa
 
 from penstock.engine.store import Json
+from penstock.expr import EvaluationError
 from penstock.expr.duck import evaluate
 from penstock.ops import operator_from_spec
 from penstock.state import StateFiles
@@ -66,7 +67,11 @@ class ViewPart:
 
     def _shown(self, rows: pa.Table) -> pa.Table:
         for step in self.steps:
-            rows = evaluate(rows, _query(step))
+            try:
+                rows = evaluate(rows, _query(step, "{}"))
+            except EvaluationError:
+                # What fails for a row is NULL there: the other rows, and its other columns, can be read.
+                rows = evaluate(rows, _query(step, "TRY({})"))
         return rows
 
     @property
@@ -78,8 +83,8 @@ class ViewPart:
         return own and operator.closes and "window_start" in operator.schema.names
 
 
-def _query(step: Json) -> str:
+def _query(step: Json, form: str) -> str:
     if "where" in step:
-        return f"SELECT * FROM rows WHERE {step['where']}"
-    columns = ", ".join(f'{sql} AS "{name}"' for name, sql in step["select"])
+        return f"SELECT * FROM rows WHERE {form.format(step['where'])}"
+    columns = ", ".join(f'{form.format(sql)} AS "{name}"' for name, sql in step["select"])
     return f"SELECT {columns} FROM rows"

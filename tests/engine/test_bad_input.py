@@ -1,0 +1,81 @@
+"""Rows that can't be computed never stop a pipeline: a dead letter, or NULL, and the rest goes on."""
+
+from __future__ import annotations
+
+import penstock as ps
+
+LONG = 2**62
+
+
+def reasons(run: ps.testing.Run) -> list[str]:
+    return [letter.headers["penstock.reason"] for letter in run.dead_letters()]
+
+
+def test_a_sum_beyond_a_bigint_is_null_until_it_fits() -> None:
+    """Other groups, other aggregates, and the rows that follow aren't touched."""
+    app = ps.App("p")
+    rows = app.table("rows", "id BIGINT NOT NULL, g STRING, n BIGINT", key="id")
+    app.view("sums", rows.group_by("g").agg(t=ps.sum("n"), mean=ps.avg("n")))
+    run = ps.testing.run(app)
+    for i, (g, n) in enumerate((("a", LONG), ("a", LONG), ("b", -1))):
+        run.send("rows", id=i, g=g, n=n)
+    assert run.view("sums").rows() == [
+        {"g": "a", "t": None, "mean": float(LONG)},
+        {"g": "b", "t": -1, "mean": -1.0},
+    ]
+    run.send("rows", id=0, g="a", n=-5)
+    assert run.view("sums").rows()[0] == {"g": "a", "t": LONG - 5, "mean": (LONG - 5) / 2}
+    assert reasons(run) == []
+
+
+def test_an_event_time_whose_window_has_no_name_is_a_dead_letter() -> None:
+    """The first and the last year belong to windows that may begin or end outside of all calendars."""
+    app = ps.App("p")
+    rows = app.stream("rows", "at TIMESTAMP", time=ps.event_time("at"))
+    weeks = rows.window(ps.tumbling("7 days")).agg(n=ps.count())
+    app.view("weeks", weeks)
+    run = ps.testing.run(app, now="9999-12-31T00:00:00Z")
+    for year in ("0001-01-01", "0001-12-31", "0002-01-03", "9998-12-29", "9999-12-31"):
+        run.send("rows", at=f"{year}T00:00:00Z")
+    assert [row["n"] for row in run.view("weeks").rows()] == [1, 1]
+    assert [reason.partition(",")[0] for reason in reasons(run)] == [
+        "expected an event time of the years 2 to 9998"
+    ] * 3
+
+
+def test_an_instant_without_a_name_is_a_dead_letter() -> None:
+    """Where it is computed: it reaches neither topics nor state, and takes no other row along."""
+    app = ps.App("p")
+    rows = app.stream("rows", "n BIGINT")
+    made = rows.select("n", at="make_timestamp(n)", day="CAST(make_timestamp(n) AS DATE)")
+    made.to("made")
+    app.view("counted", made.group_by("at").agg(n=ps.count()))
+    run = ps.testing.run(app)
+    for n in (1, LONG, None, -LONG):
+        run.send("rows", n=n)
+    assert [record.value for record in run.topic("made")] == [
+        b'{"n":1,"at":"1970-01-01T00:00:00.000001Z","day":"1970-01-01"}',
+        b'{"n":null,"at":null,"day":null}',
+    ]
+    assert len(run.view("counted").rows()) == 2
+    letters = run.dead_letters()
+    assert [letter.value for letter in letters] == [b'{"n":%d}' % LONG, b'{"n":%d}' % -LONG]
+    assert all("years 1 to 9999" in reason for reason in reasons(run))
+
+
+def test_a_view_can_be_read_where_its_last_step_fails_for_a_row() -> None:
+    """What fails is NULL, in that row and column alone; a condition that fails isn't fulfilled."""
+    app = ps.App("p")
+    rows = app.stream("rows", "g STRING")
+    counts = rows.group_by("g").agg(n=ps.count())
+    app.view("numbers", counts.select("g", "n", number="CAST(g AS BIGINT)"))
+    app.view("positive", counts.where("CAST(g AS BIGINT) > 0"))
+    run = ps.testing.run(app)
+    for g in ("1", "x", "-2"):
+        run.send("rows", g=g)
+    assert run.view("numbers").rows() == [
+        {"g": "-2", "n": 1, "number": -2},
+        {"g": "1", "n": 1, "number": 1},
+        {"g": "x", "n": 1, "number": None},
+    ]
+    assert run.view("positive").rows() == [{"g": "1", "n": 1}]
