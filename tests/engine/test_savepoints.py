@@ -106,3 +106,21 @@ def test_a_damaged_version_is_not_pinned() -> None:
     with pytest.raises(CorruptError, match=path):
         go_back(run.store, "good", [], again=False)
     assert [one.name for one in list_savepoints(run.store)] == ["good"]
+
+
+def test_a_savepoint_is_a_way_out_of_damage() -> None:
+    """Where the last version can't be read any more, an earlier one can be gone back to."""
+    run = ps.testing.run(counting())
+    feed(run, 0, 3)
+    create_savepoint(run.store, "good", 7)
+    feed(run, 3, 3)
+    now = run.view("per_user").rows()
+    path = f"versions/{run.store.newest_version():020d}.json"
+    run.store.files.write(path, [b"?"])
+    with pytest.raises(CorruptError):
+        run.restart()
+    with pytest.raises(UserError, match="writes zeros"):
+        go_back(run.store, "good", ["zeros"], again=False)
+    go_back(run.store, "good", ["zeros"], again=True)
+    run.restart()
+    assert run.view("per_user").rows() == now

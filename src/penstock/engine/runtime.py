@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
 
 DEAD_LETTER_SUFFIX: Final = ".dead-letters"
 
@@ -100,7 +103,8 @@ def run_pipeline(
     log = KafkaLog(address)
     store = open_store(settings.state_uri)
     if savepoint is not None:
-        check_name(store, graph.name)
+        with contextlib.suppress(CorruptError):  # a savepoint is a way out of that
+            check_name(store, graph.name)
         topics = [output.topic for output in graph.outputs]
         go_back(store, savepoint, topics, again=outputs == "all")
     cores, folder = settings.cores, settings.directory / "spark"
@@ -217,6 +221,14 @@ def find_upgrade(
         base = recovered(store, number, target.physical)
     elif not anew and same_program(base, target.physical):
         return None
+    gone = base["views"].keys() - {view.name for view in graph.views}
+    if gone:
+        _log.warning(
+            "expected the views %s, as the program of before has them; found a program without them. Their "
+            "state goes with the last version that has it; penstock savepoint create, before the switch, "
+            "keeps it",
+            ", ".join(sorted(gone)),
+        )
     mend = functools.partial(_mended, graph, log) if anew else _as_it_is
     limits = Limits(rows_max=rows_max)
     return Upgrade(
