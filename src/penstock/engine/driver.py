@@ -28,7 +28,7 @@ from penstock.engine.plan import SWITCH, Plan, Split
 from penstock.engine.store import Json, Store
 from penstock.engine.transactions import OutputTransactions, transactional_id
 from penstock.engine.versions import first_version, of_program, same_program
-from penstock.engine.watermarks import Look, keep_producers, look
+from penstock.engine.watermarks import Look, keep_producers, look, no_producers, take_producers
 from penstock.errors import BrokerError, FencedError, FlowError, PenstockError
 from penstock.flow.graph import Closed, RowStep, Source, Union, origins
 from penstock.ops import NO_TIME
@@ -484,13 +484,10 @@ class Driver:
             return
         topic, partition = source["topic"], str(source["partition"])
         entries = content.setdefault("producers", {}).setdefault(topic, {})
-        entry = entries.setdefault(partition, {"known": {}, "others": None})
+        entry = entries.setdefault(partition, no_producers())
         activity = plan.activity[topic]
         clock_us = activity["looked_us"] - activity["lost_us"].get(partition, 0)
-        for name, mark in source["producers"]["known"].items():
-            entry["known"][name] = [mark, clock_us]
-        if source["producers"]["others"] is not None:
-            entry["others"] = [source["producers"]["others"], clock_us]
+        take_producers(entry, source["producers"], clock_us)
 
     def _vacuum(self) -> None:
         number = self.version["version"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.engine.store import Json
@@ -23,8 +23,8 @@ class Split:
         newest_us: the newest time to which the partition had moved the watermark before `start`; None where
             there was none.
         lane: that reads it.
-        producers: where they have watermarks of their own, `known` (mark and when last seen, by name) and
-            `others`, before `start`.
+        producers: where they have watermarks of their own, what is known of them before `start`; see
+            `penstock.engine.watermarks`.
     """
 
     topic: str
@@ -76,7 +76,8 @@ class Plan:
 
     def to_json(self) -> Json:
         """The plan as plain values."""
-        return asdict(self)
+        # Not `asdict`, which copies all values: a split may know thousands of producers.
+        return {**vars(self), "splits": [dict(vars(split)) for split in self.splits]}
 
     @staticmethod
     def from_json(content: Json) -> Plan:

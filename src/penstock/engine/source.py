@@ -28,6 +28,7 @@ from penstock.core.time import (
     instant_text,
 )
 from penstock.engine.plan import AHEAD_MAX_US, Split
+from penstock.engine.watermarks import no_producers
 from penstock.expr import EvaluationError, Expression
 from penstock.expr.columnar import UnfitError, compute
 from penstock.expr.duck import evaluate
@@ -91,9 +92,9 @@ class SourceReader:
         self._chunk: Records | None = None
         self._producers: ProducerMarks | None = None
         if source.time.producer is not None:
-            before = split.producers or {"known": {}, "others": None}
+            before = split.producers or no_producers()
             self._producers = ProducerMarks(
-                {name: mark for name, (mark, _) in before["known"].items()},
+                dict(zip(before["names"], before["marks_us"], strict=True)),
                 None if before["others"] is None else before["others"][0],
                 source.time.expected,
                 max(1, PRODUCERS_MAX // partitions),

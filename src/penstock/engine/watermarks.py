@@ -16,11 +16,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from penstock.engine.store import Json
 from penstock.flow.graph import Source
 from penstock.ops.windows import NOTHING_YET_US
 
-__all__ = ["LOOK_EVERY_US", "Look", "keep_producers", "look"]
+__all__ = ["LOOK_EVERY_US", "Look", "keep_producers", "look", "no_producers", "take_producers"]
 
 LOOK_EVERY_US: Final = 10_000_000  # a longer pause between two looks at the log was not the log's
 IDLE_STEPS: Final = 8  # into which idleness is cut where it alone is kept in a version
@@ -171,23 +173,16 @@ class _Topic:
         idle = not busy and clock_us - seen[name] >= idle_us
         if self.source.time.producer is None:
             return _Mark(self._newest(partition), idle, partition, None, f"partition {partition}")
-        everyone = self._producers(partition)
-        active = [one for one in everyone if clock_us - one[2] < idle_us]
-        # Where rows come of producers that were idle, they hold as long as it takes to read them.
-        mark_us, producer, _ = min(active or everyone, default=(None, None, 0), key=_of_mark)
+        mark_us, producer, is_active = _least_producer(
+            self._producers(partition), clock_us - idle_us
+        )
         who = f"partition {partition}" if mark_us is None else _who(producer, partition)
         known = None if mark_us is None or mark_us <= NOTHING_YET_US else mark_us
-        return _Mark(known, idle and not active, partition, producer, who)
+        return _Mark(known, idle and not is_active, partition, producer, who)
 
-    def _producers(self, partition: int) -> list[tuple[int, str | None, int]]:
-        """Mark, name and when it was last seen, of each producer; the name None stands for the others."""
+    def _producers(self, partition: int) -> Json | None:
         topics = self.version.get("producers", {})
-        entry = topics.get(self.source.topic, {}).get(str(partition))
-        if entry is None:
-            return []
-        found = [(mark, name, seen) for name, (mark, seen) in entry["known"].items()]
-        if entry["others"] is not None:
-            found.append((entry["others"][0], None, entry["others"][1]))
+        found: Json | None = topics.get(self.source.topic, {}).get(str(partition))
         return found
 
     def _newest(self, partition: int) -> int | None:
@@ -200,7 +195,7 @@ class _Topic:
         entries = self.version.get("producers", {}).get(self.source.topic, {}).values()
         clock_us = self.now_us - max(self.activity["lost_us"].values(), default=0)
         for name in self.source.time.expected:
-            if any(name in entry["known"] for entry in entries):
+            if any(name in entry["names"] for entry in entries):
                 awaited.pop(name, None)
                 continue
             since_us = awaited.setdefault(name, clock_us)
@@ -219,19 +214,67 @@ def keep_producers(source: Source, entries: Json, activity: Json, watermark_us: 
     """
     if watermark_us is None:
         return
+    passed = watermark_us + source.time.lateness_us
     for partition, entry in entries.items():
         clock_us = activity["looked_us"] - activity["lost_us"].get(partition, 0)
-        idle_since = clock_us - source.time.idle_us
-        passed = watermark_us + source.time.lateness_us
-        entry["known"] = {
-            name: one
-            for name, one in entry["known"].items()
-            if one[1] > idle_since or one[0] > passed or name in source.time.expected
-        }
+        marks, seen = np.array(entry["marks_us"], np.int64), np.array(entry["seen_us"], np.int64)
+        keep = (seen > clock_us - source.time.idle_us) | (marks > passed)
+        if keep.all():
+            continue
+        names = entry["names"]
+        index = [i for i, one in enumerate(names) if keep[i] or one in source.time.expected]
+        for what in ("names", "marks_us", "seen_us"):
+            entry[what] = [entry[what][i] for i in index]
 
 
-def _of_mark(one: tuple[int | None, str | None, int]) -> int:
-    return NOTHING_YET_US if one[0] is None else one[0]
+def take_producers(entry: Json, found: Json, clock_us: int) -> None:
+    """Takes over the marks of those producers of which a batch had rows.
+
+    Args:
+        entry: of their partition, changed in place.
+        found: marks by name as `known`, and that of the others.
+        clock_us: the partition's, at the batch's plan.
+    """
+    places = {name: place for place, name in enumerate(entry["names"])}
+    for name, mark in found["known"].items():
+        place = places.get(name)
+        if place is None:
+            entry["names"].append(name)
+            entry["marks_us"].append(mark)
+            entry["seen_us"].append(clock_us)
+        else:
+            entry["marks_us"][place], entry["seen_us"][place] = mark, clock_us
+    if found["others"] is not None:
+        entry["others"] = [found["others"], clock_us]
+
+
+def no_producers() -> Json:
+    """What is known of a partition's producers before its first row.
+
+    In columns, as there may be thousands: `names`, `marks_us`, `seen_us` on the partition's clock; and
+    `others`, mark and when last seen of those that share one, or None.
+    """
+    return {"names": [], "marks_us": [], "seen_us": [], "others": None}
+
+
+def _least_producer(entry: Json | None, idle_since_us: int) -> tuple[int | None, str | None, bool]:
+    """The least mark of a partition's active producers, whose it is, and whether there are any.
+
+    Where all are idle, the least of all: rows that come of these hold as long as it takes to read them.
+    The name None stands for the others.
+    """
+    if entry is None:
+        return None, None, False
+    others = [entry["others"]] if entry["others"] is not None else []
+    marks = np.array([*entry["marks_us"], *(mark for mark, _ in others)], np.int64)
+    seen = np.array([*entry["seen_us"], *(us for _, us in others)], np.int64)
+    if not len(marks):
+        return None, None, False
+    active = np.flatnonzero(seen > idle_since_us)
+    chosen = active if len(active) else np.arange(len(marks))
+    least = int(chosen[np.argmin(marks[chosen])])
+    names = entry["names"]
+    return int(marks[least]), names[least] if least < len(names) else None, len(active) > 0
 
 
 def _who(producer: str | None, partition: int) -> str:

@@ -30,7 +30,7 @@ from penstock.ops.windows import NOTHING_YET_US
 __all__ = ["PRODUCERS_MAX", "ProducerMarks"]
 
 PRODUCERS_MAX: Final = 10_000
-"""Of one topic, shared out evenly to its partitions: each is some 40 bytes of every version."""
+"""Of one topic, shared out evenly to its partitions: each is some 50 bytes of every version."""
 NAME_MAX: Final = 200
 """Characters of a producer's name; a longer one is cut, and told apart by its digest."""
 UNKNOWN: Final = 2**63 - 1  # the leaf of a slot without a producer
@@ -87,6 +87,7 @@ class ProducerMarks:
         self._expected_names = frozenset(expected)
         self._max = producers_max
         self._slots = {name: slot for slot, name in enumerate(known, 1)}
+        self._names = ["", *known]  # by slot
         self._touched: set[int] = set()
         self._tree = np.full(2, UNKNOWN, np.int64)
         self._expected = np.zeros(1, np.bool_)
@@ -121,7 +122,8 @@ class ProducerMarks:
     def touched(self) -> dict[str, int]:
         """The marks of the producers of which there were rows, the shared one left out."""
         leaves = self._leaves()
-        return {name: int(leaves[s]) for name, s in self._slots.items() if s in self._touched}
+        slots = sorted(self._touched - {OTHERS})
+        return {self._names[slot]: int(leaves[slot]) for slot in slots}
 
     def touched_others(self) -> int | None:
         """The shared mark, if there were rows of those who share it."""
@@ -159,6 +161,7 @@ class ProducerMarks:
             if len(self._slots) >= self._max:
                 return OTHERS
             slot = self._slots[name] = len(self._slots) + 1
+            self._names.append(name)
         return slot
 
     def _grow(self) -> None:

@@ -243,7 +243,7 @@ def test_idle_producers_are_forgotten() -> None:
     for minute in range(30):
         run.send("t", device=f"d{minute}", at=f"12:{minute:02}:00")
         run.advance("40 seconds")
-    known = run.store.version(run.store.newest_version())["producers"]["t"]["0"]["known"]
+    known = run.store.version(run.store.newest_version())["producers"]["t"]["0"]["names"]
     assert 1 <= len(known) <= 3
 
 
