@@ -11,7 +11,10 @@ from pathlib import Path
 import click
 import pytest
 
+import penstock as ps
+from penstock import flow
 from penstock.cli import main
+from penstock.ops.registry import OPERATORS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -116,3 +119,32 @@ def test_the_page_on_spark_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
             session.stop()
             os.environ.clear()
             os.environ.update(environment)
+
+
+OPERATORS_PAGE = (ROOT / "docs" / "operators.md").read_text()
+
+
+def test_every_operator_has_a_row() -> None:
+    """The last column names each kind of the registry, as plans do."""
+    table = OPERATORS_PAGE.partition("\n## ")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    named = {kind for row in rows for kind in row[-1].removesuffix(" |").split(", ")}
+    assert set(OPERATORS) <= named
+
+
+def test_every_public_name_of_the_flow_is_on_the_page() -> None:
+    """Methods of streams and tables, aggregates, windows, times and formats."""
+    methods = {
+        name
+        for one in (ps.Stream, ps.Table)
+        for name in vars(one) | vars(one.__mro__[1])
+        if not name.startswith("_") and callable(getattr(one, name))
+    }
+    functions = {name for name in flow.__all__ if name[0].islower()}
+    plumbing = {"add_output", "node"}
+    missing = {
+        name
+        for name in (methods | functions) - plumbing
+        if not re.search(rf"[`.]{name}(`|\()", OPERATORS_PAGE)
+    }
+    assert missing == set()
