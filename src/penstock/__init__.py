@@ -27,7 +27,7 @@ _PUBLIC = {
         *("approx_count_distinct", "approx_quantile"),
         *("arg_max", "arg_min", "avg", "collect", "count", "count_distinct", "first", "last"),
         *("max", "min", "quantile", "stddev", "sum", "variance"),
-        *("csv", "pattern"),
+        *("avro", "csv", "pattern"),
     ),
     "penstock.history": ("History",),
     "penstock.queue": ("Queue",),

@@ -17,7 +17,7 @@ from penstock.core.schema import Schema, type_text
 from penstock.core.time import duration_us
 from penstock.errors import FlowError, SchemaError, UserError
 from penstock.expr import Expression, compile_expression
-from penstock.formats.lines import Csv, LineFormat, Pattern, decoder_for
+from penstock.formats.lines import Csv, LineFormat, decoder_for
 
 __all__ = [
     "check_columns",
@@ -172,9 +172,9 @@ def check_format(format_: object, schema: Schema) -> LineFormat | None:
         return None
     if format_ == "csv":
         format_ = Csv()
-    if not isinstance(format_, Csv | Pattern):
+    if not isinstance(format_, LineFormat):
         raise FlowError(
-            f"expected format='json', 'csv', ps.csv(…) or ps.pattern(…); found {format_!r}"
+            f"expected format='json', 'csv', ps.csv(…), ps.pattern(…) or ps.avro(…); found {format_!r}"
         )
     try:
         decoder_for(schema, format_)

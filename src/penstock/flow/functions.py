@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from penstock.core.delta import TIME
 from penstock.errors import FlowError
 from penstock.flow.aggregates import AggregateCall
 from penstock.flow.calendars import calendar_window
 from penstock.flow.checks import check_duration, check_text
+from penstock.formats.avro import Avro
 from penstock.formats.lines import Csv, Pattern
 from penstock.ops import Window
 
@@ -20,6 +23,7 @@ __all__ = [
     "arg_max",
     "arg_min",
     "avg",
+    "avro",
     "collect",
     "count",
     "count_distinct",
@@ -302,3 +306,33 @@ def pattern(expression: str, *, time_format: str | None = None, null: str = "") 
     if not isinstance(null, str):
         raise FlowError(f"expected null as a text, such as null='-'; found {null!r}")
     return Pattern(expression, time_format, null)
+
+
+def avro(schema: str | Mapping[str, Any] | Mapping[int, str | Mapping[str, Any]]) -> Avro:
+    """Records whose values are Avro's binary encoding of a record.
+
+    Columns are fields of the same name; other fields are passed over, and a field that the writer doesn't
+    have is NULL. A union is of null and one type; a logical type is `date`, `timestamp-millis` or
+    `timestamp-micros`.
+
+    Args:
+        schema: the writer's, as JSON or what JSON says. For values that begin with a schema registry's
+            head (a zero byte and an id of four bytes) a mapping of the ids to their schemas; other ids
+            are dead letters.
+    """
+    told: Any = schema
+    if not isinstance(told, Mapping) or "type" in told:
+        return Avro(((None, _json(told)),))
+    if not told or not all(isinstance(one, int) for one in told):
+        raise FlowError(
+            f"expected an Avro schema, or a mapping of ids to schemas, such as {{7: schema}}; found {told!r}"
+        )
+    return Avro(tuple((id_, _json(one)) for id_, one in sorted(told.items())))
+
+
+def _json(schema: object) -> str:
+    if isinstance(schema, str):
+        return schema
+    if not isinstance(schema, Mapping):
+        raise FlowError(f"expected an Avro schema as JSON or a mapping; found {schema!r}")
+    return json.dumps(schema, sort_keys=True)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.core.schema import Schema
 from penstock.errors import SchemaError
+from penstock.formats.avro import Avro, AvroDecoder
 from penstock.formats.json import Decoded, JsonDecoder
 from penstock.formats.lines.text import TextDecoder
 from penstock.wire.columns import gather_column
@@ -62,7 +63,8 @@ class Pattern:
     null: str = ""
 
 
-LineFormat = Csv | Pattern
+LineFormat = Csv | Pattern | Avro
+"""What a stream's values may be beside JSON."""
 
 
 def decoder_for(schema: Schema, format_: LineFormat | None) -> Decoder:
@@ -78,6 +80,8 @@ def decoder_for(schema: Schema, format_: LineFormat | None) -> Decoder:
             return _CsvDecoder(schema, format_)
         case Pattern():
             return _PatternDecoder(schema, format_)
+        case Avro():
+            return AvroDecoder(schema, format_)
 
 
 class _Lines:
@@ -232,6 +236,7 @@ class _CsvDecoder(_Lines):
                 parse_options=pacsv.ParseOptions(
                     delimiter=self._parse.delimiter,
                     newlines_in_values=True,
+                    ignore_empty_lines=False,
                     invalid_row_handler=handler,
                 ),
                 convert_options=pacsv.ConvertOptions(

@@ -1,0 +1,449 @@
+"""Avro's binary encoding to columns, with or without the head of a schema registry.
+
+Records have no marks within them: where a field lies follows from the ones before. So all records of a
+batch are read together, field by field, each with a cursor of its own, as vectors: what takes a
+record's cursor beyond its end, or isn't what the schema says, makes that record bad and no other. The
+source is the specification of Apache Avro 1.12, "Data Serialization"; the head is Confluent's wire
+format: a zero byte and the schema's id in four bytes, the most significant first.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.schema import TIMESTAMP, Schema, type_text
+from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
+from penstock.errors import SchemaError
+from penstock.formats.json import Decoded
+from penstock.wire.columns import gather_column
+
+__all__ = ["Avro", "AvroDecoder"]
+
+HEAD_BYTES: Final = 5
+ITEMS_MAX: Final = 1 << 16
+"""Items of one array or map: each is a step for the whole batch."""
+_WIDER: Final = {
+    (pa.int32(), pa.int64()),
+    (pa.int32(), pa.float64()),
+    (pa.float32(), pa.float64()),
+}
+
+
+@dataclass(frozen=True)
+class Avro:
+    """Records whose values are Avro.
+
+    Attributes:
+        schemas: the writers', as JSON, by their ids; of values without a head by None alone.
+    """
+
+    schemas: tuple[tuple[int | None, str], ...]
+
+
+class AvroDecoder:
+    """Decodes records of one schema. It holds no state between batches.
+
+    Args:
+        schema: the columns; of other fields than these nothing comes, and one that a writer doesn't have
+            is NULL.
+        format_: what the values are.
+
+    Raises:
+        SchemaError: a writer's schema is none, is no record's, or a column isn't what its field is.
+    """
+
+    def __init__(self, schema: Schema, format_: Avro) -> None:
+        self.schema = schema
+        self._writers = {id_: _writer(text, schema) for id_, text in format_.schemas}
+
+    def decode(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> Decoded:
+        """See `penstock.formats.lines.Decoder`."""
+        rows = _Rows(buffer, start, length)
+        if None in self._writers:
+            found = [(np.ones(len(rows), np.bool_), self._writers[None])]
+        else:
+            ids = rows.ids()
+            known = np.isin(ids, [one for one in self._writers if one is not None])
+            names = ", ".join(map(str, self._writers))
+            rows.fail(~known, lambda row: f"expected a schema id among {names}; found {ids[row]}")
+            found = [(ids == id_, writer) for id_, writer in self._writers.items()]
+        columns: dict[str, Any] = {}
+        for mask, writer in found:
+            if mask.any():
+                for name, column in writer.read(rows, mask).items():
+                    before = columns.get(name)
+                    columns[name] = column if before is None else _either(mask, column, before)
+        rows.end()
+        arrays: list[Any] = []
+        for one in self.schema:
+            kind: Any = one.type
+            column = columns[one.name] if one.name in columns else pa.nulls(len(rows), kind)
+            arrays.append(column.cast(kind))
+            if one.required:
+                missing = f"field {one.name!r}: expected a value (NOT NULL); found null"
+                known = np.asarray(arrays[-1].is_valid().to_numpy(zero_copy_only=False))
+                rows.fail(~known, functools.partial(_said, missing))
+        bad = np.flatnonzero(~rows.good)
+        good = np.flatnonzero(rows.good)
+        chosen: Any = pa.array(good)
+        taken = [one.take(chosen) for one in arrays] if len(bad) else arrays
+        batch = pa.RecordBatch.from_arrays(taken, schema=self.schema.arrow)
+        return Decoded(batch, good, bad, [rows.reasons[row] for row in bad.tolist()])
+
+
+class _Rows:
+    """Records on their way: where each one's cursor is, and which are bad."""
+
+    def __init__(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:
+        self.buffer = buffer
+        self.at = start.astype(np.int64).copy()
+        self.stop = self.at + np.maximum(length, 0)
+        self.good = np.ones(len(start), np.bool_)
+        self.reasons: dict[int, str] = {}
+        self.fail(length < 0, lambda _: "expected an Avro record; found no value (null)")
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def fail(self, mask: np.ndarray, reason: Callable[[int], str]) -> None:
+        """Makes records bad, unless they are."""
+        for row in np.flatnonzero(mask & self.good).tolist():
+            self.reasons[row] = reason(row)
+        self.good &= ~mask
+
+    def ids(self) -> np.ndarray:
+        """The ids in the heads."""
+        head = self.bytes(np.ones(len(self), np.bool_), HEAD_BYTES)
+        self.fail(head[:, 0] != 0, lambda row: f"expected a zero byte first; found {head[row, 0]}")
+        return np.ascontiguousarray(head[:, 1:]).view(">u4")[:, 0].astype(np.int64)
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        self.fail(
+            self.at != self.stop,
+            lambda row: (
+                f"expected the record's end; found {self.stop[row] - self.at[row]} more bytes"
+            ),
+        )
+
+    def skip(self, mask: np.ndarray, size: np.ndarray) -> np.ndarray:
+        """Passes over bytes; where they begin."""
+        mask = mask & self.good
+        short = mask & ((size < 0) | (size > self.stop - self.at))
+        self.fail(short, lambda row: f"expected {size[row]} more bytes; found the record's end")
+        begin = self.at.copy()
+        self.at[mask & ~short] += size[mask & ~short]
+        return begin
+
+    def bytes(self, mask: np.ndarray, size: int) -> np.ndarray:
+        """uint8[n, size]; zeros for other records."""
+        begin = self.skip(mask, np.full(len(self), size, np.int64))
+        out = np.zeros((len(self), size), np.uint8)
+        rows = np.flatnonzero(mask & self.good)
+        out[rows] = self.buffer[begin[rows, None] + np.arange(size)]
+        return out
+
+    def number(self, mask: np.ndarray) -> np.ndarray:
+        """int64[n]: zigzag numbers of varying length; 0 for other records."""
+        value = np.zeros(len(self), np.uint64)
+        rows = np.flatnonzero(mask & self.good)
+        for shift in range(0, 70, 7):
+            over = rows[self.at[rows] >= self.stop[rows]]
+            self._fail_rows(over, "expected a number; found the record's end")
+            rows = rows[self.at[rows] < self.stop[rows]]
+            if not len(rows):
+                break
+            byte = self.buffer[self.at[rows]].astype(np.uint64)
+            self.at[rows] += 1
+            value[rows] |= (byte & np.uint64(0x7F)) << np.uint64(shift)
+            rows = rows[byte >= 0x80]
+        self._fail_rows(rows, "expected a number of at most 10 bytes; found a longer one")
+        return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64)
+
+    def _fail_rows(self, rows: np.ndarray, reason: str) -> None:
+        mask = np.zeros(len(self), np.bool_)
+        mask[rows] = True
+        self.fail(mask, lambda _: reason)
+
+
+@dataclass(frozen=True)
+class _Field:
+    """How a type is read: the values of some records, NULL for the others.
+
+    Attributes:
+        type: of the column; None where it can only be passed over.
+        read: reads it.
+    """
+
+    type: pa.DataType | None
+    read: Callable[[_Rows, np.ndarray], Any]
+
+
+@dataclass(frozen=True)
+class _Writer:
+    fields: tuple[tuple[str, _Field], ...]
+    wanted: frozenset[str]
+
+    def read(self, rows: _Rows, mask: np.ndarray) -> dict[str, Any]:
+        """The wanted columns; NULL for other records."""
+        found = {name: field.read(rows, mask) for name, field in self.fields}
+        return {name: found[name] for name in self.wanted}
+
+
+def _writer(text: str, schema: Schema) -> _Writer:
+    """What reads a writer's records."""
+    try:
+        told = json.loads(text)
+    except ValueError as error:
+        raise SchemaError(f"expected an Avro schema as JSON; found {text!r} ({error})") from None
+    if not isinstance(told, dict) or told.get("type") != "record":
+        raise SchemaError(f"expected an Avro schema of type 'record'; found {text[:100]!r}")
+    fields = tuple((one["name"], _field(one["type"], {})) for one in told.get("fields", []))
+    known = dict(fields)
+    for one in schema:
+        field = known.get(one.name)
+        if field is None:
+            continue
+        if field.type is None or not (field.type == one.type or (field.type, one.type) in _WIDER):
+            found = "a type that no column has" if field.type is None else type_text(field.type)
+            raise SchemaError(
+                f"expected column {one.name!r} as its Avro field is; found {type_text(one.type)}, and "
+                f"{found} in the field"
+            )
+    if not any(one.name in known for one in schema):
+        raise SchemaError(
+            f"expected fields among {', '.join(schema.names)}; found {', '.join(known) or 'none'}"
+        )
+    return _Writer(fields, frozenset(known) & frozenset(schema.names))
+
+
+def _field(told: Any, names: Mapping[str, Any]) -> _Field:
+    """How an Avro type is read."""
+    if isinstance(told, list):
+        return _union([_field(one, names) for one in told])
+    name, more = (told, {}) if isinstance(told, str) else (told.get("type"), told)
+    logical = more.get("logicalType")
+    match name:
+        case dict() | list():
+            return _field(name, names)
+        case "null":
+            return _Field(pa.null(), lambda rows, _: pa.nulls(len(rows)))
+        case "boolean":
+            return _Field(pa.bool_(), _boolean)
+        case "int" if logical == "date":
+            return _integers(pa.date32(), INSTANT_MIN_US // DAY_US, INSTANT_MAX_US // DAY_US)
+        case "int":
+            return _integers(pa.int32(), -(2**31), 2**31 - 1)
+        case "long" if logical in {"timestamp-millis", "timestamp-micros"}:
+            unit = 1_000 if logical == "timestamp-millis" else 1
+            return _integers(TIMESTAMP, INSTANT_MIN_US // unit, INSTANT_MAX_US // unit, unit)
+        case "long":
+            return _integers(pa.int64(), -(2**63), 2**63 - 1)
+        case "float" | "double":
+            return _floats(4 if name == "float" else 8)
+        case "string" | "bytes":
+            kind = pa.string() if name == "string" else pa.binary()
+            return _Field(None if logical == "decimal" else kind, _texts(kind))
+        case "fixed":
+            size = int(more["size"])
+            return _Field(
+                None if logical else pa.binary(), lambda rows, mask: _cut(rows, mask, size)
+            )
+        case "enum":
+            return _enum([str(one) for one in more["symbols"]])
+        case "record":
+            return _record([(one["name"], _field(one["type"], names)) for one in more["fields"]])
+        case "array":
+            return _array(_field(more["items"], names))
+        case "map":
+            text = _field("string", names)
+            pair = _record([("key", text), ("value", _field(more["values"], names))])
+            return _Field(None, _array(pair).read)
+        case _:
+            raise SchemaError(
+                f"expected an Avro type; found {name!r}. Types that are named elsewhere in the schema "
+                "are written out here"
+            )
+
+
+def _union(branches: list[_Field]) -> _Field:
+    """A value, or NULL, as its number says; other unions can only be passed over."""
+    real = [one for one in branches if one.type != pa.null()]
+    type_ = real[0].type if len(real) == 1 else pa.null() if not real else None
+
+    def read(rows: _Rows, mask: np.ndarray) -> Any:
+        chosen = rows.number(mask)
+        rows.fail(
+            mask & ((chosen < 0) | (chosen >= len(branches))),
+            lambda row: f"expected a branch of {len(branches)}; found {chosen[row]}",
+        )
+        found = pa.nulls(len(rows))
+        for number, branch in enumerate(branches):
+            column = branch.read(rows, mask & (chosen == number))
+            found = column if branch.type == type_ and branch.type != pa.null() else found
+        return found
+
+    return _Field(type_, read)
+
+
+def _boolean(rows: _Rows, mask: np.ndarray) -> Any:
+    byte = rows.bytes(mask, 1)[:, 0]
+    rows.fail(mask & (byte > 1), lambda row: f"expected 0 or 1 as a boolean; found {byte[row]}")
+    return _masked(byte == 1, rows, mask, pa.bool_())
+
+
+def _integers(type_: pa.DataType, low: int, high: int, unit: int = 1) -> _Field:
+    def read(rows: _Rows, mask: np.ndarray) -> Any:
+        value = rows.number(mask)
+        rows.fail(
+            mask & ((value < low) | (value > high)),
+            lambda row: f"expected {type_text(type_)}, from {low} to {high}; found {value[row]}",
+        )
+        kept = np.where((value < low) | (value > high), 0, value) * unit
+        narrow = kept.astype(np.int64 if type_ in (pa.int64(), TIMESTAMP) else np.int32)
+        return _masked(narrow, rows, mask, type_)
+
+    return _Field(type_, read)
+
+
+def _floats(size: int) -> _Field:
+    type_ = pa.float32() if size == 4 else pa.float64()
+
+    def read(rows: _Rows, mask: np.ndarray) -> Any:
+        values = rows.bytes(mask, size).view(f"<f{size}")[:, 0]
+        return _masked(values, rows, mask, type_)
+
+    return _Field(type_, read)
+
+
+def _texts(type_: pa.DataType) -> Callable[[_Rows, np.ndarray], Any]:
+    def read(rows: _Rows, mask: np.ndarray) -> Any:
+        size = rows.number(mask)
+        begin = rows.skip(mask, size)
+        there = mask & rows.good
+        column: Any = gather_column(
+            rows.buffer, np.where(there, begin, 0), np.where(there, size, -1).astype(np.int32)
+        )
+        if type_ == pa.binary():
+            return column
+        try:
+            return column.cast(pa.string())
+        except pa.ArrowInvalid:
+            texts = [_text(one) for one in column.to_pylist()]
+            wrong = np.array([one is None for one in texts]) & there
+            rows.fail(wrong, lambda _: "expected text in UTF-8; found other bytes")
+            return pa.array(texts, pa.string())
+
+    return read
+
+
+def _text(data: bytes | None) -> str | None:
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _cut(rows: _Rows, mask: np.ndarray, size: int) -> Any:
+    begin = rows.skip(mask, np.full(len(rows), size, np.int64))
+    there = mask & rows.good
+    lengths = np.where(there, size, -1).astype(np.int32)
+    return gather_column(rows.buffer, np.where(there, begin, 0), lengths)
+
+
+def _enum(symbols: list[str]) -> _Field:
+    def read(rows: _Rows, mask: np.ndarray) -> Any:
+        number = rows.number(mask)
+        rows.fail(
+            mask & ((number < 0) | (number >= len(symbols))),
+            lambda row: f"expected a symbol of {len(symbols)}; found number {number[row]}",
+        )
+        there = mask & rows.good
+        index: Any = pa.array(np.where(there, number, 0), mask=~there)
+        return pa.array(symbols, pa.string()).take(index)
+
+    return _Field(pa.string(), read)
+
+
+def _record(fields: list[tuple[str, _Field]]) -> _Field:
+    shown = [one for one in fields if one[1].type is not None]
+    members: list[Any] = [(name, field.type) for name, field in shown]
+    type_ = pa.struct(members) if len(shown) == len(fields) else None
+
+    def read(rows: _Rows, mask: np.ndarray) -> Any:
+        found = [field.read(rows, mask) for _, field in fields]
+        if type_ is None:
+            return pa.nulls(len(rows))
+        nulls: Any = pa.array(~(mask & rows.good))
+        return pa.StructArray.from_arrays(found, fields=list(type_), mask=nulls)
+
+    return _Field(type_, read)
+
+
+def _array(item: _Field) -> _Field:
+    """Blocks of items, up to one of none; a block's count is negative where its bytes follow it."""
+    type_ = None if item.type is None else pa.list_(item.type)
+
+    def read(rows: _Rows, mask: np.ndarray) -> Any:
+        left = np.zeros(len(rows), np.int64)
+        is_open = mask.copy()
+        lengths = np.zeros(len(rows), np.int64)
+        parts: list[Any] = []
+        owners: list[np.ndarray] = []
+        for _ in range(ITEMS_MAX):
+            begins = is_open & rows.good & (left == 0)
+            if begins.any():
+                count = rows.number(begins)
+                rows.number(begins & (count < 0))  # the block's bytes
+                left = np.where(begins, np.abs(count), left)
+                is_open &= ~(begins & (count == 0))
+            now = is_open & rows.good & (left > 0)
+            if not now.any():
+                if not (is_open & rows.good).any():
+                    break
+                continue
+            column = item.read(rows, now)
+            taken = np.flatnonzero(now)
+            index: Any = pa.array(taken)
+            parts.append(column.take(index))
+            owners.append(taken)
+            lengths[taken] += 1
+            left[taken] -= 1
+        rows.fail(is_open & rows.good, lambda _: f"expected at most {ITEMS_MAX} items; found more")
+        if type_ is None:
+            return pa.nulls(len(rows))
+        offsets: Any = pa.array(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+        items = pa.array([], item.type)
+        if parts:
+            order: Any = pa.array(np.argsort(np.concatenate(owners), kind="stable"))
+            items = pa.concat_arrays(parts).take(order)
+        nulls: Any = pa.array(~(mask & rows.good))
+        return pa.ListArray.from_arrays(offsets, items, mask=nulls).cast(type_)
+
+    return _Field(type_, read)
+
+
+def _said(text: str, _: int) -> str:
+    return text
+
+
+def _masked(values: np.ndarray, rows: _Rows, mask: np.ndarray, type_: pa.DataType) -> Any:
+    nulls = ~(mask & rows.good)
+    if type_ in (TIMESTAMP, pa.date32()):
+        plain = pa.int64() if type_ == TIMESTAMP else pa.int32()
+        return pa.array(values, plain, mask=nulls).view(type_)
+    return pa.array(values, type_, mask=nulls)
+
+
+def _either(mask: np.ndarray, one: Any, other: Any) -> Any:
+    """The first column where the mask is true, the second elsewhere."""
+    both = pa.concat_arrays([one, other.cast(one.type)])
+    index: Any = pa.array(np.where(mask, 0, len(mask)) + np.arange(len(mask)))
+    return both.take(index)
