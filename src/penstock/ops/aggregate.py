@@ -178,7 +178,7 @@ class WindowedAggregate(Clockless):
         if set(traces) != set(self._mapper.layouts):
             raise CorruptError(
                 f"expected the traces {sorted(self._mapper.layouts)} of this operator; found "
-                f"{sorted(traces)}: the pipeline's definition has changed. Start it with new state"
+                f"{sorted(traces)}: the pipeline's definition has changed. Run it with --rebuild"
             )
         opened = {n: Trace.open(lo, files, traces[n]) for n, lo in self._mapper.layouts.items()}
         return State(opened, description["watermark_us"])

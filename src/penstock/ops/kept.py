@@ -39,7 +39,7 @@ class Kept:
         if set(traces) != set(layouts):
             raise CorruptError(
                 f"expected the traces {sorted(layouts)} of this operator; found {sorted(traces)}: the "
-                "pipeline's definition has changed. Start it with new state"
+                "pipeline's definition has changed. Run it with --rebuild"
             )
         opened = {name: Trace.open(lo, files, traces[name]) for name, lo in layouts.items()}
         return Kept(opened, tuple(description["frontiers_us"]))

@@ -238,7 +238,7 @@ class SessionAggregate(Clockless):
         if set(traces) != set(self._layouts):
             raise CorruptError(
                 f"expected the traces {sorted(self._layouts)} of this operator; found "
-                f"{sorted(traces)}: the pipeline's definition has changed. Start it with new state"
+                f"{sorted(traces)}: the pipeline's definition has changed. Run it with --rebuild"
             )
         opened = {name: Trace.open(lo, files, traces[name]) for name, lo in self._layouts.items()}
         return State(opened, description["watermark_us"])

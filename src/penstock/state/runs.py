@@ -29,8 +29,8 @@ OPEN_PIECES_MAX: Final = 1024
 """Mapped pieces that a process keeps: bounds address space and kernel maps."""
 
 _ADVICE: Final = (
-    "The state can be rebuilt from the log: stop the pipeline, delete its state directory, and start it "
-    "again; or restore the directory from a backup"
+    "The state can be rebuilt from the log: run the pipeline with --rebuild; or restore the directory from a "
+    "backup"
 )
 
 

@@ -87,7 +87,7 @@ class Trace:
         if description.get("format") != FORMAT:
             raise CorruptError(
                 f"expected a trace of format {FORMAT}; found {description.get('format')!r}. Use the "
-                "release of Penstock that wrote it, or delete the state and let it be rebuilt"
+                "release of Penstock that wrote it, or run the pipeline with --rebuild"
             )
         runs = tuple(Run(tuple(map(Piece.parse, pieces))) for pieces in description["runs"])
         merges = tuple(
