@@ -159,3 +159,13 @@ def test_rows_that_do_not_fit_are_refused() -> None:
     rows = delta(INPUT, [("a", 1, 1.0)], times=[0])
     with pytest.raises(SchemaError, match="'x' as int64"):
         operator(1).prepare(0, rows.set_column(1, "x", pa.array(["1"])))
+
+
+def test_a_row_may_take_anothers_place() -> None:
+    """One that goes and one that comes at the same time change their session."""
+    run = Contract(operator(1, retracts=True))
+    run.step([delta(INPUT, [("a", 1, 1.0)], times=[5], weights=[1])], [0])
+    rows = [("a", 1, 1.0), ("a", 2, 1.0)]
+    run.step([delta(INPUT, rows, times=[5, 5], weights=[-1, 1])], [0])
+    assert run.total() == run.view()
+    assert [row[4] for row in run.view()] == [2]

@@ -42,7 +42,7 @@ from penstock.ops.views import timed
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import Bag, negated, weights_of
 from penstock.state.files import StateFiles
-from penstock.state.layout import Layout, concat, hashes
+from penstock.state.layout import WINDOW, Layout, concat, hashes
 from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
@@ -182,7 +182,7 @@ class RevisedSessions(Clockless):
         assert now_us >= before_us, "frontiers don't fall"
         gap_us, correct_us = self.spec.window.size_us, self.spec.correct_us
         come, entries = self._come(parts)
-        keys = self._touched(state.traces["agenda"], entries, before_us, now_us)
+        keys = self._touched(state.traces["agenda"], come, before_us, now_us)
         old = self._rows.find(state.traces["rows"], keys)
         new = self._rows.sum([old, come])
         was, now = self._sessions(old), self._sessions(new)
@@ -247,22 +247,20 @@ class RevisedSessions(Clockless):
         )
 
     def _touched(
-        self,
-        agenda: Trace,
-        entries: pa.RecordBatch,
-        before_us: int,
-        now_us: int,
+        self, agenda: Trace, come: pa.RecordBatch, before_us: int, now_us: int
     ) -> pa.RecordBatch:
         """The keys that rows came of, and those that have rows whose end, or whose last end, was passed."""
-        parts = [entries]
-        for back_us in {0, self.spec.correct_us}:
+        names = [WINDOW, HASH, *self.keys]
+        parts = [come.select(names)]
+        for back_us in sorted({0, self.spec.correct_us}):
             gap_us = self.spec.window.size_us + back_us
             first_us, last_us = _less(before_us, gap_us), _less(now_us, gap_us)
             if last_us > first_us:
                 lo = None if first_us == NO_TIME else first_us // STRETCH_US * STRETCH_US
                 for batch in agenda.scan(lo, last_us + 1):
                     times = raw(batch.column(TIME))
-                    parts.append(batch.filter(pa.array((times > first_us) & (times <= last_us))))
+                    passed = batch.filter(pa.array((times > first_us) & (times <= last_us)))
+                    parts.append(passed.select(names))
         found = concat(parts)
         return self._rows.wanted(found, hashes(found), None)
 
