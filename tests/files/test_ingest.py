@@ -22,7 +22,9 @@ from tests.patience import wait_until
 
 import penstock as ps
 from penstock.broker import BrokerProcess
+from penstock.cli.log.ingest import ingest as ingest_command
 from penstock.client import Client, Reader, TransactionalProducer
+from penstock.client.groups import GroupAdmin
 from penstock.client.letters.dead_letters import DeadLetters, Where
 from penstock.errors import FencedError, UserError
 from penstock.files import _ingest, _reading
@@ -175,6 +177,27 @@ def test_it_watches(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
 
     with pytest.raises(FencedError):
         ps.ingest(tmp_path, until=usurped, **run)
+
+
+def test_long_lines_and_old_records_stay(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+    """A topic that is created here takes any line that is read, and keeps it."""
+    (tmp_path / "a.jsonl").write_bytes(b'{"n":1,"s":"' + b"x" * (3 << 20) + b'"}\n')
+    assert ps.ingest(tmp_path, to=topic, log=broker.address, settle=0).records == 1
+    with GroupAdmin(broker.address) as admin:
+        assert admin.topic_settings(topic)["retention.ms"] == "-1"
+
+
+def test_the_command_does_the_same(
+    broker: BrokerProcess, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`penstock ingest`, which tells what it has done."""
+    (tmp_path / "a.csv").write_text("n,s\n1,x\n2,y\nz,z\n")
+    words = [str(tmp_path), "--topic", topic, "--broker", broker.address, "--settle", "0 seconds"]
+    options = ["--schema", "n INT, s STRING", "--key", "s"]
+    ingest_command.main([*words, *options], standalone_mode=False)
+    told = capsys.readouterr()
+    assert f"sent 2 rows of 1 files to {topic}; 1 dead letters" in told.out + told.err
+    assert stored(broker.address, topic) == [{"n": 1, "s": "x"}, {"n": 2, "s": "y"}]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ STEP_BYTES: Final = 8 << 20
 """Bytes of a transaction: what is sent between two commits, and is in memory at a time."""
 LOOK_S: Final = 1.0
 """How often a directory is looked at."""
+TOPIC_SETTINGS: Final = {"retention.ms": "-1", "max.message.bytes": str(32 << 20)}
+"""Of topics that are created here: kept for ever, as those of pipelines, with lines as long as are read."""
 UNFINISHED: Final = (".tmp", ".part", ".partial", ".crdownload", ".swp", "~")
 """Ends of names of files that are still being written."""
 SUFFIXES: Final = {
@@ -88,7 +90,7 @@ def ingest(
 
     Args:
         files: a pattern, as for `glob` (`incoming/*.jsonl.gz`, `logs/**/*.csv`), or a directory.
-        to: the topic; created with one partition where it doesn't exist.
+        to: the topic; created with one partition where it doesn't exist, and kept for ever.
         log: the broker's address.
         format: `json` (lines), `csv` (with a header line) or `parquet`; by default as the names end.
         schema: of the rows, as for `App.stream`; rows that don't fit it are dead letters. By default JSON
@@ -166,7 +168,7 @@ class _Ingestion:
     def _prepare(self) -> None:
         with Client(self._address, **self._settings) as client:
             for topic in (self._to, self._letter_topic):
-                client.create_topic(topic, 1, exists_ok=True)
+                client.create_topic(topic, 1, dict(TOPIC_SETTINGS), exists_ok=True)
             compact = {"cleanup.policy": "compact"}
             client.create_topic(self._progress_topic, 1, compact, exists_ok=True)
             self._partitions = len(client.partitions(self._to))
