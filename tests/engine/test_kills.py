@@ -22,6 +22,7 @@ import orjson
 import psutil
 import pyarrow as pa
 import pytest
+from tests.effort import rounds
 
 from penstock.broker.process import BrokerProcess
 from penstock.client import Client, Producer, Reader
@@ -31,7 +32,7 @@ from penstock.serve import Views
 from penstock.wire.columns import header
 
 PROGRAM = Path(__file__).with_name("kill_program.py")
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "50"))
+KILLS = rounds("PENSTOCK_KILLS", quick=10, full=30)
 SEED = int(os.environ.get("PENSTOCK_KILL_SEED", "20261121"))
 EVENTS_PER_CHUNK = 400
 LATENESS_US = 2_000_000

@@ -21,7 +21,7 @@ from penstock.client import Client
 from penstock.errors import QueryError
 from penstock.serve import Views
 
-KILLS = rounds("PENSTOCK_UPGRADE_KILLS", quick=2, full=8)
+KILLS = rounds("PENSTOCK_UPGRADE_KILLS", quick=2, full=5)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3_000)]
 

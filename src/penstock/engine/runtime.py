@@ -120,6 +120,8 @@ def run_pipeline(
         outputs=outputs,
         rows_max=settings.rows_max,
     )
+    if upgrade is None:
+        lay_out(graph, log, None, cores=cores)  # producers need the topics while Spark still starts
     with (
         contextlib.closing(log),
         session_for(graph.name, settings.spark, folder, cores=cores) as session,

@@ -78,7 +78,7 @@ event = st.tuples(st.integers(0, 30), row)
 batches = st.lists(st.lists(event, max_size=8), max_size=7)
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(batches, st.integers(1, 6), st.integers(0, 12), st.integers(1, 3), st.integers())
 def test_late_rows_correct_sessions(
     batches: Any, gap: int, correct: int, shards: int, seed: int
@@ -114,7 +114,7 @@ def test_late_rows_correct_sessions(
     )
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(batches, st.integers(1, 6), st.integers(1, 3), st.integers())
 def test_sessions_of_a_table_follow_it(batches: Any, gap: int, shards: int, seed: int) -> None:
     """Sessions fall apart where rows go; what the frontier has passed stays; nothing is given twice."""
