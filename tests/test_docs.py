@@ -111,6 +111,8 @@ def test_the_page_on_spark_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
             space: dict[str, object] = {"spark": session, "__name__": "example"}
             for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
                 code = code.replace("127.0.0.1:9092", broker.address)
+                # Relative paths are the JVM's, which may have begun elsewhere.
+                code = code.replace('"checkpoints/', f'"{tmp_path}/checkpoints/')
                 exec(compile(code, "docs/spark.md", "exec"), space)
             with Client(broker.address) as client:
                 assert client.offsets("numbers")[0] > 100  # and the marker of the transaction
