@@ -229,6 +229,7 @@ class App(Flow):
                 on_backfill=backfilled,
                 until=ended,
                 on_session=session_started,
+                on_plan=heart.planned,
                 rebuild=rebuild,
                 savepoint=savepoint,
                 outputs=outputs,

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -55,6 +55,7 @@ class Facts:
         lag: by topic, the records that are in the log and not in the views, at `answered_us`.
         behind_us: what was in the log then is not yet in the views; None: all that was there is.
         abreast_us: since when that has been no long time.
+        nodes: of the graph, by identity, what they have done and do; see `penstock.app.nodes`.
         warning: the engine's last one, and `warning_us`, when it was.
         stopping_us: when it was told to stop.
         ended_us: when it ended.
@@ -86,6 +87,7 @@ class Facts:
     lag: dict[str, int] | None = None
     behind_us: int | None = None
     abreast_us: int | None = None
+    nodes: dict[str, Any] = field(default_factory=dict)
     warning: str | None = None
     warning_us: int | None = None
     stopping_us: int | None = None

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.app.facts import Facts, hold, read_facts, write_facts
 from penstock.app.lag import Meter
+from penstock.app.nodes import NodeTotals, write_graph
 
 if TYPE_CHECKING:
     from penstock.engine.driver import Progress
+    from penstock.engine.physical import Physical
 
 __all__ = ["Heartbeat"]
 
@@ -63,6 +65,7 @@ class Heartbeat:
         )
         self._batches_ms: deque[float] = deque(maxlen=BATCHES)
         self._meter: Meter | None = None
+        self._nodes = NodeTotals()
         self._lock = threading.Lock()
         self._ended = threading.Event()
 
@@ -92,8 +95,9 @@ class Heartbeat:
 
     def facts(self) -> Facts:
         """All that is known now."""
+        now_us = self._clock_us()
         with self._lock:
-            facts = replace(self._facts, said_us=self._clock_us())
+            facts = replace(self._facts, said_us=now_us, nodes=self._nodes.figures(now_us))
         if self._meter is None:
             return facts
         found = self._meter.measured
@@ -119,9 +123,15 @@ class Heartbeat:
         """Spark is there."""
         self._note(spark_us=self._clock_us())
 
+    def planned(self, physical: Physical) -> None:
+        """The program is about to run, so."""
+        with contextlib.suppress(OSError):  # as of the facts
+            write_graph(self._directory, physical)
+
     def progressed(self, progress: Progress) -> None:
         """A batch has ended."""
         now_us = self._clock_us()
+        self._nodes.take(progress.nodes, now_us)
         if self._facts.batch_us is not None:  # the first one starts Spark's tasks as well
             self._batches_ms.append(progress.batch_ms)
         more = {"read_us": now_us} if progress.rows else {}

@@ -50,6 +50,11 @@ _COMMANDS: Final = {
         "ui",
         "Serve the live page of a pipeline that runs elsewhere.",
     ),
+    "status": (
+        "penstock.cli.pipelines.status",
+        "status",
+        "Say how a pipeline is: topics, operators, state.",
+    ),
     "doctor": (
         "penstock.cli.log.doctor",
         "doctor",

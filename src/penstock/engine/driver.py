@@ -25,6 +25,7 @@ from penstock.engine.log import Log
 from penstock.engine.outgoing import writer_name
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.plan import SWITCH, Plan, Split
+from penstock.engine.progress.nodes import NodeProgress, Nodes
 from penstock.engine.store import Json, Store
 from penstock.engine.transactions import OutputTransactions, transactional_id
 from penstock.engine.versions import first_version, of_program, same_program
@@ -82,6 +83,7 @@ class Progress:
         sources: by topic: `rows` read, `lag` in records, `watermark_us` or None, and `held_by`: which
             partition or producer holds the watermark while others are further, or None.
         seconds: by part of the work, added up over tasks; `plan` and `commit` are the driver's.
+        nodes: by identity, what each source, step, operator and output did, and the state that it has.
     """
 
     version: int
@@ -92,6 +94,7 @@ class Progress:
     lost_rows: int
     sources: dict[str, Json] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    nodes: dict[str, NodeProgress] = field(default_factory=dict)
 
 
 class Driver:
@@ -135,6 +138,7 @@ class Driver:
             self._transactions = OutputTransactions(
                 log, name, dead_letter_topic, [o.identity for o in physical.graph.outputs]
             )
+        self._nodes = Nodes(physical)
         self._vacuumed = 0
         self._planning_since = time.perf_counter()
 
@@ -531,6 +535,12 @@ class Driver:
             dead_rows=sum(sum(report["dead"].values()) for report in reports),
             sources=sources,
             seconds=seconds,
+            nodes=self._nodes.progress(
+                [report["nodes"] for report in reports],
+                self.version,
+                plan.watermark_us,
+                plan.frontier_us,
+            ),
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.engine.driver import Driver, Limits, Progress
 from penstock.engine.log import KafkaLog, Log
-from penstock.engine.physical import compile_graph
+from penstock.engine.physical import Physical, compile_graph
 from penstock.engine.plan import Plan
 from penstock.engine.savepoints import go_back
 from penstock.engine.spark.host import SparkHost
@@ -81,6 +81,7 @@ def run_pipeline(
     on_backfill: Callable[[Backfilled], None],
     until: Callable[[], bool],
     on_session: Callable[[], None],
+    on_plan: Callable[[Physical], None] = lambda _: None,
     rebuild: bool = False,
     savepoint: str | None = None,
     outputs: Outputs | None = None,
@@ -96,6 +97,7 @@ def run_pipeline(
         on_backfill: called while what is new in the program is made of the log, after each batch of that.
         until: asked often.
         on_session: called when Spark is up, which has then put its own handler of Ctrl-C in place.
+        on_plan: called when it is known how the program runs, before its first batch.
         rebuild: whether to compute all state again from the log.
         savepoint: to go back to first; None goes on from the last version.
         outputs: what is written to topics that may have it already; see `Outputs`.
@@ -146,6 +148,7 @@ def run_pipeline(
             open_store=opening,
             open_log=log_opening,
         )
+        on_plan(job.physical)
         host = SparkHost(session, job, lanes=driver.lanes, **where)
         host.run(driver, on_progress, until, on_idle)
 

@@ -38,6 +38,7 @@ from penstock.engine.outgoing import (
 )
 from penstock.engine.physical import Physical, Placed, Reader
 from penstock.engine.plan import Plan, Split
+from penstock.engine.progress.meter import Meter
 from penstock.engine.source import DeadLetter, SourceReader
 from penstock.engine.store import Json, Store
 from penstock.errors import BrokerError, PenstockError
@@ -171,6 +172,7 @@ class LaneBatch:
         self.dead: dict[str, list[DeadLetter]] = defaultdict(list)  # waiting, by origin
         self.dead_count: dict[str, int] = defaultdict(int)  # by the topic that they are of
         self.clock = _Clock()
+        self.meter = Meter()
         self._since = started
         self.clock.add("open", started)
 
@@ -226,6 +228,7 @@ class LaneBatch:
             "dead": self.dead_count,
             "transaction": self.transacted,
             "seconds": self.clock.seconds,
+            "nodes": self.meter.report(),
         }
 
     # -- level 0 ------------------------------------------------------------------------------------
@@ -245,6 +248,7 @@ class LaneBatch:
         )
         inputs: list[list[Any]] = [[] for _ in readers]
         name = f"{split.topic}/{split.partition}"
+        reading_s = self._reading_s()
         if split.start < split.end:
             chunks = self._timed_chunks(split, reader)
             for rows in reader.rows(chunks):
@@ -257,6 +261,7 @@ class LaneBatch:
                 reader.dead = []
                 self._since = self.clock.add("steps", now)
                 self.clock.seconds["steps"] -= self.clock.seconds["operator"] - before
+        self.meter.read(source.identity, reader.row_count, self._reading_s() - reading_s)
         self._finish(readers, inputs, source, split.partition)
         self.sources.append(
             {
@@ -270,6 +275,10 @@ class LaneBatch:
                 "producers": reader.producers,
             }
         )
+
+    def _reading_s(self) -> float:
+        """Seconds so far in which records were made rows."""
+        return sum(self.clock.seconds[part] for part in ("fetch", "decode", "json"))
 
     def _timed_chunks(self, split: Split, reader: SourceReader) -> Iterator[Records]:
         """The split's chunks, without those records that retention has removed meanwhile.
@@ -332,6 +341,8 @@ class LaneBatch:
         prepared = to.operator.prepare(port, table)
         if prepared.late is not None:
             self._note_late(to, table, prepared.late, reasons)
+        self.meter.got(to.id, table.num_rows)
+        self.meter.took(to.id, started)
         self.clock.add("operator", started)
         return prepared.parcel
 
@@ -339,6 +350,7 @@ class LaneBatch:
         self, to: Placed, table: pa.Table, index: np.ndarray, reasons: dict[int, str]
     ) -> None:
         self.late[to.name] += len(index)
+        self.meter.late(to.id, len(index))
         if to.id in self.job.lettered:
             return
         columns = (_vector(table, column)[index].tolist() for column in (OFFSET, TIME, WATERMARK))
@@ -373,6 +385,7 @@ class LaneBatch:
             if part.rows:
                 handed = Handed(to.id, port, shard, origin, part)
                 self.parcels.append((shard % self.lanes, handed, part.to_bytes))
+        self.meter.took(to.id, started)
         self.clock.add("exchange", started)
 
     def step(self, placed: Placed, shard: int, inputs: list[list[Any]]) -> None:
@@ -391,11 +404,16 @@ class LaneBatch:
         description = result.state.describe()
         self.traces[placed.id][str(shard)] = description
         self.hot.keep(placed, shard, description, result.state)
+        self.meter.took(placed.id, started)
         self.clock.add("state", started)
         if result.changes is not None:
+            self.meter.gave(placed.id, result.changes.num_rows)
             self._feed(placed, placed.node, result.changes, shard)
         if result.closed is not None:
-            self._feed(placed, Closed(placed.node), result.closed, shard)
+            closed = Closed(placed.node)
+            self.meter.gave(placed.id, result.closed.num_rows)
+            self.meter.gave(closed.identity, result.closed.num_rows)
+            self._feed(placed, closed, result.closed, shard)
 
     def _feed(self, placed: Placed, origin: Origin, rows: pa.Table, shard: int) -> None:
         readers = self.job.physical.readers(origin)
@@ -406,7 +424,10 @@ class LaneBatch:
         for one in readers:
             table = self._evaluate(one.node, known, refused)
             if isinstance(one.to, Placed):
+                started = time.perf_counter()
                 inputs.append([one.to.operator.prepare(one.port, table).parcel])
+                self.meter.got(one.to.id, table.num_rows)
+                self.meter.took(one.to.id, started)
             else:
                 inputs.append([table])
         for bad in refused:
@@ -422,7 +443,11 @@ class LaneBatch:
         if node.identity in known:
             return known[node.identity]
         if isinstance(node, RowStep):
-            found, bad = node.operator.apply(self._evaluate(node.parent, known, refused))
+            rows = self._evaluate(node.parent, known, refused)
+            started = time.perf_counter()
+            found, bad = node.operator.apply(rows)
+            self.meter.got(node.identity, rows.num_rows)
+            self.meter.took(node.identity, started)
             if node.identity not in self.job.lettered:
                 refused += bad
         else:
@@ -434,6 +459,7 @@ class LaneBatch:
             if len(tables) > 1:
                 found = pa.concat_tables([table.select(found.column_names) for table in tables])
         known[node.identity] = found
+        self.meter.gave(node.identity, found.num_rows)
         return found
 
     # -- topics -------------------------------------------------------------------------------------
@@ -452,6 +478,8 @@ class LaneBatch:
                 self._send(to.topic, writer_name(to, origin, shard), outgoing)
             else:
                 self._hand_on(to.topic, outgoing, f"{origin.identity}/{shard:06d}/{number:08d}")
+        self.meter.got(to.identity, sum(table.num_rows for table in tables))
+        self.meter.took(to.identity, started)
         self.clock.add("output", started)
 
     def _hand_on(self, topic: str, outgoing: Outgoing, origin: str) -> None:

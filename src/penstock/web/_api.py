@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from penstock.core.time import instant_us
 from penstock.errors import LimitError, QueryError, UserError
 from penstock.web._json import dumps, kind, table_json
+from penstock.web._metrics import METRICS_TYPE, metrics_text
 from penstock.web.series import WINDOWS_MAX, key_columns, measures, series
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ WORKERS: Final = 2  # threads that read views: the pipeline needs the machine mo
 EVENT_CLIENTS_MAX: Final = 32  # open event streams: each polls
 POLL_S: Final = 0.2  # how often a new version, or that a browser has gone, is looked for
 HEARTBEAT_S: Final = 2.0  # an event at least this often, so that the page sees a dead server
+Graph: TypeAlias = Callable[[], dict[str, Any] | None]
+"""Gives where everything of the pipeline's drawing is (`penstock.app.read_graph`); None: it isn't known."""
 T = TypeVar("T")
 
 
@@ -90,8 +93,15 @@ class Api:
     but only once: whoever asks for the same waits for the same.
     """
 
-    def __init__(self, views: ViewSource | None, status: Status, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        views: ViewSource | None,
+        status: Status,
+        stopping: threading.Event,
+        graph: Graph = lambda: None,
+    ) -> None:
         self._views = views
+        self._graph = graph
         self._status = status
         self._stopping = stopping
         self._pool = ThreadPoolExecutor(WORKERS, "penstock-web")
@@ -126,6 +136,16 @@ class Api:
     async def status(self, _request: Request) -> Response:
         """GET /api/status."""
         return json_response(await asyncio.to_thread(self._status, history=True))
+
+    async def graph(self, _request: Request) -> Response:
+        """GET /api/graph."""
+        found = await asyncio.to_thread(self._graph)
+        return json_response(found or {"width": 0, "height": 0, "boxes": [], "lines": []})
+
+    async def metrics(self, _request: Request) -> Response:
+        """GET /metrics."""
+        status = await asyncio.to_thread(self._status, history=False)
+        return Response(metrics_text(status), media_type=METRICS_TYPE)
 
     async def views(self, _request: Request) -> Response:
         """GET /api/views."""

@@ -2,6 +2,8 @@
 
     GET /                               the page
     GET /api/status                     what the pipeline does now, with history
+    GET /api/graph                      where everything of the pipeline's drawing is
+    GET /metrics                        the same figures for Prometheus
     GET /api/views                      names, columns, keys
     GET /api/views/{name}               rows, newest windows first: ?since=ISO|us &limit=N
     GET /api/views/{name}/series        lines for a chart: ?measure= &top= &windows=
@@ -27,7 +29,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from penstock.errors import LimitError, PenstockError, UserError
-from penstock.web._api import Api, Status, UnknownViewError, ViewSource, json_response
+from penstock.web._api import Api, Graph, Status, UnknownViewError, ViewSource, json_response
 from penstock.web._guard import LOOPBACK, Guard
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -37,6 +39,7 @@ def create_app(
     views: ViewSource | None,
     status_source: Status,
     *,
+    graph: Graph = lambda: None,
     hosts: tuple[str, ...] = LOOPBACK,
     stopping: threading.Event | None = None,
 ) -> Starlette:
@@ -45,13 +48,16 @@ def create_app(
     Args:
         views: committed views; None where nothing is committed yet (the page says so).
         status_source: gives the status board's dictionary.
+        graph: gives the drawing's places; see `Graph`.
         hosts: the names in a Host header that are answered.
         stopping: when set, event streams end, so that the server can.
     """
-    api = Api(views, status_source, stopping or threading.Event())
+    api = Api(views, status_source, stopping or threading.Event(), graph)
     routes = [
         Route("/", _page),
         Route("/api/status", api.status),
+        Route("/api/graph", api.graph),
+        Route("/metrics", api.metrics),
         Route("/api/views", api.views),
         Route("/api/views/{name}", api.view),
         Route("/api/views/{name}/series", api.series),

@@ -11,7 +11,7 @@ from typing import Final
 import uvicorn
 
 from penstock.errors import SetupError
-from penstock.web._api import Status, ViewSource
+from penstock.web._api import Graph, Status, ViewSource
 from penstock.web._app import create_app
 from penstock.web._guard import LOOPBACK
 
@@ -28,6 +28,7 @@ class Server:
     Args:
         views: committed views, or None.
         status: the status board's `status`.
+        graph: gives the drawing's places; see `penstock.web._api.Graph`.
         host: a loopback address; anything else must be asked for and widens who can read the views.
         port: the port; None takes 8750 or the next free one.
 
@@ -40,6 +41,7 @@ class Server:
         views: ViewSource | None,
         status: Status,
         *,
+        graph: Graph = lambda: None,
         host: str = "127.0.0.1",
         port: int | None = None,
     ) -> None:
@@ -47,7 +49,9 @@ class Server:
         self.port = int(self._socket.getsockname()[1])
         self.url = f"http://{host}:{self.port}"
         self._stopping = threading.Event()
-        app = create_app(views, status, hosts=(*LOOPBACK, host), stopping=self._stopping)
+        app = create_app(
+            views, status, graph=graph, hosts=(*LOOPBACK, host), stopping=self._stopping
+        )
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -24,6 +24,7 @@ HISTORY_MAX: Final = 600  # points, a second apart: some minutes of sparkline
 POINT_EVERY_US: Final = 1_000_000
 RATE_WINDOW_US: Final = 10_000_000  # rates are over these last microseconds: steady, yet alive
 VERSION_EVERY_US: Final = 500_000  # how often the committed version is read at most
+BUSY_MIN: Final = 0.002  # of a core: below it, none of the nodes is worth a look
 ELSEWHERE: Final = "waiting, and handing over"
 
 
@@ -112,7 +113,10 @@ class StatusBoard:
         delays = [s["watermark_delay_ms"] for s in sources.values()]
         counts = (version or {}).get("counts", {})
         late = sum(counts.get("late", {}).values())
+        nodes = facts.nodes if facts else {}
         runs = health.state.level != "off" and facts is not None and facts.ended_us is None
+        if not runs:
+            nodes = {node: _at_rest(one) for node, one in nodes.items()}
         return {
             "app": self._app,
             "state": {
@@ -138,6 +142,8 @@ class StatusBoard:
             "lost_rows": sum(counts.get("lost", {}).values()),
             "dead_letter_topic": f"{version['name']}.dead-letters" if version else None,
             "sources": sources,
+            "nodes": nodes,
+            "slowest": _slowest(nodes),
         }
 
     def _judge(self, found: Found | None, now_us: int) -> Health:
@@ -206,6 +212,21 @@ def split_ms(batch_ms: float, seconds: Mapping[str, float], cores: int) -> dict[
     rest = max(0.0, batch_ms - sum(own.values()) - sum(work.values()))
     plan, commit = own.get("plan", 0.0), own.get("commit", 0.0)
     return {"plan": plan, **work, ELSEWHERE: rest, "commit": commit}
+
+
+def _at_rest(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """A node's figures where the process has ended: nothing moves any more."""
+    moving = {what for what in figures if what.endswith("_per_s")} | {"busy"}
+    return {
+        what: 0.0 if what in moving and one is not None else one for what, one in figures.items()
+    }
+
+
+def _slowest(nodes: Mapping[str, Any]) -> str | None:
+    """The operator or step that takes most of the time; None where hardly any is taken."""
+    busy = {n: one["busy"] for n, one in nodes.items() if one["kind"] not in {"source", "output"}}
+    most = max(busy, key=busy.__getitem__, default=None)
+    return most if most is not None and busy[most] >= BUSY_MIN else None
 
 
 def _topics(facts: Facts | None, version: dict[str, Any] | None) -> list[str]:

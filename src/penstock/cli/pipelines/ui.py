@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -22,7 +23,7 @@ Example:
 @click.option("--port", type=click.IntRange(1, 65535), help="Default: 8750, or the next free one.")
 def ui(app: str, port: int | None) -> None:
     """Serve the live page of APP (a pipeline's name or directory) until Ctrl-C."""
-    from penstock.app import read_facts
+    from penstock.app import read_facts, read_graph
     from penstock.cli.support.host import LateViews
     from penstock.serve import Views
     from penstock.web import Server, StatusBoard
@@ -39,7 +40,8 @@ def ui(app: str, port: int | None) -> None:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    server = Server(views, board.status, port=port)
+    graph = (lambda: None) if directory is None else partial(read_graph, directory)
+    server = Server(views, board.status, graph=graph, port=port)
     note(f"serving {app} on {server.url}; Ctrl-C stops")
     stop.wait()
     server.close()

@@ -154,6 +154,12 @@ class _Run:
         facts = self.app.facts()
         return None if facts is None else Found(facts, alive=True)
 
+    def graph(self) -> dict[str, Any] | None:
+        """Where everything of the drawing is."""
+        from penstock.app import read_graph
+
+        return read_graph(self.app.directory)
+
     def started(self, address: str) -> None:
         """The log can be used."""
         note(f"the log is at {address}, for any Kafka client")
@@ -229,7 +235,7 @@ def _page(run: _Run) -> Iterator[str | None]:
     if not run.hosting.ui:
         yield None
         return
-    server = Server(run.views, run.board.status, port=run.hosting.port)
+    server = Server(run.views, run.board.status, graph=run.graph, port=run.hosting.port)
     try:
         yield server.url
     finally:

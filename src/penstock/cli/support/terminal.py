@@ -120,8 +120,8 @@ def summary(status: dict[str, Any]) -> Text:
     if status["version"] is not None:
         text.append(f"   version {status['version']}")
         text.append(f"   {_number(status['rows_per_s'])} events/s   lag {_number(status['lag'])}")
-        text.append(f"   batch {_delay(status['batch_ms'])}")
-        text.append(f"   watermark delay {_delay(status['watermark_delay_ms'])}")
+        text.append(f"   batch {delay(status['batch_ms'])}")
+        text.append(f"   watermark delay {delay(status['watermark_delay_ms'])}")
         for count, what in (
             (status["late_rows"], "late"),
             (status["unusable_rows"], "unusable"),
@@ -148,9 +148,9 @@ def _topics(sources: dict[str, Any]) -> Table:
     for name in ("topic", "events/s", "lag", "delay", "held by"):
         table.add_column(name, justify="left" if name in ("topic", "held by") else "right")
     for name, source in sources.items():
-        delay = _delay(source["watermark_delay_ms"])
+        behind = delay(source["watermark_delay_ms"])
         rate, held_by = f"{source['rows_per_s']:,.1f}", source.get("held_by") or ""
-        table.add_row(name, rate, _number(source["lag"]), delay, held_by)
+        table.add_row(name, rate, _number(source["lag"]), behind, held_by)
     return table
 
 
@@ -179,7 +179,7 @@ def _number(count: float | None) -> str:
     return "-" if count is None else f"{count:,.0f}"
 
 
-def _delay(ms: float | None) -> str:
+def delay(ms: float | None) -> str:
     """A delay in its largest unit: seconds while it matters, years for a log of long ago."""
     if ms is None:
         return "-"

@@ -31,7 +31,7 @@ from penstock.flow.graph import (
     ViewNode,
 )
 
-__all__ = ["draw"]
+__all__ = ["Arranged", "arrange", "draw"]
 
 LINE_CHARS: Final = 38
 LINES_MAX: Final = 9  # of one box; the text form has all
@@ -39,6 +39,9 @@ CHAR_PX: Final = 6.7
 LINE_PX: Final = 16
 PAD_PX: Final = 10
 COLUMN_GAP_PX: Final = 70
+COLUMN_GAP_LIVE_PX: Final = 96  # a rate and a frontier stand in it
+FIGURES: Final = {"topic": (2, 26), "step": (1, 14), "operator": (3, 30), "end": (1, 24)}
+"""Lines of a box that are kept free for figures, and their characters, by the box's kind."""
 ROW_GAP_PX: Final = 22
 SWEEPS: Final = 8  # over the columns, forth and back: what is left then stays
 
@@ -58,10 +61,19 @@ ARROW: Final = """<marker id="end" viewBox="0 0 8 8" refX="8" refY="4" markerWid
 
 @dataclass
 class _Box:
-    """A box: its first line is its name. Its place is found later, in pixels."""
+    """A box: its first line is its name. Its place is found later, in pixels.
+
+    Attributes:
+        nodes: identities of those that it shows, from the first to the last.
+        more: lines and characters of each that are kept free for figures.
+        works: whether there is work to measure: a union hands on what it gets.
+    """
 
     kind: str
     lines: list[str]
+    nodes: list[str] = field(default_factory=list)
+    more: tuple[int, int] = (0, 0)
+    works: bool = True
     column: int = 0
     x: float = 0.0
     y: float = 0.0
@@ -70,12 +82,14 @@ class _Box:
 
     @property
     def width(self) -> float:
-        widths = (math.ceil(len(line) * CHAR_PX) + 2 * PAD_PX for line in self.lines)
-        return max(widths, default=0)
+        if not self.lines:
+            return 0
+        chars = max(self.more[1], *map(len, self.lines))
+        return math.ceil(chars * CHAR_PX) + 2 * PAD_PX
 
     @property
     def height(self) -> float:
-        return len(self.lines) * LINE_PX + PAD_PX
+        return (len(self.lines) + self.more[0]) * LINE_PX + PAD_PX
 
 
 @dataclass
@@ -86,6 +100,55 @@ class _Edge:
     exchanged: bool
 
 
+@dataclass(frozen=True)
+class Arranged:
+    """Where everything of a drawing is, in pixels: JSON of boxes and lines.
+
+    Attributes:
+        width: of the drawing.
+        height: of the drawing.
+        boxes: each `kind`, `lines`, `nodes` (identities), `x`, `y`, `width`, `height`.
+        lines: each `path` (of SVG), `exchanged`, and `from`, the identity of the node whose rows it carries.
+    """
+
+    width: float
+    height: float
+    boxes: list[Json]
+    lines: list[Json]
+
+
+def arrange(physical: Physical, version: Json | None = None, *, live: bool = False) -> Arranged:
+    """The places of all that a drawing has.
+
+    Args:
+        physical: the graph, and where it runs.
+        version: the last committed one, for sizes and watermarks.
+        live: whether to keep room for figures.
+    """
+    boxes, edges = _parts(physical, Labels(physical, version), live=live)
+    columns = _columns(boxes, edges)
+    _place(columns, COLUMN_GAP_LIVE_PX if live else COLUMN_GAP_PX)
+    widths = [max(box.width for box in column) for column in columns]
+    return Arranged(
+        max((box.x + box.width for box in boxes), default=0) + PAD_PX,
+        max((box.y + box.height for box in boxes), default=0) + PAD_PX,
+        [_described(box) for box in boxes],
+        [
+            {
+                "path": _line(edge, widths),
+                "exchanged": edge.exchanged,
+                "from": edge.boxes[0].nodes[-1],
+            }
+            for edge in edges
+        ],
+    )
+
+
+def _described(box: _Box) -> Json:
+    sizes = {"x": box.x, "y": box.y, "width": box.width, "height": box.height}
+    return {"kind": box.kind, "lines": box.lines, "nodes": box.nodes, **sizes}
+
+
 def draw(physical: Physical, version: Json | None = None) -> str:
     """A pipeline's graph as an SVG document.
 
@@ -93,24 +156,20 @@ def draw(physical: Physical, version: Json | None = None) -> str:
         physical: the graph, and where it runs.
         version: the last committed one, for sizes and watermarks.
     """
-    boxes, edges = _parts(physical, Labels(physical, version))
-    columns = _columns(boxes, edges)
-    _place(columns)
-    widths = [max(box.width for box in column) for column in columns]
-    width = max((box.x + box.width for box in boxes), default=0) + PAD_PX
-    height = max((box.y + box.height for box in boxes), default=0) + PAD_PX
+    found = arrange(physical, version)
+    width, height = found.width, found.height
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
         f"<title>{escape(physical.graph.name)}</title><style>{STYLE}</style><defs>{ARROW}</defs>",
-        *(_line(edge, widths) for edge in edges),
-        *(part for box in boxes for part in _box(box)),
+        *(_path(line) for line in found.lines),
+        *(part for box in found.boxes for part in _box(box)),
         "</svg>\n",
     ]
     return "\n".join(parts)
 
 
-def _parts(physical: Physical, labels: Labels) -> tuple[list[_Box], list[_Edge]]:
+def _parts(physical: Physical, labels: Labels, *, live: bool) -> tuple[list[_Box], list[_Edge]]:
     """All boxes, each after those that it reads, and the lines between them."""
     graph, boxes, edges = physical.graph, dict[str, _Box](), list[_Edge]()
 
@@ -125,9 +184,12 @@ def _parts(physical: Physical, labels: Labels) -> tuple[list[_Box], list[_Edge]]
         if isinstance(node, RowStep) and _continues(node, readers):
             boxes[node.identity] = above[0]
             above[0].lines += _wrapped([labels.step(node)])
+            above[0].nodes.append(node.identity)
             continue
         placed = physical.placed.get(node.identity)
-        box = boxes[node.identity] = _Box(*_label(node, physical, labels))
+        kind, lines = _label(node, physical, labels)
+        box = boxes[node.identity] = _Box(kind, lines, [node.identity])
+        box.works = not isinstance(node, Closed | Union)
         drawn.append(box)
         for one in above:
             join(one, box, exchanged=placed is not None and not placed.fused)
@@ -136,11 +198,15 @@ def _parts(physical: Physical, labels: Labels) -> tuple[list[_Box], list[_Edge]]
         name = f"view {end.name}" if isinstance(end, ViewNode) else f"topic {end.topic}"
         more = [] if isinstance(end, ViewNode) else [", ".join(labels.output(end))]
         box = _Box("end", _wrapped([name, *more]))
+        if isinstance(end, OutputNode):
+            box.nodes.append(end.identity)
         drawn.append(box)
         join(boxes[end.node.identity], box, exchanged=False)
     for box in drawn:
         if len(box.lines) > LINES_MAX:
             box.lines[LINES_MAX - 1 :] = ["…"]
+        if live:
+            box.more = FIGURES[box.kind] if box.nodes and box.works else (0, 0)
     return drawn, edges
 
 
@@ -215,7 +281,7 @@ def _mean(box: _Box, place: Mapping[int, float], *, above: bool) -> float:
     return sum(place[id(one)] for one in near) / len(near)
 
 
-def _place(columns: Sequence[Sequence[_Box]]) -> None:
+def _place(columns: Sequence[Sequence[_Box]], gap_px: float) -> None:
     """Gives each box its corner: columns from left to right, each in the middle of the height."""
     heights = [sum(box.height + ROW_GAP_PX for box in column) for column in columns]
     x = float(PAD_PX)
@@ -224,7 +290,7 @@ def _place(columns: Sequence[Sequence[_Box]]) -> None:
         for box in column:
             box.x, box.y = x, y
             y += box.height + ROW_GAP_PX
-        x += max(box.width for box in column) + COLUMN_GAP_PX
+        x += max(box.width for box in column) + gap_px
 
 
 def _line(edge: _Edge, widths: Sequence[float]) -> str:
@@ -239,16 +305,20 @@ def _line(edge: _Edge, widths: Sequence[float]) -> str:
         if not box.lines:
             x += widths[box.column]
             curve += f"H{x:.0f}"
-    dashed = ' class="exchange"' if edge.exchanged else ""
-    return f'<path{dashed} d="{curve}" marker-end="url(#end)"/>'
+    return curve
 
 
-def _box(box: _Box) -> Iterator[str]:
+def _path(line: Json) -> str:
+    dashed = ' class="exchange"' if line["exchanged"] else ""
+    return f'<path{dashed} d="{line["path"]}" marker-end="url(#end)"/>'
+
+
+def _box(box: Json) -> Iterator[str]:
     yield (
-        f'<rect class="{box.kind}" x="{box.x:.0f}" y="{box.y:.0f}" '
-        f'width="{box.width:.0f}" height="{box.height:.0f}"/>'
+        f'<rect class="{box["kind"]}" x="{box["x"]:.0f}" y="{box["y"]:.0f}" '
+        f'width="{box["width"]:.0f}" height="{box["height"]:.0f}"/>'
     )
-    for i, line in enumerate(box.lines):
-        bold = "" if i or box.kind == "step" else ' class="head"'
-        x, y = box.x + PAD_PX, box.y + PAD_PX / 2 + LINE_PX * (i + 0.75)
+    for i, line in enumerate(box["lines"]):
+        bold = "" if i or box["kind"] == "step" else ' class="head"'
+        x, y = box["x"] + PAD_PX, box["y"] + PAD_PX / 2 + LINE_PX * (i + 0.75)
         yield f'<text{bold} x="{x:.0f}" y="{y:.0f}">{escape(line)}</text>'

@@ -10,6 +10,7 @@ from penstock.engine.physical import Physical, Placed
 from penstock.engine.store import Json
 from penstock.flow.graph import OutputNode, RowStep, Source
 from penstock.ops.rows import MapBatches, Select, Unnest, Where
+from penstock.state.sizes import state_size
 
 __all__ = ["Labels"]
 
@@ -75,14 +76,7 @@ class Labels:
         entry = self.version.get("operators", {}).get(placed.id)
         if entry is None:
             return ""
-        runs = [
-            piece
-            for shard in entry["traces"].values()
-            for trace in shard["traces"].values()
-            for run in trace["runs"]
-            for piece in run
-        ]
-        rows, size = sum(piece[1] for piece in runs), sum(piece[2] for piece in runs)
+        rows, size, _ = state_size(entry["traces"])
         return f"{rows:,} rows, {size / 1_000:,.1f} KB"
 
     def detail(self, placed: Placed) -> str:

@@ -2,6 +2,7 @@
 // and everything is asked for anew.
 
 import { color, draw, html, spark } from "./chart.js";
+import * as graph from "./graph.js";
 import { count, duration, elapsed, exact, instant, moment, number } from "./format.js";
 
 const REFRESH_MS = 1000; // views are asked for at most this often
@@ -65,7 +66,22 @@ function take(status) {
     state.history.splice(0, Math.max(0, state.history.length - HISTORY));
   }
   if (!before || before.version !== status.version) schedule();
-  header(); tiles(); topics(); split();
+  header(); tiles(); topics(); split(); nodes();
+}
+
+// The graph's places are asked for when there is another graph: other nodes.
+function nodes() {
+  const ids = Object.keys(state.status.nodes || {}).join();
+  if (ids && ids !== state.drawn) {
+    state.drawn = ids;
+    get("/api/graph").then((places) => {
+      graph.lay($("graph"), places);
+      graph.update(state.status);
+    }).catch(() => { state.drawn = null; });
+  }
+  $("graph-section").hidden = !ids && !state.drawn;
+  graph.update(state.status);
+  $("operators").replaceChildren(...graph.table(state.status));
 }
 
 // ---- what is always there

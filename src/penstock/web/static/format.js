@@ -17,6 +17,15 @@ export function number(value) {
 // A count in full: 25,000.
 export const count = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en-US"));
 
+// A size: 56 KB.
+export function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  for (const [unit, scale] of [["GB", 1e9], ["MB", 1e6], ["KB", 1e3]]) {
+    if (value >= scale) return `${trim(value / scale)} ${unit}`;
+  }
+  return `${Math.round(value)} B`;
+}
+
 // A value of a table with all its digits. The server sends as text what a JavaScript number would round.
 export function exact(value, kind) {
   if (value === null) return "NULL";

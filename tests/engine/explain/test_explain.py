@@ -9,12 +9,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner
+from tests.engine.explain.test_progress import feed, shop
 
 import penstock as ps
 from penstock.cli import main
 from penstock.cli.support.programs import load
 from penstock.demo.programs import example
-from penstock.engine.explain import draw, explain
+from penstock.engine.explain import arrange, draw, explain
 from penstock.engine.physical import compile_graph
 
 PROGRAM = """
@@ -83,6 +84,37 @@ def test_state_and_watermarks_are_told_once_it_has_run() -> None:
     text = explain(physical, run.store.version(run.store.newest_version()))
     assert "watermark 2000-01-01T12:00:03Z, 5 rows read" in text
     assert "in place, 5 rows, " in text
+
+
+def test_every_kind_of_state_has_a_size() -> None:
+    """A table of a topic, a join: however their state is put together."""
+    app = shop()
+    run = ps.testing.run(app)
+    run.send("customers", id="a", name="Ann")
+    feed(run)
+    run.settle()
+    partitions = {"orders": 2, "customers": 1}
+    version = run.store.version(run.store.newest_version())
+    text = explain(compile_graph(app.graph(), partitions, 2), version)
+    assert "upserts by id  in place, 1 rows, " in text
+    assert draw(compile_graph(app.graph(), partitions, 2), version).count(" KB") == 5
+
+
+def test_figures_have_room_on_the_page() -> None:
+    """The live drawing has the same boxes, higher ones where figures belong; none overlap."""
+    physical = compile_graph(shop().graph(), {"orders": 2, "customers": 1}, 2)
+    plain, live = arrange(physical), arrange(physical, live=True)
+    assert [box["lines"] for box in live.boxes] == [box["lines"] for box in plain.boxes]
+    for before, box in zip(plain.boxes, live.boxes, strict=True):
+        has_figures = bool(box["nodes"]) and box["lines"][0] not in {"closed rows", "union"}
+        assert (box["height"] > before["height"]) == has_figures
+    for one, other in itertools.combinations(live.boxes, 2):
+        assert (
+            one["x"] + one["width"] < other["x"]
+            or other["x"] + other["width"] < one["x"]
+            or one["y"] + one["height"] < other["y"]
+            or other["y"] + other["height"] < one["y"]
+        )
 
 
 EXAMPLES = ("anomalies", "flights", "machine", "searches", "timelines", "visits", "weblog")
