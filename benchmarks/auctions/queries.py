@@ -234,13 +234,15 @@ def q17(s: Sources) -> ps.Table:
 
 def q18(s: Sources) -> ps.Table:
     """The last bid of each bidder on each auction."""
-    last = s.bids.top(1, by=("dateTime DESC", "price DESC", "url"), per=("bidder", "auction"))
+    bids = s.bids.select("auction", "bidder", "price", "dateTime")
+    last = bids.top(1, by=("dateTime DESC", "price DESC"), per=("bidder", "auction"))
     return last.select("bidder", "auction", "dateTime")
 
 
 def q19(s: Sources) -> ps.Table:
     """The ten highest bids of each auction."""
-    best = s.bids.top(10, by=("price DESC", "dateTime", "bidder"), per="auction")
+    bids = s.bids.select("auction", "bidder", "price", "dateTime")
+    best = bids.top(10, by=("price DESC", "dateTime", "bidder"), per="auction")
     return best.select("auction", "price")
 
 

@@ -2,23 +2,23 @@
 
 Runs in Flink's own environment. The queries (`auctions/flink.sql`) are those of nexmark/nexmark's
 `nexmark-flink`, with the settings that it recommends (mini-batches, split distinct aggregates). Rows go to
-Flink's blackhole, without checkpoints; with `--out` they are collected first, retractions applied, and
-written as JSON lines.
+Flink's blackhole, without checkpoints; with `--out` the query runs once more after that, and writes its
+changes to files, of which the rows that are left at the end are written as JSON lines.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 import json
 import os
 import re
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from cache import problem
-from flink_windows import Sampler, environment, free_port
+from flink_windows import CHECKPOINT_INTERVAL_MS, Sampler, environment, free_port
 
 COLUMNS = {
     "person": "id BIGINT, name STRING, emailAddress STRING, creditCard STRING, city STRING, "
@@ -65,18 +65,24 @@ def queries() -> dict[str, str]:
     return {name: query.strip(" ;\n") for name, query in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def write(table: object, out: Path) -> None:
+def write(tables: object, query: object, out: Path) -> None:
     """The rows of a table that changes, as they are at the end."""
-    names = table.get_schema().get_field_names()
-    rows: collections.Counter[tuple[object, ...]] = collections.Counter()
-    with table.execute().collect() as changes:
-        for row in changes:
-            comes = row.get_row_kind().name in ("INSERT", "UPDATE_AFTER")
-            rows[tuple(row)] += 1 if comes else -1
+    from pyflink.table import TableDescriptor
+
+    tables.get_config().set("execution.checkpointing.interval", f"{CHECKPOINT_INTERVAL_MS}ms")
+    with tempfile.TemporaryDirectory(dir=out.parent) as folder:
+        files = TableDescriptor.for_connector("filesystem").option("path", Path(folder).as_uri())
+        query.execute_insert(files.format("debezium-json").build()).wait()
+        rows: dict[str, int] = {}
+        for path in sorted(Path(folder).rglob("part-*")):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                change = json.loads(line)
+                sign, row = (1, "after") if change["op"] == "c" else (-1, "before")
+                text = json.dumps(change[row])
+                rows[text] = rows.get(text, 0) + sign
     with out.open("w", encoding="utf-8") as file:
-        for row, count in rows.items():
-            line = json.dumps(dict(zip(names, row, strict=True)), default=str)
-            file.write((line + "\n") * count)
+        for text, count in rows.items():
+            file.write((text + "\n") * count)
 
 
 def main() -> int:
@@ -102,8 +108,6 @@ def main() -> int:
             )
         )
     query = tables.sql_query(queries()[options.query])
-    if out:
-        write(query, out)
     sampler = Sampler(rest_port)
     sampler.start()
     started = time.monotonic()
@@ -111,6 +115,8 @@ def main() -> int:
     seconds = time.monotonic() - started
     sampler.end()
     steady = sampler.steady_rows_per_s(options.rows)
+    if out:
+        write(tables, query, out)
     found = {
         "side": "flink",
         "rows": options.rows,

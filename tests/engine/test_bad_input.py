@@ -79,3 +79,17 @@ def test_a_view_can_be_read_where_its_last_step_fails_for_a_row() -> None:
         {"g": "x", "n": 1, "number": None},
     ]
     assert run.view("positive").rows() == [{"g": "1", "n": 1}]
+
+
+def test_columns_that_nobody_reads_are_still_checked() -> None:
+    """What makes a record a dead letter is the schema, whatever the program then looks at."""
+    rows = [b'{"k":1,"note":"x","n":1}', b'{"k":1,"note":7}', b'{"k":1,"note":"x","n":null}']
+    for reads in ((), ("k",), ("k", "note", "n")):
+        app = ps.App("p")
+        stream = app.stream("rows", "k BIGINT NOT NULL, note STRING, n BIGINT NOT NULL")
+        app.view("counts", stream.group_by(*reads).agg(count=ps.count()))
+        run = ps.testing.run(app)
+        for row in rows:
+            run.send_raw("rows", row)
+        assert [row["count"] for row in run.view("counts").rows()] == [1]
+        assert len(reasons(run)) == 2

@@ -159,6 +159,31 @@ def test_the_log_s_key_still_serves() -> None:
     assert first.fused
 
 
+def test_only_columns_that_are_read_are_made() -> None:
+    """Of an operator that keeps whole rows these are all; a condition's are among them."""
+
+    def read(app: ps.App) -> str:
+        physical = compile_graph(app.graph(), {"events": 2}, 2)
+        return " ".join(sorted(physical.columns_of(physical.graph.sources[0])))
+
+    def events() -> tuple[ps.App, ps.Stream]:
+        app = ps.App("p")
+        return app, app.stream("events", SCHEMA, time=ps.event_time("at"))
+
+    app, stream = events()
+    minutes = stream.where("s <> ''").window(ps.tumbling("1 minute"))
+    app.view("v", minutes.group_by("user").agg(n=ps.sum("v")))
+    assert read(app) == "s user v"
+    stream.select("user", cost="price * 2").to("costs")
+    assert read(app) == "price s user v"
+    app, stream = events()
+    app.view("v", stream.top(1, by="price", per="user"))
+    assert read(app) == "at price s user v"
+    app, stream = events()
+    stream.select("v", "s").union(stream.select("v", s="'none'")).select("v").to("all")
+    assert read(app) == "s v"
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [

@@ -415,6 +415,28 @@ def test_the_size_of_batches_does_not_matter(seed: int) -> None:
     assert str(table.to_pylist()) == str(pa.Table.from_batches([whole.columns]).to_pylist())
 
 
+@settings(max_examples=examples(60), deadline=None)
+@given(st.integers(0, 2**64 - 1))
+def test_columns_that_are_not_wanted_decide_as_well(seed: int) -> None:
+    """With any choice of columns the same rows fit, and those columns are the same."""
+    r = random.Random(seed)
+    schema, fields = schema_at_random(r)
+    rows = [
+        row_json(r, fields) if r.random() < 0.7 else mutated(r, row_json(r, fields))
+        for _ in range(40)
+    ]
+    whole = decode_rows([*rows], schema)
+    wanted = [name for name in schema.names if r.random() < 0.5]
+    found = JsonDecoder(schema, wanted).decode(*pack([*rows]))
+    assert found.columns.schema.names == (wanted or list(schema.names[:1]))
+    assert found.columns.equals(whole.columns.select(found.columns.schema.names))
+    assert (found.rows.tolist(), found.bad_rows.tolist(), found.reasons) == (
+        whole.rows.tolist(),
+        whole.bad_rows.tolist(),
+        whole.reasons,
+    )
+
+
 def test_a_batch_of_slow_rows_only() -> None:
     """A batch in which the kernel settles no row is decoded all the same."""
     rows: list[bytes | None] = [b'{"\\u0076": "x%d", "v": "y%d"}' % (i, i) for i in range(100)]

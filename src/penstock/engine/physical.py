@@ -24,6 +24,7 @@ from penstock.flow.graph import (
     Stateful,
     Union,
     ancestors,
+    columns_read,
     origins,
 )
 from penstock.ops import NO_TIME, Operator
@@ -110,6 +111,7 @@ class Physical:
             for origin in origins(reader.node):
                 found.setdefault(origin.identity, []).append(reader)
         object.__setattr__(self, "_readers", found)
+        object.__setattr__(self, "_columns", columns_read(self.graph))
         together = [_awaited(node) for node in self.graph.nodes if len(node.inputs) > 1]
         peers = {
             source.topic: frozenset().union(*(t for t in together if source.topic in t))
@@ -126,6 +128,11 @@ class Physical:
         """What takes an origin's rows, through steps that keep nothing."""
         found: dict[str, list[Reader]] = self._readers  # type: ignore[attr-defined]
         return found.get(origin.identity, [])
+
+    def columns_of(self, source: Source) -> frozenset[str]:
+        """Of a source's columns, those that some reader looks at."""
+        columns: dict[str, frozenset[str]] = self._columns  # type: ignore[attr-defined]
+        return columns.get(source.identity, frozenset())
 
     def shards_of(self, origin: Origin) -> int:
         """Into how many parts the rows of an origin come."""

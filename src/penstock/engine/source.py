@@ -73,6 +73,7 @@ class SourceReader:
         *,
         check_key: bool,
         partitions: int = 1,
+        columns: frozenset[str] | None = None,
     ) -> None:
         self.source = source
         self.split = split
@@ -85,7 +86,7 @@ class SourceReader:
         self._floor_us = NOTHING_YET_US if watermark_us is None else watermark_us
         self._ahead_max_us = min(wall_us + AHEAD_MAX_US, EVENT_MAX_US)
         self._check_key = check_key
-        self._decoder = decoder_for(source.schema, source.format)
+        self._decoder = decoder_for(source.schema, source.format, _needed(source, columns))
         self._changes: ChangelogDecoder | None = None
         if (changelog := source.changelog) is not None:
             self._changes = ChangelogDecoder(source.schema, changelog.key, changelog.format)
@@ -272,6 +273,16 @@ class SourceReader:
                 reason=reason,
             )
         )
+
+
+def _needed(source: Source, columns: frozenset[str] | None) -> frozenset[str] | None:
+    """The columns to make of records: those that are read of the rows, and those that time and key need."""
+    if columns is None:
+        return None
+    time = source.time
+    named = [time.column, time.sent, time.received, time.producer, source.key]
+    marked = frozenset() if source.marker is None else source.marker.columns
+    return columns | marked | {name for name in named if isinstance(name, str)}
 
 
 def _slice(buffer: np.ndarray, start: int, length: int) -> bytes | None:

@@ -244,6 +244,7 @@ class LaneBatch:
             self.plan.watermark_us.get(split.topic),
             self.plan.wall_us,
             check_key=physical.relies_on_key(source),
+            columns=physical.columns_of(source),
             partitions=physical.partitions[split.topic],
         )
         inputs: list[list[Any]] = [[] for _ in readers]

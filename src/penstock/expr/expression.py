@@ -49,12 +49,14 @@ class Expression:
         sql: the same for DuckDB, every name quoted, cast to `type`.
         type: the Arrow type of its values.
         tree: the same for `penstock.expr.columnar`; None where it has parts that only DuckDB knows.
+        columns: that it names.
     """
 
     text: str
     sql: str
     type: pa.DataType
     tree: Tree | None = field(default=None, compare=False, repr=False)
+    columns: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
 
 def compile_expression(text: str, schema: Schema) -> Expression:
@@ -88,7 +90,8 @@ def compile_expression(text: str, schema: Schema) -> Expression:
     found = tree_of(tree, schema)
     if found is not None and found.type != type_:
         found = None  # DuckDB knows better what this is
-    return Expression(text, f"CAST({sql} AS {_sql_type(type_)})", type_, found)
+    columns = frozenset(one.name for one in tree.find_all(exp.Column))
+    return Expression(text, f"CAST({sql} AS {_sql_type(type_)})", type_, found, columns)
 
 
 def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> exp.Expr:

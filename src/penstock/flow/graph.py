@@ -44,6 +44,7 @@ __all__ = [
     "Union",
     "ViewNode",
     "ancestors",
+    "columns_read",
     "function_of",
     "keys_of",
     "origins",
@@ -278,6 +279,33 @@ def ancestors(node: Node) -> Iterator[Node]:
             yield one
 
     return visit(node)
+
+
+def columns_read(graph: Graph) -> dict[str, frozenset[str]]:
+    """By the identity of each node whose rows are read: the columns that some reader looks at."""
+    found: dict[str, frozenset[str]] = {}
+
+    def read(node: Node, columns: frozenset[str]) -> None:
+        found[node.identity] = found.get(node.identity, frozenset()) | columns
+
+    for shown in [view.node for view in graph.views] + [output.node for output in graph.outputs]:
+        read(shown, frozenset(shown.schema.names))
+    for node in reversed(graph.nodes):
+        match node:
+            case Stateful(inputs=inputs, operator=operator):
+                for port, above in enumerate(inputs):
+                    columns, there = operator.reads(port), frozenset(above.schema.names)
+                    read(above, there if columns is None else columns & there)
+            case RowStep(parent=parent, operator=Select(columns=computed)):
+                read(parent, frozenset().union(*(e.columns for _, e in computed)))
+            case RowStep(parent=parent, operator=Where(condition=condition)):
+                read(parent, found.get(node.identity, frozenset()) | condition.columns)
+            case Source() | Closed():
+                pass
+            case _:  # each of them has all columns of the others, or calls what may look at any
+                for above in node.inputs:
+                    read(above, frozenset(above.schema.names))
+    return found
 
 
 def origins(node: Node) -> tuple[Origin, ...]:

@@ -1,7 +1,7 @@
 """Kernels that write JSON: one column's values as pieces of text, pieces joined into rows.
 
 Pieces are text one after another with the positions between them (one more than pieces). The
-caller sizes every output for the worst case and `PADDING`; kernels write whole words, past the end.
+caller sizes every output for the worst case and `PADDING`; kernels write whole blocks, past the end.
 """
 
 # mypy: ignore-errors
@@ -14,16 +14,18 @@ from numba import njit, types
 
 from penstock.formats._json_text import copy_plain
 from penstock.formats._words import (
-    HIGH_BITS,
+    BLOCK,
     I64_OUT,
-    ONES,
     U8_IN,
     U8_OUT,
     U64,
     called,
+    copy_block,
     inlined,
     load64,
+    marks_escapes,
     store64,
+    trailing_zeros,
 )
 
 NULL_BYTES = 4
@@ -31,9 +33,6 @@ NULL_BYTES = 4
 _I = types.int64
 _I64_IN = types.Array(types.int64, 1, "C", readonly=True)
 _NULL = U64(int.from_bytes(b"null", "little"))
-_QUOTES = U64(0x2222222222222222)
-_BACKSLASHES = U64(0x5C5C5C5C5C5C5C5C)
-_SPACES = U64(0x2020202020202020)
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 # The letter of a byte's short escape; 0 where it has none, 1 where it needs the long one.
@@ -44,26 +43,17 @@ for _byte, _letter in zip(b'"\\\b\f\n\r\t', b'"\\bfnrt', strict=True):
 
 
 @inlined
-def escapes_in(text):
-    """High bits of a word's bytes, right up to the first that JSON must escape; 0 where none is."""
-    quote = text ^ _QUOTES
-    slash = text ^ _BACKSLASHES
-    hits = ((quote - ONES) & ~quote) | ((slash - ONES) & ~slash) | ((text - _SPACES) & ~text)
-    return hits & HIGH_BITS
-
-
-@inlined
 def count_all(data):
     """How many bytes need an escape."""
     total = 0
     p = 0
     while p < len(data):
-        if p + 8 <= len(data) and escapes_in(load64(data, p)) == U64(0):
-            p += 8
+        if p + BLOCK <= len(data) and marks_escapes(data, p) == U64(0):
+            p += BLOCK
             continue
-        for k in range(p, min(p + 8, len(data))):
+        for k in range(p, min(p + BLOCK, len(data))):
             total += _LETTERS[data[k]] != 0
-        p += 8
+        p += BLOCK
     return total
 
 
@@ -93,22 +83,23 @@ def put_escape(out, q, byte):
 def put_text(data, p, end, out, q):
     """Writes text with its escapes: the position past it."""
     while p < end:
-        if p + 8 <= len(data):
-            text = load64(data, p)
-            if escapes_in(text) == U64(0):
-                store64(out, q, text)
-                step = min(8, end - p)
-                p += step
-                q += step
+        if p + BLOCK <= len(data):
+            # What lies behind the text may need an escape, too.
+            plain = min(trailing_zeros(marks_escapes(data, p)), end - p)
+            if plain >= min(BLOCK, end - p):
+                copy_block(data, p, out, q)
+                plain = min(BLOCK, plain)
+                p += plain
+                q += plain
                 continue
-        for k in range(p, min(p + 8, end)):
+        for k in range(p, min(p + BLOCK, end)):
             byte = data[k]
             if _LETTERS[byte]:
                 q = put_escape(out, q, byte)
             else:
                 out[q] = byte
                 q += 1
-        p += 8
+        p += BLOCK
     return q
 
 
@@ -168,7 +159,11 @@ def write_lists(at, valid, item_ends, items, ends, out):
 @inlined
 def copy_exact(source, p, out, q, size):
     """Copies `size` bytes and writes none beyond them."""
-    if size >= 8:
+    if size >= BLOCK:
+        for k in range(0, size - BLOCK, BLOCK):
+            copy_block(source, p + k, out, q + k)
+        copy_block(source, p + size - BLOCK, out, q + size - BLOCK)
+    elif size >= 8:
         for k in range(0, size - 8, 8):
             store64(out, q + k, load64(source, p + k))
         store64(out, q + size - 8, load64(source, p + size - 8))

@@ -16,6 +16,7 @@ import numpy as np
 from numba import types
 
 from penstock.formats._words import (
+    BLOCK,
     HIGH_BITS,
     ONES,
     U8_IN,
@@ -23,6 +24,7 @@ from penstock.formats._words import (
     called,
     digit_count,
     inlined,
+    marks_text,
     trailing_zeros,
     word,
 )
@@ -131,6 +133,16 @@ def scan_string(buffer, p, end):
     saved = 0
     begin = p
     while p < end:
+        if p + BLOCK <= len(buffer):
+            marks = marks_text(buffer, p)
+            if marks == U64(0):
+                p += BLOCK
+                continue
+            p += trailing_zeros(marks)
+            if p >= end:
+                break
+            if buffer[p] == _QUOTE:
+                return p + 1, p - begin - saved
         text = word(buffer, p)
         quote = text ^ _QUOTES
         slash = text ^ _BACKSLASHES

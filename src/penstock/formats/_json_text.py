@@ -8,9 +8,9 @@ from __future__ import annotations
 from numba import njit, types
 
 from penstock.formats._json_scan import ESCAPES, hex4
-from penstock.formats._words import U8_IN, U8_OUT, called, inlined, load64, store64
+from penstock.formats._words import BLOCK, U8_IN, U8_OUT, called, copy_block, inlined
 
-PADDING = 8  # bytes that the output has beyond the text: words are written whole
+PADDING = BLOCK  # bytes that the output has beyond the text: blocks are written whole
 
 _I = types.int64
 
@@ -62,10 +62,10 @@ def copy_escaped(source, p, out, q, length):
 
 @inlined
 def copy_plain(source, p, out, q, length):
-    """Copies `length` bytes, in words; what is written beyond them is overwritten or padding."""
-    if p + length + 8 <= len(source):
-        for k in range(0, length, 8):
-            store64(out, q + k, load64(source, p + k))
+    """Copies `length` bytes, in blocks; what is written beyond them is overwritten or padding."""
+    if p + length + BLOCK <= len(source):
+        for k in range(0, length, BLOCK):
+            copy_block(source, p + k, out, q + k)
     else:
         for k in range(length):
             out[q + k] = source[p + k]

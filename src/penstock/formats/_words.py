@@ -1,7 +1,8 @@
-"""Words: eight bytes at a time, for the kernels that read and write text.
+"""Words, eight bytes at a time, and blocks of 32, for the kernels that read and write text.
 
-The loads and stores are single unaligned machine instructions. They don't check bounds: a caller
-proves that `index + 8 <= len(array)`, or uses `word`, which does and fills with zeros past the end.
+The loads and stores are single unaligned machine instructions, of a block one or two. They don't check
+bounds: a caller proves that `index + 8 <= len(array)`, or `index + BLOCK` of a block; or it uses `word`,
+which does and fills with zeros past the end.
 All arithmetic on words is unsigned; an `np.uint64` never meets a signed integer here, because
 Numba would turn the pair into a float.
 
@@ -37,9 +38,13 @@ ONES: Final = U64(0x0101010101010101)
 HIGH_BITS: Final = U64(0x8080808080808080)
 ZERO_DIGITS: Final = U64(0x3030303030303030)
 
+BLOCK: Final = 32
+"""Bytes that are looked at or copied at once: what fits in a vector of most machines, or in two."""
+
 _I8 = ir.IntType(8)
 _I64 = ir.IntType(64)
 _I128 = ir.IntType(128)
+_V = ir.VectorType(_I8, BLOCK)
 
 
 def _pointer(context, builder, array_type, array, index, bits):
@@ -69,6 +74,52 @@ def store64(_typing, array, _index, _value):
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.uint64), code
+
+
+def _block(context, builder, array_type, array, index):
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), _V.as_pointer())
+
+
+def _every(byte):
+    return ir.Constant(_V, [byte] * BLOCK)
+
+
+def _marks(compare_spaces):
+    """A function of an array and an index: a bit for each byte of a block that ends plain text."""
+
+    def marks(_typing, array, _index):
+        def code(context, builder, signature, args):
+            text = builder.load(_block(context, builder, signature.args[0], *args), align=1)
+            hits = builder.or_(
+                builder.icmp_unsigned("==", text, _every(ord('"'))),
+                builder.icmp_unsigned("==", text, _every(ord("\\"))),
+            )
+            hits = builder.or_(hits, compare_spaces(builder, text))
+            return builder.zext(builder.bitcast(hits, ir.IntType(BLOCK)), _I64)
+
+        return types.uint64(array, types.int64), code
+
+    return intrinsic(marks)
+
+
+# A bit for each byte of a block where plain ASCII text ends: a quote, a backslash, a control character, or a
+# byte of a longer character (which is negative). Unchecked.
+marks_text = _marks(lambda builder, text: builder.icmp_signed("<", text, _every(32)))
+# A bit for each byte of a block that JSON must escape. Unchecked.
+marks_escapes = _marks(lambda builder, text: builder.icmp_unsigned("<", text, _every(32)))
+
+
+@intrinsic
+def copy_block(_typing, source, _from, target, _to):
+    """Copies a block. Unchecked."""
+
+    def code(context, builder, signature, args):
+        text = builder.load(_block(context, builder, signature.args[0], *args[:2]), align=1)
+        builder.store(text, _block(context, builder, signature.args[2], *args[2:]), align=1)
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64, target, types.int64), code
 
 
 @intrinsic

@@ -23,6 +23,7 @@ leaves what it isn't certain of to Python (`_json_slow`), whose results take the
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,7 +67,7 @@ class Decoded:
     """What became of a batch of rows.
 
     Attributes:
-        columns: the rows that fit, in order, in the schema's columns.
+        columns: the rows that fit, in order, in the schema's columns, or in those of them that were wanted.
         rows: for each of them, its index in the input, int64, ascending.
         bad_rows: the indexes of the rows that don't fit, int64, ascending.
         reasons: for each of those, what was expected and what was found.
@@ -92,6 +93,10 @@ class _Slots:
 class JsonDecoder:
     """Decodes rows of one schema. It holds no state between batches; threads may share it.
 
+    Args:
+        schema: that rows must fit.
+        columns: to make of them; None is all. Whether a row fits doesn't depend on it.
+
     Raises:
         SchemaError: a type that rows can't have.
 
@@ -105,11 +110,12 @@ class JsonDecoder:
     [7]
     """
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, columns: Collection[str] | None = None) -> None:
         for field in schema:
             type_text(field.type)
         self.schema = schema
-        self._arrow = schema.arrow
+        self._wanted = _positions(schema, columns)
+        self._arrow = pa.schema([schema.arrow.field(i) for i in self._wanted])
         self._slow = RowReader(schema)
         self._fields, self._keys = compiled(schema)
         self._table = key_table(self._fields, self._keys)
@@ -145,7 +151,8 @@ class JsonDecoder:
         bad_rows = np.flatnonzero(status)
         rows = np.flatnonzero(status == kernel.OK) if len(bad_rows) else np.arange(len(start))
         chosen = rows if len(bad_rows) else None
-        arrays = [self._column(buffer, slots, i, f, chosen) for i, f in enumerate(self.schema)]
+        fields = self.schema.fields
+        arrays = [self._column(buffer, slots, i, fields[i], chosen) for i in self._wanted]
         columns = pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
         return Decoded(columns, rows, bad_rows, reasons)
 
@@ -228,6 +235,14 @@ class JsonDecoder:
         else:
             buffers = [arrow_buffer(_fixed(values, code))]
         return pa.Array.from_buffers(field.type, len(values), [bitmap, *buffers], nulls)
+
+
+def _positions(schema: Schema, columns: Collection[str] | None) -> list[int]:
+    """Of the wanted columns; one at least, as a batch without any has no rows."""
+    if columns is None:
+        return list(range(len(schema.fields)))
+    found = [i for i, field in enumerate(schema) if field.name in columns]
+    return found or [0]
 
 
 def _fixed(slots: np.ndarray, code: int) -> np.ndarray:

@@ -181,6 +181,10 @@ class Operator(Protocol):
         """The port's columns that decide the shard; none: all rows go to one."""
         ...
 
+    def reads(self, port: int) -> frozenset[str] | None:
+        """The port's columns that it looks at; None is all."""
+        ...
+
     @property
     def placed_by(self) -> tuple[str, ...]:
         """Columns of its rows that have the values of the key: rows that agree in them share a shard."""
@@ -246,6 +250,10 @@ class Clockless:
     def clock_us(self) -> int:
         """See `Operator`: what it gives depends on its rows and their times alone."""
         return 0
+
+    def reads(self, port: int) -> frozenset[str] | None:  # noqa: ARG002
+        """See `Operator`: it keeps whole rows."""
+        return None
 
 
 class Unwindowed(Clockless):

@@ -207,6 +207,10 @@ class SessionAggregate(Clockless):
         """See `Operator`."""
         return self.keys
 
+    def reads(self, port: int) -> frozenset[str] | None:  # noqa: ARG002
+        """See `Operator`."""
+        return self.spec.reads
+
     @property
     def placed_by(self) -> tuple[str, ...]:
         """See `Operator`."""

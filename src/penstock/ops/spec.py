@@ -146,6 +146,11 @@ class AggregateSpec:
         wanted = [c for a in self.aggregates for c in (a.column, a.by) if c is not None]
         return {column.name: column for column in (*wanted, *self.keys)}
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """The names of the input's columns that are looked at."""
+        return frozenset(self.inputs) | ({self.time} if self.time is not None else set())
+
     def to_spec(self) -> dict[str, Any]:
         """The same as JSON."""
         return {

@@ -7,6 +7,7 @@ fit, as of JSON rows, the reason is told, and others aren't touched by it.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -67,15 +68,22 @@ LineFormat = Csv | Pattern | Avro
 """What a stream's values may be beside JSON."""
 
 
-def decoder_for(schema: Schema, format_: LineFormat | None) -> Decoder:
-    """What decodes records' values; None is JSON.
+def decoder_for(
+    schema: Schema, format_: LineFormat | None, columns: Collection[str] | None = None
+) -> Decoder:
+    """What decodes records' values.
+
+    Args:
+        schema: of the values.
+        format_: of the values; None is JSON.
+        columns: that are wanted; None is all. A decoder may give others, too.
 
     Raises:
         SchemaError: the format doesn't have these columns.
     """
     match format_:
         case None:
-            return JsonDecoder(schema)
+            return JsonDecoder(schema, columns)
         case Csv():
             return _CsvDecoder(schema, format_)
         case Pattern():
