@@ -93,9 +93,13 @@ class MemoryLog:
         """See `Log`."""
         return {t: {i: len(p) for i, p in enumerate(self._topics[t])} for t in topics}
 
-    def wait(self, offsets: Mapping[tuple[str, int], int], timeout_s: float) -> bool:  # noqa: ARG002
+    def look(
+        self,
+        offsets: Mapping[tuple[str, int], int],
+        timeout_s: float,  # noqa: ARG002
+    ) -> dict[str, dict[int, int]]:
         """See `Log`."""
-        return any(len(self._topics[topic][p]) > o for (topic, p), o in offsets.items())
+        return self.end_offsets({topic for topic, _ in offsets})
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Records]:
         """See `Log`."""

@@ -102,6 +102,24 @@ class TestWaiting:
         with pytest.raises(BrokerError, match="OFFSET_OUT_OF_RANGE"):
             client.wait_for_data({(topic, 0): 99}, 1)
 
+    def test_the_ends_come_with_the_first_record(self, client, broker, topic):
+        """One request waits for a record and tells how far each partition reaches."""
+        produce(broker.address, topic, 3, partition=1)
+        places = (topic, 0), (topic, 1)
+        assert client.ends_past(dict.fromkeys(places, 0), PATIENCE_S) == {
+            places[0]: 0,
+            places[1]: 3,
+        }
+        assert client.ends_past({places[0]: 0, places[1]: 3}, 0) == {places[0]: 0, places[1]: 3}
+        timer = threading.Timer(0.1, produce, (broker.address, topic, 1))
+        timer.start()
+        assert client.ends_past({places[0]: 0}, PATIENCE_S) == {places[0]: 1}
+        timer.join()
+
+    def test_a_position_beyond_the_log_has_no_end(self, client, topic):
+        """Whoever looks is told to ask for the ends themselves."""
+        assert client.ends_past({(topic, 0): 99}, PATIENCE_S) is None
+
 
 class TestGroups:
     def test_commit(self, client, broker, topic):

@@ -314,20 +314,63 @@ class Client:
 
         return self._cluster.attempt("wait for data", ask)
 
+    def ends_past(
+        self, positions: Mapping[Partition, int], timeout_s: float
+    ) -> dict[Partition, int] | None:
+        """The next offset of each partition, as soon as one is past its position: in one request.
+
+        Args:
+            positions: (topic, partition) -> the next offset to read.
+            timeout_s: how long to wait at most.
+
+        Returns:
+            None where one request can't tell: several brokers lead, or a position isn't there any more.
+        """
+        deadline = time.monotonic() + timeout_s
+
+        def ask() -> dict[Partition, int] | None:
+            leaders = self._cluster.by_leader(list(positions))
+            if len(leaders) != 1:
+                return None
+            [(connection, pairs)] = leaders.items()
+            rest_s = max(deadline - time.monotonic(), 0.0)
+            number, version = self._send_poll(connection, pairs, positions, rest_s)
+            frame = connection.receive(number, rest_s + _WAIT_SLACK_S)
+            error, parts = hot.read_fetch(version, frame)
+            ends = {
+                (part.topic, part.partition): part.high_watermark
+                if part.last_stable < 0
+                else part.last_stable
+                for part in parts
+                if not part.error
+            }
+            return None if error or ends.keys() != positions.keys() else ends
+
+        return self._cluster.attempt("wait for data", ask)
+
+    def _send_poll(
+        self,
+        connection: Connection,
+        pairs: Sequence[Partition],
+        positions: Mapping[Partition, int],
+        timeout_s: float,
+    ) -> tuple[int, int]:
+        """Asks a leader for a first batch; the number of the request, and its version."""
+        version = self._cluster.version(connection, hot.FETCH, hot.FETCH_VERSIONS)
+        request = hot.fetch_request(
+            version,
+            [(topic, p, positions[topic, p]) for topic, p in pairs],
+            wait_ms=int(timeout_s * 1000),
+            bytes_max=_WAIT_BYTES,
+        )
+        flexible = version >= hot.FETCH_FLEXIBLE
+        return connection.send(hot.FETCH, version, [request], flexible=flexible), version
+
     def _long_poll(self, positions: Mapping[Partition, int], timeout_s: float) -> bool:
         """One Fetch to each leader; the first answer with data ends the wait."""
         flights: dict[Connection, tuple[int, int]] = {}
         for connection, pairs in self._cluster.by_leader(list(positions)).items():
-            version = self._cluster.version(connection, hot.FETCH, hot.FETCH_VERSIONS)
-            request = hot.fetch_request(
-                version,
-                [(topic, p, positions[topic, p]) for topic, p in pairs],
-                wait_ms=int(timeout_s * 1000),
-                bytes_max=_WAIT_BYTES,
-            )
-            flexible = version >= hot.FETCH_FLEXIBLE
-            number = connection.send(hot.FETCH, version, [request], flexible=flexible)
-            flights[connection] = (number, version)
+            flights[connection] = self._send_poll(connection, pairs, positions, timeout_s)
         deadline = time.monotonic() + timeout_s + _WAIT_SLACK_S
         try:
             while flights:

@@ -36,7 +36,8 @@ from penstock.ops import NO_TIME
 
 __all__ = ["Driver", "Limits", "Progress", "this_process", "unfinished"]
 
-IDS_EVERY_S: Final = 10.0  # between two looks at the topics' ids, each a request for each topic
+TOPICS_EVERY_S: Final = 10.0
+"""Between two looks at the topics' ids and partitions, each a request for each topic."""
 VACUUM_EVERY: Final = 16
 """Versions: often enough that files stay few, seldom enough to cost nothing."""
 
@@ -131,7 +132,7 @@ class Driver:
         self._activity: Json = self.version.get("activity", {})
         self._ends: dict[str, dict[int, int]] = {}
         self._topic_ids: dict[str, str] = {}
-        self._ids_looked_s = -IDS_EVERY_S
+        self._topics_looked_s = -TOPICS_EVERY_S
         self._transactions: OutputTransactions | None = None
         if physical.writes_last:
             name = transactional_id(physical.graph.name)
@@ -239,6 +240,14 @@ class Driver:
 
     def _new_plan(self, timeout_s: float) -> Plan | None:
         self._look_for_ends()
+        plan = self._planned()
+        if plan is None and timeout_s > 0:
+            self._look_for_ends(timeout_s)
+            plan = self._planned()
+        return plan
+
+    def _planned(self) -> Plan | None:
+        """The plan of the next batch as the log is now; None where there is nothing to do."""
         self._check_topics()
         self._check_ids()
         begun = self.version.get("pending")
@@ -252,9 +261,6 @@ class Driver:
         frontiers = self.physical.frontiers(found.watermark_us, now_us, self.version["frontier_us"])
         idle = all(s.start == s.end for s in splits) and not self._wakes(frontiers)
         if begun is None and idle and not self._must_keep(found, now_us):
-            if timeout_s > 0:
-                self.log.wait(self._next_offsets(), timeout_s)
-                return self._new_plan(0)
             return None
         plan = Plan(
             version=self.version["version"] + 1,
@@ -273,9 +279,21 @@ class Driver:
         )
         return self._own(self.store.write_plan(plan.version, plan.to_json()))
 
-    def _look_for_ends(self) -> None:
+    def _look_for_ends(self, timeout_s: float = 0.0) -> None:
+        """Looks how far the log reaches; waits for more than was read."""
         self._planning_since = time.perf_counter()
-        self._ends = self.log.end_offsets([source.topic for source in self.physical.graph.sources])
+        topics = [source.topic for source in self._sources()]
+        now_s = time.monotonic()
+        if now_s - self._topics_looked_s >= TOPICS_EVERY_S:
+            self._topics_looked_s = now_s
+            self._topic_ids = self.log.topic_ids(topics)
+            self._ends = self.log.end_offsets(topics)
+        elif all(self.version["offsets"][t].keys() == set(map(str, self._ends[t])) for t in topics):
+            self._ends = self.log.look(self._next_offsets(), timeout_s)
+        else:  # where reading begins isn't known before the first batch
+            self._ends = self.log.end_offsets(topics)
+        if timeout_s > 0:
+            self._planning_since = time.perf_counter()
 
     def _check_topics(self) -> None:
         """Raises `FlowError` where a topic is not what it was: it has grown, or was made anew."""
@@ -297,10 +315,6 @@ class Driver:
 
     def _check_ids(self) -> None:
         """Raises `FlowError` where a topic was made anew, however long it is by now."""
-        now_s = time.monotonic()
-        if now_s - self._ids_looked_s >= IDS_EVERY_S:
-            self._topic_ids = self.log.topic_ids(list(self._ends))
-            self._ids_looked_s = now_s
         for topic, known in self.version.get("topic_ids", {}).items():
             if self._topic_ids.get(topic, known) != known and any(
                 self.version["offsets"].get(topic, {}).values()

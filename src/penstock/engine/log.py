@@ -93,8 +93,15 @@ class Log(Protocol):
         """The offset after the last record of each partition."""
         ...
 
-    def wait(self, offsets: Mapping[tuple[str, int], int], timeout_s: float) -> bool:
-        """Waits until a partition has more than the given next offset; False where none had in time."""
+    def look(
+        self, offsets: Mapping[tuple[str, int], int], timeout_s: float
+    ) -> dict[str, dict[int, int]]:
+        """The offset after the last record of each partition.
+
+        Args:
+            offsets: by topic and partition, the next one to read.
+            timeout_s: how long to wait for a partition to have more than that.
+        """
         ...
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Records]:
@@ -181,9 +188,19 @@ class KafkaLog:
         """See `Log`."""
         return self._client.end_offsets_many(list(topics))
 
-    def wait(self, offsets: Mapping[tuple[str, int], int], timeout_s: float) -> bool:
+    def look(
+        self, offsets: Mapping[tuple[str, int], int], timeout_s: float
+    ) -> dict[str, dict[int, int]]:
         """See `Log`."""
-        return self._client.wait_for_data(dict(offsets), timeout_s)
+        found = self._client.ends_past(offsets, timeout_s)
+        if found is None:
+            if timeout_s > 0:
+                self._client.wait_for_data(offsets, timeout_s)
+            return self.end_offsets({topic for topic, _ in offsets})
+        ends: dict[str, dict[int, int]] = {}
+        for (topic, partition), end in found.items():
+            ends.setdefault(topic, {})[partition] = end
+        return ends
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Records]:
         """See `Log`."""

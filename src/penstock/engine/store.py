@@ -62,9 +62,9 @@ class Store:
 
     def check_owner(self, epoch: int) -> None:
         """Raises `FencedError` where a newer owner has taken over."""
-        newest = self.newest_epoch()
-        if newest > epoch:
-            found = self._read(f"epochs/{epoch + 1:020d}.json")
+        following = f"epochs/{epoch + 1:020d}.json"
+        if self.files.exists(self.folder + following):  # epochs are taken one after the other
+            found = self._read(following)
             raise FencedError(
                 f"expected to own this pipeline in epoch {epoch}; found epoch {epoch + 1}, taken by "
                 f"{found.get('owner', 'unknown')}. Another process "

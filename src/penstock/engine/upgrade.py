@@ -128,8 +128,8 @@ class Backfill(Driver):
             for partition, bound in bounds.items()
         )
 
-    def _look_for_ends(self) -> None:
-        super()._look_for_ends()
+    def _look_for_ends(self, timeout_s: float = 0.0) -> None:
+        super()._look_for_ends(timeout_s)
         for topic, ends in self._ends.items():
             bounds = self._bounds.get(topic)
             if bounds is not None:

@@ -6,8 +6,8 @@ fit, as of JSON rows, the reason is told, and others aren't touched by it.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -68,10 +68,11 @@ LineFormat = Csv | Pattern | Avro
 """What a stream's values may be beside JSON."""
 
 
+@functools.lru_cache(maxsize=256)
 def decoder_for(
-    schema: Schema, format_: LineFormat | None, columns: Collection[str] | None = None
+    schema: Schema, format_: LineFormat | None, columns: frozenset[str] | None = None
 ) -> Decoder:
-    """What decodes records' values.
+    """What decodes records' values; one for all batches, as decoders hold nothing between them.
 
     Args:
         schema: of the values.
