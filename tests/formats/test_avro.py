@@ -257,3 +257,55 @@ def test_schemas_are_json_or_by_id() -> None:
         ps.avro({"a": "b"})
     with pytest.raises(FlowError, match="expected an Avro schema"):
         ps.avro(7)  # type: ignore[arg-type]
+
+
+DECIMALS = record(
+    short={"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2},
+    long=["null", {"type": "fixed", "name": "f", "size": 20, "logicalType": "decimal",
+                   "precision": 38, "scale": 0}],
+    id={"type": "string", "logicalType": "uuid"},
+    at={"type": "int", "logicalType": "time-millis"},
+)  # fmt: skip
+
+
+def two(value: int, size: int | None = None) -> bytes:
+    """Two's complement, the greatest byte first."""
+    return value.to_bytes(size or (value.bit_length() // 8 + 1), "big", signed=True)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-2_000_000, 2_000_000),
+            st.one_of(st.none(), st.integers(-(10**39), 10**39), st.integers(-5, 5)),
+            st.uuids(),
+            st.integers(-1, 86_400_000),
+            st.integers(0, 3),
+        )
+    )
+)
+def test_decimals_uuids_and_times(rows: list[Any]) -> None:
+    """Of bytes as long as they are and longer, and of a fixed size; with more digits they are bad."""
+    data, good = [], []
+    for n, (short, long, one, at, more) in enumerate(rows):
+        body = encoded(two(short, short.bit_length() // 8 + 1 + more), "bytes")
+        body += number(0) if long is None else number(1) + two(long, 20)
+        data.append(body + encoded(str(one), "string") + number(at))
+        fits = abs(short) < 10**6 and (long is None or abs(long) < 10**38)
+        if fits and 0 <= at < 86_400_000:
+            good.append(n)
+    columns = "short DECIMAL(10, 4), long DECIMAL(38, 0), id UUID, at TIME"
+    found = decode(columns, ps.avro(DECIMALS), list(data))
+    assert found.rows.tolist() == good
+    told = found.columns.to_pydict()
+    assert [int(one * 100) for one in told["short"]] == [rows[n][0] for n in good]
+    assert [one if one is None else int(one) for one in told["long"]] == [rows[n][1] for n in good]
+    assert told["id"] == [rows[n][2].bytes for n in good]
+    micros = found.columns.column("at").cast("int64").to_pylist()
+    assert micros == [rows[n][3] * 1000 for n in good]
+
+
+def test_a_decimal_with_fewer_digits_than_its_field_is_refused() -> None:
+    """Values that don't fit would be lost."""
+    with pytest.raises(FlowError, match=r"DECIMAL\(5, 2\), and DECIMAL\(6, 2\) in the field"):
+        ps.App("p").stream("t", "short DECIMAL(5, 2)", format=ps.avro(DECIMALS))

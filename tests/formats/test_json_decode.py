@@ -89,6 +89,10 @@ def value_of(value: Any, type_: pa.DataType) -> Any:
         return (
             struct.unpack("<f", struct.pack("<f", number))[0] if type_ == pa.float32() else number
         )
+    if type_ == pa.date32() and type(value) is Number:
+        assert WHOLE.fullmatch(value)
+        assert -719_162 <= int(value) <= 2_932_896
+        return int(value)
     if pa.types.is_timestamp(type_) and type(value) is Number:
         assert WHOLE.fullmatch(value)
         assert -62_135_596_800_000 <= int(value) < 253_402_300_800_000

@@ -3,6 +3,9 @@
     session STRING NOT NULL, query STRING, results ARRAY<STRING>, at TIMESTAMP
 
 A name is an identifier or anything in double quotes. Names that begin with `$` are Penstock's own.
+
+A DECIMAL(p, s) has p digits, s of them after the point. A UUID is its 16 bytes, an INTERVAL a number of
+microseconds (so it has days of 24 hours, and no months).
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ from penstock.core.names import hint, known_names
 from penstock.errors import SchemaError
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+TIME_OF_DAY: Final = pa.time64("us")
+UUID: Final = pa.binary(16)
+INTERVAL: Final = pa.duration("us")
+DECIMAL_DIGITS_MAX: Final = 38  # of a DECIMAL: as many as 128 bits hold for certain
 
 _SCALARS: Final[Mapping[str, pa.DataType]] = {
     "BOOLEAN": pa.bool_(),
@@ -35,6 +42,9 @@ _SCALARS: Final[Mapping[str, pa.DataType]] = {
     "DATE": pa.date32(),
     "BINARY": pa.binary(),
     "BYTES": pa.binary(),
+    "TIME": TIME_OF_DAY,
+    "UUID": UUID,
+    "INTERVAL": INTERVAL,
 }
 _CANONICAL: Final[Mapping[pa.DataType, str]] = {
     pa.bool_(): "BOOLEAN",
@@ -46,9 +56,23 @@ _CANONICAL: Final[Mapping[pa.DataType, str]] = {
     TIMESTAMP: "TIMESTAMP",
     pa.date32(): "DATE",
     pa.binary(): "BINARY",
+    TIME_OF_DAY: "TIME",
+    UUID: "UUID",
+    INTERVAL: "INTERVAL",
 }
+_DECIMAL: Final = frozenset({"DECIMAL", "NUMERIC", "DEC"})
+_INSTEAD: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("ENUM", "SET", "CHAR", "UNION"), "STRING"),
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT8", "INT16"), "INT"),
+    **dict.fromkeys(("HUGEINT", "UBIGINT"), "DECIMAL(38, 0)"),
+    **dict.fromkeys(("JSON", "VARIANT", "OBJECT"), "STRUCT<…> or MAP<STRING, …>"),
+    **dict.fromkeys(("DATETIME", "TIMESTAMPTZ"), "TIMESTAMP"),
+    **dict.fromkeys(("REAL",), "FLOAT"),
+    **dict.fromkeys(("BLOB", "BYTEA", "VARBINARY"), "BINARY"),
+}
+"""What there is instead of types that other systems have."""
 _NESTED: Final = "ARRAY<type>, STRUCT<name type, …>, MAP<STRING, type>"
-_TOKEN = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([A-Za-z_][A-Za-z_0-9]*)|([<>,:]))')
+_TOKEN = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([A-Za-z_][A-Za-z_0-9]*)|([0-9]+)|([<>,:()]))')
 NESTING_MAX: Final = 8  # of types within types: deeper is a mistake, and bounds recursion
 
 
@@ -143,9 +167,12 @@ def type_text(type_: pa.DataType) -> str:
         return f"STRUCT<{members}>"
     if pa.types.is_map(type_) and type_.key_type == pa.string():
         return f"MAP<STRING, {type_text(type_.item_type)}>"
+    if pa.types.is_decimal128(type_) and 0 <= type_.scale <= type_.precision:
+        return f"DECIMAL({type_.precision}, {type_.scale})"
     if type_ not in _CANONICAL:
         raise SchemaError(
-            f"expected a type among {', '.join(sorted(_CANONICAL.values()))}, {_NESTED}; found {type_}"
+            f"expected a type among {', '.join(sorted(_CANONICAL.values()))}, DECIMAL(p, s), {_NESTED}; "
+            f"found {type_}"
         )
     return _CANONICAL[type_]
 
@@ -165,13 +192,15 @@ class _Parser:
             match = _TOKEN.match(text, position)
             if match is None:
                 raise self.error("a column name or a type", position)
-            quoted, word, mark = match.groups()
+            quoted, word, number, mark = match.groups()
             if quoted is not None:
                 self.tokens.append(("name", quoted.replace('""', '"'), match.start(1)))
             elif word is not None:
                 self.tokens.append(("word", word, match.start(2)))
+            elif number is not None:
+                self.tokens.append(("number", number, match.start(3)))
             else:
-                self.tokens.append(("mark", mark, match.start(3)))
+                self.tokens.append(("mark", mark, match.start(4)))
             position = match.end()
         self.next = 0
 
@@ -221,14 +250,30 @@ class _Parser:
         word = self.take("a type", "word").upper()
         if word in _SCALARS:
             return _SCALARS[word]
+        if word in _DECIMAL:
+            return self.decimal(position)
         if word not in {"ARRAY", "STRUCT", "MAP"}:
-            raise self.error(f"a type among {', '.join(sorted(_SCALARS))}, {_NESTED}", position)
+            known = f"a type among {', '.join(sorted(_SCALARS))}, DECIMAL(p, s), {_NESTED}"
+            if word in _INSTEAD:
+                known = f"{_INSTEAD[word]} instead of {word}, which there is not; {known}"
+            raise self.error(known, position)
         if depth == NESTING_MAX or not self.accept("<"):
             raise self.error(f"{_NESTED}, nested at most {NESTING_MAX} deep", position)
         found = self.nested(word, depth + 1)
         if not self.accept(">"):
             raise self.error("'>'", self.peek()[2])
         return found
+
+    def decimal(self, position: int) -> pa.DataType:
+        """What follows DECIMAL."""
+        expected = f"DECIMAL(p, s) with 1 <= p <= {DECIMAL_DIGITS_MAX} and 0 <= s <= p"
+        if not self.accept("("):
+            raise self.error(expected, position)
+        digits = int(self.take(expected, "number"))
+        places = int(self.take(expected, "number")) if self.accept(",") else 0
+        if not self.accept(")") or not 1 <= digits <= DECIMAL_DIGITS_MAX or places > digits:
+            raise self.error(expected, position)
+        return pa.decimal128(digits, places)
 
     def nested(self, word: str, depth: int) -> pa.DataType:
         """What stands between the brackets."""

@@ -1,7 +1,9 @@
 """Arrow columns as NumPy vectors, which is what the Numba kernels work on.
 
 A fixed-width column becomes its *codes*: int64 numbers of the same order as the values, so that one
-kernel compares, hashes and finds extremes for every type. A text column becomes offsets and bytes.
+kernel compares, hashes and finds extremes for every type. A DECIMAL of at most 18 digits is one, too: its
+code is the number without the point. A text column becomes offsets and bytes; so do those whose values have
+16 bytes: UUID, and other DECIMALs.
 NULLs travel beside them as a validity vector, which is None where there are none; the code under a NULL is 0.
 """
 
@@ -18,6 +20,8 @@ from penstock.errors import SchemaError
 
 Vector: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
+DECIMAL_CODE_DIGITS_MAX: Final = 18
+"""Digits of a DECIMAL that has codes: as many as 64 bits hold for certain."""
 _FLIP: Final = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
@@ -46,9 +50,11 @@ def given(vector: Vector | None, dtype: type[np.generic]) -> Vector:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Whether values of the type are bytes of varying length."""
+    """Whether values of the type are bytes: of varying length, or more than a code has."""
     return bool(
         pa.types.is_string(type_)
+        or pa.types.is_fixed_size_binary(type_)
+        or (pa.types.is_decimal128(type_) and type_.precision > DECIMAL_CODE_DIGITS_MAX)
         or pa.types.is_binary(type_)
         or pa.types.is_large_string(type_)
         or pa.types.is_large_binary(type_)
@@ -66,7 +72,13 @@ def is_fixed(type_: pa.DataType) -> bool:
         or pa.types.is_date(type_)
         or pa.types.is_time(type_)
         or pa.types.is_duration(type_)
+        or is_short_decimal(type_)
     )
+
+
+def is_short_decimal(type_: pa.DataType) -> bool:
+    """Whether values of the type are decimals that have codes."""
+    return bool(pa.types.is_decimal128(type_) and type_.precision <= DECIMAL_CODE_DIGITS_MAX)
 
 
 def is_float(type_: pa.DataType) -> bool:
@@ -75,7 +87,7 @@ def is_float(type_: pa.DataType) -> bool:
 
 
 def raw(column: pa.Array) -> Vector:
-    """The values of a fixed-width column as they lie in memory (no copy, but for booleans).
+    """The values of a fixed-width column as they lie in memory (no copy, but for booleans and decimals).
 
     Raises:
         SchemaError: the type has no fixed width.
@@ -92,6 +104,8 @@ def raw(column: pa.Array) -> Vector:
     data = column.buffers()[1]
     if data is None or len(column) == 0:
         return np.zeros(len(column), dtype)
+    if is_short_decimal(type_):  # of 128 bits the lower ones
+        return np.ascontiguousarray(_view(data, dtype, 2 * len(column), column.offset * 16)[::2])
     return _view(data, dtype, len(column), column.offset * dtype.itemsize)
 
 
@@ -136,7 +150,9 @@ def float_codes(values: Vector) -> Vector:
 
 
 def text(column: pa.Array) -> tuple[Vector, Vector]:
-    """A text column as offsets int32[n + 1] and bytes uint8[...]; no copy."""
+    """A text column as offsets int32[n + 1] and bytes uint8[...]; no copy, but of values of 16 bytes."""
+    if pa.types.is_decimal(column.type) or pa.types.is_fixed_size_binary(column.type):
+        column = as_bytes(column)
     if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
         column = column.cast(pa.binary())
     _, offsets, data = column.buffers()
@@ -145,6 +161,32 @@ def text(column: pa.Array) -> tuple[Vector, Vector]:
     starts = _view(offsets, np.int32, len(column) + 1, column.offset * 4)
     body = _view(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
     return starts, body
+
+
+def as_bytes(column: pa.Array) -> pa.Array:
+    """A text column as BINARY."""
+    if pa.types.is_decimal(column.type):
+        buffers = [column.buffers()[0], column.buffers()[1]]
+        kind = pa.binary(16)
+        column = pa.Array.from_buffers(kind, len(column), buffers, offset=column.offset)
+    return column.cast(pa.binary())
+
+
+def decimals(values: Vector, type_: pa.DataType, valid: Vector | None = None) -> pa.Array:
+    """Codes of a DECIMAL, int64[n], as an Arrow column.
+
+    Args:
+        values: int64[n], the numbers without the point.
+        type_: of the column.
+        valid: bool[n]; None is all.
+    """
+    halves = np.empty((len(values), 2), np.int64)
+    halves[:, 0], halves[:, 1] = values, values >> 63
+    data: Any = pa.py_buffer(halves.tobytes())
+    bitmap: Any = None
+    if valid is not None:
+        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    return pa.Array.from_buffers(type_, len(values), [bitmap, data])
 
 
 def from_int64(values: Vector) -> pa.Array:
@@ -164,7 +206,7 @@ def packed(column: pa.Array) -> pa.Array:
     values = lists.values
     if pa.types.is_list(values.type):
         values = packed(values)
-    body = values.cast(pa.binary()) if is_text(values.type) else _code_bytes(values)
+    body = as_bytes(values) if is_text(values.type) else _code_bytes(values)
     valid = validity(values)
     heads = np.zeros(len(values), np.dtype([("there", np.uint8), ("length", "<i4")]))
     heads["there"] = 1 if valid is None else valid

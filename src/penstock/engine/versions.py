@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.core.schema import INTERVAL, UUID, type_text
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.store import Json, Store
 from penstock.errors import CorruptError
@@ -209,6 +210,10 @@ def _view_entry(node: Any) -> Json:
                 steps.append({"where": condition.sql})
             case Select(computed):
                 steps.append({"select": [[name, e.sql] for name, e in computed]})
+                types = {
+                    name: type_text(e.type) for name, e in computed if e.type in (UUID, INTERVAL)
+                }
+                steps[-1] |= {"types": types} if types else {}
         node = node.parent
     assert isinstance(node, Stateful)
     keys = [key for key in node.operator.keys if key in columns]

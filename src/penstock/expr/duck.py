@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+
+from penstock.core.schema import UUID
 
 # DuckDB is imported where it is used: most lanes need none, and start sooner.
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["EvaluationError", "confine", "connection", "evaluate"]
+__all__ = ["EvaluationError", "confine", "connection", "evaluate", "known", "types_of"]
 
 
 class EvaluationError(Exception):
@@ -62,14 +66,44 @@ def evaluate(rows: pa.Table, query: str) -> pa.Table:
     Raises:
         EvaluationError: some row can't be computed.
     """
+    with _asked(rows, query) as relation:
+        found: pa.Table = relation.to_arrow_table()
+        return found
+
+
+def types_of(schema: pa.Schema, query: str) -> list[tuple[pa.DataType, str]]:
+    """The types of what a query gives over rows of a schema: in Arrow, and as DuckDB calls them.
+
+    Raises:
+        EvaluationError: it can't be computed of such rows.
+    """
+    with _asked(schema.empty_table(), query) as relation:
+        names = [str(one) for one in relation.types]
+        return list(zip(relation.to_arrow_table().schema.types, names, strict=True))
+
+
+@contextlib.contextmanager
+def _asked(rows: pa.Table, query: str) -> Iterator[duckdb.DuckDBPyRelation]:
     import duckdb
 
     con = connection()
-    con.register("rows", rows)
+    con.register("rows", known(rows))
     try:
-        found: pa.Table = con.sql(query).to_arrow_table()
+        yield con.sql(query)
     except duckdb.Error as error:
         raise EvaluationError(str(error).splitlines()[0]) from None
     finally:
         con.unregister("rows")
-    return found
+
+
+def known(rows: pa.Table) -> pa.Table:
+    """Rows whose UUIDs are known as such: by their Arrow type they are bytes."""
+    for i, field in enumerate(rows.schema):
+        if field.type == UUID:
+            kind: Any = pa.uuid()
+            chunks: list[Any] = [
+                pa.ExtensionArray.from_storage(kind, c) for c in rows.column(i).chunks
+            ]
+            column = pa.chunked_array(chunks, kind)
+            rows = rows.set_column(i, field.name, column)
+    return rows

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from penstock.core.names import hint, known_names
-from penstock.core.schema import TIMESTAMP, Schema, type_text
+from penstock.core.schema import INTERVAL, TIMESTAMP, UUID, Schema, type_text
 from penstock.errors import SchemaError
-from penstock.expr.duck import EvaluationError, connection, evaluate
+from penstock.expr.duck import EvaluationError, connection, types_of
 from penstock.expr.purity import check_pure
 from penstock.expr.tree import Tree, tree_of
 
@@ -37,7 +37,17 @@ _SQL_TYPES: Final = {
     "TIMESTAMP": "TIMESTAMPTZ",
     "DATE": "DATE",
     "BINARY": "BLOB",
+    "TIME": "TIME",
+    "UUID": "UUID",
+    "INTERVAL": "INTERVAL",
 }
+_NAMED: Final[dict[str, pa.DataType]] = {
+    "UUID": UUID,
+    "INTERVAL": INTERVAL,
+    "HUGEINT": pa.int64(),
+    "UHUGEINT": pa.int64(),
+}
+"""What Arrow's types don't tell apart. HUGEINT is what whole numbers become, as in `list_sum`."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ class Expression:
 
     Attributes:
         text: as the user wrote it, for messages.
-        sql: the same for DuckDB, every name quoted, cast to `type`.
+        sql: the same for DuckDB, every name quoted, cast to `type`, or to what `typed` makes one of.
         type: the Arrow type of its values.
         tree: the same for `penstock.expr.columnar`; None where it has parts that only DuckDB knows.
         columns: that it names.
@@ -57,6 +67,12 @@ class Expression:
     type: pa.DataType
     tree: Tree | None = field(default=None, compare=False, repr=False)
     columns: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+
+    def typed(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """What `sql` gives, as a column of `type`: UUIDs are its bytes, intervals its microseconds."""
+        if column.type == self.type or self.type not in (UUID, INTERVAL):
+            return column
+        return column.cast(self.type)
 
 
 def compile_expression(text: str, schema: Schema) -> Expression:
@@ -91,7 +107,16 @@ def compile_expression(text: str, schema: Schema) -> Expression:
     if found is not None and found.type != type_:
         found = None  # DuckDB knows better what this is
     columns = frozenset(one.name for one in tree.find_all(exp.Column))
-    return Expression(text, f"CAST({sql} AS {_sql_type(type_)})", type_, found, columns)
+    return Expression(text, _cast(sql, type_), type_, found, columns)
+
+
+def _cast(sql: str, type_: pa.DataType) -> str:
+    """An expression of a type; see `Expression.typed`."""
+    if type_ == UUID:
+        return f"unhex(replace(CAST(CAST({sql} AS UUID) AS VARCHAR), '-', ''))"
+    if type_ == INTERVAL:
+        return f"epoch_us(CAST({sql} AS INTERVAL))"
+    return f"CAST({sql} AS {_sql_type(type_)})"
 
 
 def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> exp.Expr:
@@ -122,14 +147,12 @@ def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> exp.Expr:
 
 def _type_of(sql: str, text: str, schema: Schema) -> pa.DataType:
     try:
-        found = (
-            evaluate(schema.arrow.empty_table(), f"SELECT ({sql}) AS x FROM rows").column(0).type
-        )
+        [(found, name)] = types_of(schema.arrow, f"SELECT ({sql}) AS x FROM rows")
     except EvaluationError as error:
         raise SchemaError(
             f"expected an expression that DuckDB understands; found {text!r}: {error}"
         ) from None
-    type_ = _narrow(found)
+    type_ = _NAMED.get(name) or _narrow(found)
     type_text(type_)
     return type_
 
@@ -155,7 +178,7 @@ def _narrow(found: pa.DataType) -> pa.DataType:
     if types.is_uint32(found) or types.is_uint64(found):
         return pa.int64()
     if types.is_decimal(found):
-        return pa.int64() if found.scale == 0 else pa.float64()
+        return pa.decimal128(found.precision, found.scale)
     if types.is_timestamp(found):
         return TIMESTAMP
     if types.is_null(found):
@@ -166,6 +189,8 @@ def _narrow(found: pa.DataType) -> pa.DataType:
 
 
 def _sql_type(type_: pa.DataType) -> str:
+    if pa.types.is_decimal(type_):
+        return type_text(type_).replace(" ", "")
     if pa.types.is_list(type_):
         return _sql_type(type_.value_type) + "[]"
     if pa.types.is_struct(type_):

@@ -562,8 +562,9 @@ def _aggregated(grouped: Grouped, aggregates: Mapping[str, AggregateCall]) -> Ta
                 'that has no windows. Name what it is by, such as ps.arg_max("price", by="version")'
             )
     inputs = inputs_of(rows.schema, aggregates)
-    if inputs.computed:
-        rows = rows.select(*dict.fromkeys([*grouped.keys, *inputs.plain]), **inputs.computed)
+    needed = dict.fromkeys([*grouped.keys, *inputs.plain])
+    if inputs.computed or (needed and any(pa.types.is_nested(f.type) for f in rows.schema)):
+        rows = rows.select(*needed, **inputs.computed)
     spec = AggregateSpec(
         keys=tuple(column_of(rows.schema, key) for key in grouped.keys),
         window=window,

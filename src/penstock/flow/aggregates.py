@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 
@@ -17,6 +18,9 @@ from penstock.errors import FlowError
 from penstock.expr import compile_expression
 from penstock.flow.checks import check_columns, check_condition, quoted
 from penstock.ops import Aggregate, Column
+
+_OF_DOUBLES: Final = frozenset({"variance", "stddev", "quantile", "approx_quantile"})
+"""Aggregates that take decimals as doubles."""
 
 __all__ = ["AggregateCall", "Inputs", "check_calls", "check_groups", "column_of", "inputs_of"]
 
@@ -133,17 +137,28 @@ def inputs_of(schema: Schema, calls: Mapping[str, AggregateCall]) -> Inputs:
 
 
 def _value(call: AggregateCall, schema: Schema, computed: dict[str, str]) -> str | None:
-    if call.where is None and (call.column is None or call.column in schema):
+    is_double = call.kind in _OF_DOUBLES and pa.types.is_decimal(_type_of(call, schema))
+    if call.where is None and not is_double and (call.column is None or call.column in schema):
         return call.column and schema[call.column].name
-    value = "1"
+    value, name = "1", call.text
     if call.column is not None:
         value = quoted(call.column) if call.column in schema else call.column
         compile_expression(value, schema)  # so that a mistake is told in the user's words
+    if is_double:
+        value, name = f"CAST(({value}) AS DOUBLE)", f"{name} AS DOUBLE"
     if call.where is not None:
         check_condition(call.where, schema)
         value = f"CASE WHEN ({call.where}) THEN ({value}) END"
-    computed[call.text] = value
-    return call.text
+    computed[name] = value
+    return name
+
+
+def _type_of(call: AggregateCall, schema: Schema) -> pa.DataType:
+    """Of what an aggregate is computed of."""
+    assert call.column is not None, "it is of a column"
+    if call.column in schema:
+        return schema[call.column].type
+    return compile_expression(call.column, schema).type
 
 
 def _by(call: AggregateCall, schema: Schema, computed: dict[str, str]) -> str | None:

@@ -19,6 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.literals import interval_text
+from penstock.core.schema import INTERVAL, TIME_OF_DAY, UUID
 from penstock.errors import LimitError, SchemaError, UserError
 from penstock.formats import _json_pieces as kernels
 from penstock.formats import _json_scalar_pieces as scalars
@@ -43,7 +45,8 @@ def encode_rows(table: pa.Table, *, columns: Sequence[str] | None = None) -> pa.
     r"""Writes one JSON object per row.
 
     Args:
-        table: columns of booleans, numbers, text, instants, dates, bytes (base64), lists, structs and maps.
+        table: columns of booleans, numbers, text, instants, dates, times, intervals (ISO 8601), UUIDs, bytes
+            (base64), lists, structs and maps.
         columns: which columns, in which order; None for all whose names don't begin with `$`.
 
     Returns:
@@ -150,14 +153,22 @@ def _pieces(array: Any, name: str) -> _Pieces:
         return _raw_pieces(_encode(members), array)
     if pa.types.is_map(type_):
         return _map_pieces(array, name)
+    if type_ == UUID:
+        return _text_pieces(_uuid_texts(array))
+    if pa.types.is_time(type_):
+        return _text_pieces(_time_texts(array))
+    if pa.types.is_duration(type_):
+        micros = array.cast(INTERVAL).cast(pa.int64()).to_pylist()
+        told = [None if one is None else interval_text(one) for one in micros]
+        return _text_pieces(pa.array(told, pa.large_string()))
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
         texts = [
             None if one is None else base64.b64encode(one).decode() for one in array.to_pylist()
         ]
         return _text_pieces(pa.array(texts, pa.large_string()))
     raise SchemaError(
-        f"column {name!r}: expected booleans, numbers, text, bytes, instants, dates, or lists, structs or "
-        f"maps of such to write as JSON; found {type_}. Convert the column, or leave it out"
+        f"column {name!r}: expected booleans, numbers, text, bytes, instants, dates, times, or lists, "
+        f"structs or maps of such to write as JSON; found {type_}. Convert the column, or leave it out"
     )
 
 
@@ -233,6 +244,28 @@ def _time_pieces(array: Any, name: str) -> _Pieces:
             f"{'days' if dates else 'microseconds'} since 1970"
         )
     return pieces
+
+
+def _uuid_texts(array: Any) -> Any:
+    """UUIDs as text: 32 digits, and hyphens."""
+    data = array.cast(pa.binary()).fill_null(bytes(16))
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    body = np.frombuffer(b"".join(data.to_pylist()), np.uint8).reshape(len(array), 16)
+    hexes = digits[np.stack([body >> 4, body & 15], axis=2)].reshape(len(array), 32)
+    text = np.full((len(array), 36), ord("-"), np.uint8)
+    for at, begin, end in ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32)):
+        text[:, at : at + end - begin] = hexes[:, begin:end]
+    kind: Any = pa.binary(36)
+    buffers: Any = [None, pa.py_buffer(text.tobytes())]
+    made = pa.Array.from_buffers(kind, len(array), buffers).cast(pa.binary())
+    return pc.if_else(array.is_valid(), made, None).cast(pa.large_string())
+
+
+def _time_texts(array: Any) -> Any:
+    """Times of day as HH:MM:SS, with as many digits of a second as they have."""
+    texts = array.cast(TIME_OF_DAY).cast(pa.string())
+    plain = pc.replace_substring_regex(texts, r"\.?0*$", "")
+    return pc.if_else(pc.match_substring(texts, "."), plain, texts).cast(pa.large_string())
 
 
 def _raw_pieces(texts: Any, array: Any) -> _Pieces:

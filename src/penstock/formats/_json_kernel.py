@@ -20,6 +20,7 @@ from numba import njit, types
 
 from penstock.formats._json_scalars import (
     read_date,
+    read_decimal,
     read_double_bits,
     read_float_bits,
     read_integer,
@@ -45,6 +46,7 @@ DOUBLE: Final = 4
 STRING: Final = 5
 TIMESTAMP: Final = 6
 DATE: Final = 7
+DECIMAL: Final = 9  # of at most 18 digits
 OTHER: Final = 8  # lists: null in the kernel, anything else on the slow path
 
 # Columns of the compiled schema, one row per field.
@@ -53,7 +55,9 @@ REQUIRED: Final = 1
 KEY_AT: Final = 2  # where `"name":` stands in the bytes of all keys
 KEY_LENGTH: Final = 3  # of `"name":`; 0 where JSON can't spell the name without escapes
 TEXT_INDEX: Final = 4  # among the string fields, else -1
-FIELD_COLUMNS: Final = 5
+SCALE: Final = 5  # of a decimal
+PRECISION: Final = 6
+FIELD_COLUMNS: Final = 7
 
 KEYS_EXPECTED_MAX: Final = 256  # keys of a row whose order is remembered; later ones are looked up
 
@@ -180,7 +184,10 @@ def read_value(buffer, p, end, row, field, fields, slots, lengths, valid, memo):
         return p + 4
     if code == STRING:
         return -1
-    value, past = read_fixed(buffer, p, end, code, memo)
+    if code == DECIMAL:
+        value, past = read_decimal(buffer, p, end, fields[field, SCALE], fields[field, PRECISION])
+    else:
+        value, past = read_fixed(buffer, p, end, code, memo)
     slots[field, row] = value
     valid[field, row] = 1
     return past

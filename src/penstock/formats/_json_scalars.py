@@ -184,6 +184,45 @@ def read_double(buffer, p, end):
 
 
 @inlined
+def read_decimal(buffer, p, end, scale, precision):
+    """A number, or a text that is one, in units of 10**-scale: (value, position past it or -1).
+
+    Args:
+        buffer: the bytes.
+        p: where it begins, before `end`.
+        end: the row's end.
+        scale: digits after the point; none that are written are lost.
+        precision: of all digits that it may have, at most 18.
+    """
+    quoted = buffer[p] == 34
+    if quoted:
+        p += 1
+    negative = p < end and buffer[p] == 45
+    if negative:
+        p += 1
+    mantissa, count = read_digits(buffer, min(p, end))
+    if count == 0 or count > DIGITS_MAX or p >= end or (buffer[p] == 48 and count > 1):
+        return 0, -1
+    p += count
+    places = 0
+    if p < end and buffer[p] == 46:
+        fraction, places = read_digits(buffer, p + 1)
+        if places == 0 or places > scale or count + places > DIGITS_MAX:
+            return 0, -1
+        mantissa = mantissa * _POWERS_INT[places] + fraction
+        p += places + 1
+    if p >= end or (quoted and buffer[p] != 34):
+        return 0, -1
+    if quoted:
+        p += 1
+    more = scale - places
+    if mantissa and (more > precision or mantissa >= _POWERS_INT[precision - more]):
+        return 0, -1
+    value = _I(mantissa * _POWERS_INT[more])
+    return (-value if negative else value), p
+
+
+@inlined
 def days_from_civil(year, month, day):
     """Days since 1970-01-01 of a date of the Gregorian calendar (H. Hinnant, 2014); year >= 1."""
     year -= month <= 2

@@ -8,16 +8,19 @@ this module's, so a row's fate doesn't depend on which of the two has seen it.
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
 import re
 import struct
 from collections.abc import Callable
 from datetime import date
+from decimal import Decimal
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
-from penstock.core.schema import Schema, type_text
+from penstock.core.literals import decimal_of, interval_of, time_of, time_of_text, uuid_of
+from penstock.core.schema import INTERVAL, TIME_OF_DAY, UUID, Schema, type_text
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US, SECOND_US
 from penstock.formats._json_scan import DEPTH_MAX
 
@@ -88,8 +91,8 @@ class RowReader:
     def read(self, row: bytes) -> list[Any]:
         """The row's values, one per field, None for NULL.
 
-        Booleans, ints (instants as microseconds, dates as days), floats, text, bytes; lists of such, objects
-        as dicts, maps as lists of pairs.
+        Booleans, ints (instants as microseconds, dates as days), floats, text, bytes, Decimals, times,
+        timedeltas; lists of such, objects as dicts, maps as lists of pairs.
 
         Raises:
             BadRowError: the row doesn't fit.
@@ -201,12 +204,15 @@ def _days(text: str) -> int:
 
 
 def _date(value: Any) -> int:
+    if type(value) is _Integer:
+        return _day_number(value)
     match = _INSTANT.fullmatch(value) if type(value) is str else None
     if match is None or match.end(1) != len(value):
         raise ValueError
     return _days(value)
 
 
+_day_number = _integer(INSTANT_MIN_US // DAY_US, INSTANT_MAX_US // DAY_US)
 _milliseconds = _integer(INSTANT_MIN_US // 1000, INSTANT_MAX_US // 1000)
 
 
@@ -243,6 +249,31 @@ def _binary(value: Any) -> bytes:
     return base64.b64decode(value, validate=True)  # its error is a ValueError
 
 
+def _time(value: Any) -> dt.time:
+    if type(value) is _Integer:
+        return time_of(_BIGINT(value) * 1000)
+    return time_of_text(_string(value))
+
+
+def _interval(value: Any) -> dt.timedelta:
+    if type(value) is _Integer:
+        return dt.timedelta(microseconds=_BIGINT(value))
+    return interval_of(_string(value))
+
+
+def _uuid(value: Any) -> bytes:
+    return uuid_of(_string(value))
+
+
+def _decimal(type_: Any) -> Callable[[Any], Decimal]:
+    def read(value: Any) -> Decimal:
+        if type(value) not in (_Integer, _Real, str):
+            raise ValueError
+        return decimal_of(str(value), type_.precision, type_.scale)
+
+    return read
+
+
 def _struct(readers: dict[str, Callable[[Any], Any]]) -> Callable[[Any], dict[str, Any]]:
     def read(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
@@ -263,6 +294,7 @@ def _map(reader: Callable[[Any], Any]) -> Callable[[Any], list[tuple[str, Any]]]
     return read
 
 
+_BIGINT: Final = _integer(-(2**63), 2**63 - 1)
 _READERS: Final[dict[pa.DataType, Callable[[Any], Any]]] = {
     pa.bool_(): _boolean,
     pa.int32(): _integer(-(2**31), 2**31 - 1),
@@ -273,6 +305,9 @@ _READERS: Final[dict[pa.DataType, Callable[[Any], Any]]] = {
     pa.timestamp("us", "UTC"): _timestamp,
     pa.date32(): _date,
     pa.binary(): _binary,
+    TIME_OF_DAY: _time,
+    UUID: _uuid,
+    INTERVAL: _interval,
 }
 _EXPECTATIONS: Final[dict[pa.DataType, str]] = {
     pa.bool_(): "true or false",
@@ -284,8 +319,11 @@ _EXPECTATIONS: Final[dict[pa.DataType, str]] = {
     pa.timestamp(
         "us", "UTC"
     ): "ISO 8601 or integer milliseconds since 1970, in the years 1 to 9999",
-    pa.date32(): "a date as YYYY-MM-DD",
+    pa.date32(): "a date as YYYY-MM-DD, or integer days since 1970, in the years 1 to 9999",
     pa.binary(): "bytes as text in base64",
+    TIME_OF_DAY: "a time as HH:MM:SS, or integer milliseconds since midnight",
+    UUID: "a UUID as text",
+    INTERVAL: "ISO 8601 such as P1DT2H30M, or integer microseconds",
 }
 
 
@@ -296,6 +334,8 @@ def _reader(type_: pa.DataType) -> Callable[[Any], Any]:
         return _struct({one.name: _reader(one.type) for one in type_})
     if pa.types.is_map(type_):
         return _map(_reader(type_.item_type))
+    if pa.types.is_decimal(type_):
+        return _decimal(type_)
     return _READERS[type_]
 
 
@@ -306,6 +346,10 @@ def _expectation(type_: pa.DataType) -> str:
     prefix = "" if inner is type_ else "an array, each item "
     if pa.types.is_struct(inner) or pa.types.is_map(inner):
         return f"{type_text(type_)} ({prefix}an object whose members fit)"
+    if pa.types.is_decimal(inner):
+        before = inner.precision - inner.scale
+        digits = f"{before} digits before the point and {inner.scale} after it"
+        return f"{type_text(type_)} ({prefix}a number with at most {digits})"
     return f"{type_text(type_)} ({prefix}{_EXPECTATIONS[inner]})"
 
 

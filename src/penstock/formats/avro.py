@@ -9,6 +9,7 @@ format: a zero byte and the schema's id in four bytes, the most significant firs
 
 from __future__ import annotations
 
+import decimal
 import functools
 import json
 from collections.abc import Callable, Mapping
@@ -17,8 +18,17 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.core.schema import TIMESTAMP, Schema, type_text
+from penstock.core.literals import uuid_of
+from penstock.core.schema import (
+    DECIMAL_DIGITS_MAX,
+    TIME_OF_DAY,
+    TIMESTAMP,
+    UUID,
+    Schema,
+    type_text,
+)
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import SchemaError
 from penstock.formats.json import Decoded
@@ -34,6 +44,7 @@ _WIDER: Final = {
     (pa.int32(), pa.float64()),
     (pa.float32(), pa.float64()),
 }
+_EXACT: Final = decimal.Context(prec=DECIMAL_DIGITS_MAX)
 
 
 @dataclass(frozen=True)
@@ -211,7 +222,7 @@ def _writer(text: str, schema: Schema) -> _Writer:
         field = known.get(one.name)
         if field is None:
             continue
-        if field.type is None or not (field.type == one.type or (field.type, one.type) in _WIDER):
+        if field.type is None or not _fits(field.type, one.type):
             found = "a type that no column has" if field.type is None else type_text(field.type)
             raise SchemaError(
                 f"expected column {one.name!r} as its Avro field is; found {type_text(one.type)}, and "
@@ -222,6 +233,14 @@ def _writer(text: str, schema: Schema) -> _Writer:
             f"expected fields among {', '.join(schema.names)}; found {', '.join(known) or 'none'}"
         )
     return _Writer(fields, frozenset(known) & frozenset(schema.names))
+
+
+def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of a field's type is one of a column's."""
+    if pa.types.is_decimal(found) and pa.types.is_decimal(wanted):
+        more = wanted.scale - found.scale
+        return bool(more >= 0 and wanted.precision - found.precision >= more)
+    return found == wanted or (found, wanted) in _WIDER
 
 
 def _field(told: Any, names: Mapping[str, Any]) -> _Field:
@@ -239,6 +258,9 @@ def _field(told: Any, names: Mapping[str, Any]) -> _Field:
             return _Field(pa.bool_(), _boolean)
         case "int" if logical == "date":
             return _integers(pa.date32(), INSTANT_MIN_US // DAY_US, INSTANT_MAX_US // DAY_US)
+        case "int" | "long" if logical in {"time-millis", "time-micros"}:
+            unit = 1_000 if logical == "time-millis" else 1
+            return _integers(TIME_OF_DAY, 0, DAY_US // unit - 1, unit)
         case "int":
             return _integers(pa.int32(), -(2**31), 2**31 - 1)
         case "long" if logical in {"timestamp-millis", "timestamp-micros"}:
@@ -248,6 +270,14 @@ def _field(told: Any, names: Mapping[str, Any]) -> _Field:
             return _integers(pa.int64(), -(2**63), 2**63 - 1)
         case "float" | "double":
             return _floats(4 if name == "float" else 8)
+        case "bytes" | "fixed" if logical == "decimal" and _decimal_of(more) is not None:
+            kind = _decimal_of(more)
+            size = int(more["size"]) if name == "fixed" else None
+            return _Field(kind, functools.partial(_decimals, kind, size))
+        case "string" if logical == "uuid":
+            return _Field(UUID, _uuids)
+        case "fixed" if logical == "uuid" and int(more["size"]) == 16:
+            return _Field(UUID, lambda rows, mask: _cut(rows, mask, 16).cast(UUID))
         case "string" | "bytes":
             kind = pa.string() if name == "string" else pa.binary()
             return _Field(None if logical == "decimal" else kind, _texts(kind))
@@ -271,6 +301,65 @@ def _field(told: Any, names: Mapping[str, Any]) -> _Field:
                 f"expected an Avro type; found {name!r}. Types that are named elsewhere in the schema "
                 "are written out here"
             )
+
+
+def _decimal_of(told: Mapping[str, Any]) -> pa.DataType | None:
+    """The type of a decimal; None where it has more digits than a column may have."""
+    digits, places = int(told["precision"]), int(told.get("scale", 0))
+    if not 0 <= places <= digits or not 1 <= digits <= DECIMAL_DIGITS_MAX:
+        return None
+    return pa.decimal128(digits, places)
+
+
+def _decimals(type_: Any, size: int | None, rows: _Rows, mask: np.ndarray) -> Any:
+    """Numbers of so many bytes, or of as many as are said first, in two's complement; big-endian."""
+    sizes = rows.number(mask) if size is None else np.full(len(rows), size, np.int64)
+    begin = rows.skip(mask, sizes)
+    there = mask & rows.good
+    sizes = np.where(there, sizes, 0)
+    wide = np.zeros((len(rows), 16), np.uint8)
+    lost = np.zeros(len(rows), np.bool_)  # bytes beyond 16 that aren't the sign's
+    some = np.flatnonzero(there & (sizes > 0))
+    sign = np.zeros(len(rows), np.uint8)
+    sign[some] = np.where(rows.buffer[begin[some]] >= 0x80, 0xFF, 0)
+    for at in range(int(sizes.max(initial=0))):  # from the last byte on
+        here = np.flatnonzero(sizes > at)
+        byte = rows.buffer[begin[here] + sizes[here] - 1 - at]
+        if at < 16:
+            wide[here, at] = byte
+        else:
+            lost[here] |= byte != sign[here]
+    for at in range(16):
+        short = sizes <= at
+        wide[short, at] = sign[short]
+    lost |= (wide[:, 15] >= 0x80) != (sign == 0xFF)
+    text = type_text(type_)
+    rows.fail(mask & lost, lambda _: f"expected {text}; found a number of more than 128 bits")
+    wide[lost] = 0
+    data: Any = [None, pa.py_buffer(wide.tobytes())]
+    found = pa.Array.from_buffers(pa.decimal128(38, type_.scale), len(rows), data)
+    most = pa.scalar(decimal.Decimal(10**type_.precision - 1).scaleb(-type_.scale, _EXACT))
+    least: Any = pc.negate(most.cast(found.type))
+    outside: Any = pc.or_(pc.greater(found, most.cast(found.type)), pc.less(found, least))
+    over = outside.to_numpy(zero_copy_only=False)
+    rows.fail(mask & over, lambda row: f"expected {text}; found {found[row].as_py()}")
+    nulls: Any = pa.array(mask & rows.good)
+    return pc.if_else(nulls, found, None).cast(type_)
+
+
+def _uuids(rows: _Rows, mask: np.ndarray) -> Any:
+    """UUIDs as text."""
+    texts = _texts(pa.string())(rows, mask).to_pylist()
+    found: list[bytes | None] = []
+    wrong = np.zeros(len(rows), np.bool_)
+    for row, text in enumerate(texts):
+        try:
+            found.append(None if text is None else uuid_of(text))
+        except ValueError:
+            found.append(None)
+            wrong[row] = True
+    rows.fail(wrong, lambda row: f"expected a UUID; found {texts[row]!r}")
+    return pa.array(found, UUID)
 
 
 def _union(branches: list[_Field]) -> _Field:
@@ -307,7 +396,7 @@ def _integers(type_: pa.DataType, low: int, high: int, unit: int = 1) -> _Field:
             lambda row: f"expected {type_text(type_)}, from {low} to {high}; found {value[row]}",
         )
         kept = np.where((value < low) | (value > high), 0, value) * unit
-        narrow = kept.astype(np.int64 if type_ in (pa.int64(), TIMESTAMP) else np.int32)
+        narrow = kept.astype(np.int32 if type_ in (pa.int32(), pa.date32()) else np.int64)
         return _masked(narrow, rows, mask, type_)
 
     return _Field(type_, read)
@@ -436,8 +525,8 @@ def _said(text: str, _: int) -> str:
 
 def _masked(values: np.ndarray, rows: _Rows, mask: np.ndarray, type_: pa.DataType) -> Any:
     nulls = ~(mask & rows.good)
-    if type_ in (TIMESTAMP, pa.date32()):
-        plain = pa.int64() if type_ == TIMESTAMP else pa.int32()
+    if type_ in (TIMESTAMP, TIME_OF_DAY, pa.date32()):
+        plain = pa.int32() if type_ == pa.date32() else pa.int64()
         return pa.array(values, plain, mask=nulls).view(type_)
     return pa.array(values, type_, mask=nulls)
 

@@ -321,7 +321,8 @@ class ChangelogDecoder:
             none = np.zeros(0, np.int64)
             gathered.add(rows[valid], Decoded(batch, np.arange(len(batch)), none, []), deleted=True)
             return
-        quote = b'"' if pa.types.is_temporal(type_) else b""
+        in_quotes = pa.types.is_temporal(type_) or pa.types.is_fixed_size_binary(type_)
+        quote = b'"' if in_quotes else b""
         head = b"{" + json.dumps(name).encode() + b":" + quote
         parts: list[Any] = [head, texts, quote + b"}", b""]
         made = cast("pa.Array", pc.binary_join_element_wise(*parts))

@@ -10,7 +10,11 @@ The rules, whatever a row looks like:
   beyond its range, correctly rounded; FLOAT the same, rounded once more. BOOLEAN takes true, false.
 - TIMESTAMP takes ISO 8601 text (`2026-11-21T09:00:00.123456+01:00`; a date alone is its midnight,
   no zone means UTC, digits past the microsecond are cut off) or an integer of milliseconds since
-  1970. DATE takes `YYYY-MM-DD`. Years are 1 to 9999.
+  1970. DATE takes `YYYY-MM-DD`, or days since 1970. Years are 1 to 9999.
+- DECIMAL(p, s) takes a number, or a text that is one (`"12.50"`), with at most s digits after the point that
+  aren't 0, and p - s before it; it is never rounded. TIME takes `HH:MM:SS.ffffff`, or milliseconds since
+  midnight; UUID its text, with or without hyphens; INTERVAL ISO 8601 (`P1DT2H30M`, no months), or
+  microseconds.
 - STRING takes text; BINARY text in base64; ARRAY<T> an array whose items are T or null; STRUCT<…> an object,
   of which other members are ignored and missing ones are NULL; MAP<STRING, T> any object with members of T.
 
@@ -22,14 +26,18 @@ leaves what it isn't certain of to Python (`_json_slow`), whose results take the
 
 from __future__ import annotations
 
+import datetime as dt
 import struct
 from collections.abc import Collection
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.core import vectors
+from penstock.core.literals import unscaled
 from penstock.core.schema import Field, Schema, type_text
 from penstock.errors import LimitError
 from penstock.formats import _json_kernel as kernel
@@ -87,7 +95,7 @@ class _Slots:
     lengths: np.ndarray  # int32[string fields or 1, rows]
     valid: np.ndarray  # uint8[fields, rows]
     extra: bytearray  # strings from the slow path
-    lists: dict[int, dict[int, Any]]  # of nested and binary fields, by field and row
+    lists: dict[int, dict[int, Any]]  # of fields that the kernel doesn't know, by field and row
 
 
 class JsonDecoder:
@@ -204,7 +212,9 @@ class JsonDecoder:
                     slots.extra += text
                 case float():
                     (slot,) = struct.unpack("<q", struct.pack("<d", value))
-                case list() | dict() | bytes():
+                case Decimal() if self._fields[i, kernel.CODE] == kernel.DECIMAL:
+                    slot = unscaled(value)
+                case list() | dict() | bytes() | Decimal() | dt.time() | dt.timedelta():
                     slots.lists.setdefault(i, {})[row] = value
                 case _:
                     slot = int(value)
@@ -227,6 +237,8 @@ class JsonDecoder:
             return pa.array([lists.get(row) for row in rows], field.type)
         nulls = len(valid) - int(np.count_nonzero(valid))
         bitmap = arrow_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+        if code == kernel.DECIMAL:
+            return vectors.decimals(values, field.type, valid if nulls else None)
         if code == kernel.STRING:
             lengths = slots.lengths[self._fields[index, kernel.TEXT_INDEX]]
             if chosen is not None:
@@ -282,8 +294,13 @@ def compiled(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
         plain = not any(byte < 0x20 or byte in b'"\\' for byte in key[1:-2])
         is_text = field.type == pa.string()
         code = _CODES.get(field.type, kernel.OTHER)
+        scale = precision = 0
+        if vectors.is_short_decimal(field.type):
+            kind: Any = field.type
+            code, scale, precision = kernel.DECIMAL, kind.scale, kind.precision
         size = len(key) if plain else 0
-        fields[i] = (code, field.required, len(keys), size, texts if is_text else -1)
+        text_index = texts if is_text else -1
+        fields[i] = (code, field.required, len(keys), size, text_index, scale, precision)
         keys += key
         texts += is_text
     return fields, np.frombuffer(bytes(keys), np.uint8)
@@ -293,7 +310,7 @@ def key_table(fields: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """A hash table from a key to its field; at most a quarter full."""
     mask = (1 << (4 * len(fields) - 1).bit_length()) - 1
     table = np.full(mask + 1, -1, np.int64)
-    for i, (_, _, at, size, _) in enumerate(fields.tolist()):
+    for i, (_, _, at, size, *_) in enumerate(fields.tolist()):
         if size:
             name = keys[at + 1 : at + size - 2]
             slot = kernel.key_slot(name, 0, len(name), mask)

@@ -219,6 +219,8 @@ def _type(type_: Any) -> str:
     if pa.types.is_struct(type_):
         fields = ", ".join(f"{_quoted(one.name)}: {_type(one.type)}" for one in type_)
         return f"STRUCT<{fields}>"
+    if pa.types.is_decimal(type_):
+        return f"DECIMAL({type_.precision}, {type_.scale})"
     return _TYPES[type_]
 
 

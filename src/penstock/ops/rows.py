@@ -26,6 +26,7 @@ from penstock.errors import FlowError
 from penstock.expr import EvaluationError, Expression
 from penstock.expr.columnar import UnfitError, compute
 from penstock.expr.duck import evaluate
+from penstock.expr.tree import Column
 
 __all__ = ["MapBatches", "Refused", "RowOperator", "Select", "Unnest", "Where", "same_function"]
 
@@ -62,9 +63,9 @@ class Where:
         if self.condition.tree is not None:
             with contextlib.suppress(UnfitError):
                 return rows.filter(compute(self.condition.tree, rows)), []
-        query = f"SELECT * FROM rows WHERE {self.condition.sql}"
-        _, found, refused = _run(rows, query, [self.condition])
-        return found, refused
+        query = f"SELECT {self.condition.sql} AS x FROM rows"
+        of, found, refused = _run(rows, query, [self.condition])
+        return of.filter(found.column(0)), refused
 
 
 @dataclass(frozen=True)
@@ -88,16 +89,27 @@ class Select:
 
     def _computed(self, rows: pa.Table) -> tuple[pa.Table, pa.Table, list[Refused]]:
         """The rows that it works for, what is computed of them, and those where it fails."""
-        hidden = [name for name in rows.column_names if name.startswith("$")]
         trees = [e.tree for _, e in self.columns]
         with contextlib.suppress(UnfitError):
             found = [compute(tree, rows) for tree in trees if tree is not None]
             if len(found) == len(trees):
-                names = [*(name for name, _ in self.columns), *hidden]
-                return rows, pa.table([*found, *(rows.column(n) for n in hidden)], names), []
-        computed = [f"{e.sql} AS {_name(name)}" for name, e in self.columns]
-        query = f"SELECT {', '.join([*computed, *map(_name, hidden)])} FROM rows"
-        return _run(rows, query, [e for _, e in self.columns])
+                return rows, self._named(rows, found), []
+        # What is a column already needs no DuckDB.
+        some = [e for _, e in self.columns if not isinstance(e.tree, Column)]
+        query = f"SELECT {', '.join(f'{e.sql} AS x{i}' for i, e in enumerate(some))} FROM rows"
+        of, computed, refused = _run(rows, query, some)
+        made = {id(e): e.typed(computed.column(i)) for i, e in enumerate(some)}
+        arrays = [
+            of.column(e.tree.name) if isinstance(e.tree, Column) else made[id(e)]
+            for _, e in self.columns
+        ]
+        return of, self._named(of, arrays), refused
+
+    def _named(self, rows: pa.Table, arrays: Sequence[Any]) -> pa.Table:
+        """What is computed of rows, and Penstock's own columns of them."""
+        hidden = [name for name in rows.column_names if name.startswith("$")]
+        names = [*(name for name, _ in self.columns), *hidden]
+        return pa.table([*arrays, *(rows.column(name) for name in hidden)], names)
 
 
 @dataclass(frozen=True)
@@ -226,10 +238,6 @@ def _reason(row: pa.Table, expressions: Sequence[Expression], *, told: bool) -> 
         except EvaluationError as error:
             return f"{one.text}: {error}"
     raise AssertionError("a row that failed among others fails alone")
-
-
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def same_function(mine: Any, theirs: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from penstock.core.schema import Schema
 from penstock.engine.store import Json
 from penstock.expr import EvaluationError
 from penstock.expr.duck import evaluate
@@ -68,10 +69,11 @@ class ViewPart:
     def _shown(self, rows: pa.Table) -> pa.Table:
         for step in self.steps:
             try:
-                rows = evaluate(rows, _query(step, "{}"))
+                found = evaluate(rows, _query(step, "{}"))
             except EvaluationError:
                 # What fails for a row is NULL there: the other rows, and its other columns, can be read.
-                rows = evaluate(rows, _query(step, "TRY({})"))
+                found = evaluate(rows, _query(step, "TRY({})"))
+            rows = rows.filter(found.column(0)) if "where" in step else _typed(found, step)
         return rows
 
     @property
@@ -83,8 +85,16 @@ class ViewPart:
         return own and operator.closes and "window_start" in operator.schema.names
 
 
+def _typed(rows: pa.Table, step: Json) -> pa.Table:
+    """What a step gives, with the types that DuckDB has by other names."""
+    for name, text in step.get("types", {}).items():
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, name, rows.column(at).cast(Schema.parse(f"x {text}")["x"].type))
+    return rows
+
+
 def _query(step: Json, form: str) -> str:
     if "where" in step:
-        return f"SELECT * FROM rows WHERE {form.format(step['where'])}"
+        return f"SELECT {form.format(step['where'])} AS x FROM rows"
     columns = ", ".join(f'{form.format(sql)} AS "{name}"' for name, sql in step["select"])
     return f"SELECT {columns} FROM rows"

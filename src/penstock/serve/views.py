@@ -25,7 +25,7 @@ from penstock.core.names import hint, known_names
 from penstock.engine.runtime import open_files
 from penstock.engine.store import Json, Store
 from penstock.errors import CorruptError, LimitError, QueryError
-from penstock.expr.duck import confine
+from penstock.expr.duck import confine, known
 from penstock.ops import operator_from_spec
 from penstock.serve.parts import ViewPart
 
@@ -33,6 +33,7 @@ __all__ = ["Answer", "Snapshot", "Views", "state_of"]
 
 T = TypeVar("T")
 
+HUGEINT: Final = pa.decimal128(38, 0)  # as Arrow has it
 BATCH_ROWS: Final = 20_000  # of an answer, fetched at a time
 COUNT_SECONDS_MAX: Final = 1.0  # for counting the rows that an answer leaves out
 THREADS_MAX: Final = 4
@@ -287,7 +288,7 @@ class Snapshot:
             for name, value in settings.items():
                 con.execute(f"SET {name} = {value}")
             for name in self._views_in(statements[0]):
-                con.register(name, self.table(name))
+                con.register(name, known(self.table(name)))
             confine(con)
             try:
                 yield con.sql(query)
@@ -317,7 +318,7 @@ class Snapshot:
 def _plain(rows: pa.Table) -> pa.Table:
     """DuckDB's 128-bit integers, such as sums of BIGINT, as BIGINT where they fit."""
     for i, field in enumerate(rows.schema):
-        if pa.types.is_decimal(field.type) and field.type.scale == 0:
+        if field.type == HUGEINT:
             with contextlib.suppress(pa.ArrowInvalid):
                 rows = rows.set_column(i, field.name, rows.column(i).cast(pa.int64()))
     return rows

@@ -19,7 +19,10 @@ from penstock.formats.json import Decoded, JsonDecoder, encode_rows
 
 __all__ = ["TextDecoder"]
 
-_QUOTED: Final = (pa.types.is_timestamp, pa.types.is_date)
+_QUOTED: Final = (
+    *(pa.types.is_timestamp, pa.types.is_date, pa.types.is_time, pa.types.is_duration),
+    pa.types.is_fixed_size_binary,
+)
 _BARE: Final = r"^(true|false|-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?)$"
 """What may stand in JSON without quotes; anything else is quoted, and then refused with its reason."""
 

@@ -156,7 +156,11 @@ def check_number(column: Column, kind: str) -> None:
     Raises:
         FlowError: the message says what it is.
     """
-    if not (pa.types.is_integer(column.type) or vectors.is_float(column.type)):
+    if not (
+        pa.types.is_integer(column.type)
+        or pa.types.is_decimal(column.type)
+        or vectors.is_float(column.type)
+    ):
         raise FlowError(
             f"expected a column of numbers for {kind}({column.name}); found {column.type}"
         )
