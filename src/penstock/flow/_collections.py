@@ -275,6 +275,8 @@ class Stream(Collection):
         state: str | Schema,
         wake: str | None = None,
         name: str | None = None,
+        broadcast: Table | None = None,
+        as_of: AsOf | None = "event time",
     ) -> Stream:
         """Passes rows through a Python function that keeps state for each key, and may set timers.
 
@@ -293,7 +295,19 @@ class Stream(Collection):
             wake: a TIMESTAMP column of the state: when event time has passed it, the key is given to the
                 function even if no row has come. It must then be set to a later time, or to NULL.
             name: what state is kept under; by default the function's own.
+            broadcast: a table, such as rules that change: the function gets all of it as a fourth argument.
+            as_of: as of when: `"event time"` is as it was at the rows' own times, for a table of `app.table`.
+                The function is then called for each of its versions in turn, and `until` may be the time of
+                a change. None is as it is when the batch is computed, which a replay may see otherwise.
         """
+        told = None
+        if broadcast is not None:
+            if not isinstance(broadcast, Table):
+                raise FlowError(
+                    f"expected broadcast= as a table, such as app.table(…); found {type(broadcast).__name__}"
+                )
+            check_same_flow(self.flow, broadcast.flow)
+            told = shaping.told(self.flow, broadcast.node, as_of)
         node = shaping.process(
             self.node,
             function,
@@ -303,6 +317,7 @@ class Stream(Collection):
             state=state,
             wake=wake,
             name=name,
+            told=told,
         )
         return Stream(self.flow, self.flow.node(node))
 

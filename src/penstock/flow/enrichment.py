@@ -15,7 +15,7 @@ from penstock.ops.joins.stream_table import StreamTableJoin
 from penstock.ops.joins.temporal import TemporalJoin
 from penstock.ops.rows import Select
 
-__all__ = ["AsOf", "enrich"]
+__all__ = ["AsOf", "changes_of", "check_as_of", "enrich", "key_of"]
 
 AsOf: TypeAlias = Literal["event time"]
 
@@ -40,8 +40,7 @@ def enrich(
         SchemaError: there is no such column.
     """
     check_how(how, get_args(HowEnriched))
-    if as_of is not None and as_of not in get_args(AsOf):
-        raise FlowError(f"expected as_of='event time', or none; found as_of={as_of!r}")
+    check_as_of(as_of)
     if retracts(stream):
         raise FlowError(
             "expected a stream whose rows stay; found one that late rows correct. Enrich the stream "
@@ -53,19 +52,30 @@ def enrich(
     if as_of is None:
         latest = StreamTableJoin(how, *columns, pairs)
         return flow.node(Stateful((stream, table), latest, Schema.from_arrow(latest.schema)))
-    key = _key(table)
+    key = key_of(table, "join", "Filter what enrich(…) gives")
     if {name for _, name in pairs} != set(key):
         raise FlowError(
             f"expected the table's key ({', '.join(key)}) in on=… of a join as of the event time; found "
             f"{', '.join(name for _, name in pairs)}. Versions are told apart by the key"
         )
     temporal = TemporalJoin(how, *columns, pairs)
-    changes = _changes(flow, table)
+    changes = changes_of(flow, table)
     return flow.node(Stateful((stream, changes), temporal, Schema.from_arrow(temporal.schema)))
 
 
-def _key(table: Node) -> tuple[str, ...]:
+def check_as_of(as_of: AsOf | None) -> None:
+    """Raises `FlowError` where it is something else."""
+    if as_of is not None and as_of not in get_args(AsOf):
+        raise FlowError(f"expected as_of='event time', or None; found as_of={as_of!r}")
+
+
+def key_of(table: Node, use: str, instead: str) -> tuple[str, ...]:
     """The key of a table that comes straight from a topic.
+
+    Args:
+        table: a node.
+        use: what it is for, as messages name it.
+        instead: of filtering it, what to do.
 
     Raises:
         FlowError: it doesn't.
@@ -74,31 +84,31 @@ def _key(table: Node) -> tuple[str, ...]:
         case Stateful(operator=Upserts(keys=keys)):
             return keys
         case RowStep(operator=Select(columns=columns)):
-            keys = _key(table.parent)
+            keys = key_of(table.parent, use, instead)
             kept = {name for name, e in columns if e.text in {name, f'"{name}"'}}
             if not kept.issuperset(keys):
                 raise FlowError(
                     f"expected the table's key ({', '.join(keys)}) to stay as it is in select(…) before a "
-                    f"join as of the event time; found {', '.join(name for name, _ in columns)}"
+                    f"{use} as of the event time; found {', '.join(name for name, _ in columns)}"
                 )
             return keys
         case RowStep():
             raise FlowError(
-                "expected a table straight from a topic, or a select(…) of it, for a join as of the event "
-                "time, which reads every version; found one that is filtered. Filter what enrich(…) gives"
+                f"expected a table straight from a topic, or a select(…) of it, for a {use} as of the event "
+                f"time, which reads every version; found one that is filtered. {instead}"
             )
         case _:
             raise FlowError(
-                "expected a table straight from a topic (app.table), or a select(…) of it, for a join as "
+                f"expected a table straight from a topic (app.table), or a select(…) of it, for a {use} as "
                 "of the event time, which reads every version; found one that is computed. Write it to "
-                'a topic with emit="changes" and read that with format="debezium", or leave as_of out'
+                'a topic with emit="changes" and read that with format="debezium", or say as_of=None'
             )
 
 
-def _changes(flow: Owner, table: Node) -> Node:
+def changes_of(flow: Owner, table: Node) -> Node:
     """The rows of a table's topic, with the same steps."""
     if isinstance(table, RowStep):
-        return flow.node(replace(table, parent=_changes(flow, table.parent)))
+        return flow.node(replace(table, parent=changes_of(flow, table.parent)))
     [source] = table.inputs
     assert isinstance(source, Source), "a table of a topic reads that"
     return source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -18,14 +19,16 @@ from penstock.flow.checks import (
     check_schema,
     check_text,
 )
+from penstock.flow.enrichment import AsOf, Owner, changes_of, check_as_of, key_of
 from penstock.flow.graph import Node, RowStep, Stateful, Union, retracts, row_key, timed
 from penstock.ops.keyed.deduplicate import Deduplicate
 from penstock.ops.keyed.paced import Paced
 from penstock.ops.keyed.process import Function, Process
+from penstock.ops.keyed.rules import Rules
 from penstock.ops.keyed.top import Top
 from penstock.ops.rows import Unnest
 
-__all__ = ["deduplicate", "paced", "process", "top", "union", "unnest"]
+__all__ = ["Told", "deduplicate", "paced", "process", "told", "top", "union", "unnest"]
 
 TOP_MAX: Final = 100_000  # rows of each group: they are sorted whenever one changes
 
@@ -92,6 +95,7 @@ def process(
     state: str | Schema,
     wake: str | None,
     name: str | None,
+    told: Told | None = None,
 ) -> Stateful:
     """A function over keyed state; see `Stream.process`."""
     check_function(function, "process' first argument")
@@ -130,8 +134,26 @@ def process(
         wake=None if wake is None else whole[wake].name,
         name=called,
         function=function,
+        rules=None if told is None else told.rules,
     )
-    return Stateful((node,), operator, output)
+    return Stateful((node,) if told is None else (node, told.node), operator, output)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A table that a function is told: its rows, or their changes, and what they are."""
+
+    node: Node
+    rules: Rules
+
+
+def told(flow: Owner, table: Node, as_of: AsOf | None) -> Told:
+    """What `broadcast=` of `Stream.process` comes to."""
+    check_as_of(as_of)
+    if as_of is None:
+        return Told(table, Rules(table.schema.arrow, (), timed=False))
+    keys = key_of(table, "broadcast", "Filter it in the function, or say as_of=None")
+    return Told(changes_of(flow, table), Rules(table.schema.arrow, keys, timed=True))
 
 
 def paced(node: Node, keys: tuple[str, ...], every: str | timedelta) -> Stateful:

@@ -8,6 +8,10 @@ came in, and its results depend on the log alone. State is a row a key. One of i
 key is to be looked at again, though no row comes: a timer of event time.
 
 The function is given many keys at once, as columns: it is called once a batch and shard, not once a row.
+
+It may be told a table beside them (`penstock.ops.keyed.rules`). Where that is as of the event time, rows
+wait for its changes, too, and a batch's rows are cut where the table changes: one call for each version that
+rows or timers meet.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, instant_text
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError
 from penstock.ops.kept import Kept
+from penstock.ops.keyed.rules import Everywhere, Rules, Told
 from penstock.ops.operator import Context, Prepared, Step, Unwindowed
 from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
@@ -42,8 +47,11 @@ from penstock.state.trace import Trace
 
 __all__ = ["Function", "Process"]
 
-Function: TypeAlias = Callable[[pa.Table, pa.Table, dt.datetime], tuple[pa.Table, pa.Table]]
+Function: TypeAlias = Callable[..., tuple[pa.Table, pa.Table]]
+"""Of rows, state and until; and of the table, where there is one."""
 
+STREAM: Final = 0
+RULES: Final = 1
 ROUNDS_MAX: Final = 1_000
 """Times that timers of one batch may set timers that are due in the same batch."""
 
@@ -62,6 +70,7 @@ class Process(Unwindowed):
         name: what the function is known by, over restarts.
         function: sees what is said above; None where only the state is read.
         gives: whether `step` gives rows.
+        rules: the table that it is told; None where there is none.
     """
 
     kind: ClassVar[str] = "process"
@@ -75,6 +84,7 @@ class Process(Unwindowed):
     name: str
     function: Function | None = field(default=None, compare=False)
     gives: bool = True
+    rules: Rules | None = None
 
     # -- what it is ---------------------------------------------------------------------------------
 
@@ -98,9 +108,9 @@ class Process(Unwindowed):
         """See `Operator`: records are keyed by the key, where its columns come out."""
         return self.per if set(self.per) <= set(self.output.names) else ()
 
-    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.per
+    def key(self, port: int) -> tuple[str, ...]:
+        """See `Operator`: the table's rows go everywhere."""
+        return () if port == RULES else self.per
 
     @property
     def placed_by(self) -> tuple[str, ...]:
@@ -113,7 +123,11 @@ class Process(Unwindowed):
 
     def frontier(self, inputs_us: Sequence[int]) -> int:
         """See `Operator`: what comes out later is not before what was given."""
-        return inputs_us[0]
+        return self._until(inputs_us)
+
+    def _until(self, inputs_us: Sequence[int]) -> int:
+        """Up to where rows are given to the function."""
+        return min(inputs_us) if self.rules and self.rules.timed else inputs_us[0]
 
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
         """See `Operator`: rows and timers may wait for the frontier."""
@@ -121,7 +135,9 @@ class Process(Unwindowed):
 
     def to_spec(self) -> dict[str, Any]:
         """What it computes, as JSON; the function by its name."""
+        told = {} if self.rules is None else {"rules": self.rules.to_spec()}
         return {
+            **told,
             "kind": self.kind,
             "input": Schema.from_arrow(self.input).text,
             "per": list(self.per),
@@ -143,21 +159,29 @@ class Process(Unwindowed):
             state=Schema.parse(spec["state"]).arrow,
             wake=spec["wake"],
             name=spec["name"],
+            rules=Rules.from_spec(spec["rules"]) if "rules" in spec else None,
         )
 
     # -- rows on their way --------------------------------------------------------------------------
 
-    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:
         """See `Operator`."""
+        if port == RULES:
+            assert self.rules is not None
+            return self.rules.prepare(rows)
         rows, late = in_time(rows)
         return Prepared(routed(rows, self.per, self._parcel), late)
 
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
+    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:
         """See `Operator`."""
-        return Routed.combine(parts)
+        whole = Routed.combine(parts)
+        return Everywhere(whole.batch) if port == RULES else whole
 
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:
         """See `Operator`."""
+        if port == RULES:
+            assert self.rules is not None
+            return self.rules.parse(blob)
         return parse_routed(self._parcel, blob)
 
     # -- state --------------------------------------------------------------------------------------
@@ -165,7 +189,7 @@ class Process(Unwindowed):
     def empty(self, files: StateFiles) -> Kept:
         """See `Operator`."""
         traces = {name: Trace(layout, files) for name, layout in self._layouts.items()}
-        return Kept(traces, (NO_TIME,))
+        return Kept(traces, (NO_TIME,) * (1 if self.rules is None else 2))
 
     def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
         """See `Operator`."""
@@ -178,7 +202,11 @@ class Process(Unwindowed):
             CorruptError: a file of the state is not what was written.
             FlowError: the function failed, or gave what it mustn't.
         """
-        [parts], [until_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
+        parts, now_us = inputs[STREAM], context.frontiers_us
+        until_us, before_us = self._until(now_us), self._until(state.frontiers_us)
+        told = None
+        if self.rules is not None:
+            told = self.rules.told(state.traces["rules"], inputs[RULES])
         arrived = [self._waiting.delta(p.batch, p.hashes, None, p.times_us) for p in parts]
         rows = self._waiting.sum(arrived)
         due = _before(rows, until_us)
@@ -186,8 +214,10 @@ class Process(Unwindowed):
         given = self._waiting.sum(
             [*state.traces["waiting"].scan(None, until_us), rows.filter(pa.array(due))]
         )
-        outs, moved = self._called(state, given, until_us, before_us)
+        outs, moved = self._in_versions(state, given, until_us, before_us, told)
         deltas = {"waiting": waiting, "state": moved, "timers": self._timers_of(moved)}
+        if told is not None:
+            deltas["rules"] = told.rules.forgetting(told, until_us)
         traces, written = {}, [0, 0]
         for name, trace in state.traces.items():
             if name not in deltas:
@@ -196,13 +226,13 @@ class Process(Unwindowed):
                 context.files, f"{context.directory}/{name}", context.version, context.attempt
             )
             made = trace.append(deltas[name], writer)
-            if name != "state" and until_us > NO_TIME:
+            if name in ("waiting", "timers") and until_us > NO_TIME:
                 made = replace(made, low_us=max(until_us, made.low_us))
             traces[name] = made
             written[0] += writer.written
             written[1] += writer.bytes
         changes = self._timed(outs) if self.gives else None
-        return Step(Kept(traces, (until_us,)), changes, None, *written)
+        return Step(Kept(traces, tuple(now_us)), changes, None, *written)
 
     def scan(
         self, state: Kept, lo_us: int | None = None, hi_us: int | None = None
@@ -212,23 +242,61 @@ class Process(Unwindowed):
 
     # -- the work -----------------------------------------------------------------------------------
 
-    def _called(
-        self, state: Kept, given: pa.RecordBatch, until_us: int, before_us: int
+    def _in_versions(
+        self,
+        state: Kept,
+        given: pa.RecordBatch,
+        until_us: int,
+        before_us: int,
+        told: Told | None,
     ) -> tuple[list[pa.Table], pa.RecordBatch]:
-        """What the function gives, and how the state changes."""
+        """What the function gives, and how the state changes: of each version of the table, in order."""
         outs: list[pa.Table] = []
         moved = self._state.layout.empty()
-        touched = self._keys_of([given])
+        timers: list[pa.RecordBatch] = []
         if "timers" in state.traces and until_us > NO_TIME:
-            due = list(state.traces["timers"].scan(None, until_us))
-            touched = self._keys_of([given, *due])
+            timers = list(state.traces["timers"].scan(None, until_us))
+        times = raw_times(given)
+        ends = np.array([until_us])
+        if told is not None:
+            changes = told.times_us()
+            ends = np.append(changes[changes < until_us], until_us)
+        while True:
+            due = self._timers.sum([*timers, self._timers_of(moved)])
+            due = due.filter(pa.array(_before(due, until_us)))
+            first = min(
+                int(times.min()) if len(times) else until_us,
+                int(vectors.raw(due.column(WINDOW)).min()) if len(due) else until_us,
+            )
+            if first >= until_us:
+                return outs, moved
+            end = int(ends[np.searchsorted(ends, first, side="right")])
+            rows = given.filter(pa.array(times < end))
+            given, times = given.filter(pa.array(times >= end)), times[times >= end]
+            touched = self._keys_of([rows, due.filter(pa.array(_before(due, end)))])
+            table = None if told is None else told.before(end)
+            made, moved = self._called(state, rows, touched, moved, (before_us, end), table)
+            outs += made
+
+    def _called(
+        self,
+        state: Kept,
+        given: pa.RecordBatch,
+        touched: pa.RecordBatch,
+        moved: pa.RecordBatch,
+        span_us: tuple[int, int],
+        table: pa.Table | None,
+    ) -> tuple[list[pa.Table], pa.RecordBatch]:
+        """What the function gives of some keys up to a time, and how the state has changed then."""
+        outs: list[pa.Table] = []
+        _, until_us = span_us
         for _ in range(ROUNDS_MAX):
             if not len(touched):
                 return outs, moved
             old = self._state.sum(
                 [self._state.find(state.traces["state"], touched), self._within(moved, touched)]
             )
-            out, new = self._call(given, old, touched, until_us, before_us)
+            out, new = self._call(given, old, touched, span_us, table)
             outs.append(out)
             moved = self._state.sum([moved, negated(old), new])
             if self.wake is None:
@@ -248,9 +316,10 @@ class Process(Unwindowed):
         given: pa.RecordBatch,
         old: pa.RecordBatch,
         touched: pa.RecordBatch,
-        until_us: int,
-        before_us: int,
+        span_us: tuple[int, int],
+        table: pa.Table | None,
     ) -> tuple[pa.Table, pa.RecordBatch]:
+        before_us, until_us = span_us
         assert self.function is not None, "the state alone is no pipeline"
         rows = pa.Table.from_batches([given.select([*self.input.names, TIME])])
         order = self._order(given)
@@ -260,7 +329,8 @@ class Process(Unwindowed):
             microseconds=min(max(until_us, INSTANT_MIN_US), INSTANT_MAX_US)
         )
         try:
-            found: Any = self.function(rows, kept, until)
+            told = () if table is None else (table,)
+            found: Any = self.function(rows, kept, until, *told)
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             raise FlowError(
@@ -390,6 +460,8 @@ class Process(Unwindowed):
         layouts = {"waiting": self._waiting.layout, "state": self._state.layout}
         if self.wake is not None:
             layouts["timers"] = self._timers.layout
+        if self.rules is not None:
+            layouts["rules"] = self.rules.bag.layout
         return layouts
 
     @cached_property
@@ -399,6 +471,11 @@ class Process(Unwindowed):
     @cached_property
     def _parcel(self) -> pa.Schema:
         return routed_schema(self.input, timed=True, weighted=False)
+
+
+def raw_times(rows: pa.RecordBatch) -> Vector:
+    """The event times of rows: int64[n]."""
+    return vectors.raw(rows.column(TIME))
 
 
 def _before(rows: pa.RecordBatch, until_us: int) -> Vector:

@@ -1,0 +1,170 @@
+"""What a function of the user's is told beside its rows: a table, all of which is on every shard.
+
+As of the event time, the table comes as changes with times:
+
+    table(t) = of each key the last change, by (time, offset), among those of a time <= t
+
+and a row of time t meets table(t), so what it meets is the same whatever the interleaving, and on replay.
+A version goes when no row may ask for it any more. As it is, the table comes as rows with weights, and a row
+meets all of them that came up to its batch: that depends on when things arrive.
+
+Every shard keeps the whole table, and reads it in each batch in which it calls the function, so it is for
+thousands of rows, not for millions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.delta import DELETED, OFFSET, TIME
+from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.vectors import Vector, from_int64, raw
+from penstock.ops.operator import Prepared
+from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
+from penstock.state.bag import ROW, Bag, negated, weights_of
+from penstock.state.layout import HASH, WINDOW, Layout
+from penstock.state.trace import Trace
+
+__all__ = ["Everywhere", "Rules", "Told"]
+
+
+@dataclass(frozen=True)
+class Everywhere(Routed):
+    """Rows that every shard gets."""
+
+    def cut(self, shards: int) -> list[Routed]:
+        """All rows, for each shard."""
+        return [self] * shards
+
+
+@dataclass(frozen=True)
+class Told:
+    """The table at one batch, and how it has changed.
+
+    Attributes:
+        rules: what it is of.
+        known: a bag's rows: versions, or rows as they are.
+        delta: what the state takes over of the batch.
+    """
+
+    rules: Rules
+    known: pa.RecordBatch
+    delta: pa.RecordBatch
+
+    def times_us(self) -> Vector:
+        """When the table changes: int64[n], ascending, each once; of a table as it is, never."""
+        if not self.rules.timed:
+            return np.zeros(0, np.int64)
+        return np.unique(raw(self.known.column(TIME)))
+
+    def before(self, until_us: int) -> pa.Table:
+        """The table's rows, in an order of their own, of changes of a time before `until_us`."""
+        known = self.known
+        if not self.rules.timed:
+            rows = known.take(from_int64(np.repeat(np.arange(len(known)), weights_of(known))))
+            return self.rules.shown(rows)
+        known = known.filter(pa.array(raw(known.column(TIME)) < until_us))
+        last = self.rules.last(known)
+        last = last[~raw(known.column(DELETED)).astype(np.bool_)[last]]
+        return self.rules.shown(known.take(from_int64(last)))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The table.
+
+    Args:
+        table: its columns.
+        keys: those that tell its rows apart, where it comes as changes with times.
+        timed: whether it does.
+    """
+
+    table: pa.Schema
+    keys: tuple[str, ...]
+    timed: bool
+
+    def to_spec(self) -> dict[str, Any]:
+        """The same as JSON."""
+        schema = Schema.from_arrow(self.table).text
+        return {"table": schema, "keys": list(self.keys), "timed": self.timed}
+
+    @staticmethod
+    def from_spec(spec: Mapping[str, Any]) -> Rules:
+        """Reads what `to_spec` gave."""
+        return Rules(Schema.parse(spec["table"]).arrow, tuple(spec["keys"]), spec["timed"])
+
+    # -- rows on their way --------------------------------------------------------------------------
+
+    def prepare(self, rows: pa.Table) -> Prepared:
+        """See `Operator`: a change of before its own watermark is late."""
+        late = None
+        if self.timed:
+            rows, late = in_time(rows)
+        return Prepared(Everywhere(routed(rows, self.keys, self.parcel).batch), late)
+
+    def parse(self, blob: bytes | memoryview | pa.Buffer) -> Routed:
+        """See `Operator`."""
+        return parse_routed(self.parcel, blob)
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def told(self, trace: Trace, parts: Sequence[Routed]) -> Told:
+        """The table with the changes of a batch."""
+        delta = self.bag.layout.empty()
+        if parts:
+            come = Routed.combine(parts)
+            delta = self.bag.delta(come.batch, come.hashes, come.weights, None)
+        return Told(self, self.bag.sum([*trace.scan(), delta]), delta)
+
+    def forgetting(self, told: Told, until_us: int) -> pa.RecordBatch:
+        """The batch's delta, and what no row of `until_us` or later asks for taken back."""
+        if not self.timed or not len(told.known):
+            return told.delta
+        passed = told.known.filter(pa.array(raw(told.known.column(TIME)) <= until_us))
+        gone = np.ones(len(passed), np.bool_)
+        last = self.last(passed)
+        gone[last] = raw(passed.column(DELETED)).astype(np.bool_)[last]
+        return self.bag.sum([told.delta, negated(passed.filter(pa.array(gone)))])
+
+    def last(self, versions: pa.RecordBatch) -> Vector:
+        """The positions of each key's last version."""
+        place = Layout(self.bag.layout.keys, ())
+        keys = pa.RecordBatch.from_arrays(
+            [versions.column(name) for name in (WINDOW, HASH, *self.keys)], schema=place.schema
+        )
+        ids, _ = place.grouping(keys)
+        ties = (raw(versions.column(ROW)), raw(versions.column(OFFSET)))
+        order = np.lexsort((*ties, raw(versions.column(TIME)), ids))
+        ends = np.ones(len(order), np.bool_)
+        ends[:-1] = ids[order[1:]] != ids[order[:-1]]
+        return order[ends]
+
+    def shown(self, rows: pa.RecordBatch) -> pa.Table:
+        """The table's own columns."""
+        return pa.Table.from_batches([rows.select(self.table.names)])
+
+    # -- how it is laid out -------------------------------------------------------------------------
+
+    @cached_property
+    def bag(self) -> Bag:
+        """Of the versions, or rows."""
+        times = [pa.field(TIME, TIMESTAMP)] if self.timed else []
+        return Bag(pa.schema([*times, *self._columns]), self.keys)
+
+    @cached_property
+    def parcel(self) -> pa.Schema:
+        """Of rows on their way."""
+        return routed_schema(self._columns, timed=self.timed, weighted=not self.timed)
+
+    @cached_property
+    def _columns(self) -> pa.Schema:
+        own: list[pa.Field] = []
+        if self.timed:
+            own = [pa.field(OFFSET, pa.int64()), pa.field(DELETED, pa.bool_())]
+        return pa.schema([*own, *(pa.field(f.name, f.type) for f in self.table)])
