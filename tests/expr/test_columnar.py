@@ -121,12 +121,29 @@ def test_conditional_values_equal_duckdb(condition: str, text: str, rows: pa.Tab
     check(f"CASE WHEN {condition} THEN {text} END", rows)
 
 
+@given(
+    text=st.builds(
+        "{} * {}".format, st.sampled_from("ijv"), st.sampled_from(["0.908", "1.1", ".5"])
+    ),
+    rows=tables(),
+    more=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20),
+)
+def test_integers_times_fractions_equal_duckdb(text: str, rows: pa.Table, more: list[int]) -> None:
+    """They are decimal fractions, however large."""
+    check(text, rows)
+    column: list[Any] = [number // 908 for number in more]
+    check(
+        f"{text[4:]} * v",
+        rows_of({name: [None] * len(more) for name in SCHEMA.names} | {"v": column}),
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "v % 10 = 0", "s <> '/health'", "i + 1", "f * 2.5", "ok AND v > 3", "s LIKE 'a%'", "v",
         "s IS NOT NULL", "i IN (1, 2)", "NOT ok", "f >= 0.5", "v BETWEEN 1 AND 5", "at < until",
-        "CASE WHEN v > 3 THEN 1 END", "CASE WHEN s = 'a' THEN f END",
+        "CASE WHEN v > 3 THEN 1 END", "CASE WHEN s = 'a' THEN f END", "0.908 * v", "i * 2.50",
     ],
 )  # fmt: skip
 def test_what_programs_often_say_needs_no_duckdb(text: str) -> None:
@@ -137,7 +154,8 @@ def test_what_programs_often_say_needs_no_duckdb(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["upper(s)", "v / 2", "i * 2.5", "s LIKE 'a_'", "at > '2026-01-01'", "v % 0", "f % 2"]
+    "text",
+    ["upper(s)", "v / 2", "i * 2.5 + 1", "s LIKE 'a_'", "at > '2026-01-01'", "v % 0", "f % 2"],
 )
 def test_what_might_differ_is_left_to_duckdb(text: str) -> None:
     """Text functions, divisions, decimals, casts."""

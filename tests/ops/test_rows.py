@@ -9,6 +9,8 @@ import pytest
 
 from penstock.core.schema import Schema
 from penstock.expr import compile_expression
+from penstock.expr import values as columnar
+from penstock.expr.columnar import UnfitError
 from penstock.ops import rows as module
 from penstock.ops.rows import Select, Where
 
@@ -62,9 +64,42 @@ def test_a_step_without_duckdb_gives_the_same_columns(monkeypatch: pytest.Monkey
     fast, _ = Select(expressions).apply(rows)
 
     def unfit(*_: Any) -> None:
-        raise module.UnfitError
+        raise UnfitError
 
-    monkeypatch.setattr(module, "compute", unfit)
+    monkeypatch.setattr(columnar, "compute", unfit)
     slow, _ = Select(expressions).apply(rows)
     assert fast.schema == slow.schema
     assert fast.to_pylist() == slow.to_pylist()
+
+
+def test_expressions_are_computed_of_different_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of what differs in the columns that it names, NULL too; beside those that Arrow computes."""
+    seen: list[int] = []
+    evaluate = columnar.evaluate
+
+    def counted(rows: pa.Table, query: str) -> pa.Table:
+        seen.append(len(rows))
+        return evaluate(rows, query)
+
+    monkeypatch.setattr(columnar, "evaluate", counted)
+    rows = table([None if i % 7 == 0 else f"s{i % 7}" for i in range(9_000)])
+    rows = rows.append_column("k", pa.array([i % 10 for i in range(9_000)]))
+    schema = Schema.parse("s STRING, v BIGINT, k BIGINT")
+    texts = ["upper(s)", "s || printf('%d', k)", "v + 1", "coalesce(s, 'none')", "v / 2"]
+    step = Select(tuple((f"c{i}", compile_expression(t, schema)) for i, t in enumerate(texts)))
+    found, refused = step.apply(rows)
+    assert not refused
+    assert sorted(seen) == [7, 70, 9_000]
+    query = ", ".join(f"{text} AS c{i}" for i, text in enumerate(texts))
+    expected = evaluate(rows, f'SELECT {query}, "$offset" FROM rows')
+    assert found.to_pylist() == expected.to_pylist()
+    kept, _ = Where(compile_expression("upper(s) = 'S3'", schema)).apply(rows)
+    assert kept.column("v").to_pylist() == list(range(3, 9_000, 7))
+    assert seen[-1] == 7
+
+
+def test_zeros_that_differ_in_sign_are_different_rows() -> None:
+    """Doubles are taken as they are."""
+    rows = pa.table({"f": [0.0, -0.0] * 3_000})
+    step = Select((("t", compile_expression("CAST(f AS STRING)", Schema.parse("f DOUBLE"))),))
+    assert step.apply(rows)[0].column("t").to_pylist() == ["0.0", "-0.0"] * 3_000

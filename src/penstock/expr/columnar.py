@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core import vectors
 from penstock.expr.tree import Call, Column, Constant, Tree
 
 __all__ = ["UnfitError", "compute"]
@@ -81,6 +83,20 @@ def _remainder(type_: pa.DataType, left: Any, right: Any) -> Any:
     return pc.subtract(left, pc.multiply(pc.divide(left, right), right))
 
 
+def _scale(type_: pa.DataType, value: Any, digits: pa.Scalar) -> Any:
+    """The decimal fractions whose digits, without the point, are `value * digits`."""
+    whole = vectors.contiguous(pc.multiply_checked(value.cast(pa.int64()), digits))
+    halves = np.empty((len(whole), 2), np.int64)  # of 128 bits, the lower one first
+    halves[:, 0] = vectors.codes(whole)
+    halves[:, 1] = halves[:, 0] >> 63
+    missing = None
+    if whole.null_count:
+        there = pc.is_valid(whole).to_numpy(zero_copy_only=False)
+        missing = pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
+    data = pa.py_buffer(halves.tobytes())
+    return pa.Array.from_buffers(type_, len(whole), [missing, data])
+
+
 def _choose(type_: pa.DataType, condition: Any, value: Any) -> Any:
     return pc.if_else(condition, value, pa.scalar(None, type_))
 
@@ -104,6 +120,7 @@ _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "subtract": _arithmetic(pc.subtract_checked),
     "multiply": _arithmetic(pc.multiply_checked),
     "remainder": _remainder,
+    "scale": _scale,
     "join": lambda _, left, right: pc.binary_join_element_wise(
         left, right, "", null_handling="emit_null"
     ),

@@ -66,9 +66,28 @@ def tree_of(parsed: exp.Expr, schema: Schema) -> Tree | None:
         schema: of the input.
     """
     try:
-        return _Builder(schema).build(parsed)
+        return _scaled(parsed, schema) or _Builder(schema).build(parsed)
     except _UnknownError:
         return None
+
+
+def _scaled(parsed: exp.Expr, schema: Schema) -> Tree | None:
+    """An integer times a constant with a point: a decimal fraction. Only as the whole of an expression."""
+    from sqlglot import exp
+
+    if not isinstance(parsed, exp.Mul):
+        return None
+    for literal, other in ((parsed.this, parsed.expression), (parsed.expression, parsed.this)):
+        if isinstance(literal, exp.Literal) and not literal.is_string:
+            whole, point, rest = str(literal.this).partition(".")
+            digits = whole + rest
+            if point and rest and digits.isdecimal() and len(digits) <= EXACT_DIGITS_MAX:
+                value = _Builder(schema).build(other)
+                if value.type in _INTEGERS and not isinstance(value, Constant):
+                    width = (10 if value.type == pa.int32() else 19) + len(digits)
+                    type_ = pa.decimal128(width, len(rest))
+                    return Call("scale", (value, Constant(int(digits), pa.int64())), type_)
+    return None
 
 
 class _UnknownError(Exception):

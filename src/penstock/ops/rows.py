@@ -24,9 +24,9 @@ from penstock.core.schema import Schema
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import FlowError
 from penstock.expr import EvaluationError, Expression
-from penstock.expr.columnar import UnfitError, compute
 from penstock.expr.duck import evaluate
 from penstock.expr.tree import Column
+from penstock.expr.values import values
 
 __all__ = ["MapBatches", "Refused", "RowOperator", "Select", "Unnest", "Where", "same_function"]
 
@@ -60,9 +60,8 @@ class Where:
 
     def apply(self, rows: pa.Table) -> tuple[pa.Table, list[Refused]]:
         """The rows that fulfil the condition, and those where it failed."""
-        if self.condition.tree is not None:
-            with contextlib.suppress(UnfitError):
-                return rows.filter(compute(self.condition.tree, rows)), []
+        with contextlib.suppress(EvaluationError):
+            return rows.filter(values([self.condition], rows)[0]), []
         query = f"SELECT {self.condition.sql} AS x FROM rows"
         of, found, refused = _run(rows, query, [self.condition])
         return of.filter(found.column(0)), refused
@@ -89,11 +88,8 @@ class Select:
 
     def _computed(self, rows: pa.Table) -> tuple[pa.Table, pa.Table, list[Refused]]:
         """The rows that it works for, what is computed of them, and those where it fails."""
-        trees = [e.tree for _, e in self.columns]
-        with contextlib.suppress(UnfitError):
-            found = [compute(tree, rows) for tree in trees if tree is not None]
-            if len(found) == len(trees):
-                return rows, self._named(rows, found), []
+        with contextlib.suppress(EvaluationError):
+            return rows, self._named(rows, values([e for _, e in self.columns], rows)), []
         # What is a column already needs no DuckDB.
         some = [e for _, e in self.columns if not isinstance(e.tree, Column)]
         query = f"SELECT {', '.join(f'{e.sql} AS x{i}' for i, e in enumerate(some))} FROM rows"
