@@ -6,12 +6,22 @@
         assert run.view("per_minute").rows() == [...]
 
 Records pass through the same bytes as in a broker (record batches of JSON), rows through the same
-operators and state, so what holds here holds on Spark.
+operators and state, and batches are treated as roughly as a cluster may treat them (see
+`penstock.engine.hosts.shaken`), so what holds here holds on Spark.
+
+All that is left to chance is decided by a seed. It is new in every process and printed where pytest shows it
+with a failure; `PENSTOCK_SEED=… pytest …`, or `run(app, seed=…)`, repeats the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import random
+import secrets
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -23,11 +33,13 @@ import pyarrow as pa
 from penstock.core.partitioner import murmur2_partitions
 from penstock.core.time import instant_us
 from penstock.engine.driver import Progress
-from penstock.engine.local import LocalHost
+from penstock.engine.hosts.local import LocalHost
+from penstock.engine.hosts.shaken import ShakenHost, not_the_same
 from penstock.engine.log import Outgoing, Writer
 from penstock.engine.plan import Plan
 from penstock.engine.runtime import assemble, find_upgrade, upgrade_job
 from penstock.engine.store import Json, Store
+from penstock.engine.tasks import Job
 from penstock.engine.upgrade import Execute, Outputs, Upgrade
 from penstock.engine.watermarks import LOOK_EVERY_US
 from penstock.errors import FencedError, FlowError, UserError
@@ -42,6 +54,9 @@ __all__ = ["MemoryLog", "Record", "Run", "View", "run"]
 
 FAR_AHEAD: Final = "2100-01-01T00:00:00Z"
 CORES_MAX: Final = 256  # shards that a test has any use for
+SEED: Final = "PENSTOCK_SEED"
+_OWN_SEED: Final = secrets.randbits(32)  # of this process
+_told: set[str] = set()  # tests that have been told their seed
 
 
 @dataclass(frozen=True)
@@ -64,9 +79,8 @@ class MemoryLog:
     def __init__(self) -> None:
         self._topics: dict[str, list[list[Record]]] = {}
         self._ids: dict[str, str] = {}
-        self._stored: dict[
-            tuple[str, int, int, int], int
-        ] = {}  # sequences, by partition and writer
+        # By partition and writer, in the order of sequences.
+        self._stored: dict[tuple[str, int, int, int], list[Record]] = defaultdict(list)
         self._producer_ids = itertools.count(1)
         self._writers: dict[str, Writer] = {}  # of transactions, by id
         self._open: dict[str, set[tuple[str, int]]] = {}  # the partitions that were added
@@ -125,8 +139,8 @@ class MemoryLog:
         where = (topic, outgoing.partition, writer.producer_id, writer.epoch)
         self._check_writer(topic, outgoing.partition, writer)
         first = writer.next_sequence.get(outgoing.partition, 0)
-        known = self._stored.get(where, 0)
-        assert first <= known, "a writer's sequence has a gap"
+        stored = self._stored[where]
+        assert first <= len(stored), "a writer's sequence has a gap"
         keys = itertools.repeat(None) if outgoing.keys is None else outgoing.keys.to_pylist()
         headers: Iterable[list[tuple[str, bytes]]] = outgoing.headers or itertools.repeat([])
         rows = zip(
@@ -137,13 +151,15 @@ class MemoryLog:
             strict=False,
         )
         for sequence, (key, value, at_ms, named) in enumerate(rows, first):
-            if sequence >= known:
+            if sequence < len(stored):
+                _check_same(topic, stored[sequence], key, value, at_ms)
+            else:
                 record = self.append(topic, outgoing.partition, key, value, at_ms, named)
+                stored.append(record)
                 if writer.transactional_id is not None:
                     self._pending[writer.transactional_id].append(record)
                     self._hidden.add(id(record))
         writer.next_sequence[outgoing.partition] = first + len(outgoing.values)
-        self._stored[where] = max(known, first + len(outgoing.values))
 
     def append(
         self,
@@ -231,11 +247,16 @@ class View:
 class Run:
     """A pipeline at work in this process. See `run`."""
 
-    def __init__(self, flow: Flow, *, cores: int, now: str | None) -> None:
+    def __init__(
+        self, flow: Flow, *, cores: int, now: str | None, shaken: bool, seed: int | None
+    ) -> None:
         self._graph = flow.graph()
         self._clock_us = instant_us(check_text(now or FAR_AHEAD, "now", repr(FAR_AHEAD)))
         self._day: str | None = None
         self._cores = cores
+        #: What decides all that is left to chance; None: nothing is.
+        self.seed = _seed(seed) if shaken else None
+        self._chance = random.Random(self.seed)  # noqa: S311 - repeated by its seed
         self.log = MemoryLog()
         self.store = Store(MemoryStateFiles())
         #: Runs the batches of the upgrade that `begin` gave.
@@ -254,7 +275,12 @@ class Run:
             open_log=lambda: self.log,
             wall_us=lambda: self._clock_us,
         )
-        self._host = LocalHost(job, lanes=self._driver.lanes)
+        self._host = self._host_of(job, self._driver.lanes)
+
+    def _host_of(self, job: Job, lanes: int) -> LocalHost | ShakenHost:
+        if self.seed is None:
+            return LocalHost(job, lanes=lanes)
+        return ShakenHost(job, lanes=lanes, chance=self._chance)
 
     def change(
         self,
@@ -280,7 +306,8 @@ class Run:
         """
         upgrade = self.begin(flow, cores=cores, shards=shards, rebuild=rebuild, outputs=outputs)
         while upgrade is not None and not upgrade.done:
-            upgrade.step(self.execute_backfill)
+            with self._seeded():
+                upgrade.step(self.execute_backfill)
         self.restart()
 
     def begin(self, flow: Flow, *, cores: int | None = None, **how: Any) -> Upgrade | None:
@@ -298,7 +325,7 @@ class Run:
         if found is not None:
             job = upgrade_job(found, lambda: self.store, lambda: self.log)
             if job is not None:
-                self.execute_backfill = LocalHost(job, lanes=found.target.lanes).execute
+                self.execute_backfill = self._host_of(job, found.target.lanes).execute
         return found
 
     def send(self, topic: str, *, partition: int | None = None, **row: Any) -> None:
@@ -363,7 +390,18 @@ class Run:
 
     def step(self) -> Progress | None:
         """Runs one batch over all that was sent; None where there was nothing to do."""
-        return self._driver.step(self._host.execute)
+        with self._seeded():
+            return self._driver.step(self._host.execute)
+
+    @contextlib.contextmanager
+    def _seeded(self) -> Iterator[None]:
+        """Says of an error how it is repeated."""
+        try:
+            yield
+        except Exception as error:
+            if self.seed is not None:
+                error.add_note(f"ps.testing.run(…, seed={self.seed}) repeats this run")
+            raise
 
     def settle(self) -> None:
         """Runs batches until there is nothing left to do."""
@@ -410,7 +448,14 @@ def _nothing_to_execute(attempt: Callable[[], Plan], _: Callable[[int], Json]) -
     raise AssertionError(attempt())
 
 
-def run(flow: Flow, *, cores: int = 2, now: str | None = None) -> Run:
+def run(
+    flow: Flow,
+    *,
+    cores: int = 2,
+    now: str | None = None,
+    shaken: bool = True,
+    seed: int | None = None,
+) -> Run:
     """Runs a pipeline in this process.
 
     Args:
@@ -418,6 +463,10 @@ def run(flow: Flow, *, cores: int = 2, now: str | None = None) -> Run:
         cores: into how many shards exchanged state is cut.
         now: what the wall clock shows, ISO 8601; by default far in the future, so that no event time
             lies ahead of it.
+        shaken: whether batches are cut, repeated and interrupted as a cluster may do it; if not, each is run
+            once, in one piece.
+        seed: what decides how; by default `PENSTOCK_SEED` of the environment, or a number that is new in
+            each process.
 
     Raises:
         FlowError: it is no app, or nothing would be computed.
@@ -425,7 +474,30 @@ def run(flow: Flow, *, cores: int = 2, now: str | None = None) -> Run:
     if not isinstance(flow, Flow):
         raise _no_flow(flow)
     check_number(cores, "cores", 1, CORES_MAX)
-    return Run(flow, cores=cores, now=now)
+    return Run(flow, cores=cores, now=now, shaken=shaken, seed=seed)
+
+
+def _seed(given: int | None) -> int:
+    """The seed of a run. A test that may fail is told how to repeat it, once."""
+    if given is not None:
+        return given
+    text = os.environ.get(SEED, str(_OWN_SEED))
+    try:
+        seed = int(text)
+    except ValueError:
+        raise FlowError(f"expected a whole number in {SEED}; found {text!r}") from None
+    test = os.environ.get("PYTEST_CURRENT_TEST")
+    if test is not None and test not in _told:
+        _told.add(test)
+        print(f"{SEED}={seed} repeats what ps.testing has left to chance", file=sys.stderr)
+    return seed
+
+
+def _check_same(topic: str, known: Record, key: Any, value: Any, at_ms: int) -> None:
+    """Asserts that a record that is written again is the one that is there."""
+    again = Record(known.partition, known.offset, _bytes(key), _bytes(value), at_ms, known.headers)
+    if again != known:
+        raise not_the_same(f"records in {topic}: {known} and {again}")
 
 
 def _key_text(source: Source, row: Mapping[str, Any]) -> str | None:

@@ -25,6 +25,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from penstock.core import vectors
 from penstock.core.delta import OFFSET, TIME, WATERMARK
 from penstock.core.time import instant_text
 from penstock.engine.log import Log, Outgoing, Writer
@@ -459,6 +460,7 @@ class LaneBatch:
             found = tables[0]
             if len(tables) > 1:
                 found = pa.concat_tables([table.select(found.column_names) for table in tables])
+                found = _in_log_order(found)
         known[node.identity] = found
         self.meter.gave(node.identity, found.num_rows)
         return found
@@ -564,6 +566,14 @@ def _within(chunk: Records, bytes_max: int) -> tuple[Records, int]:
         return chunk, bytes_max - total
     last = int(np.searchsorted(np.cumsum(sizes), bytes_max))
     return chunk.slice(0, last + 1), 0
+
+
+def _in_log_order(rows: pa.Table) -> pa.Table:
+    """Rows of one partition that took several ways, in an order that doesn't tell where chunks ended."""
+    if OFFSET not in rows.column_names:
+        return rows
+    order = np.argsort(_vector(rows, OFFSET), kind="stable")
+    return rows.take(vectors.from_int64(order))
 
 
 def _vector(table: pa.Table, name: str) -> np.ndarray:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.errors import CorruptError
 from penstock.state.files import StateFiles
-from penstock.state.layout import Layout, hashes, windows
+from penstock.state.layout import Layout, concat, hashes, windows
 
 PIECE_ROWS_MAX: Final = 1 << 19
 """Rows: one piece is made in memory; some 25 MB of an aggregate's state."""
@@ -128,6 +128,7 @@ class Writer:
         """Writes one piece; `rows` is sorted and not empty."""
         assert len(rows), "a piece has rows"
         path = f"{self.prefix}-{self.written:04d}.arrow"
+        rows = _exact(rows)
         sink: Any = _Sink()  # Arrow calls it as a file
         with pa.ipc.new_file(pa.PythonFile(sink, "w"), rows.schema) as stream:
             stream.write_batch(rows)
@@ -146,6 +147,13 @@ class Writer:
         """Writes rows as a run."""
         cuts = range(0, len(rows), PIECE_ROWS_MAX)
         return Run(tuple(self.write(rows.slice(cut, PIECE_ROWS_MAX)) for cut in cuts))
+
+
+def _exact(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows in memory of their own: of a slice, Arrow may write bytes that lie beside it."""
+    if rows.get_total_buffer_size() == rows.nbytes:
+        return rows
+    return concat([rows, rows.slice(0, 0)])
 
 
 class OpenPieces:

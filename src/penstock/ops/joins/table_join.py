@@ -349,7 +349,9 @@ class TableJoin(Unwindowed):
 
     def _number(self, keys: pa.RecordBatch, rows: pa.RecordBatch, side: int) -> Vector:
         """The position in `keys` of each row's key, or -1."""
-        ids, first = self._places[side].grouping(concat([keys, rows]))
+        # One side's key may be NOT NULL where the other's isn't: by their names alone they are alike.
+        alike = [pa.RecordBatch.from_arrays(b.columns, rows.schema.names) for b in (keys, rows)]
+        ids, first = self._places[side].grouping(concat(alike))
         leader = np.where(first < len(keys), first, -1)  # a group's first row: the keys come first
         return np.asarray(leader[ids][len(keys) :])
 

@@ -1,0 +1,1 @@
+"""What runs batches in this process; `penstock.engine.spark` runs them on Spark."""
