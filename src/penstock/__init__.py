@@ -26,7 +26,7 @@ _PUBLIC = {
         *("corrected_time", "event_time", "header", "processing_time"),
         *("approx_count_distinct", "approx_quantile"),
         *("arg_max", "arg_min", "avg", "collect", "count", "count_distinct", "first", "last"),
-        *("max", "min", "quantile", "stddev", "sum", "variance"),
+        *("frequencies", "frequent", "max", "min", "quantile", "stddev", "sum", "variance"),
         *("avro", "csv", "pattern"),
     ),
     "penstock.history": ("History",),

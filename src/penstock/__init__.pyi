@@ -21,6 +21,8 @@ from penstock.flow import count_window as count_window
 from penstock.flow import csv as csv
 from penstock.flow import event_time as event_time
 from penstock.flow import first as first
+from penstock.flow import frequencies as frequencies
+from penstock.flow import frequent as frequent
 from penstock.flow import header as header
 from penstock.flow import hopping as hopping
 from penstock.flow import last as last

@@ -45,6 +45,8 @@ AGGREGATES = (
     Aggregate("low", "min", X), Aggregate("n", "count"),
     Aggregate("p", "quantile", V, None, 0.3), Aggregate("some", "collect", S, None, 3),
     Aggregate("new", "collect_descending", X, AT, 4),
+    Aggregate("often", "frequent", S, None, 2), Aggregate("how", "frequencies", S, None, 2),
+    Aggregate("mode", "frequent", X, None, 1),
 )  # fmt: skip
 
 row = st.tuples(
@@ -84,6 +86,11 @@ def quantile(values: list[float], share: float) -> float | None:
     return low + (high - low) * (at - math.floor(at))
 
 
+def often(values: list[Any]) -> list[tuple[Any, int]]:
+    """Values with how often they are there, the most frequent first."""
+    return sorted(Counter(values).items(), key=lambda one: (-one[1], one[0]))
+
+
 def naive(rows: list[Any]) -> tuple[Any, ...]:
     """The aggregates of rows (k, x, v, s, time)."""
     _, x, v, s, _ = (
@@ -101,6 +108,8 @@ def naive(rows: list[Any]) -> tuple[Any, ...]:
         min(pairs(1, 4), default=(0, None))[1], max(pairs(1, 4), default=(0, None))[1],
         min(x, default=None), len(rows), quantile(v, 0.3), tuple(sorted(s)[:3]) or None,
         tuple(one for _, one in sorted(pairs(1, 4), reverse=True)[:4]) or None,
+        tuple(one for one, _ in often(s)[:2]) or None, tuple(n for _, n in often(s)[:2]) or None,
+        tuple(one for one, _ in often(x)[:1]) or None,
     )  # fmt: skip
 
 
@@ -381,6 +390,8 @@ def test_wrong_arguments_are_refused() -> None:
         (lambda: Aggregate("a", "collect", S, None, 0), "1 to 100000 values; found 0"),
         (lambda: Aggregate("a", "collect", tags, None, 5), r"ordered for collect\(tags\)"),
         (lambda: Aggregate("a", "count", None, V), "found 'v' as well"),
+        (lambda: Aggregate("a", "frequent", S, V, 5), "of one column; found 'v' as well"),
+        (lambda: Aggregate("a", "frequencies", S, None, 0), "1 to 100000 values; found 0"),
     ]:
         with pytest.raises(FlowError, match=message):
             make()

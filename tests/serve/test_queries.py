@@ -62,6 +62,20 @@ def test_answers_are_those_of_the_views(queries: Queries, directory: Path) -> No
     assert answer.rows_total == answer.table.num_rows == 3
 
 
+def test_views_are_dataframes(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Arrow, pandas and Polars, of the newest version and of one; a library that is missing is named."""
+    views = Views(directory)
+    rows = views.table("per_user").to_pylist()
+    assert views.polars("per_user").to_dicts() == rows
+    assert views.pandas("per_user").to_dict("records") == rows
+    assert views.snapshot().polars("per_user").height == len(rows) > 0
+    with pytest.raises(QueryError, match="per_users"):
+        views.pandas("per_users")
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(PenstockError, match="expected polars to be installed"):
+        views.polars("per_user")
+
+
 def test_a_long_answer_is_cut_and_counted(queries: Queries) -> None:
     """Rows beyond the limit are counted; where there is no end to them they are not."""
     answer = queries.ask("SELECT * FROM range(100001)")

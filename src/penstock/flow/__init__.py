@@ -15,6 +15,8 @@ from penstock.flow.functions import (
     count_distinct,
     csv,
     first,
+    frequencies,
+    frequent,
     hopping,
     last,
     max,  # noqa: A004 - the field's names, used as ps.max and so on
@@ -60,6 +62,8 @@ __all__ = [
     "csv",
     "event_time",
     "first",
+    "frequencies",
+    "frequent",
     "header",
     "hopping",
     "last",

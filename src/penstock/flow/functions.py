@@ -29,6 +29,8 @@ __all__ = [
     "count_distinct",
     "csv",
     "first",
+    "frequencies",
+    "frequent",
     "hopping",
     "last",
     "max",
@@ -270,6 +272,30 @@ def collect(
             by = name.strip()
             kind = "collect_descending" if direction.upper() == "DESC" else kind
     return replace(_call(kind, column, where, by, "collect"), parameter=limit)
+
+
+def frequent(column: str, *, limit: int, where: str | None = None) -> AggregateCall:
+    """The most frequent of a column's values as an array, the most frequent first; NULL without any.
+
+    Exact: all values are kept, with how often they are there. Of equally frequent ones the least is first.
+
+    Args:
+        column: a column, or a SQL expression over the row's columns.
+        limit: how many values at most.
+        where: takes only the rows for which this condition is true.
+    """
+    return _frequent("frequent", column, limit, where)
+
+
+def frequencies(column: str, *, limit: int, where: str | None = None) -> AggregateCall:
+    """How often the values are there that `frequent` gives, in the same order; arguments as of it."""
+    return _frequent("frequencies", column, limit, where)
+
+
+def _frequent(kind: str, column: str, limit: int, where: str | None) -> AggregateCall:
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise FlowError(f"expected a limit, such as ps.{kind}('page', limit=10); found {limit!r}")
+    return replace(_call(kind, column, where), parameter=limit)
 
 
 def csv(*, delimiter: str = ",", null: str = "") -> Csv:

@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -24,10 +24,14 @@ from sqlglot import exp
 from penstock.core.names import hint, known_names
 from penstock.engine.runtime import open_files
 from penstock.engine.store import Json, Store
-from penstock.errors import CorruptError, LimitError, QueryError
+from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
 from penstock.expr.duck import confine, known
 from penstock.ops import operator_from_spec
 from penstock.serve.parts import ViewPart
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
 
 __all__ = ["Answer", "Snapshot", "Views", "state_of"]
 
@@ -91,6 +95,14 @@ class Views:
     ) -> pa.Table:
         """A view's rows, see `Snapshot.table`."""
         return self._again(lambda s: s.table(name, window_from_us=window_from_us, limit=limit))
+
+    def pandas(self, name: str) -> pd.DataFrame:
+        """A view's rows, see `Snapshot.pandas`."""
+        return self._again(lambda s: s.pandas(name))
+
+    def polars(self, name: str) -> pl.DataFrame:
+        """A view's rows, see `Snapshot.polars`."""
+        return self._again(lambda s: s.polars(name))
 
     def sql(self, query: str) -> pa.Table:
         """Answers a query, see `Snapshot.sql`."""
@@ -186,6 +198,32 @@ class Snapshot:
         if limit is not None and len(rows) > limit:
             rows = rows.slice(len(rows) - limit)
         return rows
+
+    def pandas(self, name: str) -> pd.DataFrame:
+        """A view's rows as a pandas DataFrame; whole numbers with NULLs are doubles there.
+
+        Raises:
+            QueryError: there is no such view.
+            PenstockError: pandas isn't installed.
+        """
+        return _installed("pandas", lambda: self.table(name).to_pandas())
+
+    def polars(self, name: str) -> pl.DataFrame:
+        """A view's rows as a Polars DataFrame, mostly without a copy.
+
+        Raises:
+            QueryError: there is no such view.
+            PenstockError: Polars isn't installed.
+        """
+
+        def made() -> pl.DataFrame:
+            import polars as pl
+
+            found = pl.from_arrow(self.table(name))
+            assert isinstance(found, pl.DataFrame), "a table is none of its columns"
+            return found
+
+        return _installed("polars", made)
 
     def schema(self, name: str) -> pa.Schema:
         """A view's columns.
@@ -322,6 +360,19 @@ def _plain(rows: pa.Table) -> pa.Table:
             with contextlib.suppress(pa.ArrowInvalid):
                 rows = rows.set_column(i, field.name, rows.column(i).cast(pa.int64()))
     return rows
+
+
+def _installed(library: str, work: Callable[[], T]) -> T:
+    """What needs a library that isn't Penstock's."""
+    try:
+        return work()
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        raise PenstockError(
+            f"expected {library} to be installed; found it missing. Install it, or take the Arrow table: "
+            "views.table(name)"
+        ) from None
 
 
 def state_of(where: str | Path) -> str:

@@ -12,7 +12,13 @@ from penstock.ops.aggregates.count import ROWS, Count
 from penstock.ops.aggregates.distinct import CountDistinct
 from penstock.ops.aggregates.extremes import Max, Min
 from penstock.ops.aggregates.function import COUNT, Column, Function, Kept, Part, Rows
-from penstock.ops.aggregates.lists import Collect, CollectDescending, Quantile
+from penstock.ops.aggregates.lists import (
+    Collect,
+    CollectDescending,
+    Frequencies,
+    Frequent,
+    Quantile,
+)
 from penstock.ops.aggregates.sketches import ApproxCountDistinct, ApproxQuantile
 from penstock.ops.aggregates.sums import Avg, Sum
 from penstock.ops.aggregates.variance import Stddev, Variance
@@ -35,7 +41,7 @@ FUNCTIONS: Final[Mapping[str, type[Function]]] = {
         *(Count, CountDistinct, Sum, Avg, Variance, Stddev),
         *(Min, Max, ArgMin, ArgMax),
         *(ApproxCountDistinct, ApproxQuantile),
-        *(Quantile, Collect, CollectDescending),
+        *(Quantile, Collect, CollectDescending, Frequent, Frequencies),
     )
 }
 

@@ -1,4 +1,4 @@
-"""`collect` and `quantile`: of a group's values in order, which are kept one by one."""
+"""`collect`, `frequent` and `quantile`: of a group's values in order, which are kept one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.errors import FlowError
 from penstock.ops.aggregates.function import Function, Kept, Part, Rows, check_number, check_plain
 from penstock.state.layout import Value, order_codes, take
 
-__all__ = ["Collect", "CollectDescending", "Quantile"]
+__all__ = ["Collect", "CollectDescending", "Frequencies", "Frequent", "Quantile"]
 
 COLLECT_MAX: Final = 100_000  # values of a list: a row that changes is written whole
 
@@ -79,6 +79,64 @@ class CollectDescending(Collect):
 
     kind: ClassVar[str] = "collect_descending"
     descending: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Frequent(Collect):
+    """The most frequent values of a column, the most frequent first; of equally frequent ones the least.
+
+    The parameter is how many at most. NULLs are skipped; without values the list is NULL.
+    """
+
+    kind: ClassVar[str] = "frequent"
+
+    def __post_init__(self) -> None:
+        if self.by is not None:
+            raise FlowError(f"expected {self.kind} of one column; found {self.by.name!r} as well")
+        super().__post_init__()
+
+    def _lift(self, rows: Rows) -> list[pa.Array]:
+        assert isinstance(self.parameter, int), "checked when it was made"
+        column = rows.columns[self.of.name]
+        if not len(column):
+            return [pa.array([None] * rows.groups, self.type)]
+        keys = order_codes(column)
+        order = np.lexsort((keys, rows.ids))
+        ids, keys = rows.ids[order], keys[order]
+        begins = np.flatnonzero(
+            np.concatenate([[True], (ids[1:] != ids[:-1]) | (keys[1:] != keys[:-1])])
+        )
+        counts = np.add.reduceat(_weights(rows)[order], begins)
+        ids, order = ids[begins], order[begins]
+        best = np.lexsort((keys[begins], -counts, ids))
+        ids = ids[best]
+        rank = np.arange(len(ids)) - np.searchsorted(ids, ids)
+        best = best[rank < self.parameter]
+        sizes = np.bincount(ids[rank < self.parameter], minlength=rows.groups)
+        offsets: Any = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+        missing: Any = pa.array(sizes == 0)
+        values = self._shown(column, order[best], counts[best])
+        return [pa.ListArray.from_arrays(offsets, values, type=self.type, mask=missing)]
+
+    @staticmethod
+    def _shown(column: pa.Array, rows: Vector, counts: Vector) -> pa.Array:  # noqa: ARG004
+        return take(column, pa.array(rows))
+
+
+@dataclass(frozen=True)
+class Frequencies(Frequent):
+    """How often these values are there, in the same order."""
+
+    kind: ClassVar[str] = "frequencies"
+
+    @property
+    def type(self) -> pa.DataType:
+        """See `Function`."""
+        return pa.list_(pa.int64())
+
+    @staticmethod
+    def _shown(column: pa.Array, rows: Vector, counts: Vector) -> pa.Array:  # noqa: ARG004
+        return vectors.from_int64(np.ascontiguousarray(counts))
 
 
 @dataclass(frozen=True)
