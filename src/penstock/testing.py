@@ -45,7 +45,7 @@ from penstock.engine.watermarks import LOOK_EVERY_US
 from penstock.errors import FencedError, FlowError, UserError
 from penstock.flow import Flow
 from penstock.flow.checks import check_columns, check_duration, check_name, check_number, check_text
-from penstock.flow.graph import Source
+from penstock.flow.graph import Graph, Source
 from penstock.serve.views import Snapshot
 from penstock.state import MemoryStateFiles
 from penstock.wire.columns import Records, decode, encode
@@ -261,7 +261,7 @@ class Run:
         self.store = Store(MemoryStateFiles())
         #: Runs the batches of the upgrade that `begin` gave.
         self.execute_backfill: Execute = _nothing_to_execute
-        self._sources = {source.topic: source for source in self._graph.sources}
+        self._sources = _declared(self._graph)
         self.restart()
 
     def restart(self) -> None:
@@ -321,7 +321,7 @@ class Run:
             graph, self.store, self.log, cores=cores, wall_us=lambda: self._clock_us, **how
         )
         self._graph, self._cores = graph, cores
-        self._sources = {source.topic: source for source in graph.sources}
+        self._sources = _declared(graph)
         if found is not None:
             job = upgrade_job(found, lambda: self.store, lambda: self.log)
             if job is not None:
@@ -475,6 +475,10 @@ def run(
         raise _no_flow(flow)
     check_number(cores, "cores", 1, CORES_MAX)
     return Run(flow, cores=cores, now=now, shaken=shaken, seed=seed)
+
+
+def _declared(graph: Graph) -> dict[str, Source]:
+    return {source.topic: source for source in (*graph.sources, *graph.unused)}
 
 
 def _seed(given: int | None) -> int:

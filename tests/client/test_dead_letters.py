@@ -354,3 +354,33 @@ def test_the_commands_do_it(address, origin, tmp_path: Path, monkeypatch):
     assert "dropped 2" in penstock("drop", topic, "--all", "--yes", "--because", "old")[1]
     assert "because: old" in penstock("show", topic, "--state", "dropped")[0]
     assert '"user":7' in penstock("show", topic, "--state", "replayed")[0]
+
+
+def test_a_letter_that_was_cut_is_not_replayed(address, origin):
+    """Its beginning is no record of its topic; mended, it is one."""
+    with Producer(address) as producer:
+        producer.send(
+            f"{origin}.dead-letters",
+            0,
+            None,
+            pa.array([b"[xx", b"[y"], pa.binary()),
+            np.full(2, NOW_MS, np.int64),
+            headers=[
+                [
+                    ("penstock.reason", b"no JSON"),
+                    ("penstock.topic", origin.encode()),
+                    ("penstock.partition", b"0"),
+                    ("penstock.offset", b"7"),
+                    *cut,
+                ]
+                for cut in ([("penstock.cut", b"9999999")], [])
+            ],
+        )
+    with DeadLetters(address, f"{origin}.dead-letters") as dead:
+        assert dead.replay(Where()) == 1
+        dead.mend({(0, 0): b"{}"})
+        assert dead.replay(Where()) == 1
+    with Reader(address) as reader, Client(address) as client:
+        end = client.offsets(origin, "latest")[0]
+        found = [v for r in reader.read(origin, 0, 0, end) for v in r.values().to_pylist()]
+    assert found == [b"[y", b"{}"]

@@ -93,3 +93,48 @@ def test_columns_that_nobody_reads_are_still_checked() -> None:
             run.send_raw("rows", row)
         assert [row["count"] for row in run.view("counts").rows()] == [1]
         assert len(reasons(run)) == 2
+
+
+def test_a_large_dead_letter_is_cut() -> None:
+    """Of a record that no topic would take with its headers the beginning is kept, and how long it was."""
+    app = ps.App("p")
+    app.stream("rows", "n BIGINT").to("out")
+    run = ps.testing.run(app)
+    for size in (1_000, 9 << 20):
+        run.send_raw("rows", b"[" + b"x" * size, key=b"k")
+    run.send("rows", n=1)
+    whole, cut = run.dead_letters()
+    assert (whole.value, "penstock.cut" in whole.headers) == (b"[" + b"x" * 1_000, False)
+    assert cut.value == b"[" + b"x" * (65_536 - 1)
+    assert (cut.key, cut.headers["penstock.cut"]) == (b"k", str((9 << 20) + 2))
+    assert cut.headers["penstock.offset"] == "1"
+    assert len(run.topic("out")) == 1
+
+
+def test_a_reason_does_not_repeat_a_large_value() -> None:
+    """However long what DuckDB couldn't convert is."""
+    app = ps.App("p")
+    app.stream("rows", "s STRING").select(n="CAST(s AS BIGINT)").to("out")
+    run = ps.testing.run(app)
+    run.send("rows", s="x" * 100_000)
+    [reason] = reasons(run)
+    assert len(reason) < 3_000
+    assert "Could not convert" in reason
+
+
+def test_a_row_that_counts_in_a_window_is_no_dead_letter() -> None:
+    """Late for some of its windows, it is counted as late; a replay would count it twice in the others."""
+    app = ps.App("p")
+    rows = app.stream("rows", "at TIMESTAMP", time=ps.event_time("at", lateness="0 s"))
+    app.view("w", rows.window(ps.hopping("1 minute", every="20 seconds")).agg(n=ps.count()))
+    run = ps.testing.run(app)
+    for at in ("12:00:30", "12:01:00", "12:00:41", "12:00:01"):
+        run.send("rows", at=at)
+    progress = run.step()
+    assert progress is not None
+    assert progress.late_rows == 2
+    assert [letter.value for letter in run.dead_letters()] == [b'{"at":"2000-01-01T12:00:01Z"}']
+    counts = {row["window_start"].strftime("%H:%M:%S"): row["n"] for row in run.view("w").rows()}
+    assert counts == {
+        "11:59:40": 1, "12:00:00": 1, "12:00:20": 3, "12:00:40": 2, "12:01:00": 1,
+    }  # fmt: skip

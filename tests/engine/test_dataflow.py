@@ -302,3 +302,28 @@ def test_operators_that_nobody_sees_are_known_by_what_they_are_for() -> None:
     [late] = [one for one in letters if one.headers["penstock.reason"].startswith("late")]
     assert late.headers["penstock.reason"].endswith("for deduplicate for out; and for out")
     assert sorted(value["n"] for _, value in records(run, "out")) == [2, 2]
+
+
+def test_a_stream_that_nothing_is_made_of_is_not_read() -> None:
+    """Its topic is there for whoever writes to it; a program that uses it later reads all of it."""
+
+    def program(*, uses: bool) -> ps.App:
+        app = ps.App("p")
+        rows = app.stream("rows", "n BIGINT")
+        spare = app.stream("spare", "n BIGINT", partitions=2)
+        app.view("total", rows.group_by().agg(t=ps.sum("n")))
+        if uses:
+            app.view("spares", spare.group_by().agg(t=ps.sum("n")))
+        return app
+
+    run = ps.testing.run(program(uses=False))
+    run.send("spare", n=5)
+    run.send("rows", n=1)
+    progress = run.step()
+    assert progress is not None
+    assert (progress.rows, set(progress.sources)) == (1, {"rows"})
+    run.change(program(uses=True))
+    assert run.view("spares").rows() == [{"t": 5}]
+    run.change(program(uses=False))
+    run.send("spare", n=5)
+    assert run.view("total").rows() == [{"t": 1}]

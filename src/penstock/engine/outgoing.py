@@ -191,7 +191,10 @@ def _joined(parts: list[Outgoing]) -> Outgoing:
 def dead_letters_outgoing(
     origin: str, letters: list[DeadLetter], *, partitions: int, wall_us: int
 ) -> Outgoing:
-    """Dead letters as records: key and value as they were, the rest as headers."""
+    """Dead letters as records: key and value as they were, the rest as headers.
+
+    `penstock.cut` says how many bytes a record had of which only the beginning is here.
+    """
     topic, _, partition = origin.rpartition("/")
     headers = [
         [
@@ -199,6 +202,7 @@ def dead_letters_outgoing(
             ("penstock.topic", topic.encode()),
             ("penstock.partition", partition.encode()),
             ("penstock.offset", str(letter.offset).encode()),
+            *([("penstock.cut", str(letter.cut_bytes).encode())] if letter.cut_bytes else []),
         ]
         for letter in letters
     ]

@@ -312,6 +312,8 @@ def lay_out(
     partitions = {
         s.topic: log.ensure_topic(s.topic, s.partitions, s.retention_us) for s in graph.sources
     }
+    for source in graph.unused:
+        log.ensure_topic(source.topic, source.partitions, source.retention_us)
     dead_letter_topic = graph.name + DEAD_LETTER_SUFFIX
     outputs = {
         o.topic: log.ensure_topic(o.topic, o.partitions, o.retention_us) for o in graph.outputs

@@ -50,15 +50,38 @@ STAMP_MAX_MS: Final = INSTANT_MAX_US // 1_000 + 1
 _FALSE: Final = pa.scalar(value=False)
 
 
+PART_BYTES_MAX: Final = 8 << 20
+"""Of a dead letter's key, and of its value: both fit into a topic's largest record, uncompressed."""
+CUT_BYTES: Final = 64 << 10
+"""What is left of a larger one: enough to see what it was. The record itself is where it came from."""
+REASON_CHARS_MAX: Final = 2_000
+
+
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record that could not be used, and why."""
+    """A record that could not be used, and why.
+
+    Attributes:
+        cut_bytes: how long key and value were together, if they were cut; 0: they weren't.
+    """
 
     offset: int
     key: bytes | None
     value: bytes | None
     timestamp_ms: int
     reason: str
+    cut_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        parts = [self.key or b"", self.value or b""]
+        if max(map(len, parts)) > PART_BYTES_MAX:
+            object.__setattr__(self, "cut_bytes", sum(map(len, parts)))
+            for name in ("key", "value"):
+                part = getattr(self, name)
+                if part is not None and len(part) > PART_BYTES_MAX:
+                    object.__setattr__(self, name, part[:CUT_BYTES])
+        if len(self.reason) > REASON_CHARS_MAX:
+            object.__setattr__(self, "reason", self.reason[:REASON_CHARS_MAX] + "…")
 
 
 class SourceReader:

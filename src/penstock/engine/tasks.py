@@ -323,25 +323,32 @@ class LaneBatch:
         inputs: list[list[Any]],
     ) -> None:
         reasons: dict[int, str] = {}  # of late rows, by offset
+        partly: set[int] = set()  # of rows that are late for some windows
         refused: list[Refused] = []
         evaluated: dict[str, pa.Table] = {source.identity: rows}
         for one, gathered in zip(readers, inputs, strict=True):
             table = self._evaluate(one.node, evaluated, refused)
             if isinstance(one.to, Placed):
-                gathered.append(self._prepared(one.to, one.port, table, reasons))
+                gathered.append(self._prepared(one.to, one.port, table, reasons, partly))
             else:
                 gathered.append(table)
-        reader.late_count += len(reasons)
+        reader.late_count += len(reasons.keys() | partly)
         for bad in refused:
             reasons |= dict.fromkeys(_vector(bad.rows, OFFSET).tolist(), bad.reason)
         if reasons:
             reader.refuse_offsets(dict(sorted(reasons.items())))
 
-    def _prepared(self, to: Placed, port: int, table: pa.Table, reasons: dict[int, str]) -> Any:
-        """A chunk's parcel; notes its late rows in `reasons`, by offset."""
+    def _prepared(
+        self, to: Placed, port: int, table: pa.Table, reasons: dict[int, str], partly: set[int]
+    ) -> Any:
+        """A chunk's parcel; notes its late rows by offset: in `reasons`, or `partly` if they count still."""
         started = time.perf_counter()
         prepared = to.operator.prepare(port, table)
-        if prepared.late is not None:
+        if prepared.partly_late is not None and len(prepared.partly_late):
+            self.late[to.name] += len(prepared.partly_late)
+            self.meter.late(to.id, len(prepared.partly_late))
+            partly.update(_vector(table, OFFSET)[prepared.partly_late].tolist())
+        if prepared.late is not None and len(prepared.late):
             self._note_late(to, table, prepared.late, reasons)
         self.meter.got(to.id, table.num_rows)
         self.meter.took(to.id, started)

@@ -30,6 +30,7 @@ from penstock.flow.graph import (
     Source,
     Stateful,
     ViewNode,
+    ancestors,
     function_of,
 )
 from penstock.flow.times import EventTime, check_time
@@ -246,12 +247,17 @@ class Flow:
             raise FlowError(
                 f"expected a flow without cycles; found {', '.join(sorted(overlap))} read and written"
             )
+        ends = [view.node for view in self._views.values()]
+        ends += [output.node for output in self._outputs.values()]
+        read = {id(node) for end in ends for node in ancestors(end)}
+        declared = self._sources.values()
         return Graph(
             self.name,
-            tuple(self._sources.values()),
+            tuple(source for source in declared if id(source) in read),
             tuple(self._views.values()),
             tuple(self._outputs.values()),
             self.transactions,
+            tuple(source for source in declared if id(source) not in read),
         )
 
 

@@ -236,6 +236,8 @@ class Graph:
 
     Attributes:
         transactions: whether what a batch writes to topics is one transaction.
+        unused: sources that are declared, and that nothing here is made of: their topics are created, and
+            not read.
     """
 
     name: str
@@ -243,6 +245,7 @@ class Graph:
     views: tuple[ViewNode, ...]
     outputs: tuple[OutputNode, ...]
     transactions: bool = False
+    unused: tuple[Source, ...] = ()
 
     def __post_init__(self) -> None:
         self.check()

@@ -213,8 +213,8 @@ class WindowedAggregate(Clockless):
         if verdict is None:
             return Prepared(self.partials(rows))
         opened = verdict.first_open
-        late = np.flatnonzero((opened == LATE) | (opened > window.firsts(times)))
-        return Prepared(self.partials(rows, opened), late)
+        partly = np.flatnonzero((opened != LATE) & (opened > window.firsts(times)))
+        return Prepared(self.partials(rows, opened), verdict.late_rows, partly)
 
     def combine(self, port: int, parts: Sequence[Partials]) -> Partials:  # noqa: ARG002
         """One delta of several, in their order."""

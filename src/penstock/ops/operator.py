@@ -60,11 +60,13 @@ class Prepared:
 
     Attributes:
         parcel: of the rows that are in time.
-        late: the positions of the rows that are late, for all or some of their windows; None is none.
+        late: the positions of the rows that are late, so that they count nowhere; None is none.
+        partly_late: likewise of rows that are late for some of their windows, and count in the others.
     """
 
     parcel: Any
     late: Vector | None = None
+    partly_late: Vector | None = None
 
 
 @dataclass(frozen=True)

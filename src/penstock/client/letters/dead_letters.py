@@ -14,6 +14,7 @@ why a replay stores each letter once, however often it is run or killed).
 from __future__ import annotations
 
 import fnmatch
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -56,7 +57,14 @@ _HEADERS: Final[dict[str, tuple[str, ...]]] = {
     "partition": ("penstock.partition", "__dlq.errors.partition"),
     "offset": ("penstock.offset", "__dlq.errors.offset"),
 }
+CUT_HEADER: Final = "penstock.cut"
+"""Of a letter of which only the beginning is here: how long it was."""
+_log = logging.getLogger(__name__)
 _OWN_PREFIXES: Final = ("penstock.", "__dlq.errors.")
+
+
+def _is_cut(letter: Letter) -> bool:
+    return any(name == CUT_HEADER for name, _ in letter.headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +308,8 @@ class DeadLetters:
     ) -> int:
         """Sends open letters to where they came from (or to a topic), each once.
 
-        First it finishes what an earlier run left unfinished.
+        First it finishes what an earlier run left unfinished. Letters of which only the beginning is here
+        stay open, unless they were mended: a replay of the log (`penstock replay`) has the whole record.
 
         Returns:
             How many letters reached their topic through this call.
@@ -310,8 +319,11 @@ class DeadLetters:
         """
         sent = self.finish(progress)
         waiting: list[Letter] = []
-        size = 0
+        size = cut = 0
         for letter in self.letters(_only_open(where)):
+            if letter.id not in self._ledger.mended and _is_cut(letter):
+                cut += 1
+                continue
             grown = size + len(letter.key or b"") + len(letter.value or b"")
             if waiting and (len(waiting) >= PLAN_LETTERS_MAX or grown > PLAN_BYTES_MAX):
                 sent += self._replay(waiting, to_topic)
@@ -322,6 +334,12 @@ class DeadLetters:
         if waiting:
             sent += self._replay(waiting, to_topic)
             progress(sent)
+        if cut:
+            _log.warning(
+                "expected whole records; found %d dead letters that were cut, as they are too large. They "
+                "stay open: mend them, or replay the records from the topic that they come from",
+                cut,
+            )
         return sent
 
     def _replay(self, letters: list[Letter], to_topic: str | None) -> int:

@@ -59,10 +59,9 @@ class Nodes:
     def __init__(self, physical: Physical) -> None:
         self._graph = physical.graph
         labels = Labels(physical, None)
-        unread = [s for s in self._graph.sources if s not in self._graph.nodes]
         self._named = {
             one.identity: _named(one, physical, labels)
-            for one in (*self._graph.nodes, *unread, *self._graph.outputs)
+            for one in (*self._graph.nodes, *self._graph.outputs)
         }
 
     def progress(
