@@ -28,6 +28,7 @@ from penstock.engine.plan import SWITCH, Plan, Split
 from penstock.engine.progress.nodes import NodeProgress, Nodes
 from penstock.engine.store import Json, Store
 from penstock.engine.transactions import OutputTransactions, transactional_id
+from penstock.engine.upkeep.keeper import Keeper
 from penstock.engine.versions import first_version, of_program, same_program
 from penstock.engine.watermarks import Look, keep_producers, look, no_producers, take_producers
 from penstock.errors import BrokerError, FencedError, FlowError, PenstockError
@@ -38,8 +39,6 @@ __all__ = ["Driver", "Limits", "Progress", "this_process", "unfinished"]
 
 TOPICS_EVERY_S: Final = 10.0
 """Between two looks at the topics' ids and partitions, each a request for each topic."""
-VACUUM_EVERY: Final = 16
-"""Versions: often enough that files stay few, seldom enough to cost nothing."""
 
 
 def this_process() -> str:
@@ -112,6 +111,7 @@ class Driver:
         dead_letter_topic: str,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
         limits: Limits | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.physical, self.store, self.log = physical, store, log
         self.lanes, self.dead_letter_topic = lanes, dead_letter_topic
@@ -140,7 +140,7 @@ class Driver:
                 log, name, dead_letter_topic, [o.identity for o in physical.graph.outputs]
             )
         self._nodes = Nodes(physical)
-        self._vacuumed = 0
+        self._keeper = keeper or Keeper(store)
         self._planning_since = time.perf_counter()
 
     # -- one batch ----------------------------------------------------------------------------------
@@ -163,6 +163,7 @@ class Driver:
             PenstockError: a task failed; what it said.
         """
         self.store.check_owner(self.epoch)
+        self._keeper.before(self.version)
         plan = self._pending() or self._new_plan(timeout_s)
         if plan is None:
             return None
@@ -172,13 +173,22 @@ class Driver:
         executed = time.perf_counter()
         content = self._merge(plan, reports)
         # Whoever has taken over meanwhile waits for this batch, or repeats it; it is the same in any case.
-        if not self.store.commit(plan.version, content):
+        if not self.store.commit(plan.version, content, relaxed=self._keeper.relaxed):
             content = self.store.version(plan.version)
         self.version = content
-        self._vacuum()
+        has_written = any(report["writers"] or report["transaction"] for report in reports)
+        self._keeper.committed(content, has_written=has_written)
         ended = time.perf_counter()
         own = {"plan": planned - started, "commit": ended - executed}
         return self._progress(plan, reports, own, 1_000 * (ended - started))
+
+    def close(self) -> None:
+        """Ends what is done beside the batches; all that is committed survives the machine then.
+
+        Raises:
+            OSError: files can't be written.
+        """
+        self._keeper.settle(self.version)
 
     def _written(
         self, plan: Plan, execute: Callable[[Callable[[], Plan], Callable[[int], Json]], list[Json]]
@@ -235,6 +245,7 @@ class Driver:
         number = self.version["version"] + 1
         content = self.store.plan(number)
         if content is not None and SWITCH in content:
+            self.store.sync(self.version)
             self.store.commit(number, {**self.version, "version": number, "epoch": self.epoch})
             self.version = self.store.version(number)
 
@@ -453,6 +464,7 @@ class Driver:
         content: Json = orjson.loads(orjson.dumps(self.version))
         content |= {"version": plan.version, "epoch": plan.epoch, "wall_us": plan.wall_us}
         content["program"] = self.program
+        content["upgrades"] = self._keeper.needed(content.get("upgrades", []))
         content.pop("pending", None)
         content["watermark_us"] = plan.watermark_us
         content["frontier_us"] = plan.frontier_us
@@ -506,17 +518,6 @@ class Driver:
         activity = plan.activity[topic]
         clock_us = activity["looked_us"] - activity["lost_us"].get(partition, 0)
         take_producers(entry, source["producers"], clock_us)
-
-    def _vacuum(self) -> None:
-        number = self.version["version"]
-        if number - self._vacuumed < VACUUM_EVERY:
-            return
-        self._vacuumed = number
-        states = self.store.states_kept(number)
-        self.store.vacuum(number, states)
-        upgrades = self.version.get("upgrades", [])
-        needed = [name for name in upgrades if self.store.vacuum_upgrade(name, states)]
-        self.version = {**self.version, "upgrades": needed}
 
     def _progress(
         self, plan: Plan, reports: list[Json], seconds: dict[str, float], batch_ms: float

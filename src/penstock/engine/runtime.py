@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.engine.driver import Driver, Limits, Progress
 from penstock.engine.log import KafkaLog, Log
@@ -20,6 +20,7 @@ from penstock.engine.spark.session import session_for
 from penstock.engine.store import Json, Store
 from penstock.engine.tasks import Job
 from penstock.engine.upgrade import Backfilled, Outputs, Target, Upgrade
+from penstock.engine.upkeep.keeper import Keeper
 from penstock.engine.versions import before_first, recovered, same_program, without_topics
 from penstock.errors import CorruptError, FlowError
 from penstock.flow.graph import Graph
@@ -104,6 +105,8 @@ def run_pipeline(
     """
     log = KafkaLog(address)
     store = open_store(settings.state_uri)
+    if lost := store.recover():
+        _log.warning("the machine stopped; its last %d versions are made again", lost)
     if savepoint is not None:
         with contextlib.suppress(CorruptError):  # a savepoint is a way out of that
             check_name(store, graph.name)
@@ -147,10 +150,15 @@ def run_pipeline(
             rows_max=settings.rows_max,
             open_store=opening,
             open_log=log_opening,
+            beside=True,
+            relaxed=str(session.conf.get("spark.master", "")).startswith("local"),
         )
         on_plan(job.physical)
         host = SparkHost(session, job, lanes=driver.lanes, **where)
-        host.run(driver, on_progress, until, on_idle)
+        try:
+            host.run(driver, on_progress, until, on_idle)
+        finally:
+            driver.close()
 
 
 def _run_upgrade(
@@ -341,6 +349,8 @@ def assemble(
     shards: int | None = None,
     rows_max: int = Limits.rows_max,
     wall_us: Callable[[], int] | None = None,
+    beside: bool = False,
+    relaxed: bool = False,
 ) -> tuple[Job, Driver]:
     """Creates the topics, places the operators and takes ownership.
 
@@ -354,14 +364,19 @@ def assemble(
         shards: of exchanged state, where there is none yet; None is one for each core.
         rows_max: of one partition in one batch.
         wall_us: the clock; None is this machine's.
+        beside: whether the record is looked after in a thread.
+        relaxed: whether all lanes are on this machine, so that batches need not wait for the disk.
     """
     check_name(store, graph.name)
     number = store.newest_version()
     version = store.version(number) if number else None
     target = lay_out(graph, log, version, cores=cores, shards=None if version else shards)
     outputs = dict(target.output_partitions)
-    job = Job(target.physical, open_store, open_log, target.dead_letter_topic, outputs)
-    clock = {} if wall_us is None else {"wall_us": wall_us}
+    # A topic recognises the last batch that is written again, not the ones before.
+    relaxed = relaxed and store.can_relax and not graph.outputs
+    topic = target.dead_letter_topic
+    job = Job(target.physical, open_store, open_log, topic, outputs, relaxed=relaxed)
+    clock: dict[str, Any] = {} if wall_us is None else {"wall_us": wall_us}
     driver = Driver(
         target.physical,
         store,
@@ -370,6 +385,7 @@ def assemble(
         output_partitions=outputs,
         dead_letter_topic=target.dead_letter_topic,
         limits=Limits(rows_max=rows_max),
+        keeper=Keeper(store, relaxed=relaxed, beside=beside),
         **clock,
     )
     return job, driver

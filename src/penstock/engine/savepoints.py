@@ -90,6 +90,7 @@ def create_savepoint(store: Store, name: str, now_us: int) -> Savepoint:
             )
         try:
             content = store.version(number)
+            store.sync(content)
         except FileNotFoundError:
             continue
         if not store.pin(name, {"created_us": now_us, "content": content}):

@@ -3,13 +3,15 @@
     epochs/E         who owns the pipeline; the highest number does
     plans/N          what batch N reads: written before it runs, once and for ever
     versions/N       what is true after batch N: offsets, watermarks, every trace, every sequence
+    settled.json     up to which version all is on the disk, where not every version waited for that
     savepoints/NAME  a version that is kept until it is dropped
     runs/…           the traces' immutable files
     upgrades/NAME/…  the same again, of state that is made for a changed program (`engine.upgrade`)
 
-All but the last are JSON behind its CRC-32C: `0c1d2e3f {"owner":…}`. Each of these is created if absent,
-never overwritten. Invariant: plan N is unique and the batch is a pure function of plan N and version
-N-1, so whoever runs it, and however often, computes the same version N and writes the same output.
+All but the last are JSON behind its CRC-32C: `0c1d2e3f {"owner":…}`. Each of these but `settled.json` is
+created if absent, never overwritten. Invariant: plan N is unique and the batch is a pure function of
+plan N and version N-1, so whoever runs it, and however often, computes the same version N and writes the
+same output.
 Fencing by epoch makes an older owner stop; what makes it harmless until then is that it could only
 repeat the very same batch.
 """
@@ -23,7 +25,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from penstock.errors import CorruptError, FencedError
-from penstock.state import StateFiles, vacuum
+from penstock.state import LocalStateFiles, StateFiles, vacuum
 from penstock.state.vacuum import live
 from penstock.wire.checksum import crc32c
 
@@ -33,6 +35,9 @@ Json: TypeAlias = dict[str, Any]
 VERSIONS_KEPT: Final = 64
 """For readers of an older version while batches go on: some 10 s at full speed."""
 UPGRADES: Final = "upgrades"
+SETTLED: Final = "settled.json"
+RUN: Final = "run"
+"""What a version has that was committed before it was on the disk: the machine's run that it is of."""
 
 SEAL_BYTES: Final = len(b"00000000 ")
 
@@ -42,6 +47,7 @@ class Store:
 
     def __init__(self, files: StateFiles, folder: str = "") -> None:
         self.files, self.folder = files, folder
+        self._synced: set[str] = set()  # of the last version that was settled here
 
     def claim(self, owner: str, why: str = "runs the same pipeline: stop one of the two") -> int:
         """Takes over the pipeline: the epoch of the new owner, higher than any before.
@@ -79,9 +85,69 @@ class Store:
         """A committed version."""
         return self._read(f"versions/{number:020d}.json")
 
-    def commit(self, number: int, content: Json) -> bool:
-        """Makes a version true; False where it was already."""
-        return self._create(f"versions/{number:020d}.json", content)
+    def commit(self, number: int, content: Json, *, relaxed: bool = False) -> bool:
+        """Makes a version true; False where it was already.
+
+        Args:
+            number: of the version.
+            content: its.
+            relaxed: not to wait for the disk; `settle` does, later. Needs `can_relax`.
+        """
+        path, files = f"{self.folder}versions/{number:020d}.json", self.files
+        content = {name: value for name, value in content.items() if name != RUN}
+        if relaxed:
+            assert isinstance(files, LocalStateFiles)
+            files, content[RUN] = files.relaxed(), files.run
+        return files.create(path, _sealed(content))
+
+    @property
+    def can_relax(self) -> bool:
+        """Whether versions may be committed before they are on the disk."""
+        return isinstance(self.files, LocalStateFiles) and self.files.run is not None
+
+    def sync(self, content: Json) -> None:
+        """Waits until the state of a version is on the disk."""
+        if isinstance(self.files, LocalStateFiles):
+            self.files.sync(sorted(live(_states(content))))
+
+    def settle(self, content: Json) -> None:
+        """Waits until a version, and all that it needs, is on the disk, and notes that."""
+        assert isinstance(self.files, LocalStateFiles)
+        number, run, files = content["version"], self.files.run, self.files
+        known = self._noted_settled()
+        if known is not None and known["run"] == run and known["version"] > number:
+            return  # a newer owner's
+        paths = live(_states(content))
+        files.sync(sorted(paths - self._synced))
+        if number:
+            files.sync([f"{self.folder}versions/{number:020d}.json"])
+        files.write(self.folder + SETTLED, [_sealed({"version": number, "run": run})])
+        self._synced = paths
+
+    def recover(self) -> int:
+        """Takes back versions of which a machine may have lost something when it stopped; how many.
+
+        Their plans are there, so they are made again, and are the same.
+        """
+        known = self._noted_settled()
+        if known is None or not self.can_relax:
+            return 0
+        assert isinstance(self.files, LocalStateFiles)
+        run, count = self.files.run, 0
+        if known["run"] == run:
+            return 0
+        for number in reversed(self._numbers("versions")):
+            if number <= known["version"]:
+                break
+            with contextlib.suppress(CorruptError):
+                if self.version(number).get(RUN) in {None, run}:
+                    break
+            self.files.delete(f"{self.folder}versions/{number:020d}.json")
+            count += 1
+        return count
+
+    def _noted_settled(self) -> Json | None:
+        return self._read(SETTLED) if self.files.exists(self.folder + SETTLED) else None
 
     def plan(self, number: int) -> Json | None:
         """The plan of a batch, if it was written."""
@@ -163,8 +229,10 @@ class Store:
             states: the operators' states in the versions that `kept(newest)` names, and in savepoints.
         """
         oldest = newest - VERSIONS_KEPT + 1
-        # The newest plan stays: a task finds its own by being the newest.
-        doomed = [f"plans/{n:020d}.json" for n in self._numbers("plans") if n < newest]
+        # The newest plan stays, and those of versions that are not settled.
+        known = self._noted_settled()
+        first = newest if known is None else min(newest, known["version"] + 1)
+        doomed = [f"plans/{n:020d}.json" for n in self._numbers("plans") if n < first]
         doomed += [f"versions/{n:020d}.json" for n in self._numbers("versions") if n < oldest]
         for path in doomed:
             self.files.delete(self.folder + path)
@@ -183,7 +251,7 @@ class Store:
         for name in self.pins():
             with contextlib.suppress(FileNotFoundError):  # it is being dropped
                 versions.append(self.pinned(name)["content"])
-        return [t for v in versions for o in v["operators"].values() for t in o["traces"].values()]
+        return [state for version in versions for state in _states(version)]
 
     def _numbers(self, folder: str) -> list[int]:
         names = (path.rsplit("/", 1)[-1] for path in self.files.list(self.folder + folder))
@@ -194,6 +262,11 @@ class Store:
 
     def _read(self, path: str) -> Json:
         return unsealed(bytes(self.files.read(self.folder + path)), self.folder + path)
+
+
+def _states(version: Json) -> list[Json]:
+    """The operators' states in a version."""
+    return [t for o in version["operators"].values() for t in o["traces"].values()]
 
 
 def unsealed(data: bytes, path: str) -> Json:

@@ -48,7 +48,7 @@ from penstock.formats.json import encode_rows
 from penstock.ops import Context
 from penstock.ops.rows import Refused
 from penstock.ops.windows import NOTHING_YET_US
-from penstock.state import StateFiles
+from penstock.state import LocalStateFiles, StateFiles
 from penstock.wire.columns import Records
 
 __all__ = ["Handed", "Hot", "Job", "LaneBatch", "Parcel", "described"]
@@ -89,6 +89,7 @@ class Job:
         open_log: gives the log, likewise.
         dead_letter_topic: where records go that can't be used.
         output_partitions: of each topic that is written, dead letters included.
+        relaxed: whether state need not be on the disk when a batch ends; see `penstock.engine.upkeep`.
         lettered: nodes whose dead letters have been written already, of all that is read here.
     """
 
@@ -98,6 +99,7 @@ class Job:
     dead_letter_topic: str
     output_partitions: dict[str, int]
     lettered: frozenset[str] = frozenset()
+    relaxed: bool = False
 
 
 def described(error: Exception) -> Json:
@@ -162,6 +164,9 @@ class LaneBatch:
         self.job, self.lane, self.lanes = job, lane, lanes
         self.plan, self.before, self.hot = plan, traces, hot
         self.store = job.open_store()
+        self.files: StateFiles = self.store.files
+        if job.relaxed and isinstance(self.files, LocalStateFiles):
+            self.files = self.files.relaxed()
         self.log = job.open_log()
         self.parcels: list[Parcel] = []
         self.waiting: dict[tuple[str, int], list[Handed]] = defaultdict(list)
@@ -400,7 +405,7 @@ class LaneBatch:
     def step(self, placed: Placed, shard: int, inputs: list[list[Any]]) -> None:
         """Runs an operator for one shard, and all that reads it."""
         started = time.perf_counter()
-        operator, files = placed.operator, self.store.files
+        operator, files = placed.operator, self.files
         state = self.hot.open(placed, shard, files, self.before.get(placed.id, {}).get(str(shard)))
         context = Context(
             files=files,

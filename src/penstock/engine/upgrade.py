@@ -424,6 +424,7 @@ class Upgrade:
             if content.get(SWITCH, self.name) == self.name:
                 break
             # Another upgrade's, which ended before it was done.
+            self.store.sync(base)
             self.store.commit(number, {**base, "version": number, "epoch": self.epoch})
         self._pending = None if SWITCH in content else content
         begun = self._pending or base.get("pending")
@@ -442,6 +443,7 @@ class Upgrade:
     def _commit(self) -> None:
         self._check_kept()
         content = self._joined()
+        self.store.sync(content)
         if self.store.commit(content["version"], content):
             self.done = True
             return

@@ -34,6 +34,7 @@ from penstock.errors import UserError
 Bytes: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 
 _TEMPORARY: Final = ".tmp"
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _AT_FDCWD: Final = -100  # of Linux: names are as `open` takes them
 _RENAME_NOREPLACE: Final = 1
 
@@ -141,12 +142,45 @@ class LocalStateFiles:
     def __init__(self, directory: str | Path, *, fsync: bool = True) -> None:
         self.directory = Path(directory).absolute()
         self._root = f"{self.directory}/"
+        self._relaxed: LocalStateFiles | None = None
+        self._known: set[str] = set()  # directories whose names are on the disk
         self.fsync = fsync
         self._serial = count()
 
     @property
     def identity(self) -> str:
         return f"file:{self.directory}"
+
+    @property
+    def run(self) -> str | None:
+        """Text that stays the same until the machine stops; None where nobody knows."""
+        with contextlib.suppress(OSError):
+            return _BOOT.read_text().strip()
+        return None
+
+    def relaxed(self) -> LocalStateFiles:
+        """The same files; what is written survives the process at once, and the machine after `sync`."""
+        if self._relaxed is None:
+            self._relaxed = LocalStateFiles(self.directory, fsync=False)
+        return self._relaxed
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Waits until files, and their names, are on the disk.
+
+        Raises:
+            FileNotFoundError: one of them isn't there.
+        """
+        directories = set()
+        for path in paths:
+            _sync(self._at(path))
+            parts = path.split("/")
+            directories |= {"/".join(parts[:n]) for n in range(len(parts))}
+        # The names of directories stay: to see them once on the disk is enough.
+        for directory in sorted(directories):
+            is_last = any(path.rpartition("/")[0] == directory for path in paths)
+            if is_last or directory not in self._known:
+                _sync(self._root + directory)
+        self._known |= directories
 
     def read(self, path: str) -> bytes:
         with open(self._at(path), "rb", buffering=0) as source:
@@ -215,13 +249,8 @@ class LocalStateFiles:
 
     def _sync_directory(self, at: str) -> None:
         """Waits until a name is on the disk."""
-        if not self.fsync:
-            return
-        descriptor = os.open(os.path.dirname(at), os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        if self.fsync:
+            _sync(os.path.dirname(at))
 
 
 class ArrowStateFiles:
@@ -305,6 +334,15 @@ class ArrowStateFiles:
 
     def _info(self, path: str) -> pafs.FileInfo:
         return self.filesystem.get_file_info([self._at(path)])[0]
+
+
+def _sync(at: str) -> None:
+    """Waits until a file, or the names in a directory, are on the disk."""
+    descriptor = os.open(at, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _moved(source: str, target: str) -> bool:

@@ -1,0 +1,140 @@
+"""Beside the batches: versions are settled, and files that nobody needs go.
+
+A version is *settled* when it and its state have been written to the disk, so that they survive the
+machine. Where driver and lanes share a machine, batches don't wait for that: what a process has written
+survives the process anyway. They wait for their plans alone.
+
+    plan 7 (on the disk)  version 7      plan 8 (on the disk)  version 8      …
+                          settled                              not yet
+
+Invariant: the plans of all batches after the settled version are on the disk, and of these batches at
+most the last one has written to topics. So what a machine loses when it stops is computed again from the
+plans, and is the same; topics have it already, and recognise the one batch (`Store.recover`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+from penstock.engine.store import Json, Store
+
+__all__ = ["Keeper"]
+
+SETTLE_EVERY_S: Final = 1.0
+"""Between two times: what a machine that stops has to compute again. A settling costs some syncs."""
+VACUUM_EVERY: Final = 16
+"""Versions: often enough that files stay few, seldom enough to cost nothing."""
+
+
+class Keeper:
+    """The upkeep of one pipeline's record. Its methods are for the driver's thread.
+
+    Args:
+        store: the record.
+        relaxed: whether batches go on before their versions are settled.
+        beside: whether the work is done in a thread, while batches go on.
+    """
+
+    def __init__(self, store: Store, *, relaxed: bool = False, beside: bool = False) -> None:
+        self.store, self.relaxed, self._beside = store, relaxed, beside
+        self._settled: int | None = None if relaxed else 0
+        self._settled_s = 0.0
+        self._vacuumed = 0
+        self._has_written = False
+        self._gone: frozenset[str] = frozenset()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def committed(self, version: Json, *, has_written: bool) -> None:
+        """Takes note of a version; does what is due.
+
+        Args:
+            version: that was committed just now.
+            has_written: whether its batch wrote to topics.
+
+        Raises:
+            OSError: files can't be written, or deleted.
+        """
+        self._has_written = self._has_written or has_written
+        self._look(version)
+
+    def before(self, version: Json) -> None:
+        """Does what is due before another batch is begun, and while nothing happens.
+
+        Args:
+            version: the last one.
+
+        Raises:
+            OSError: files can't be written, or deleted.
+        """
+        if self.relaxed and (self._settled is None or self._has_written):
+            self.settle(version)
+        else:
+            self._look(version)
+
+    def settle(self, version: Json) -> None:
+        """Settles a version now, if it isn't.
+
+        Raises:
+            OSError: files can't be written.
+        """
+        self._join()
+        if self.relaxed and self._settled != version["version"]:
+            self._settle(version)
+        self._has_written = False
+
+    def needed(self, upgrades: list[str]) -> list[str]:
+        """Those upgrades of which files are still needed."""
+        return [name for name in upgrades if name not in self._gone]
+
+    def _look(self, version: Json) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._join()
+        number = version["version"]
+        wants_settling = (
+            self.relaxed
+            and self._settled != number
+            and time.monotonic() - self._settled_s >= SETTLE_EVERY_S
+        )
+        if not wants_settling and number - self._vacuumed < VACUUM_EVERY:
+            return
+        if not self._beside:
+            self._work(version)
+            return
+        self._thread = threading.Thread(
+            target=self._worked, args=(version,), name="penstock-upkeep", daemon=True
+        )
+        self._thread.start()
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _worked(self, version: Json) -> None:
+        try:
+            self._work(version)
+        except BaseException as error:  # noqa: BLE001 - raised on the driver's thread
+            self._failure = error
+
+    def _work(self, version: Json) -> None:
+        number = version["version"]
+        if self.relaxed and self._settled != number:
+            self._settle(version)
+        if number - self._vacuumed >= VACUUM_EVERY:
+            self._vacuumed = number
+            states = self.store.states_kept(number)
+            self.store.vacuum(number, states)
+            upgrades = version.get("upgrades", [])
+            gone = [name for name in upgrades if not self.store.vacuum_upgrade(name, states)]
+            self._gone = self._gone.union(gone)
+
+    def _settle(self, version: Json) -> None:
+        self.store.settle(version)
+        self._settled, self._settled_s = version["version"], time.monotonic()
