@@ -6,7 +6,8 @@
 
 Each step cuts its input into chunks at random, prepares, combines and cuts them for the shards, sends them as
 bytes, lets each shard step from a reopened state, and does it a second time: both attempts must
-give the same bytes. Every version's state is checked and cleared of what it doesn't need.
+give the same bytes. Every version's state is checked and cleared of what it doesn't need. Now and then
+a state on several shards is cut into another number, which must make no difference.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.core.delta import TIME, WATERMARK, WEIGHT
+from penstock.core.keys import shards_of
 from penstock.ops import NO_TIME, Context, operator_from_spec
+from penstock.ops.recut import recut
 from penstock.state import MemoryStateFiles, vacuum
+from penstock.state.layout import hashes
+from penstock.state.runs import Writer
 
 __all__ = ["Contract", "counted", "delta"]
 
+RECUT = 0.2  # of the steps
 MICROS = pa.timestamp("us", "UTC")
 
 
@@ -101,6 +107,7 @@ class Contract:
         self.timed = timed
         self.files = MemoryStateFiles()
         self.states = [self.operator.empty(self.files) for _ in range(shards)]
+        self.is_cut = shards > 1
         self.version = 0
         self.changes: Counter[Any] = Counter()
         self.closed: Counter[Any] = Counter()
@@ -134,8 +141,29 @@ class Contract:
             two.state.check()
             states.append(two.state)
         self.states = states
-        vacuum(self.files, "s", [state.describe() for state in states], self.version)
+        if self.is_cut and self.chance.random() < RECUT:
+            self._recut(self.chance.randint(1, 4))
+        vacuum(self.files, "s", [state.describe() for state in self.states], self.version)
         self.version += 1
+
+    def _recut(self, shards: int) -> None:
+        """Goes on with another number of shards, as a pipeline that is scaled does."""
+        for shard, state in enumerate(self.states):
+            for name, trace in state.traces.items():
+                if name in self.operator.everywhere:
+                    continue
+                for rows in trace.scan():
+                    there = shards_of(hashes(rows), len(self.states))
+                    assert set(there.tolist()) <= {shard}, "rows lie under the hash of the key"
+        described = [json.loads(json.dumps(state.describe())) for state in self.states]
+
+        def writer(shard: int, name: str) -> Writer:
+            return Writer(self.files, f"s/{shard}/{name}", self.version, "recut")
+
+        found = recut(self.operator, self.files, described, shards, writer)
+        self.states = [self.operator.open(self.files, one) for one in found]
+        for state in self.states:
+            state.check()
 
     def total(self) -> Counter[Any]:
         """All changes, added up."""

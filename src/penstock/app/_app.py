@@ -50,7 +50,7 @@ class App(Flow):
         state: a URI for state that a Spark cluster shares (`s3://…`, `hdfs://…`).
         cores: tasks at a time; by default 2, or 1 on a machine with one core.
         shards: into how many parts exchanged state is cut; by default as it is, and at first one for each
-            core. More cores than shards don't help what is exchanged; another number is made of the log.
+            core. More cores than shards don't help what is exchanged; for another number, state is cut anew.
         batch_rows: of one partition in one batch, at most; bounds how long a batch takes when the
             pipeline has fallen behind.
         transactions: writes what a batch gives to topics, whatever their number, in one transaction: readers

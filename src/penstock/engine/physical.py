@@ -46,6 +46,8 @@ class Placed:
         fused: whether it runs in the lane that made its input.
         topic: at level 0, the topic that it reads.
         names: of the views and topics that show it, for reports.
+        hashed_by: the columns whose hash decides the shard, where they aren't the operator's key: those by
+            which its input is placed.
     """
 
     id: str
@@ -56,6 +58,12 @@ class Placed:
     fused: bool
     topic: str | None
     names: tuple[str, ...]
+    hashed_by: tuple[str, ...] | None = None
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether columns of a row decide its shard; otherwise the partition that it was read from does."""
+        return self.topic is None or self.shards == 1
 
     @property
     def name(self) -> str:
@@ -221,7 +229,8 @@ def compile_graph(
     for node in graph.stateful():
         above = [_place(o, places, partitions, unkeyed) for i in node.inputs for o in origins(i)]
         fused = len(above) == 1 and above[0].holds(node)
-        place = _Place(1 + max(p.level for p in above), shards, frozenset(node.operator.placed_by))
+        by = node.operator.placed_by
+        place = _Place(1 + max(p.level for p in above), shards, frozenset(by), tuple(by))
         if fused:
             kept = above[0].columns <= set(node.operator.placed_by)
             place = replace(above[0], columns=above[0].columns if kept else frozenset())
@@ -237,6 +246,7 @@ def compile_graph(
             fused=fused,
             topic=place.topic,
             names=_names(graph, node),
+            hashed_by=place.order if fused else None,
         )
     levels = 1 + max((p.level for p in placed.values()), default=0)
     if graph.transactions and graph.outputs:
@@ -251,6 +261,7 @@ class _Place:
     level: int
     shards: int
     columns: frozenset[str]
+    order: tuple[str, ...] = ()  # of the columns, as they are hashed
     topic: str | None = None  # at level 0
 
     def holds(self, node: Stateful) -> bool:
@@ -273,7 +284,7 @@ def _place(
             keyed = origin.key is not None and origin.schema[origin.key].required
             keyed = keyed and origin.topic not in unkeyed
             columns = frozenset([origin.key] if keyed and origin.key else [])
-            return _Place(0, partitions[origin.topic], columns, origin.topic)
+            return _Place(0, partitions[origin.topic], columns, topic=origin.topic)
         case Closed(table=table):
             return places[table.identity]
         case _:

@@ -20,6 +20,7 @@ from penstock.engine.spark.session import session_for
 from penstock.engine.store import Json, Store
 from penstock.engine.tasks import Job
 from penstock.engine.upgrade import Backfilled, Outputs, Target, Upgrade
+from penstock.engine.upgrade.forms import unfit_states
 from penstock.engine.upkeep.keeper import Keeper
 from penstock.engine.versions import before_first, recovered, same_program, without_topics
 from penstock.errors import CorruptError, FlowError
@@ -232,8 +233,18 @@ def find_upgrade(
         base = before_first(target.physical, begun)
     elif base is None:
         base = recovered(store, number, target.physical)
-    elif not anew and same_program(base, target.physical):
-        return None
+    unfit = frozenset[str]()
+    if begun is None and not anew:
+        unfit = unfit_states(base, target.physical, store.files)
+        if same_program(base, target.physical, unfit=unfit):
+            return None
+        if unfit:
+            names = ", ".join(target.physical.placed[one].name for one in sorted(unfit))
+            _log.warning(
+                "expected state in the form that this release keeps; found that of another release, of %s. "
+                "It is made of the log again",
+                names,
+            )
     gone = base["views"].keys() - {view.name for view in graph.views}
     if gone:
         _log.warning(
@@ -254,6 +265,7 @@ def find_upgrade(
         limits=limits,
         wall_us=wall_us,
         mend=mend,
+        unfit=unfit,
     )
 
 

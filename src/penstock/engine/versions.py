@@ -41,12 +41,14 @@ class Change:
     """What a program makes of the version that it finds.
 
     Attributes:
-        kept: operators whose state is taken over.
-        new: operators that it has not, or cut otherwise: they are made of the log.
+        kept: operators whose state is taken over as it is.
+        recut: operators whose state is taken over, and cut into other shards.
+        new: operators that it has not, or in another form: they are made of the log.
         outputs: topics' identities that it doesn't write so far.
     """
 
     kept: frozenset[str]
+    recut: tuple[Placed, ...]
     new: tuple[Placed, ...]
     outputs: tuple[OutputNode, ...]
 
@@ -100,31 +102,41 @@ def operator_entry(placed: Placed, traces: Json) -> Json:
     }
 
 
-def change_of(version: Json, physical: Physical, *, anew: bool = False) -> Change:
+def change_of(
+    version: Json,
+    physical: Physical,
+    *,
+    anew: bool = False,
+    unfit: frozenset[str] = frozenset(),
+) -> Change:
     """Compares a program with a version.
 
     Args:
         version: any.
         physical: the program, and where its operators run.
         anew: whether no state is to be taken over.
+        unfit: operators whose state has another form than they have now.
     """
-    known = version["operators"]
+    known = {} if anew else {n: one for n, one in version["operators"].items() if n not in unfit}
     kept = frozenset(
         p.id
         for p in physical.placed.values()
         # Versions of earlier releases don't say how they are cut: as this one would.
-        if not anew and p.id in known and known[p.id].get("cut", p.cut) == p.cut
+        if p.id in known and known[p.id].get("cut", p.cut) == p.cut
     )
+    rest = [p for p in physical.placed.values() if p.id not in kept]
+    recut = tuple(p for p in rest if p.id in known and p.is_hashed)
     return Change(
         kept,
-        tuple(p for p in physical.placed.values() if p.id not in kept),
+        recut,
+        tuple(p for p in rest if p not in recut),
         tuple(o for o in physical.graph.outputs if not _writes(version, o)),
     )
 
 
-def same_program(version: Json, physical: Physical) -> bool:
-    """Whether a version can be gone on from as it is."""
-    change = change_of(version, physical)
+def same_program(version: Json, physical: Physical, *, unfit: frozenset[str] = frozenset()) -> bool:
+    """Whether a version can be gone on from as it is; arguments as of `change_of`."""
+    change = change_of(version, physical, unfit=unfit)
     graph = physical.graph
     sources = {source.topic: source.identity for source in graph.sources}
     outputs = {output.identity for output in graph.outputs}

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from penstock.core.vectors import Vector
 from penstock.state.files import StateFiles
+from penstock.state.trace import Trace
 
 __all__ = [
     "Clockless",
@@ -91,6 +92,14 @@ class Context:
 
 class OperatorState(Protocol):
     """One version of an operator's state on one shard; immutable."""
+
+    @property
+    def traces(self) -> Mapping[str, Trace]:
+        """All that it keeps, by the names that `describe` has.
+
+        Rows lie under the hash of the operator's key, but for what is kept `everywhere`.
+        """
+        ...
 
     def describe(self) -> dict[str, Any]:
         """All that `Operator.open` needs, as JSON."""
@@ -192,6 +201,11 @@ class Operator(Protocol):
         """Columns of its rows that have the values of the key: rows that agree in them share a shard."""
         ...
 
+    @property
+    def everywhere(self) -> frozenset[str]:
+        """The names of traces that each shard has, and all of them the same rows."""
+        ...
+
     def emitting(self, *, changes: bool, closed: bool) -> Operator:
         """The operator that gives what is read of it, and no more."""
         ...
@@ -252,6 +266,11 @@ class Clockless:
     def clock_us(self) -> int:
         """See `Operator`: what it gives depends on its rows and their times alone."""
         return 0
+
+    @property
+    def everywhere(self) -> frozenset[str]:
+        """See `Operator`: no row is on more than one shard."""
+        return frozenset()
 
     def reads(self, port: int) -> frozenset[str] | None:  # noqa: ARG002
         """See `Operator`: it keeps whole rows."""

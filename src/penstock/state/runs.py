@@ -234,6 +234,15 @@ def load(files: StateFiles, piece: Piece, layout: Layout) -> pa.RecordBatch:
     return rows
 
 
+def schema_of(files: StateFiles, piece: Piece) -> pa.Schema | None:
+    """The columns of a piece, of which nothing else is read; None: it is missing, or no such file."""
+    try:
+        with pa.ipc.open_file(pa.BufferReader(files.map(piece.path))) as reader:
+            return reader.schema
+    except (OSError, pa.ArrowInvalid):
+        return None
+
+
 def referenced(description: Mapping[str, Any]) -> Iterator[str]:
     """The files that a trace's description names."""
     groups = [*description["runs"], *(merge["output"] for merge in description["merges"])]

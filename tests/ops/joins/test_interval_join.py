@@ -185,7 +185,7 @@ def test_a_join_is_that_of_all_rows_in_time(
         streams.step([left, right], moved, behind=behind)
     streams.step([[], []], (1_000, 1_000))
     streams.step([[], []], (1_000, 1_000))
-    assert [state.rows for state in streams.run.states] == [0] * shards
+    assert {state.rows for state in streams.run.states} == {0}
 
 
 @pytest.mark.parametrize("how", HOWS)

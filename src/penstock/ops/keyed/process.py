@@ -117,6 +117,11 @@ class Process(Unwindowed):
         """See `Operator`: what the function makes of the key's columns isn't known."""
         return ()
 
+    @property
+    def everywhere(self) -> frozenset[str]:
+        """See `Operator`: each shard knows the whole table that the function is told."""
+        return frozenset() if self.rules is None else frozenset({"rules"})
+
     def emitting(self, *, changes: bool, closed: bool) -> Process:  # noqa: ARG002
         """See `Operator`."""
         return replace(self, gives=changes)

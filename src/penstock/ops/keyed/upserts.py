@@ -37,6 +37,11 @@ class UpsertsState:
 
     trace: Trace
 
+    @property
+    def traces(self) -> dict[str, Trace]:
+        """See `OperatorState`."""
+        return {"rows": self.trace}
+
     def describe(self) -> dict[str, Any]:
         """All that `Upserts.open` needs, as JSON."""
         return {"rows": self.trace.describe()}

@@ -1,6 +1,7 @@
 """Takes a program that has changed to a version of the program before.
 
     kept  = operators of both programs          their state is taken over
+    recut = those that are on other shards      likewise, each row to the shard of its key
     new   = operators of this program alone     made of the log, up to the offsets of a version
     version N+1 = version N, less what is gone, and with what is new
 
@@ -9,7 +10,7 @@ the offsets of the last version and never beyond its watermarks, in a record of 
 (`upgrades/NAME/`). The program of before runs meanwhile. When little is left, the *switch* takes the
 pipeline over and fixes version N as the base: by a plan N+1 that reads nothing or, where the program of
 before has begun a batch N+1, by that. The backfill reads up to the offsets of the base and ends with its
-frontiers. Then version N+1 is committed, if absent.
+frontiers, and states are cut. Then version N+1 is committed, if absent.
 
 Invariants
     1. Whether a row of the log is late is a function of the log before it, so what is backfilled is what a
@@ -26,25 +27,28 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import orjson
 
 from penstock.core.time import instant_text
-from penstock.engine.driver import Driver, Limits, Progress, this_process, unfinished
+from penstock.engine.driver import Limits, Progress, this_process, unfinished
 from penstock.engine.log import Log
 from penstock.engine.physical import Physical, Placed, compile_graph
 from penstock.engine.plan import SWITCH, Plan
 from penstock.engine.store import Json, Store
+from penstock.engine.upgrade.backfill import Backfill, Backfilled
 from penstock.engine.versions import change_of, of_program, operator_entry, same_rows, writes_alike
-from penstock.engine.watermarks import Look
 from penstock.errors import FencedError, FlowError
 from penstock.flow.graph import Closed, Graph, Node, OutputNode, ViewNode, ancestors
+from penstock.ops.recut import recut
+from penstock.state.runs import Writer
 
-__all__ = ["Backfilled", "Execute", "Outputs", "Target", "Upgrade"]
+__all__ = ["Execute", "Outputs", "Target", "Upgrade"]
 
 _log = logging.getLogger(__name__)
 
@@ -75,93 +79,6 @@ class Target:
     lanes: int
 
 
-@dataclass(frozen=True)
-class Backfilled:
-    """How far a backfill has come.
-
-    Attributes:
-        rows: records read.
-        rows_total: that there are to read, as far as is known now.
-        names: of what is made.
-    """
-
-    rows: int
-    rows_total: int
-    names: tuple[str, ...]
-
-    @property
-    def percent(self) -> float:
-        """Of the records."""
-        return 100.0 * self.rows / self.rows_total if self.rows_total else 100.0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.percent:.0f}% ({self.rows:,} of {self.rows_total:,} records, "
-            f"{self.rows_total - self.rows:,} remain) of {', '.join(self.names)}"
-        )
-
-
-class Backfill(Driver):
-    """The driver of a backfill: never ahead of a version of the pipeline that it is for."""
-
-    def __init__(self, *args: Any, base: Json, sources: frozenset[str], **more: Any) -> None:
-        self._sources_kept = sources
-        self._is_last = False
-        self.bound(base, {})
-        super().__init__(*args, **more)
-
-    def bound(self, base: Json, ends: Mapping[str, Mapping[str, int]]) -> None:
-        """Reads up to a version's offsets; of topics that it doesn't read, up to these."""
-        self._base = base
-        self._bounds: Json = {**ends, **base["offsets"]}
-
-    def finish(self) -> None:
-        """Ends with the frontiers of the version, once all is read."""
-        self._is_last = True
-
-    def rows_left(self, base: Json) -> int:
-        """Records up to a version's offsets."""
-        return sum(
-            max(0, bound - self.version["offsets"][topic].get(partition, 0))
-            for topic, bounds in base["offsets"].items()
-            if topic in self.version["offsets"]
-            for partition, bound in bounds.items()
-        )
-
-    def _look_for_ends(self, timeout_s: float = 0.0) -> None:
-        super()._look_for_ends(timeout_s)
-        for topic, ends in self._ends.items():
-            bounds = self._bounds.get(topic)
-            if bounds is not None:
-                read = self.version["offsets"][topic]
-                # Where retention has passed the bound, reading has begun behind it.
-                self._ends[topic] = {
-                    p: max(min(end, bounds.get(str(p), 0)), read.get(str(p), 0))
-                    for p, end in ends.items()
-                }
-
-    def _look(
-        self, version: Json, activity: Json, ends: Mapping[str, Mapping[int, int]], now_us: int
-    ) -> Look:
-        found = super()._look(version, activity, ends, now_us)
-        marks = dict(found.watermark_us)
-        for topic in self._sources_kept:
-            most = self._base["watermark_us"].get(topic)
-            if most is None:
-                marks.pop(topic, None)
-            elif self._is_last or marks.get(topic, most) > most:
-                marks[topic] = most
-        here = {source.topic for source in self.physical.graph.sources}
-        return replace(found, watermark_us={t: us for t, us in marks.items() if t in here})
-
-    def _must_keep(self, found: Look, now_us: int) -> bool:  # noqa: ARG002
-        return False  # what is idle is the pipeline's to know
-
-    def _wakes(self, frontiers: dict[str, list[int]]) -> bool:
-        has_to_move = self._is_last and frontiers != self.version["frontier_us"]
-        return has_to_move or super()._wakes(frontiers)
-
-
 class Upgrade:
     """One change of a pipeline's program. Call `step` until it is `done`; then the program can run.
 
@@ -175,6 +92,7 @@ class Upgrade:
         limits: of a batch.
         wall_us: the clock.
         mend: makes of a version what can be gone on from.
+        unfit: operators whose state has another form than they have now.
     """
 
     def __init__(
@@ -189,13 +107,16 @@ class Upgrade:
         limits: Limits | None = None,
         wall_us: Callable[[], int] | None = None,
         mend: Callable[[Json], Json] = lambda version: version,
+        unfit: frozenset[str] = frozenset(),
     ) -> None:
         self.target, self.store, self.log = target, store, log
         self.done = False
         self._is_anew = anew
         self._mend = mend
         base = self._base = mend(base)
-        self._change = change_of(base, target.physical, anew=anew)
+        self._change = change_of(base, target.physical, anew=anew, unfit=unfit)
+        self._unfit = unfit
+        self._recut: tuple[int, Json] = (-1, {})  # the base's number, and states that were cut anew
         self.program = target.physical.digest(target.output_partitions)
         how = f"{self.program} {'anew' if anew else ''} {outputs} {sorted(self._change.kept)}"
         digest = blake2b(how.encode(), digest_size=8).hexdigest()
@@ -302,10 +223,17 @@ class Upgrade:
         entry = self._base["operators"].get(placed.id)
         if entry is None or self._begins(placed.node) == entry.get("begins", {}):
             return
+        if placed.id in self._unfit:
+            raise FlowError(
+                f"expected the state of {placed.name} in the form that this release keeps; found that of "
+                "another release, and that retention has removed records that it was made of. Run the "
+                "program with the release that wrote the state; or with --rebuild, which makes it of what "
+                "there is"
+            )
         raise FlowError(
-            f"expected to cut the state of {placed.name} anew ({entry.get('cut')} to {placed.cut}) from the "
-            "log; found that retention has removed records that it was made of. Leave the number of shards, "
-            "and the key, as they are; or run the program with --rebuild, which makes it of what there is"
+            f"expected to cut the state of {placed.name} anew ({entry.get('cut')} to {placed.cut}), by the "
+            "topic's partitions, from the log; found that retention has removed records that it was made of. "
+            "Leave the key as it is; or run the program with --rebuild, which makes it of what there is"
         )
 
     def _warn_of_gaps(self, graph: Graph) -> None:
@@ -441,6 +369,7 @@ class Upgrade:
     # -- the switch ---------------------------------------------------------------------------------
 
     def _commit(self) -> None:
+        self._cut_anew()
         self._check_kept()
         content = self._joined()
         self.store.sync(content)
@@ -459,7 +388,35 @@ class Upgrade:
         # The process of before has ended its batch after all.
         self._is_bound = self._is_finishing = False
         if self.backfill is not None:
-            self.backfill._is_last = False  # noqa: SLF001 - one subject in two classes
+            self.backfill.finish(last=False)
+
+    def _cut_anew(self) -> None:
+        """Cuts the base's states that are to be on other shards; all rows are read and written once."""
+        number = self._base["version"]
+        if self._recut[0] == number:
+            return
+        files, attempt = self.store.files, uuid.uuid4().hex[:12]
+
+        def writer_of(placed: Placed) -> Callable[[int, str], Writer]:
+            folder = f"{self.record.folder}runs/{placed.id}"
+            return lambda shard, name: Writer(
+                files, f"{folder}/{shard:04d}/{name}", number + 1, attempt
+            )
+
+        made: Json = {}
+        for placed in self._change.recut:
+            operator = placed.operator
+            found = list(self._base["operators"][placed.id]["traces"].values())
+            found = found or [operator.empty(files).describe()]
+            writer = writer_of(placed)
+            states = recut(operator, files, found, placed.shards, writer, placed.hashed_by)
+            made[placed.id] = {str(shard): state for shard, state in enumerate(states)}
+        self._recut = number, made
+
+    def _kept(self, name: str) -> Json:
+        """The state of an operator that is taken over, shard by shard."""
+        found: Json = self._recut[1].get(name) or self._base["operators"][name]["traces"]
+        return found
 
     def _joined(self) -> Json:
         """The version after the base."""
@@ -472,7 +429,7 @@ class Upgrade:
         operators = {}
         new = {placed.id for placed in self._change.new}
         for name, placed in physical.placed.items():
-            traces = (made if name in new else base)["operators"][name]["traces"]
+            traces = self._kept(name) if name not in new else made["operators"][name]["traces"]
             operators[name] = operator_entry(placed, traces)
             begins = self._begins(placed.node) if name in new else None
             begins = begins or (None if name in new else base["operators"][name].get("begins"))
@@ -588,7 +545,7 @@ class Upgrade:
             if not any(getattr(reader.to, "id", None) in new for reader in readers):
                 continue
             mine = self.backfill.version["operators"][name]["traces"]
-            theirs = self._base["operators"][name]["traces"]
+            theirs = self._kept(name)
             if not same_rows(placed.operator, self.store.files, mine, theirs):
                 raise FlowError(
                     f"expected {placed.name}, which new operators read, to be what the log gives; found "
