@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pyarrow as pa
-import pyspark
 import pytest
+from tests.engine.spark.daemons import PATIENCE_S, master, worker
 
 import penstock as ps
 from penstock.broker import BrokerProcess
 from penstock.client import Client, Producer
-from penstock.engine.spark.java import java_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 EVENTS, USERS = 60_000, 20_000
-PATIENCE_S = 300.0
 
 PROGRAM = """
 import sys
@@ -44,35 +36,6 @@ app.run(on_progress=lambda batch: rows.append(batch.rows), until=lambda: sum(row
 """
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-@contextlib.contextmanager
-def _daemon(folder: Path, name: str, *arguments: str, says: str) -> Iterator[None]:
-    """One of Spark's own daemons, once it has said so; with its children, it ends with the test."""
-    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), *arguments]
-    log = folder / f"{name}.log"
-    env = os.environ | {"JAVA_HOME": str(java_home(folder)), "SPARK_LOCAL_IP": "127.0.0.1"}
-    env |= {"PYSPARK_PYTHON": sys.executable, "SPARK_WORKER_DIR": str(folder / "work")}
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=env)
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while says not in log.read_text():
-            assert process.poll() is None, log.read_text()[-2_000:]
-            assert time.monotonic() < deadline, log.read_text()[-2_000:]
-            time.sleep(0.1)
-        yield
-    finally:
-        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-        process.wait()
-
-
 def _send(address: str) -> None:
     values = [
         b'{"user":"user-%012d","v":%d,"at":"2026-01-01T00:00:%02dZ"}' % (i % USERS, i, i % 60)
@@ -89,22 +52,17 @@ def _send(address: str) -> None:
 
 def test_a_cluster_gives_the_same_view(tmp_path: Path) -> None:
     """Two addresses are all that changes."""
-    master = f"spark://127.0.0.1:{_free_port()}"
-    host, _, port = master.removeprefix("spark://").partition(":")
-    deploy = "org.apache.spark.deploy"
-    address = (f"{deploy}.master.Master", "--host", host, "--port", port, "--webui-port", "0")
-    work = (f"{deploy}.worker.Worker", "-c", "2", "-m", "1500m", "--webui-port", "0", master)
     with (
         BrokerProcess(tmp_path / "log") as broker,
-        _daemon(tmp_path, "master", *address, says="I have been elected leader"),
-        _daemon(tmp_path, "worker", *work, says="Successfully registered with master"),
+        master(tmp_path) as spark,
+        worker(tmp_path, spark),
     ):
         _send(broker.address)
         (tmp_path / "state").mkdir()
         state = (tmp_path / "state").as_uri()
         program = tmp_path / "far.py"
         program.write_text(PROGRAM)
-        given = (tmp_path / "far", broker.address, master, state, EVENTS)
+        given = (tmp_path / "far", broker.address, spark, state, EVENTS)
         done = subprocess.run(
             [sys.executable, str(program), *map(str, given)],
             capture_output=True,

@@ -1,7 +1,7 @@
 """SIGKILL while a program is upgraded, and its state cut anew, with input streaming in: nothing shows.
 
 The seed is in the message of a failure; repeat it with
-`PENSTOCK_KILL_SEED=… pytest tests/engine/test_upgrade_kills.py`.
+`PENSTOCK_KILL_SEED=… pytest tests/engine/kills/test_upgrade_kills.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 from tests.effort import rounds
-from tests.engine.test_kills import PATIENCE_S, SEED, Feed, Pipeline, contents, ended
+from tests.engine.kills.harness import PATIENCE_S, SEED, Feed, Pipeline, contents, ended, ends_of
 
 from penstock.broker.process import BrokerProcess
-from penstock.client import Client
 from penstock.errors import QueryError
 from penstock.serve import Views
 
@@ -96,8 +95,7 @@ def test_an_upgrade_that_is_killed_leaves_no_trace(tmp_path: Path) -> None:
             feed.finish.set()
             feed.join(PATIENCE_S)
             assert feed.failure is None, feed.failure
-            with Client(address) as client:
-                ends = client.offsets("events", "latest")
+            ends = ends_of(address)
             cut.wait_for(ends)
             cut.stop()
         with ended(Pipeline("calm", tmp_path / "calm.penstock", address)) as calm:
