@@ -1,10 +1,14 @@
-"""How many events a second are joined within an interval: the operator batch by batch, DuckDB at once.
+"""How many events a second are joined within an interval, beside Flink, and beside DuckDB?
 
-    python benchmarks/joins.py [--rows 1000000] [--batch 50000] [--smoke] [--json]
+    python benchmarks/joins.py [--rows 4000000] [--smoke] [--json]
+    python benchmarks/joins.py --operator [--rows 1000000] [--batch 50000] [--smoke] [--json]
 
-Searches and clicks of many sessions, out of order by up to 2 s, joined within a minute: in batches of a
-fixed size of each side through Penstock's operator (state in memory, one shard), whose result DuckDB then
-computes from all rows in one query, on one thread. Both must have as many rows, and the same sums.
+Searches and clicks of many sessions, out of order by up to 2 s, joined within a minute, inner and left. They
+lie in topics keyed by the session; Penstock and Flink's SQL read them one after another (`streams/`).
+
+`--operator` leaves log and engine out: batches of a fixed size of each side through Penstock's operator
+(state in memory, one shard), whose result DuckDB then computes from all rows in one query, on one thread.
+Both must have as many rows, and the same sums.
 `events/s` is of processor time, which a busy machine distorts little. In the last line all rows are of
 one session; as DuckDB compares all of a session's rows with each other, it gets a tenth of them.
 """
@@ -27,6 +31,7 @@ from penstock.core.schema import Schema
 from penstock.ops import NO_TIME, Context
 from penstock.ops.joins.interval_join import IntervalJoin
 from penstock.state import MemoryStateFiles, vacuum
+from streams.comparing import add_arguments, run
 
 SECOND_US = 1_000_000
 PER_S = 2_000  # events of each side, of event time
@@ -34,6 +39,7 @@ DISORDER_US = 2 * SECOND_US
 WITHIN_US = 60 * SECOND_US
 HOT_WITHIN_US = 1_000  # two rows of the other side
 HOT_SHARE = 10  # DuckDB's part of the rows of one session
+OPERATOR_ROWS_MAX = 1_000_000  # of each side
 SMOKE_ROWS = 20_000
 LEFT = Schema.parse("session BIGINT NOT NULL, query STRING, n BIGINT")
 RIGHT = Schema.parse("session BIGINT NOT NULL, url STRING, m BIGINT")
@@ -137,13 +143,17 @@ def measure(case: Case, rows: int, batch: int) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of each side (default 1 M)")
+    add_arguments(parser, rows=4_000_000)
+    parser.add_argument("--operator", action="store_true", help="the operator alone, beside DuckDB")
     parser.add_argument("--batch", type=int, default=50_000, help="rows of each side in a batch")
     parser.add_argument("--smoke", action="store_true", help=f"{SMOKE_ROWS:,} rows: does it run?")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parser.parse_args()
     if options.smoke:
         options.rows, options.batch = SMOKE_ROWS, SMOKE_ROWS // 8
+    if not options.operator:
+        return run(("join-inner", "join-left"), parser, options)
+    options.rows = min(options.rows, OPERATOR_ROWS_MAX)
     many = max(options.rows // 10, 1)
     cases = [
         Case("inner", many, WITHIN_US),

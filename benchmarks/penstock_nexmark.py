@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import penstock as ps
-from auctions.queries import QUERIES, Query, pipeline
+from auctions.queries import QUERIES, pipeline
 from peers.batches import Batch, steady_rows_per_s
 from penstock.engine.log import KafkaLog
 from penstock.engine.spark.session import start_session
@@ -46,6 +46,16 @@ def run(options: argparse.Namespace, work: Path) -> dict[str, object]:
         cores=options.parallelism,
         **limit,
     )
+    found = measure(app, options.rows, options.parallelism)
+    if options.out and query.view:
+        write_view(app.directory, options.out)
+    elif options.out:
+        write_topic(options.bootstrap, options.topic, options.out)
+    return found
+
+
+def measure(app: ps.App, rows: int, cores: int) -> dict[str, object]:
+    """Runs a program until so many rows were read, and all that follows from them is done."""
     progress: list[ps.Progress] = []
     ends: list[float] = []
     idle: list[int] = []
@@ -56,10 +66,10 @@ def run(options: argparse.Namespace, work: Path) -> dict[str, object]:
 
     def is_done() -> bool:
         """All rows were read, and a look at the log after that gave no batch."""
-        return bool(idle) and idle[-1] == len(progress) and _rows(progress) >= options.rows
+        return bool(idle) and idle[-1] == len(progress) and _rows(progress) >= rows
 
     launched = time.monotonic()
-    start_session(app.name, None, app.directory / "spark", cores=options.parallelism)
+    start_session(app.name, None, app.directory / "spark", cores=cores)
     started = time.monotonic()
     app.run(on_progress=committed, on_idle=lambda: idle.append(len(progress)), until=is_done)
     times = [started, *ends]
@@ -67,14 +77,12 @@ def run(options: argparse.Namespace, work: Path) -> dict[str, object]:
         {"rows": batch.rows, "ms": 1000 * (times[i + 1] - times[i])}
         for i, batch in enumerate(progress)
     ]
-    if options.out:
-        write(app.directory, options.bootstrap, query, options.topic, options.out)
     seconds = ends[-1] - started
     return {
         "side": "penstock",
-        "rows": options.rows,
+        "rows": rows,
         "seconds": round(seconds, 3),
-        "rows_per_s": round(options.rows / seconds),
+        "rows_per_s": round(rows / seconds),
         "steady_rows_per_s": steady_rows_per_s(batches),
         "startup_s": round(started - launched, 3),
         "seconds_by_part": {
@@ -88,21 +96,34 @@ def _rows(progress: list[ps.Progress]) -> int:
     return sum(batch.rows for batch in progress)
 
 
-def write(directory: Path, bootstrap: str, query: Query, topic: str, out: Path) -> None:
-    """The view, or the topic, as JSON lines."""
+def write_view(directory: Path, out: Path) -> None:
+    """The view as JSON lines."""
     with out.open("wb") as file:
-        if query.view:
-            for line in encode_rows(ps.serve.Views(directory).table("result")).to_pylist():
-                file.write(line.encode() + b"\n")
-            return
-        log = KafkaLog(bootstrap)
+        for line in encode_rows(ps.serve.Views(directory).table("result")).to_pylist():
+            file.write(line.encode() + b"\n")
+
+
+def write_topic(bootstrap: str, topic: str, out: Path, *, newest: bool = False) -> None:
+    """The values of a topic as lines; of each key the newest only, if so told."""
+    log = KafkaLog(bootstrap)
+    lines: dict[object, bytes] = {}
+    with out.open("wb") as file:
         for partition, end in log.end_offsets([topic])[topic].items():
             for records in log.read(topic, partition, 0, end):
-                buffer = memoryview(records.buffer)
-                for start, length in zip(records.value_start, records.value_length, strict=True):
-                    file.write(buffer[start : start + length])
-                    file.write(b"\n")
-        log.close()
+                buffer, places = (
+                    memoryview(records.buffer),
+                    [records.value_start, records.value_length],
+                )
+                if newest:
+                    places += [records.key_start, records.key_length]
+                for start, length, *key in zip(*places, strict=True):
+                    line = bytes(buffer[start : start + length])
+                    if newest:
+                        lines[bytes(buffer[key[0] : key[0] + key[1]])] = line
+                    else:
+                        file.write(line + b"\n")
+        file.writelines(line + b"\n" for line in lines.values())
+    log.close()
 
 
 def main() -> int:

@@ -1,11 +1,15 @@
-"""How many events a second become sessions, beside DuckDB's gaps and islands over the same rows?
+"""How many events a second become sessions, beside Flink, and beside DuckDB's gaps and islands?
 
-    python benchmarks/sessions.py [--rows 5000000] [--users 100000] [--smoke] [--json]
+    python benchmarks/sessions.py [--rows 5000000] [--smoke] [--json]
+    python benchmarks/sessions.py --operator [--rows 5000000] [--users 100000] [--smoke] [--json]
 
-Events of many users, each active for a while and then away, out of order by up to 2 s. Penstock's
-operator takes them in batches, keeps its state on files, and closes sessions as the watermark passes;
-DuckDB sorts all rows at once (`lag`, a running sum, `GROUP BY`), on one thread. Both count and sum per
-session; the sessions must be the same. Rates are of processor time, which a busy machine distorts little.
+Events of many users, each active for a while and then away, out of order by up to 2 s. They lie in a topic
+keyed by the user; Penstock and Flink's SQL read it one after another (`streams/`).
+
+`--operator` leaves log and engine out: Penstock's operator takes them in batches, keeps its state on files,
+and closes sessions as the watermark passes; DuckDB sorts all rows at once (`lag`, a running sum, `GROUP BY`),
+on one thread. Both count and sum per session; the sessions must be the same. Rates are of processor time,
+which a busy machine distorts little.
 
 `growth` is the time of a batch in the last quarter by that in the second: closed sessions are kept, and
 the aim is that they cost nothing.
@@ -16,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 import tempfile
 import time
 
@@ -26,6 +31,7 @@ import pyarrow as pa
 from penstock.ops import Aggregate, AggregateSpec, Context, SessionAggregate, Window
 from penstock.ops.aggregates import Column
 from penstock.state import LocalStateFiles, vacuum
+from streams.comparing import add_arguments, run
 
 ROWS, USERS, BATCH_ROWS = 5_000_000, 100_000, 250_000
 BATCHES_MIN = 12
@@ -157,19 +163,22 @@ def measure(rows: int, users: int) -> dict[str, float]:
     }
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--rows", type=int, default=ROWS)
+    add_arguments(parser, rows=ROWS)
+    parser.add_argument("--operator", action="store_true", help="the operator alone, beside DuckDB")
     parser.add_argument("--users", type=int, default=USERS)
     parser.add_argument("--smoke", action="store_true", help=f"{SMOKE_ROWS:,} rows: does it run?")
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
     options = parser.parse_args()
     if options.smoke:
         options.rows, options.users = SMOKE_ROWS, SMOKE_USERS
+    if not options.operator:
+        return run(("sessions",), parser, options)
     found = measure(options.rows, options.users)
     if options.json:
         print(json.dumps(found))
-        return
+        return 0
     print(f"{'':12}{'events/s':>12}{'Penstock is':>13}")
     print(f"{'Penstock':12}{found['penstock_rows_per_s']:>12,}")
     print(f"{'DuckDB':12}{found['duckdb_rows_per_s']:>12,}{found['ratio']:>11.2f} x")
@@ -178,7 +187,8 @@ def main() -> None:
         f"{'the same' if found['equal'] else 'THEY DIFFER'}; "
         f"growth {found['growth']:.2f}"
     )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -91,15 +91,18 @@ def truth_database(events: Events, partitions: int) -> duckdb.DuckDBPyConnection
     return connection
 
 
-def unequal(connection: duckdb.DuckDBPyConnection, query: Query, found: pa.Table | Path) -> str:
+def unequal(
+    connection: duckdb.DuckDBPyConnection, query: Query | str, found: pa.Table | Path
+) -> str:
     """How what a side found differs from the truth; empty where it doesn't.
 
     Args:
         connection: with all events; see `truth_database`.
-        query: whose answer it is.
+        query: whose answer it is, or the SQL that gives it.
         found: rows, or a file of JSON lines.
     """
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE expected AS {query.truth}")
+    truth = query if isinstance(query, str) else query.truth
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE expected AS {truth}")
     if isinstance(found, Path):
         read = f"SELECT * FROM read_ndjson('{found}')"
         empty = not found.exists() or not found.stat().st_size

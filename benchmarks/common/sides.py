@@ -70,14 +70,20 @@ class SideError(Exception):
     """A side ended without a result."""
 
 
-class _PeakMemory(threading.Thread):
-    """Samples the resident memory of a process and all its children."""
+class _Usage(threading.Thread):
+    """Samples the resident memory of a process and all its children, and their processor time."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
         self._root = psutil.Process(pid)
         self._ended = threading.Event()
+        self._cpu_s: dict[int, float] = {}
         self.peak_mib = 0
+
+    @property
+    def cpu_s(self) -> float:
+        """Of all of them, as far as it was seen."""
+        return sum(self._cpu_s.values())
 
     def run(self) -> None:
         while not self._ended.wait(RSS_INTERVAL_S):
@@ -85,6 +91,7 @@ class _PeakMemory(threading.Thread):
             try:
                 for process in (self._root, *self._root.children(recursive=True)):
                     total += process.memory_info().rss
+                    self._cpu_s[process.pid] = sum(process.cpu_times()[:2])
             except psutil.Error:
                 continue  # one of them has just ended
             self.peak_mib = max(self.peak_mib, total >> 20)
@@ -103,7 +110,7 @@ def run_program(command: Sequence[str], *, work: Path, timeout_s: float) -> dict
         timeout_s: After which it is ended, with a SideError.
 
     Returns:
-        What it printed, and `peak_rss_mib` of it and its children together.
+        What it printed, and `peak_rss_mib` and `cpu_s` of it and its children together.
     """
     work.mkdir(parents=True, exist_ok=True)
     console = work / "stderr.log"
@@ -119,8 +126,8 @@ def run_program(command: Sequence[str], *, work: Path, timeout_s: float) -> dict
             start_new_session=True,
         ) as process,
     ):
-        memory = _PeakMemory(process.pid)
-        memory.start()
+        usage = _Usage(process.pid)
+        usage.start()
         try:
             printed, _ = process.communicate(timeout=timeout_s)
         except BaseException as error:
@@ -130,14 +137,15 @@ def run_program(command: Sequence[str], *, work: Path, timeout_s: float) -> dict
                 raise
             raise SideError(f"no result within {timeout_s:g} s") from None
         finally:
-            memory.end()
+            usage.end()
     if process.returncode:
         words = console.read_text(encoding="utf-8", errors="replace").strip()[-ERROR_CHARS:]
         raise SideError(f"exit {process.returncode}: {words}")
     lines = printed.strip().splitlines()
     if not lines:
         raise SideError("expected a line of JSON on standard output; found nothing")
-    return {**json.loads(lines[-1]), "peak_rss_mib": memory.peak_mib}
+    used = {"peak_rss_mib": usage.peak_mib, "cpu_s": round(usage.cpu_s, 2)}
+    return {**json.loads(lines[-1]), **used}
 
 
 def end_cleanly() -> None:

@@ -16,7 +16,10 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "joins.py"
 def test_the_benchmark_of_joins_runs() -> None:
     """Its smoke size joins what DuckDB joins, of many sessions and of one, and gives ratios."""
     done = subprocess.run(
-        [sys.executable, BENCHMARK, "--smoke", "--json"], capture_output=True, text=True, check=True
+        [sys.executable, BENCHMARK, "--operator", "--smoke", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     results = json.loads(done.stdout)["joins"]
     assert [r["how"] for r in results] == ["inner", "left", "left"]

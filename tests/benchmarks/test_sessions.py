@@ -16,7 +16,10 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "sessions.py"
 def test_the_benchmark_of_sessions_runs() -> None:
     """Its smoke size closes sessions, finds those that DuckDB finds, and gives the ratio as JSON."""
     done = subprocess.run(
-        [sys.executable, BENCHMARK, "--smoke", "--json"], capture_output=True, text=True, check=True
+        [sys.executable, BENCHMARK, "--operator", "--smoke", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     found = json.loads(done.stdout)
     assert found["equal"]
