@@ -8,10 +8,12 @@ APIs that Spark Connect has too.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import socket
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
@@ -39,6 +41,8 @@ POLL_S: Final = 0.1  # of `until`
 WAIT_S: Final = 0.5  # on the log: how long a stop or an idle partition may go unnoticed
 ATTEMPTS_MAX: Final = 5  # of one batch whose work fails with what may pass
 RETRY_S: Final = 1.0
+ROOM_WAIT_S: Final = 5.0  # between two attempts where a disk is full
+ROOM_TELL_S: Final = 60.0  # between two words about that
 STOP_S: Final = 10.0  # for a batch in flight to end before Spark's job is interrupted
 JOBS_MAX: Final = 5  # of Spark's, begun one after the other without a batch between them
 
@@ -80,6 +84,7 @@ class SparkHost:
         self._standing: _Standing | None = None
         self._jobs = 0
         self._attempts = 0
+        self._room_told_s = -ROOM_TELL_S
 
     def run(
         self,
@@ -159,6 +164,9 @@ class SparkHost:
         if isinstance(error, _JobEndedError):
             self._job_ended(error)
             return
+        if _lacks_room(error):
+            self._wait_for_room(error)
+            return
         self._attempts += 1
         if may_pass and self._attempts < ATTEMPTS_MAX:
             _log.warning("batch failed, attempt %d: %s", self._attempts, _short(error))
@@ -172,6 +180,18 @@ class SparkHost:
         if isinstance(error, FencedError):
             _log.error("%s", error)
         self._stop.set()
+
+    def _wait_for_room(self, error: Exception) -> None:
+        """Tries the batch again until there is room: nothing else can help, and nothing is lost."""
+        now_s = time.monotonic()
+        if now_s - self._room_told_s >= ROOM_TELL_S:
+            self._room_told_s = now_s
+            _log.warning(
+                "expected room for the pipeline's state or log; found none (%s). The pipeline waits, and "
+                "goes on when something has been deleted",
+                _short(error),
+            )
+        self._stop.wait(ROOM_WAIT_S)
 
     def _job_ended(self, error: _JobEndedError) -> None:
         """Begins a new job, unless jobs end as soon as they begin, or Spark itself is gone."""
@@ -270,6 +290,14 @@ class _Standing:
         if self._over.is_set():
             found = "it ended" if self._error is None else _short(self._error)
             raise _JobEndedError(f"expected Spark's job to stay; found: {found}") from self._error
+
+
+def _lacks_room(error: Exception) -> bool:
+    """Whether a disk is full: the state's, here or where a lane is, or the log's."""
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return True
+    told = isinstance(error, PenstockError) and error.retriable
+    return told and any(word in str(error) for word in ("No space left", "KAFKA_STORAGE_ERROR"))
 
 
 def _is_there(session: SparkSession) -> bool:
