@@ -96,7 +96,7 @@ def test_a_late_row_corrects_a_closed_window() -> None:
     [hour] = run.view("hours").rows()
     assert hour["n"] == 3  # of 12:00, twice, and 12:05; 12:20 is open
     kinds = [value["op"] for _, value in records(run, "changes")]
-    assert kinds == ["c", "c", "u", "c"]
+    assert kinds == ["c", "c", "u", "c", "d", "d"]  # both were kept for 10 minutes
 
 
 def test_a_table_is_written_as_upserts() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core.delta import TIME, WATERMARK, WEIGHT
+from penstock.core.delta import TIME, WATERMARK, WEIGHT, followed
 from penstock.core.keys import shards_of
 from penstock.ops import NO_TIME, Context, operator_from_spec
 from penstock.ops.recut import recut
@@ -86,7 +86,7 @@ class Contract:
     """One operator on some shards.
 
     Attributes:
-        changes: all that it gave, added up.
+        changes: all that it gave, added up, as those see it who follow a table.
         closed: likewise of closed rows.
         late: positions of late rows of the last step, by port: numbers in the table that it was given.
     """
@@ -135,7 +135,7 @@ class Contract:
                 assert (first is None) == (second is None)
                 assert first is None or _bits(first).equals(_bits(second))
             if two.changes is not None:
-                self.changes.update(counted(two.changes, timed=self.timed))
+                self.changes.update(counted(followed(two.changes), timed=self.timed))
             if two.closed is not None:
                 self.closed.update(counted(two.closed, timed=self.timed))
             two.state.check()

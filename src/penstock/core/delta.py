@@ -13,12 +13,47 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 WEIGHT: Final = "$weight"  # int64
 TIME: Final = "$time"  # timestamp, the event time of a row
 WATERMARK: Final = "$watermark"  # int64, the watermark before the row in µs; of a source's rows
 OFFSET: Final = "$offset"  # int64, of the record that the row was
 DELETED: Final = "$deleted"  # boolean, of a table's topic: whether the row of this key is gone
+
+EXPIRY: Final = "$expiry"
+"""int8, of the changes of a table with retention: whom a change concerns.
+
+0, `FOLLOWING` or `SUMMING`. Who follows the table (a join, a topic, a group of all time) sees rows go when
+retention takes them. Who sums up its windows by longer ones doesn't: these keep what they have counted.
+Where a window changes in the batch in which it goes, each is told its part.
+"""
+FOLLOWING: Final = 1
+SUMMING: Final = 2
+
+
+def expiring(both: pa.Table, following: pa.Table, summing: pa.Table) -> pa.Table:
+    """The changes of a table with retention, with `$expiry`: those of everybody, and of either."""
+    parts = [following, summing, both]
+    told = np.repeat(np.array([FOLLOWING, SUMMING, 0], np.int8), [len(part) for part in parts])
+    return pa.concat_tables(parts).append_column(EXPIRY, pa.array(told))
+
+
+def followed(delta: pa.Table) -> pa.Table:
+    """A table's changes as those see them who follow it."""
+    return _without(delta, SUMMING)
+
+
+def summed(delta: pa.Table) -> pa.Table:
+    """A table's changes as those see them who sum up its windows."""
+    return _without(delta, FOLLOWING)
+
+
+def _without(delta: pa.Table, audience: int) -> pa.Table:
+    if EXPIRY not in delta.column_names:
+        return delta
+    told = pc.not_equal(delta.column(EXPIRY), pa.scalar(audience, pa.int8()))
+    return delta.filter(told).drop_columns([EXPIRY])
 
 
 def weights(delta: pa.Table) -> np.ndarray | None:

@@ -40,6 +40,7 @@ def rows_outgoing(
     records without a key go to the partition of their shard. Its timestamp is the row's event time, or the
     plan's clock where that is earlier (brokers refuse records from the future) or there is none.
     """
+    tables = [delta.followed(table) for table in tables]
     tables = [table for table in tables if len(table)]
     if not tables:
         return

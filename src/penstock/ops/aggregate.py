@@ -25,13 +25,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core import vectors
-from penstock.core.delta import TIME, WATERMARK, WEIGHT
+from penstock.core.delta import TIME, WATERMARK, WEIGHT, expiring, followed, summed
 from penstock.core.vectors import Vector
 from penstock.errors import CorruptError
 from penstock.ops.lateness import first_open
 from penstock.ops.operator import Clockless, Context, Prepared, Step
-from penstock.ops.partials import Hash, Mapper, Partials, parse_partials, standard_hash
-from penstock.ops.spec import WINDOW_END, AggregateSpec
+from penstock.ops.partials import GROUPS, Hash, Mapper, Partials, parse_partials, standard_hash
+from penstock.ops.spec import WINDOW_END, WINDOW_START, AggregateSpec
 from penstock.ops.views import Assembler, timed
 from penstock.ops.windows import LATE, NO_TIME
 from penstock.state.files import StateFiles
@@ -162,7 +162,11 @@ class WindowedAggregate(Clockless):
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
         """See `Operator`: whether a window ends in (before, now], and somebody waits for that."""
         [before], [now], window = before_us, now_us, self.spec.window
-        if not self.spec.closed or now == before:
+        if now == before:
+            return False
+        if self.spec.changes and self._low(now) > self._low(before):
+            return True
+        if not self.spec.closed:
             return False
         if before < NO_TIME + window.size_us:
             return True
@@ -205,6 +209,7 @@ class WindowedAggregate(Clockless):
     def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
         """See `Operator`: a row is late for the windows that its watermark had passed."""
         window = self.spec.window
+        rows = followed(rows) if window.kind == "none" else summed(rows)
         if WATERMARK not in rows.column_names or window.kind == "none":
             return Prepared(self.partials(rows))
         times = vectors.raw(vectors.contiguous(rows.column(TIME)))
@@ -262,6 +267,9 @@ class WindowedAggregate(Clockless):
                 assert changes is not None
                 closed = self._with_corrections(changes, state.watermark_us, closed)
         low = self._low(watermark_us)
+        if self.spec.changes and self.spec.keep_us is not None:
+            assert changes is not None
+            changes = self._with_expiry(changes, state.traces, low)
         if low > ALWAYS:
             traces = {n: replace(t, low_us=max(low, t.low_us)) for n, t in traces.items()}
         return Step(
@@ -284,6 +292,16 @@ class WindowedAggregate(Clockless):
         again = changes.filter(pa.array(ends <= before_us))
         ones = vectors.from_int64(np.ones(len(closed), np.int64))
         return pa.concat_tables([again, closed.append_column(WEIGHT, ones)])
+
+    def _with_expiry(self, changes: pa.Table, before: Mapping[str, Trace], low: int) -> pa.Table:
+        """Changes, and the rows of windows below `low`, which retention takes now."""
+        nothing = changes.slice(0, 0)
+        if low <= before[GROUPS].low_us:
+            return expiring(changes, nothing, nothing)
+        gone = pa.Table.from_batches(list(self._assembler.scan(before, None, low)), self.schema)
+        gone = gone.append_column(WEIGHT, vectors.from_int64(np.full(len(gone), -1, np.int64)))
+        stays = vectors.raw(vectors.contiguous(changes.column(WINDOW_START))) >= low
+        return expiring(changes.filter(pa.array(stays)), gone, changes.filter(pa.array(~stays)))
 
     def read(self, state: State, lo_us: int | None = None, hi_us: int | None = None) -> pa.Table:
         """The view's rows, of windows that start in [lo_us, hi_us), sorted by window.

@@ -127,8 +127,7 @@ class Step:
     Attributes:
         state: the new version.
         changes: of a stream, its new rows; of a table, its changes with `$weight`, all that go before all
-            that come. None unless asked. What retention drops is no change: whoever integrates them
-            drops old windows, too.
+            that come. None unless asked. A table with retention says by `$expiry` what that takes.
         closed: of a table with windows, the rows of those that were closed; None unless asked.
         files_written: how many, and `bytes_written`: how long they are together.
     """

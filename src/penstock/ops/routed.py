@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core import vectors
-from penstock.core.delta import TIME, WATERMARK, WEIGHT
+from penstock.core.delta import TIME, WATERMARK, WEIGHT, followed
 from penstock.core.keys import hash_columns, shards_of
 from penstock.core.narrow import narrow, widen
 from penstock.core.schema import TIMESTAMP
@@ -107,6 +107,7 @@ def routed(rows: pa.Table, key: Sequence[str], schema: pa.Schema) -> Routed:
     Raises:
         SchemaError: a column has another type.
     """
+    rows = followed(rows)
     found: dict[str, pa.Array] = {}
     for field in schema:
         if field.name in rows.column_names:

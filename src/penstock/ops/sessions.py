@@ -33,7 +33,7 @@ import pyarrow as pa
 from numba import njit, types
 
 from penstock.core import vectors
-from penstock.core.delta import WEIGHT
+from penstock.core.delta import WEIGHT, expiring
 from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector
 from penstock.errors import CorruptError, SchemaError
@@ -226,7 +226,9 @@ class SessionAggregate(Clockless):
 
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
         """See `Operator`: a session may end anywhere."""
-        return self.spec.closed and now_us[0] > before_us[0]
+        if now_us[0] == before_us[0]:
+            return False
+        return self.spec.closed or (self.spec.changes and self.spec.keep_us is not None)
 
     def empty(self, files: StateFiles) -> State:
         """The state before any row."""
@@ -358,7 +360,7 @@ class SessionAggregate(Clockless):
         closed = pa.Table.from_batches([self._finish(ended)]) if self.spec.closed else None
         return Step(
             State(traces, frontier_us),
-            timed(self._changes(joined)) if self.spec.changes else None,
+            self._changed(joined, closing, state, lows[CLOSED]) if self.spec.changes else None,
             None if closed is None else timed(closed),
             written[0],
             written[1],
@@ -436,19 +438,42 @@ class SessionAggregate(Clockless):
         made = pa.RecordBatch.from_arrays([*columns, ones], schema=layout.schema)
         return layout.group(made, whole=False)
 
-    def _changes(self, joined: _Joined) -> pa.Table:
-        """How the view changes: sessions as they were with weight -1, then as they are with +1."""
+    def _changed(self, joined: _Joined, closing: Vector, state: State, low: int) -> pa.Table:
+        """How the view changes, by retention, too."""
+        gone = np.zeros(len(closing), np.bool_)
+        changes = self._changes(joined, gone)
+        if self.spec.keep_us is None:
+            return timed(changes)
+        nothing = changes.slice(0, 0)
+        taken = [
+            weighted(self._finish(rows.filter(pa.array(vectors.raw(rows.column(COUNT)) > 0))), -1)
+            for rows in (state.traces[CLOSED].scan(None, low) if low > ALWAYS else ())
+        ]
+        following = pa.Table.from_batches(taken, changes.schema)
+        gone = closing & (joined.lasts < low)
+        if not gone.any():
+            return timed(expiring(changes, following, nothing))
+        following = pa.concat_tables([following, self._changes(joined, gone)])
+        return timed(expiring(nothing, following, changes))
+
+    def _changes(self, joined: _Joined, dropped: Vector) -> pa.Table:
+        """How the view changes: sessions as they were with weight -1, then as they are with +1.
+
+        Args:
+            joined: sessions.
+            dropped: bool[sessions], which aren't in the view any more, whatever they are.
+        """
         session = joined.session[: joined.old]
-        touched = joined.touched
+        touched = joined.touched | dropped
         was = np.flatnonzero(touched[session])
-        now = np.flatnonzero(touched)
+        now = np.flatnonzero(touched & ~dropped)
         before = self._finish(joined.rows.take(vectors.from_int64(was)))
         after = self._finish(joined.full.take(vectors.from_int64(now)))
         # A session that was open under its start, alone and as long, may look the same.
         count = np.bincount(session, minlength=len(joined.full))
         old_last = vectors.raw(joined.rows.column(LAST))[: joined.old]
         i = np.flatnonzero(
-            joined.leads[was] & (count[session[was]] == 1)
+            joined.leads[was] & (count[session[was]] == 1) & ~dropped[session[was]]
             & (old_last[was] == joined.lasts[session[was]])
         )  # fmt: skip
         j = np.searchsorted(now, session[was][i])

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core import vectors
-from penstock.core.delta import TIME, WATERMARK, WEIGHT
+from penstock.core.delta import TIME, WATERMARK, WEIGHT, expiring, summed
 from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.kept import Kept
@@ -139,6 +139,7 @@ class RevisedSessions(Clockless):
         Raises:
             SchemaError: a column does not fit the spec.
         """
+        rows = summed(rows)
         times, late = checked_times(rows, TIME), None
         if WATERMARK in rows.column_names and len(rows):
             marks = raw(vectors.contiguous(rows.column(WATERMARK)))
@@ -206,7 +207,13 @@ class RevisedSessions(Clockless):
             traces[name] = state.traces[name].append(delta, writer, low_us=low_us)
             written[0] += writer.written
             written[1] += writer.bytes
-        changes = self._difference(was.batch, now.batch) if self.spec.changes else None
+        changes = None
+        if self.spec.changes:
+            changes = self._difference(was.batch, now.batch)
+            if self.spec.keep_us is not None:
+                low_us = self._low(now_us)
+                stays = ~(is_final & (now.ends - gap_us < (NO_TIME if low_us is None else low_us)))
+                changes = self._with_expiry(changes, was, now, stays, state, low_us)
         closed = None
         if self.spec.closed:
             closed = self._difference(was.closed(before_us), now.closed(now_us))
@@ -302,6 +309,27 @@ class RevisedSessions(Clockless):
         delta = delta.take(from_int64(order))
         rows = delta.select(self.schema.names).append_column(WEIGHT, from_int64(weights_of(delta)))
         return timed(pa.Table.from_batches([rows]))
+
+    def _with_expiry(
+        self,
+        changes: pa.Table,
+        was: _Sessions,
+        now: _Sessions,
+        stays: Vector,
+        state: Kept,
+        low_us: int | None,
+    ) -> pa.Table:
+        """Changes, and the sessions that retention takes now: which ended below `low_us`."""
+        nothing = changes.slice(0, 0)
+        before = list(state.traces["final"].scan(None, low_us)) if low_us is not None else []
+        none = now.batch.slice(0, 0)
+        gone = [
+            self._difference(concat([batch.select(self._shown.names) for batch in before]), none)
+        ] if before else []  # fmt: skip
+        if stays.all():
+            return expiring(changes, pa.concat_tables([nothing, *gone]), nothing)
+        kept = self._difference(was.batch, now.batch.filter(pa.array(stays)))
+        return expiring(nothing, pa.concat_tables([kept, *gone]), changes)
 
     def _low(self, now_us: int) -> int | None:
         """The least last row of the final sessions that retention still keeps."""
