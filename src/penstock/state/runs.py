@@ -150,10 +150,25 @@ class Writer:
 
 
 def _exact(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows in memory of their own: of a slice, Arrow may write bytes that lie beside it."""
-    if rows.get_total_buffer_size() == rows.nbytes:
+    """Rows in memory of their own, where Arrow would write bytes or bits that lie beside them.
+
+    So the same rows are the same bytes, whatever they were a part of.
+    """
+    alone = rows.get_total_buffer_size() == rows.nbytes
+    if alone and not any(_has_loose_bits(column) for column in rows.columns):
         return rows
     return concat([rows, rows.slice(0, 0)])
+
+
+def _has_loose_bits(column: pa.Array) -> bool:
+    """Whether the last byte of a bitmap may have bits beyond the last row."""
+    if pa.types.is_nested(column.type):
+        return True
+    bits = len(column) % 8
+    if not bits:
+        return False
+    bitmaps = column.buffers()[: 2 if pa.types.is_boolean(column.type) else 1]
+    return any(b is not None and bool(b[len(column) // 8] >> bits) for b in bitmaps)
 
 
 class OpenPieces:
