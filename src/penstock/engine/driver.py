@@ -37,6 +37,8 @@ from penstock.ops import NO_TIME
 
 __all__ = ["Driver", "Limits", "Progress", "this_process", "unfinished"]
 
+LOOK_AGE_MAX_S: Final = 0.05
+"""Of a look at the log's ends that a plan may be made of, where there is time to wait for more."""
 TOPICS_EVERY_S: Final = 10.0
 """Between two looks at the topics' ids and partitions, each a request for each topic."""
 
@@ -133,6 +135,7 @@ class Driver:
         self._ends: dict[str, dict[int, int]] = {}
         self._topic_ids: dict[str, str] = {}
         self._topics_looked_s = -TOPICS_EVERY_S
+        self._looked_s = -LOOK_AGE_MAX_S
         self._transactions: OutputTransactions | None = None
         if physical.writes_last:
             name = transactional_id(physical.graph.name)
@@ -250,7 +253,10 @@ class Driver:
             self.version = self.store.version(number)
 
     def _new_plan(self, timeout_s: float) -> Plan | None:
-        self._look_for_ends()
+        self._planning_since = time.perf_counter()
+        # Whoever waits is told at once if there is more than was seen just now.
+        if timeout_s == 0 or time.monotonic() - self._looked_s > LOOK_AGE_MAX_S:
+            self._look_for_ends()
         plan = self._planned()
         if plan is None and timeout_s > 0:
             self._look_for_ends(timeout_s)
@@ -303,6 +309,7 @@ class Driver:
             self._ends = self.log.look(self._next_offsets(), timeout_s)
         else:  # where reading begins isn't known before the first batch
             self._ends = self.log.end_offsets(topics)
+        self._looked_s = time.monotonic()
         if timeout_s > 0:
             self._planning_since = time.perf_counter()
 

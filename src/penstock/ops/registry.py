@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+import orjson
 
 from penstock.core.names import known_names
 from penstock.errors import CorruptError
@@ -43,12 +46,23 @@ OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
 }
 
 
+SPECS_MAX: Final = 256
+"""Operators that are kept for whoever reads their views again: more than a page shows."""
+
+
 def operator_from_spec(spec: Mapping[str, Any]) -> Operator:
     """The operator that `Operator.to_spec` described.
 
     Raises:
         CorruptError: there is no such operator.
     """
+    return _made(orjson.dumps(spec))
+
+
+@functools.lru_cache(maxsize=SPECS_MAX)
+def _made(text: bytes) -> Operator:
+    """The operator of a spec in JSON; made once, as operators are values."""
+    spec = orjson.loads(text)
     kind = str(spec.get("kind"))
     if kind not in OPERATORS:
         raise CorruptError(

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import threading
 from collections.abc import Iterable
@@ -154,9 +155,7 @@ class LocalStateFiles:
     @property
     def run(self) -> str | None:
         """Text that stays the same until the machine stops; None where nobody knows."""
-        with contextlib.suppress(OSError):
-            return _BOOT.read_text().strip()
-        return None
+        return _boot()
 
     def relaxed(self) -> LocalStateFiles:
         """The same files; what is written survives the process at once, and the machine after `sync`."""
@@ -334,6 +333,13 @@ class ArrowStateFiles:
 
     def _info(self, path: str) -> pafs.FileInfo:
         return self.filesystem.get_file_info([self._at(path)])[0]
+
+
+@functools.cache
+def _boot() -> str | None:
+    with contextlib.suppress(OSError):
+        return _BOOT.read_text().strip()
+    return None
 
 
 def _sync(at: str) -> None:

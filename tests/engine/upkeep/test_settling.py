@@ -1,7 +1,7 @@
 """A machine that stops at any moment loses what it had not written to its disk: nothing shows.
 
 The seed is in the message of a failure; repeat it with
-`PENSTOCK_SETTLING_SEED=… pytest tests/engine/test_settling.py`.
+`PENSTOCK_SETTLING_SEED=… pytest tests/engine/upkeep/test_settling.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.engine.local import LocalHost
 from tests.effort import rounds
 
 import penstock as ps
+from penstock.engine.hosts.local import LocalHost
 from penstock.engine.log import Outgoing, Writer
 from penstock.engine.runtime import assemble
 from penstock.engine.store import Store
