@@ -24,7 +24,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import orjson
@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from penstock.core.partitioner import murmur2_partitions
 from penstock.core.time import instant_us
-from penstock.engine.driver import Progress
+from penstock.engine.driver import Limits, Progress
 from penstock.engine.hosts.local import LocalHost
 from penstock.engine.hosts.shaken import ShakenHost, not_the_same
 from penstock.engine.log import Outgoing, Writer
@@ -50,8 +50,9 @@ from penstock.serve.views import Snapshot
 from penstock.state import MemoryStateFiles
 from penstock.wire.columns import Records, decode, encode
 
-__all__ = ["MemoryLog", "Record", "Run", "View", "run"]
+__all__ = ["CrashPoint", "MemoryLog", "Record", "Run", "View", "run"]
 
+CrashPoint: TypeAlias = Literal["plan", "output", "transaction", "commit"]
 FAR_AHEAD: Final = "2100-01-01T00:00:00Z"
 CORES_MAX: Final = 256  # shards that a test has any use for
 SEED: Final = "PENSTOCK_SEED"
@@ -230,6 +231,10 @@ class MemoryLog:
         """See `Log`."""
 
 
+class _Died(BaseException):
+    """The process that runs a batch is gone."""
+
+
 class View:
     """A view's content, as tests look at it."""
 
@@ -252,7 +257,6 @@ class Run:
     ) -> None:
         self._graph = flow.graph()
         self._clock_us = instant_us(check_text(now or FAR_AHEAD, "now", repr(FAR_AHEAD)))
-        self._day: str | None = None
         self._cores = cores
         #: What decides all that is left to chance; None: nothing is.
         self.seed = _seed(seed) if shaken else None
@@ -290,7 +294,8 @@ class Run:
         shards: int | None = None,
         rebuild: bool = False,
         outputs: Outputs | None = None,
-    ) -> None:
+        steps: int | None = None,
+    ) -> bool:
         """Lets a program that has changed take the pipeline over.
 
         Args:
@@ -300,15 +305,24 @@ class Run:
             rebuild: whether all state is computed again.
             outputs: what topics get that the program did not write so far: `"all"`, `"new"`; None is
                 all where a topic is empty.
+            steps: after how many steps of the upgrade its process dies; None: it doesn't.
+
+        Returns: whether it has taken over; if not, the program of before goes on until another `change`.
 
         Raises:
             FlowError: it can't; the message says why.
         """
+        before = self._graph, self._cores, self._sources
         upgrade = self.begin(flow, cores=cores, shards=shards, rebuild=rebuild, outputs=outputs)
-        while upgrade is not None and not upgrade.done:
+        left = itertools.repeat(None) if steps is None else iter([None] * steps)
+        while upgrade is not None and not upgrade.done and next(left, self) is not self:
             with self._seeded():
                 upgrade.step(self.execute_backfill)
+        done = upgrade is None or upgrade.done
+        if not done:
+            self._graph, self._cores, self._sources = before
         self.restart()
+        return done
 
     def begin(self, flow: Flow, *, cores: int | None = None, **how: Any) -> Upgrade | None:
         """The upgrade to a changed program, which `change` runs to its end; None where there is none.
@@ -388,10 +402,57 @@ class Run:
         at_ms = self._clock_us // 1_000 if timestamp_ms is None else timestamp_ms
         self.log.append(topic, partition, key, value, at_ms, headers)
 
-    def step(self) -> Progress | None:
-        """Runs one batch over all that was sent; None where there was nothing to do."""
+    def step(self, *, rows: int | None = None) -> Progress | None:
+        """Runs one batch; None where there was nothing to do.
+
+        Args:
+            rows: how many it takes of each partition at most; None is all that was sent.
+        """
+        if rows is not None:
+            check_number(rows, "rows", 1, Limits.rows_max)
+        self._driver.limits = Limits() if rows is None else Limits(rows_max=rows)
         with self._seeded():
             return self._driver.step(self._host.execute)
+
+    def crash(self, after: CrashPoint = "output") -> bool:
+        """Lets the process die in a batch; a new owner takes over, and repeats the batch.
+
+        Args:
+            after: its last step: `"plan"`, what it reads is written down; `"output"`, topics and the state's
+                files are written; `"transaction"`, that has ended, if there is one; `"commit"`, all is done.
+
+        Returns: whether there was a batch to run.
+        """
+        if after not in get_args(CrashPoint):
+            raise FlowError(f"expected after as one of {get_args(CrashPoint)}; found {after!r}")
+        commit = self.store.commit
+
+        def execute(attempt: Callable[[], Plan], traces_of: Callable[[int], Json]) -> list[Json]:
+            if after == "plan":
+                attempt()
+                raise _Died
+            reports = self._host.execute(attempt, traces_of)
+            if after == "output":
+                raise _Died
+            return reports
+
+        def committing(*arguments: Any, **more: Any) -> bool:
+            if after == "commit":
+                commit(*arguments, **more)
+            raise _Died
+
+        self.store.commit = committing  # type: ignore[method-assign]
+        try:
+            with self._seeded():
+                self._driver.step(execute)
+        except _Died:
+            pass
+        else:
+            return False
+        finally:
+            self.store.commit = commit  # type: ignore[method-assign]
+        self.restart()
+        return True
 
     @contextlib.contextmanager
     def _seeded(self) -> Iterator[None]:
