@@ -78,8 +78,7 @@ def events(app: ps.App, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["minutes", "corrected", "sessions"])
-@pytest.mark.parametrize("cores", [1, 3])
-def test_what_follows_a_table_agrees_with_it(kind: str, cores: int) -> None:
+def test_what_follows_a_table_agrees_with_it(kind: str) -> None:
     """Groups of all time, joins, the first rows and topics; longer windows keep what they counted."""
     app = ps.App("p")
     stream = events(app)
@@ -99,7 +98,7 @@ def test_what_follows_a_table_agrees_with_it(kind: str, cores: int) -> None:
     app.view("hours", table.window(ps.tumbling("1 hour")).agg(n=ps.sum("n")))
     table.to("upserts", emit="upserts")
     table.to("changes", emit="changes")
-    run = ps.testing.run(app, cores=cores)
+    run = ps.testing.run(app, cores=3)
     for user in "abc":
         run.send("names", user=user, name=user.upper())
     chance = random.Random(7)
