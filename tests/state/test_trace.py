@@ -163,6 +163,27 @@ def test_old_windows_are_linked_not_rewritten(monkeypatch):
     assert sum(len(b) for b in now.scan()) == 64 * 50
 
 
+def test_pieces_stay_large_where_a_few_rows_are_late(monkeypatch):
+    """A chunk of a merge ends with each input's piece; what is written doesn't."""
+    sizes = {"TINY_ROWS": 64, "FUEL_MIN": 64, "PIECE_ROWS_MIN": 256, "LINK_ROWS_MIN": 128}
+    for name, value in sizes.items():
+        monkeypatch.setattr(trace, name, value)
+    rng = np.random.default_rng(3)
+    files = MemoryStateFiles()
+    now = Trace(ints(np.zeros(0, np.int64))[0], files)
+    for version in range(300):
+        _, delta = ints(rng.integers(0, 10**9, 100))
+        window = np.full(len(delta), version)
+        window[: len(delta) // 20] = np.sort(rng.integers(0, version + 1, len(delta) // 20))
+        now = now.append(
+            delta.set_column(0, "$window", pa.array(window)), Writer(files, "t", version, "a")
+        )
+    now.check()
+    pieces = [piece.rows for run in now.runs for piece in run.pieces]
+    assert sum(pieces) > 25_000
+    assert np.mean(pieces) > 100
+
+
 def test_vacuum_spares_what_is_needed_and_what_is_being_made():
     """Only files of versions up to the newest that no kept description names are deleted."""
     files = MemoryStateFiles()

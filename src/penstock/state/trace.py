@@ -34,7 +34,7 @@ from penstock.core.vectors import Vector, from_int64, raw
 from penstock.errors import CorruptError
 from penstock.state import kernels, merging
 from penstock.state.files import StateFiles
-from penstock.state.layout import Layout, equal, hashes, windows
+from penstock.state.layout import Layout, concat, equal, hashes, windows
 from penstock.state.merging import Position
 from penstock.state.runs import OPEN, PIECE_ROWS_MAX, Piece, Run, Writer
 
@@ -375,14 +375,38 @@ class Trace:
                 continue
             if fuel < min(worth, left):
                 break
-            goal = min(fuel, PIECE_ROWS_MAX)
-            slices, moved = merging.chunk(self.layout, inputs, cursor, goal, self._open)
-            cursor = list(moved)
-            fuel -= sum(map(len, slices))
-            rows = self.layout.merge(slices, whole=whole)
+            rows, taken, cursor = self._merged(
+                inputs, cursor, min(fuel, PIECE_ROWS_MAX), whole=whole
+            )
+            fuel -= taken
             if len(rows):
                 output.append(writer.write(rows))
         return replace(merge, cursor=tuple(cursor), output=tuple(output), fuel=fuel)
+
+    def _merged(
+        self, inputs: list[Run], cursor: list[Position], goal: int, *, whole: bool
+    ) -> tuple[pa.RecordBatch, int, list[Position]]:
+        """A piece of so many rows: of several chunks, as each ends where a piece of an input does.
+
+        Otherwise pieces could only become smaller from merge to merge.
+
+        Returns:
+            The piece, how many rows were taken for it, at least half as many as said if there are so many
+            before a piece that can be linked; and the cursor behind them.
+        """
+        parts: list[pa.RecordBatch] = []
+        taken = 0
+        while 2 * taken < goal:
+            slices, moved = merging.chunk(self.layout, inputs, cursor, goal - taken, self._open)
+            cursor = list(moved)
+            taken += sum(map(len, slices))
+            parts.append(self.layout.merge(slices, whole=whole))
+            i = merging.whole_piece(inputs, cursor, self._open)
+            if i is not None and inputs[i].pieces[cursor[i][0]].rows >= LINK_ROWS_MIN:
+                break
+            if all(at[0] == len(r.pieces) for r, at in zip(inputs, cursor, strict=True)):
+                break
+        return concat([part for part in parts if len(part)] or parts[:1]), taken, cursor
 
 
 def _due(rows: Sequence[int]) -> tuple[int, int] | None:
