@@ -42,7 +42,7 @@ def session_for(
 
     theirs = SparkSession.getActiveSession()
     if theirs is not None:
-        found = theirs.sparkContext.master
+        found = _master(theirs)
         if master not in (None, found):
             raise FlowError(
                 f"expected Spark at {master!r}; found a session of this program at {found!r}, which is used "
@@ -57,6 +57,14 @@ def session_for(
     finally:
         with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
             session.stop()
+
+
+def _master(session: SparkSession) -> str:
+    """A session's master. Those of Spark Connect know none: their server does."""
+    try:
+        return str(session.sparkContext.master)
+    except AttributeError:
+        return "a server of Spark Connect"
 
 
 def start_session(
