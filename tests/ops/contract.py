@@ -5,9 +5,9 @@
     assert run.total() == {...}
 
 Each step cuts its input into chunks at random, prepares, combines and cuts them for the shards, sends them as
-bytes, lets each shard step from a reopened state, and does it a second time: both attempts must
-give the same bytes. Every version's state is checked and cleared of what it doesn't need. Now and then
-a state on several shards is cut into another number, which must make no difference.
+bytes, lets each shard step from a reopened state, and does it a second time, with other chunks: both
+attempts must give the same bytes. Every version's state is checked and cleared of what it doesn't need.
+Now and then a state on several shards is cut into another number, which must make no difference.
 """
 
 from __future__ import annotations
@@ -116,21 +116,15 @@ class Contract:
     def step(self, inputs: Sequence[pa.Table], frontiers: Sequence[int] | None = None) -> None:
         """Runs one batch on all shards."""
         promised = tuple(frontiers or [NO_TIME] * len(inputs))
-        arrived: list[list[list[bytes]]] = [[[] for _ in inputs] for _ in self.states]
         self.late = [[] for _ in inputs]
-        for port, table in enumerate(inputs):
-            for parts in self._split(port, table):
-                for shard, piece in enumerate(
-                    self.operator.combine(port, parts).cut(len(self.states))
-                ):
-                    if piece.rows:
-                        arrived[shard][port].append(piece.to_bytes())
+        lanes = [self._cut(0, len(table)) for table in inputs]
+        again = self._arrived(inputs, lanes)
+        self.late = [[] for _ in inputs]
+        arrived = self._arrived(inputs, lanes)
         states = []
         for shard, state in enumerate(self.states):
-            attempts = [
-                self._attempt(state, arrived[shard], shard, promised, attempt) for attempt in "ab"
-            ]
-            one, two = attempts
+            one = self._attempt(state, again[shard], shard, promised, "a")
+            two = self._attempt(state, arrived[shard], shard, promised, "b")
             for first, second in ((one.changes, two.changes), (one.closed, two.closed)):
                 assert (first is None) == (second is None)
                 assert first is None or _bits(first).equals(_bits(second))
@@ -180,20 +174,33 @@ class Contract:
                 found.update(counted(batch))
         return found
 
-    def _split(self, port: int, table: pa.Table) -> list[list[Any]]:
-        """The parcels of some lanes, each of some chunks."""
-        lanes: list[list[Any]] = []
-        start = 0
-        while start < len(table):
-            rows = self.chance.randint(1, len(table) - start)
-            prepared = self.operator.prepare(port, table.slice(start, rows))
-            if prepared.late is not None:
-                self.late[port] += [start + int(i) for i in prepared.late]
-            if not lanes or self.chance.random() < 0.5:
-                lanes.append([])
-            lanes[-1].append(prepared.parcel)
-            start += rows
-        return lanes
+    def _arrived(
+        self, inputs: Sequence[pa.Table], lanes: Sequence[Sequence[tuple[int, int]]]
+    ) -> list[list[list[bytes]]]:
+        """What each shard gets, by port, of some lanes; their rows are cut into chunks anew each time."""
+        arrived: list[list[list[bytes]]] = [[[] for _ in inputs] for _ in self.states]
+        for port, table in enumerate(inputs):
+            for lo, hi in lanes[port]:
+                parts = []
+                for start, end in self._cut(lo, hi):
+                    prepared = self.operator.prepare(port, table.slice(start, end - start))
+                    if prepared.late is not None:
+                        self.late[port] += [start + int(i) for i in prepared.late]
+                    parts.append(prepared.parcel)
+                cut = self.operator.combine(port, parts).cut(len(self.states))
+                for shard, piece in enumerate(cut):
+                    if piece.rows:
+                        arrived[shard][port].append(piece.to_bytes())
+        return arrived
+
+    def _cut(self, lo: int, hi: int) -> list[tuple[int, int]]:
+        """A range in pieces."""
+        found = []
+        while lo < hi:
+            end = self.chance.randint(lo + 1, hi)
+            found.append((lo, end))
+            lo = end
+        return found
 
     def _attempt(
         self, state: Any, blobs: list[list[bytes]], shard: int, promised: Any, attempt: str
