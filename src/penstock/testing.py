@@ -31,6 +31,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.partitioner import murmur2_partitions
+from penstock.core.rows import sorted_rows
 from penstock.core.time import instant_us
 from penstock.engine.driver import Limits, Progress
 from penstock.engine.hosts.local import LocalHost
@@ -243,10 +244,7 @@ class View:
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows as dictionaries, in the order of their columns' values."""
-        return sorted(
-            self.table.to_pylist(),
-            key=lambda row: [(value is None, str(type(value)), value) for value in row.values()],
-        )
+        return sorted_rows(self.table)
 
 
 class Run:

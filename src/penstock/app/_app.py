@@ -21,8 +21,8 @@ from penstock.engine.driver import Limits, Progress
 from penstock.engine.runtime import Settings, run_pipeline
 from penstock.engine.upgrade import Backfilled, Outputs
 from penstock.errors import FlowError, QueryError, SetupError
-from penstock.flow import Flow
 from penstock.flow.checks import check_function, check_number, check_text
+from penstock.sql import SqlFlow
 
 __all__ = ["App"]
 
@@ -36,7 +36,7 @@ EXAMPLES: Final = {
 }
 
 
-class App(Flow):
+class App(SqlFlow):
     """A pipeline: what it computes, and where it runs.
 
     Args:

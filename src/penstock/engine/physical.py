@@ -228,9 +228,11 @@ def compile_graph(
     changes, closed = _wanted(graph)
     for node in graph.stateful():
         above = [_place(o, places, partitions, unkeyed) for i in node.inputs for o in origins(i)]
-        fused = len(above) == 1 and above[0].holds(node)
+        fused = len(above) == 1 and above[0].holds(node) and not node.operator.always
         by = node.operator.placed_by
-        place = _Place(1 + max(p.level for p in above), shards, frozenset(by), tuple(by))
+        keyed = any(node.operator.key(port) for port in range(len(node.inputs)))
+        exchanged = shards if keyed else 1  # without a key, all rows go to one
+        place = _Place(1 + max(p.level for p in above), exchanged, frozenset(by), tuple(by))
         if fused:
             kept = above[0].columns <= set(node.operator.placed_by)
             place = replace(above[0], columns=above[0].columns if kept else frozenset())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -16,7 +16,15 @@ from penstock.core.schema import UUID
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["EvaluationError", "confine", "connection", "evaluate", "known", "types_of"]
+__all__ = [
+    "EvaluationError",
+    "confine",
+    "connection",
+    "evaluate",
+    "known",
+    "query_tables",
+    "types_of",
+]
 
 
 class EvaluationError(Exception):
@@ -66,34 +74,46 @@ def evaluate(rows: pa.Table, query: str) -> pa.Table:
     Raises:
         EvaluationError: some row can't be computed.
     """
-    with _asked(rows, query) as relation:
+    return query_tables({"rows": rows}, query)
+
+
+def query_tables(tables: Mapping[str, pa.Table], query: str) -> pa.Table:
+    """Runs `query` over some tables, which it knows by their names.
+
+    Raises:
+        EvaluationError: it can't be computed.
+    """
+    with _asked(tables, query) as relation:
         found: pa.Table = relation.to_arrow_table()
         return found
 
 
-def types_of(schema: pa.Schema, query: str) -> list[tuple[pa.DataType, str]]:
-    """The types of what a query gives over rows of a schema: in Arrow, and as DuckDB calls them.
+def types_of(tables: Mapping[str, pa.Schema], query: str) -> list[tuple[str, pa.DataType, str]]:
+    """The columns that a query gives over some tables: names, types in Arrow, and as DuckDB calls them.
 
     Raises:
         EvaluationError: it can't be computed of such rows.
     """
-    with _asked(schema.empty_table(), query) as relation:
+    with _asked({name: one.empty_table() for name, one in tables.items()}, query) as relation:
         names = [str(one) for one in relation.types]
-        return list(zip(relation.to_arrow_table().schema.types, names, strict=True))
+        types = relation.to_arrow_table().schema.types
+        return list(zip(relation.columns, types, names, strict=True))
 
 
 @contextlib.contextmanager
-def _asked(rows: pa.Table, query: str) -> Iterator[duckdb.DuckDBPyRelation]:
+def _asked(tables: Mapping[str, pa.Table], query: str) -> Iterator[duckdb.DuckDBPyRelation]:
     import duckdb
 
     con = connection()
-    con.register("rows", known(rows))
+    for name, rows in tables.items():
+        con.register(name, known(rows))
     try:
         yield con.sql(query)
     except duckdb.Error as error:
         raise EvaluationError(str(error).splitlines()[0]) from None
     finally:
-        con.unregister("rows")
+        for name in tables:
+            con.unregister(name)
 
 
 def known(rows: pa.Table) -> pa.Table:

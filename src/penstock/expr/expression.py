@@ -25,7 +25,7 @@ from penstock.expr.tree import Tree, tree_of
 if TYPE_CHECKING:
     from sqlglot import exp
 
-__all__ = ["Expression", "compile_expression"]
+__all__ = ["Expression", "cast_sql", "compile_expression", "known_type", "sql_type"]
 
 _SQL_TYPES: Final = {
     "BOOLEAN": "BOOLEAN",
@@ -107,16 +107,16 @@ def compile_expression(text: str, schema: Schema) -> Expression:
     if found is not None and found.type != type_:
         found = None  # DuckDB knows better what this is
     columns = frozenset(one.name for one in tree.find_all(exp.Column))
-    return Expression(text, _cast(sql, type_), type_, found, columns)
+    return Expression(text, cast_sql(sql, type_), type_, found, columns)
 
 
-def _cast(sql: str, type_: pa.DataType) -> str:
+def cast_sql(sql: str, type_: pa.DataType) -> str:
     """An expression of a type; see `Expression.typed`."""
     if type_ == UUID:
         return f"unhex(replace(CAST(CAST({sql} AS UUID) AS VARCHAR), '-', ''))"
     if type_ == INTERVAL:
         return f"epoch_us(CAST({sql} AS INTERVAL))"
-    return f"CAST({sql} AS {_sql_type(type_)})"
+    return f"CAST({sql} AS {sql_type(type_)})"
 
 
 def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> exp.Expr:
@@ -147,12 +147,12 @@ def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> exp.Expr:
 
 def _type_of(sql: str, text: str, schema: Schema) -> pa.DataType:
     try:
-        [(found, name)] = types_of(schema.arrow, f"SELECT ({sql}) AS x FROM rows")
+        [(_, found, name)] = types_of({"rows": schema.arrow}, f"SELECT ({sql}) AS x FROM rows")
     except EvaluationError as error:
         raise SchemaError(
             f"expected an expression that DuckDB understands; found {text!r}: {error}"
         ) from None
-    type_ = _NAMED.get(name) or _narrow(found)
+    type_ = known_type(found, name)
     type_text(type_)
     return type_
 
@@ -188,16 +188,22 @@ def _narrow(found: pa.DataType) -> pa.DataType:
     return found
 
 
-def _sql_type(type_: pa.DataType) -> str:
+def known_type(found: pa.DataType, name: str) -> pa.DataType:
+    """Penstock's type for one of DuckDB's: as Arrow has it, and as DuckDB calls it."""
+    return _NAMED.get(name) or _narrow(found)
+
+
+def sql_type(type_: pa.DataType) -> str:
+    """DuckDB's name of one of Penstock's types."""
     if pa.types.is_decimal(type_):
         return type_text(type_).replace(" ", "")
     if pa.types.is_list(type_):
-        return _sql_type(type_.value_type) + "[]"
+        return sql_type(type_.value_type) + "[]"
     if pa.types.is_struct(type_):
-        members = (f"{_quoted(one.name)} {_sql_type(one.type)}" for one in type_)
+        members = (f"{_quoted(one.name)} {sql_type(one.type)}" for one in type_)
         return f"STRUCT({', '.join(members)})"
     if pa.types.is_map(type_):
-        return f"MAP(VARCHAR, {_sql_type(type_.item_type)})"
+        return f"MAP(VARCHAR, {sql_type(type_.item_type)})"
     return _SQL_TYPES[type_text(type_)]
 
 

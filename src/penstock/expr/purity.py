@@ -24,7 +24,7 @@ from penstock.errors import SchemaError
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["check_pure"]
+__all__ = ["aggregate_names", "check_pure", "check_query_pure"]
 
 _CLOCK: Final = frozenset(
     {
@@ -95,6 +95,27 @@ def check_pure(con: duckdb.DuckDBPyConnection, sql: str, text: str, schema: Sche
         "expected an expression that gives the same whenever it is computed, because a batch may be "
         f"computed again after a crash; found {found.shown} in {text!r}. {_advice(found.name)}"
     )
+
+
+def check_query_pure(con: duckdb.DuckDBPyConnection, query: str) -> None:
+    """Refuses a query that may give something else of the same rows.
+
+    Raises:
+        SchemaError: with the function that is to blame, and what to use instead.
+    """
+    [(tree,)] = con.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+    volatile = _catalogue(con).volatile
+    for name, arguments in _names(json.loads(tree).get("statements", [])):
+        if arguments is not None and (name in volatile or (name == _AGE and arguments == 1)):
+            raise SchemaError(
+                "expected a query that gives the same whenever it is computed, because a batch may be "
+                f"computed again after a crash; found {name}(). {_advice(name)}"
+            )
+
+
+def aggregate_names(con: duckdb.DuckDBPyConnection) -> frozenset[str]:
+    """The names of DuckDB's aggregate functions."""
+    return _catalogue(con).aggregates
 
 
 def _advice(name: str) -> str:

@@ -65,6 +65,8 @@ class Flow:
         self._nodes: dict[str, Node] = {}  # by identity
         self._views: dict[str, ViewNode] = {}
         self._outputs: dict[str, OutputNode] = {}
+        #: What queries may name: streams and tables by their topics, views by their names.
+        self.named: dict[str, Stream | Table] = {}
 
     def stream(
         self,
@@ -113,7 +115,8 @@ class Flow:
             marker=None if time.punctuated is None else check_condition(time.punctuated, columns),
             format=check_format(format, columns),
         )
-        return Stream(self, self._source(source))
+        made = self.named[topic] = Stream(self, self._source(source))
+        return made
 
     def table(
         self,
@@ -164,7 +167,9 @@ class Flow:
                 Changelog(names, format),
             )
         )
-        return Table(self, self.node(Stateful((source,), Upserts(columns.arrow, names), columns)))
+        node = self.node(Stateful((source,), Upserts(columns.arrow, names), columns))
+        made = self.named[topic] = Table(self, node)
+        return made
 
     def _source(self, source: Source) -> Source:
         """The one declaration of a topic.
@@ -215,6 +220,7 @@ class Flow:
             )
         self._check_own(table)
         self._views[name] = ViewNode(name, table.node)
+        self.named[name] = table
         return table
 
     def _check_own(self, table: Table) -> None:

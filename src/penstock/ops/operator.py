@@ -183,6 +183,11 @@ class Operator(Protocol):
         ...
 
     @property
+    def always(self) -> bool:
+        """Whether it gives rows even of no input, and so has a step in every batch."""
+        ...
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """Columns that tell a table's rows apart, with the window where there is one; of a stream, none."""
         ...
@@ -274,6 +279,11 @@ class Clockless:
     def reads(self, port: int) -> frozenset[str] | None:  # noqa: ARG002
         """See `Operator`: it keeps whole rows."""
         return None
+
+    @property
+    def always(self) -> bool:
+        """See `Operator`: nothing comes of nothing."""
+        return False
 
 
 class Unwindowed(Clockless):

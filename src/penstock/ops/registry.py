@@ -18,6 +18,7 @@ from penstock.ops.joins.temporal import TemporalJoin
 from penstock.ops.keyed.deduplicate import Deduplicate
 from penstock.ops.keyed.paced import Paced
 from penstock.ops.keyed.process import Process
+from penstock.ops.keyed.query import GroupQuery
 from penstock.ops.keyed.top import Top
 from penstock.ops.keyed.upserts import Upserts
 from penstock.ops.operator import Operator
@@ -31,6 +32,7 @@ __all__ = ["OPERATORS", "operator_from_spec"]
 OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
     CountWindows.kind: CountWindows.from_spec,
     Deduplicate.kind: Deduplicate.from_spec,
+    GroupQuery.kind: GroupQuery.from_spec,
     IntervalJoin.kind: IntervalJoin.from_spec,
     Paced.kind: Paced.from_spec,
     Process.kind: Process.from_spec,

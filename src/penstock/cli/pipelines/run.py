@@ -131,6 +131,7 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     epilog="""\b
 Examples:
   penstock run shop.py
+  penstock run shop.sql
   penstock run shop.py --listen 127.0.0.1:9092
   penstock run shop.py --seconds 60 --no-ui
 """
@@ -138,7 +139,7 @@ Examples:
 @click.argument("file", type=click.Path(path_type=Path))
 @run_options
 def run(file: Path, how: How) -> None:
-    """Run the pipeline in FILE.py: its `app`, or what its `pipeline()` gives.
+    """Run the pipeline in FILE.py: its `app`, or what its `pipeline()` gives; or a program in SQL.
 
     It runs in the foreground until Ctrl-C; started again, it goes on where it stopped. Without a
     log of its own the program gets an embedded one, whose address is told.

@@ -9,14 +9,20 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.errors import PenstockError, UserError
+from penstock.core.names import known_names
+from penstock.errors import FlowError, PenstockError, UserError
+
+if TYPE_CHECKING:
+    import penstock as ps
 
 __all__ = ["guarded", "is_loading", "load"]
 
 T = TypeVar("T")
 
+SETTINGS: Final = ("name", "log", "listen", "spark", "state", "directory", "cores", "shards")
+"""Of `App`: what a program in SQL may SET."""
 _loading: ContextVar[bool] = ContextVar("loading", default=False)
 _PENSTOCK: Final = Path(__file__).resolve().parents[2]
 
@@ -24,13 +30,22 @@ _PENSTOCK: Final = Path(__file__).resolve().parents[2]
 def load(path: Path) -> ModuleType:
     """Runs a program file as a module, so that its `if __name__ == "__main__"` part does not run.
 
+    A program in SQL is a module with its app.
+
     Raises:
-        UserError: there is no such file, it is not Python, or it fails: with its own lines that led there.
+        UserError: there is no such file, it is neither Python nor SQL, or it fails: with its own lines that
+            led there.
     """
-    if not path.is_file() or path.suffix != ".py":
+    if not path.is_file() or path.suffix not in (".py", ".sql"):
         found = f"no file {str(path)!r}" if not path.exists() else repr(str(path))
-        raise UserError(f"expected a Python program, such as shop.py; found {found}")
+        raise UserError(
+            f"expected a program in Python or SQL, such as shop.py or shop.sql; found {found}"
+        )
     name = f"penstock_program_{path.stem}"
+    if path.suffix == ".sql":
+        module = ModuleType(name)
+        module.app = _sql_app(path)  # type: ignore[attr-defined]
+        return module
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -44,6 +59,32 @@ def load(path: Path) -> ModuleType:
         _loading.reset(loading)
         sys.path.pop(0)
     return module
+
+
+def _sql_app(path: Path) -> ps.App:
+    import penstock as ps
+    from penstock.sql.statements import statements
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"expected {path} in UTF-8; found {error.reason}") from None
+    found = statements(text)
+    settings = {"name": path.stem}
+    for one in found:
+        if one.kind == "SET":
+            if one.name not in SETTINGS:
+                raise FlowError(
+                    f"{path}, line {one.line}: expected SET of {known_names(SETTINGS)}; found {one.name!r}"
+                )
+            settings[one.name] = one.options["value"]
+    numbers = {n: int(v) for n, v in settings.items() if n in ("cores", "shards") and v.isdecimal()}
+    app = ps.App(**{**settings, **numbers})  # type: ignore[arg-type] # App says what it expects
+    try:
+        app.take(found)
+    except PenstockError as error:
+        raise type(error)(f"{path}, {error}") from error
+    return app
 
 
 def is_loading() -> bool:

@@ -1,0 +1,70 @@
+"""Whole queries: which columns they give, and whether they give the same whenever they are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from penstock.core.schema import Field, Schema, type_text
+from penstock.errors import SchemaError
+from penstock.expr.duck import EvaluationError, connection, types_of
+from penstock.expr.expression import cast_sql, known_type, sql_type
+from penstock.expr.purity import check_query_pure
+
+_PLACE = "?"  # where a column's name goes
+
+__all__ = ["common_type", "fixed_query", "query_columns"]
+
+
+def query_columns(query: str, tables: Mapping[str, Schema]) -> Schema:
+    """The columns of a query over some tables, of Penstock's types.
+
+    Raises:
+        SchemaError: DuckDB can't read it, or a column has a type that nothing here has.
+    """
+    try:
+        found = types_of({name: one.arrow for name, one in tables.items()}, query)
+    except EvaluationError as error:
+        raise SchemaError(f"expected a query that DuckDB understands; found: {error}") from None
+    fields = []
+    for name, arrow, type_ in found:
+        field = Field(name, known_type(arrow, type_))
+        type_text(field.type)
+        fields.append(field)
+    return Schema(tuple(fields))
+
+
+def fixed_query(query: str, tables: Mapping[str, Schema]) -> tuple[str, Schema]:
+    """The query with columns of Penstock's types, and these. What doesn't fit its type is NULL.
+
+    Raises:
+        SchemaError: as `query_columns`, or the query depends on more than its rows.
+    """
+    check_query_pure(connection(), query)
+    schema = query_columns(query, tables)
+    columns = []
+    for field in schema:
+        tried = cast_sql(_PLACE, field.type).replace("CAST(", "TRY_CAST(")
+        columns.append(f"{tried.replace(_PLACE, _quoted(field.name))} AS {_quoted(field.name)}")
+    return f"SELECT {', '.join(columns)} FROM ({query})", schema
+
+
+def common_type(one: pa.DataType, other: pa.DataType) -> str | None:
+    """The SQL type in which two types are compared and united; None where they are equal.
+
+    Raises:
+        SchemaError: there is none.
+    """
+    if one == other:
+        return None
+    tables = {"one": pa.schema([("x", one)]), "other": pa.schema([("x", other)])}
+    try:
+        [(_, found, name)] = types_of(tables, "SELECT x FROM one UNION ALL SELECT x FROM other")
+    except EvaluationError as error:
+        raise SchemaError(f"expected columns that can be compared; found: {error}") from None
+    return sql_type(known_type(found, name))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

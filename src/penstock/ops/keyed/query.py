@@ -1,0 +1,284 @@
+"""What a SQL query gives of each group, computed again where a group changes.
+
+    content = the rows of query(rows of the group), of all groups
+
+For what no operator keeps up change by change: window functions, aggregates that depend on an order, an
+outer join on more than equality, INTERSECT. All rows of the inputs are kept as bags, found by the key of
+their group; a batch reads the groups that it touches, once as they were and once as they are, and gives the
+difference. A group's cost is its length, so such groups should be many and short.
+
+The query is DuckDB's, over the tables `rows0`, `rows1`, … It sees all touched groups at once, so it must
+treat each by itself: partition by the key, or be equal in it. Rows come in an order that depends on
+them alone; the query must not depend on it where that matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core import vectors
+from penstock.core.delta import WEIGHT
+from penstock.core.schema import Schema
+from penstock.expr.duck import query_tables
+from penstock.ops.kept import Kept
+from penstock.ops.operator import Context, Prepared, Step, Unwindowed
+from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
+from penstock.ops.windows import NO_TIME
+from penstock.state.bag import COUNT, Bag, negated, weights_of
+from penstock.state.files import StateFiles
+from penstock.state.layout import Layout, concat
+from penstock.state.runs import Writer
+from penstock.state.trace import Trace
+
+__all__ = ["GroupQuery"]
+
+
+@dataclass(frozen=True)
+class GroupQuery(Unwindowed):
+    """The operator.
+
+    Args:
+        inputs: the columns of each port's rows.
+        key: of each port, the columns that make up a group, in one order; none: all rows are one. NULL is a
+            value like others.
+        query: a SELECT over `rows0`, `rows1`, …; empty keeps the only port's rows as they are.
+        output: the columns that it gives, of these types.
+        placed: the columns of the output that have the values of the key, if it has them all.
+        row_key: columns that tell the output's rows apart, where something does.
+        always: whether the query is asked of no rows, too, as a count is 0 then; there is no key then.
+        gives: whether `step` gives changes.
+    """
+
+    kind: ClassVar[str] = "query"
+
+    inputs: tuple[pa.Schema, ...]
+    key_: tuple[tuple[str, ...], ...]
+    query: str
+    output: pa.Schema
+    placed: tuple[str, ...] = ()
+    row_key: tuple[str, ...] = ()
+    always: bool = False
+    gives: bool = True
+
+    # -- what it is ---------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The query's columns."""
+        return self.output
+
+    @property
+    def retracts(self) -> bool:
+        """See `Operator`."""
+        return True
+
+    @property
+    def timed(self) -> bool:
+        """See `Operator`: a table is as it is now."""
+        return False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """See `Operator`."""
+        return self.row_key
+
+    def key(self, port: int) -> tuple[str, ...]:
+        """See `Operator`."""
+        return self.key_[port]
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """See `Operator`."""
+        return self.placed
+
+    def emitting(self, *, changes: bool, closed: bool) -> GroupQuery:  # noqa: ARG002
+        """See `Operator`."""
+        return replace(self, gives=changes)
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:  # noqa: ARG002
+        """See `Operator`."""
+        return NO_TIME
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
+        """See `Operator`: time changes nothing."""
+        return False
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        return {
+            "kind": self.kind,
+            "inputs": [Schema.from_arrow(one).text for one in self.inputs],
+            "key": [list(one) for one in self.key_],
+            "query": self.query,
+            "output": Schema.from_arrow(self.output).text,
+            "placed": list(self.placed),
+            "row_key": list(self.row_key),
+            "always": self.always,
+        }
+
+    @staticmethod
+    def from_spec(spec: Mapping[str, Any]) -> GroupQuery:
+        """The operator that `to_spec` described."""
+        return GroupQuery(
+            inputs=tuple(Schema.parse(one).arrow for one in spec["inputs"]),
+            key_=tuple(tuple(one) for one in spec["key"]),
+            query=spec["query"],
+            output=Schema.parse(spec["output"]).arrow,
+            placed=tuple(spec["placed"]),
+            row_key=tuple(spec["row_key"]),
+            always=spec["always"],
+        )
+
+    # -- rows on their way --------------------------------------------------------------------------
+
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:
+        """See `Operator`: a table's changes are never late."""
+        return Prepared(routed(rows, self.key_[port], self._parcels[port]))
+
+    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return Routed.combine(parts)
+
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:
+        """See `Operator`."""
+        return parse_routed(self._parcels[port], blob)
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def empty(self, files: StateFiles) -> Kept:
+        """See `Operator`."""
+        return Kept({name: Trace(layout, files) for name, layout in self._layouts.items()})
+
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
+        """See `Operator`."""
+        return Kept.open(self._layouts, files, description)
+
+    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+            EvaluationError: the query fails for these rows.
+        """
+        deltas = [self._delta(port, parts) for port, parts in enumerate(inputs)]
+        changes = self._changes(state, deltas) if self.gives else None
+        traces, files, size = dict(state.traces), 0, 0
+        for name, delta in zip(self._layouts, deltas, strict=True):
+            directory = f"{context.directory}/{name}"
+            writer = Writer(context.files, directory, context.version, context.attempt)
+            traces[name] = traces[name].append(delta, writer)
+            files, size = files + writer.written, size + writer.bytes
+        return Step(Kept(traces, (0,)), changes, None, files, size)
+
+    def scan(
+        self,
+        state: Kept,
+        lo_us: int | None = None,  # noqa: ARG002
+        hi_us: int | None = None,  # noqa: ARG002
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Operator`."""
+        kept = zip(self._bags, state.traces.values(), strict=True)
+        whole = [bag.sum(list(trace.scan())) for bag, trace in kept]
+        if self.always or any(len(rows) for rows in whole):
+            yield from self._answer(whole).to_batches()
+
+    # -- the work -----------------------------------------------------------------------------------
+
+    def _changes(self, state: Kept, deltas: Sequence[pa.RecordBatch]) -> pa.Table:
+        """The answers of the touched groups as they were, taken back, and as they are."""
+        touched = self._touched(deltas)
+        first = self.always and not state.frontiers_us  # nothing has been given yet
+        if not len(touched) and not first:
+            return self._weighted(self._out.layout.empty())
+        before, after = [], []
+        for bag, trace, delta in zip(self._bags, state.traces.values(), deltas, strict=True):
+            names = bag.layout.schema.names[: 2 + len(bag.key)]
+            there = bag.find(trace, touched.rename_columns(names))
+            before.append(there)
+            after.append(bag.sum([there, delta]))
+        moved = [self._out_delta(self._answer(after))]
+        if not first:
+            moved.append(negated(self._out_delta(self._answer(before))))
+        return self._weighted(self._out.sum(moved))
+
+    def _touched(self, deltas: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """The groups of all ports' changes, each once, under the first port's names."""
+        place = Layout(self._bags[0].layout.keys, ())
+        parts = []
+        for bag, delta in zip(self._bags, deltas, strict=True):
+            names = bag.layout.schema.names[: 2 + len(bag.key)]
+            parts.append(delta.select(names).rename_columns(place.schema.names))
+        return place.group(concat(parts), whole=False)
+
+    def _answer(self, rows: Sequence[pa.RecordBatch]) -> pa.Table:
+        """What the query gives of rows in the bags' layouts."""
+        tables = {
+            f"rows{port}": self._plain(port, one).select(self.inputs[port].names)
+            for port, one in enumerate(rows)
+        }
+        if not self.query:
+            return tables["rows0"].cast(self.output)
+        found = query_tables(tables, self.query)
+        if found.schema.types != self.output.types:  # NULL where DuckDB knows no type
+            found = found.rename_columns(self.output.names).cast(self.output)
+        return found.rename_columns(self.output.names)
+
+    def _plain(self, port: int, rows: pa.RecordBatch) -> pa.Table:
+        """Rows of a bag, each as often as it is there."""
+        weights = np.maximum(weights_of(rows), 0)
+        if (weights != 1).any():
+            at = np.repeat(np.arange(len(rows)), weights)
+            rows = rows.take(vectors.from_int64(at))
+        return pa.Table.from_batches([self._bags[port].rows(rows)])
+
+    def _out_delta(self, rows: pa.Table) -> pa.RecordBatch:
+        batch = pa.RecordBatch.from_arrays(
+            [vectors.contiguous(column) for column in rows.columns], schema=self._out.schema
+        )
+        return self._out.delta(batch, np.zeros(len(batch), np.int64), None, None)
+
+    def _weighted(self, moved: pa.RecordBatch) -> pa.Table:
+        """Changes: all that go, then all that come."""
+        weights = weights_of(moved)
+        order = np.concatenate([np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)])
+        moved = moved.take(vectors.from_int64(order))
+        columns = [moved.column(name) for name in [*self.output.names, COUNT]]
+        schema = self.output.append(pa.field(WEIGHT, pa.int64()))
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def _delta(self, port: int, parts: Sequence[Routed]) -> pa.RecordBatch:
+        bag = self._bags[port]
+        if not parts:
+            return bag.layout.empty()
+        rows = Routed.combine(parts)
+        return bag.sum([bag.delta(rows.batch, rows.hashes, rows.weights, None)])
+
+    # -- how it is laid out -------------------------------------------------------------------------
+
+    @cached_property
+    def _bags(self) -> tuple[Bag, ...]:
+        return tuple(
+            Bag(_nullable(schema), key) for schema, key in zip(self.inputs, self.key_, strict=True)
+        )
+
+    @cached_property
+    def _out(self) -> Bag:
+        return Bag(_nullable(self.output), ())
+
+    @cached_property
+    def _layouts(self) -> dict[str, Layout]:
+        return {f"rows{port}": bag.layout for port, bag in enumerate(self._bags)}
+
+    @cached_property
+    def _parcels(self) -> tuple[pa.Schema, ...]:
+        return tuple(routed_schema(one, timed=False, weighted=True) for one in self.inputs)
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(f.name, f.type) for f in schema])

@@ -1,0 +1,21 @@
+"""SQL: a query over streams and tables as a table that stays up to date.
+
+    flow         an app's sql=… and sql(…)
+    statements   programs: CREATE STREAM, TABLE, VIEW …
+    views        text -> a table of the flow: qualified by sqlglot, checked by DuckDB
+    queries      a query's tree -> relations
+    subqueries   scalar subqueries, IN, EXISTS, ANY, ALL
+    sources      FROM and JOIN
+    aggregation  GROUP BY
+    ordering     ORDER BY with LIMIT, DISTINCT ON
+    recursion    WITH RECURSIVE
+    scope        what names mean
+    relation     rows, and operations on them: nodes of the flow
+
+What the engine's operators keep up change by change is made of them; the rest is computed again for the
+groups that change (`penstock.ops.keyed.query`).
+"""
+
+from penstock.sql.flow import SqlFlow
+
+__all__ = ["SqlFlow"]

@@ -1,0 +1,190 @@
+"""`SqlFlow`: a flow that is also described in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.names import hint, known_names
+from penstock.errors import FlowError, SchemaError
+from penstock.flow import Flow, Stream, Table, event_time
+from penstock.flow.checks import check_text
+
+# What parses SQL is imported where it is used: programs without SQL start sooner.
+if TYPE_CHECKING:
+    from penstock.sql.relation import Relation
+    from penstock.sql.statements import Statement
+
+__all__ = ["SqlFlow"]
+
+STREAM_OPTIONS: Final = ("topic", "format", "key", "partitions", "retention", "idle", "ahead")
+TABLE_OPTIONS: Final = ("topic", "format", "partitions")
+SINK_OPTIONS: Final = ("partitions", "retention")
+EXAMPLE: Final = "'SELECT k, count(*) AS n FROM clicks GROUP BY k'"
+
+
+class SqlFlow(Flow):
+    """A flow whose views may be queries, and which takes programs in SQL."""
+
+    def __init__(self, name: str, *, transactions: bool = False) -> None:
+        super().__init__(name, transactions=transactions)
+        self._inlined: dict[str, Relation] = {}  # CREATE VIEW
+
+    def view(
+        self,
+        name: str,
+        table: Table | None = None,
+        *,
+        sql: str | None = None,
+        tables: Mapping[str, Stream | Table] | None = None,
+        dialect: str = "duckdb",
+    ) -> Table:
+        """Keeps a table's content up to date under a name, for `penstock query` and the page.
+
+        Args:
+            name: of letters, digits and `_`.
+            table: what is kept; or
+            sql: a SELECT over this app's streams, tables (by their topics' names) and views.
+            tables: what else the query may name, by these names.
+            dialect: of the query, as sqlglot calls it: `"duckdb"`, `"postgres"`, `"spark"`.
+
+        Returns:
+            The table, to build on.
+
+        Raises:
+            SchemaError: the query can't be read, or its result can't be kept up to date.
+        """
+        if sql is None:
+            if tables is not None:
+                raise FlowError("expected tables=… with sql=…; found no query")
+            return super().view(name, table)  # type: ignore[arg-type] # it says what it expects
+        if table is not None:
+            raise FlowError("expected a table or sql=…; found both")
+        return super().view(name, self._query(check_text(sql, "sql", EXAMPLE), tables, dialect))
+
+    def sql(self, program: str, *, dialect: str = "duckdb") -> None:
+        """Takes up a program in SQL: statements, each ended by `;`.
+
+        Args:
+            program: CREATE STREAM, TABLE, VIEW, MATERIALIZED VIEW and SINK.
+            dialect: of the queries in it.
+
+        Raises:
+            FlowError: a statement can't be read; or SchemaError: its query can't be kept up to date.
+                The message names the line.
+        """
+        from penstock.sql.statements import statements
+
+        self.take(statements(check_text(program, "a program", "'CREATE VIEW …'")), dialect=dialect)
+
+    def take(self, program: Sequence[Statement], *, dialect: str = "duckdb") -> None:
+        """Takes up statements that are read already; see `sql`."""
+        for statement in program:
+            try:
+                self._run(statement, dialect)
+            except (FlowError, SchemaError) as error:
+                what = f"{statement.kind} {statement.name}"
+                raise type(error)(f"line {statement.line}, {what}: {error}") from error
+
+    def _run(self, statement: Statement, dialect: str) -> None:
+        match statement.kind:
+            case "SET":
+                pass  # what runs the file has seen it
+            case "STREAM":
+                self._create_stream(statement)
+            case "TABLE":
+                self._create_table(statement)
+            case "VIEW":
+                assert statement.query is not None
+                if statement.name in self._inlined:
+                    raise FlowError(f"expected each view once; found {statement.name!r} twice")
+                rows = self._rows(statement.query, dialect)
+                self._inlined[statement.name] = rows
+            case "MATERIALIZED VIEW":
+                assert statement.query is not None
+                self.view(statement.name, sql=statement.query, dialect=dialect)
+            case _:
+                self._create_sink(statement, dialect)
+
+    def _create_stream(self, statement: Statement) -> None:
+        options = _options(statement, STREAM_OPTIONS)
+        columns = statement.columns
+        assert columns is not None
+        if columns.key:
+            raise FlowError("expected PRIMARY KEY in CREATE TABLE; found it in CREATE STREAM")
+        timing = {name: options.pop(name) for name in ("idle", "ahead") if name in options}
+        time = None
+        if columns.watermark is not None:
+            mark = columns.watermark
+            time = event_time(mark.column, lateness=mark.lateness, **timing)
+        elif timing:
+            raise FlowError(f"expected WATERMARK FOR … with {', '.join(timing)}; found none")
+        topic = options.pop("topic", statement.name)
+        made = self.stream(topic, columns.text, time=time, **options)
+        self.named[statement.name] = made
+
+    def _create_table(self, statement: Statement) -> None:
+        options = _options(statement, TABLE_OPTIONS)
+        columns = statement.columns
+        assert columns is not None
+        if not columns.key:
+            raise FlowError(
+                "expected PRIMARY KEY (…), which tells a table's rows apart; found none. Without a key, "
+                "CREATE STREAM"
+            )
+        topic = options.pop("topic", statement.name)
+        self.named[statement.name] = self.table(topic, columns.text, key=columns.key, **options)
+
+    def _create_sink(self, statement: Statement, dialect: str) -> None:
+        options = _options(statement, SINK_OPTIONS)
+        assert statement.query is not None
+        assert statement.topic is not None
+        rows = self._rows(statement.query, dialect)
+        found = rows.collection
+        if isinstance(found, Stream):
+            if statement.emit is not None or statement.every is not None:
+                raise FlowError(
+                    "expected EMIT for a query that changes; found one that only gets rows"
+                )
+            found.to(statement.topic, **options)
+        else:
+            emit: Any = statement.emit
+            found.to(statement.topic, emit=emit, every=statement.every, **options)
+
+    def _query(self, text: str, tables: Mapping[str, Stream | Table] | None, dialect: str) -> Table:
+        from penstock.sql.views import query_table
+
+        return query_table(self, text, self._tables(tables), dialect)
+
+    def _rows(self, text: str, dialect: str) -> Relation:
+        from penstock.sql.views import query_rows
+
+        return query_rows(text, self._tables(None), dialect)
+
+    def _tables(self, more: Mapping[str, Stream | Table] | None) -> dict[str, Relation]:
+        """What a query may name."""
+        from penstock.sql.relation import Relation
+
+        for name, one in (more or {}).items():
+            if not isinstance(one, Stream | Table) or one.flow is not self:
+                raise FlowError(
+                    f"expected streams and tables of the app {self.name!r} in tables=…; found {name}={one!r}"
+                )
+        named = {**self.named, **(more or {})}
+        return {**{n: Relation(self, one.node) for n, one in named.items()}, **self._inlined}
+
+
+def _options(statement: Statement, known: tuple[str, ...]) -> dict[str, Any]:
+    """WITH's options, numbers as such.
+
+    Raises:
+        FlowError: there is no such option.
+    """
+    found: dict[str, Any] = {}
+    for name, value in statement.options.items():
+        if name not in known:
+            raise FlowError(
+                f"expected the options {known_names(known)}; found {name!r}{hint(name, known)}"
+            )
+        found[name] = int(value) if name == "partitions" and value.isdecimal() else value
+    return found

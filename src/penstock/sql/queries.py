@@ -1,0 +1,461 @@
+"""From a query's tree to relations of the flow: SELECT, set operations, subqueries, recursion.
+
+    compile(query, environment, carry) -> rows and columns
+
+A subquery that refers to the query around it is compiled for all combinations of the outer columns at
+once (the *carry*): they are one more table of its FROM, and whatever groups rows there (GROUP BY,
+DISTINCT, windows, LIMIT) groups by them, too. What it gives is then joined back. So any correlated
+subquery is kept up, at any depth, without a rule for each form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
+import pyarrow as pa
+from sqlglot import exp
+
+from penstock.errors import SchemaError
+from penstock.expr.expression import sql_type
+from penstock.sql.aggregation import Called, aggregated, call_of, counts, of_nothing, with_defaults
+from penstock.sql.ordering import limited
+from penstock.sql.recursion import recursive
+from penstock.sql.relation import Relation, quoted
+from penstock.sql.scope import Answer, Carry, Environment, Named, Scope
+from penstock.sql.sources import From, joined_back
+from penstock.sql.subqueries import Subqueries
+from penstock.sql.trees import (
+    aggregates,
+    conjuncts,
+    cuts,
+    internal,
+    lowered,
+    replaced,
+    subqueries,
+    window_functions,
+)
+
+__all__ = ["compile_tree"]
+
+
+def compile_tree(query: exp.Expr, env: Environment, carry: Carry | None = None) -> Answer:
+    """Compiles a query whose names are qualified.
+
+    Raises:
+        SchemaError: it can't be kept up, or can't be read.
+    """
+    env = _with_ctes(query, env)
+    match query:
+        case exp.Subquery():
+            answer = compile_tree(query.this, env, carry)
+            return _cut(answer, query, carry) if cuts(query) else answer
+        case exp.SetOperation():
+            answer = _set_operation(query, env, carry)
+            return _cut(answer, query, carry) if cuts(query) else answer
+        case exp.Select():
+            return _Select(query, env, carry).compile()
+        case _:
+            raise SchemaError(f"expected a SELECT; found {query.sql(dialect='duckdb')!r}")
+
+
+def _with_ctes(query: exp.Expr, env: Environment) -> Environment:
+    with_ = query.args.get("with_")
+    if with_ is None:
+        return env
+    for cte in with_.expressions:
+        name = cte.alias
+        tables = {table.name.lower() for table in cte.this.find_all(exp.Table)}
+        if with_.args.get("recursive") and name.lower() in tables:
+            named = Named.of(recursive(cte, env))
+        else:
+            named = compile_tree(cte.this, env).named()
+        columns = cte.alias_column_names
+        if columns:
+            named = replace(named, columns=dict(zip(columns, named.columns.values(), strict=False)))
+        env = env.with_(name, named)
+    return env
+
+
+def _cut(answer: Answer, query: exp.Expr, carry: Carry | None) -> Answer:
+    """ORDER BY and LIMIT of a whole set operation."""
+    scope = Scope(
+        answer.rows,
+        {("", label): c for label, c in zip(answer.labels, answer.columns, strict=True)},
+    )
+    rows = limited(scope, query, () if carry is None else carry.columns)
+    carried_ = () if carry is None else carry.columns
+    return replace(answer, rows=rows.only([*carried_, *dict.fromkeys(answer.columns)]))
+
+
+def _set_operation(query: exp.SetOperation, env: Environment, carry: Carry | None) -> Answer:
+    if query.args.get("by_name"):
+        raise SchemaError("expected UNION without BY NAME, which isn't supported; name the columns")
+    left = compile_tree(query.this, env, carry)
+    right = compile_tree(query.expression, env, carry)
+    if len(left.columns) != len(right.columns):
+        raise SchemaError(
+            f"expected as many columns on both sides of a set operation; found {len(left.columns)} and "
+            f"{len(right.columns)}"
+        )
+    labels = _different(left.labels, () if carry is None else carry.columns)
+    one, two = (
+        answer.rows.project(
+            {
+                **{name: quoted(name) for name in ([] if carry is None else carry.columns)},
+                **{name: quoted(c) for name, c in zip(labels, answer.columns, strict=True)},
+            }
+        )
+        for answer in (left, right)
+    )
+    one, two = one.unified(two)
+    whole = not query.args.get("distinct")
+    if isinstance(query, exp.Union):
+        rows = one.union(two)
+        rows = rows if whole else rows.distinct()
+    else:
+        word = "INTERSECT" if isinstance(query, exp.Intersect) else "EXCEPT"
+        keys = one.names
+        sql = f"SELECT * FROM rows0 {word}{' ALL' if whole else ''} SELECT * FROM rows1"
+        rows = one.query((two,), (keys, keys), sql, placed=keys)
+    return Answer(rows, labels, left.labels)
+
+
+def _different(labels: Sequence[str], taken: Sequence[str]) -> tuple[str, ...]:
+    """Names of columns that differ, as the labels are where they do."""
+    found: list[str] = []
+    for label in labels:
+        name, n = label or "column", 1
+        while name in found or name in taken or name.startswith("$"):
+            n += 1
+            name = f"{(label or 'column').lstrip('$')}_{n}"
+        found.append(name)
+    return tuple(found)
+
+
+class _Select:
+    """One SELECT, clause by clause."""
+
+    def __init__(self, select: exp.Select, env: Environment, carry: Carry | None) -> None:
+        self.select, self.env, self.carry = select, env, carry
+        self.carried = () if carry is None else carry.columns
+        self.subqueries = Subqueries(env, compile_tree)
+        self.items = list(select.expressions)
+        self.made: dict[exp.Expr, exp.Expr] = {}  # what stands for expressions from before
+
+    def compile(self) -> Answer:
+        select = self.select
+        where = conjuncts(None if select.args.get("where") is None else select.args["where"].this)
+        plain = [one for one in where if not subqueries(one)]
+        scope = From(select, self.env, self.carry, compile_tree).build(plain)
+        for condition in where:
+            if subqueries(condition):
+                scope = self.subqueries.restricted(scope, condition)
+        trees = [*self.items, *(select.args.get(w) for w in ("having", "qualify", "order"))]
+        if select.args.get("group") is not None or any(t and aggregates(t) for t in trees):
+            scope = self._grouped(scope)
+        if scope.window is not None:
+            raise SchemaError(
+                "expected windows grouped by window_start and window_end; found no GROUP BY with them"
+            )
+        if (having := self.select.args.get("having")) is not None:
+            for condition in conjuncts(having.this):
+                scope = self.subqueries.restricted(scope, condition)
+        scope = self._windowed(scope)
+        if (qualify := self.select.args.get("qualify")) is not None:
+            for condition in conjuncts(qualify.this):
+                scope = self.subqueries.restricted(scope, condition)
+        return self._projected(scope)
+
+    # -- groups -------------------------------------------------------------------------------------
+
+    def _grouped(self, scope: Scope) -> Scope:
+        group = self.select.args.get("group")
+        keys = [] if group is None else list(group.expressions)
+        if group is not None and group.args.get("all"):
+            keys = [_unaliased(item) for item in self.items if not aggregates(item)]
+        sets = _grouping_sets(keys, group)
+        if sets is not None:
+            return self._grouping_sets(scope, sets)
+        return self._group(scope, keys)
+
+    def _group(self, scope: Scope, keys: Sequence[exp.Expr]) -> Scope:
+        """Groups; the clauses after it are then over keys and aggregates."""
+        window = None
+        if scope.window is not None:
+            alias, cut = scope.window
+            bounds = {(alias, "window_start"), (alias, "window_end")}
+            cutting = [k for k in keys if isinstance(k, exp.Column) and (k.table, k.name) in bounds]
+            if cutting:
+                window, keys = cut, [key for key in keys if key not in cutting]
+            scope = replace(scope, window=None)
+        for key in keys:
+            scope, plain = self.subqueries.attached(scope, key)
+            if plain is not key:
+                self._rewrite({key: plain})
+        keys = [self._current(key) for key in keys]
+        found = self._aggregates()
+        for tree in found:
+            if subqueries(tree):
+                scope, plain = self.subqueries.attached(scope, tree)
+                self._rewrite({tree: plain})
+        found = self._aggregates()
+        scope, names = scope.computed(keys, "key")
+        calls = []
+        for i, tree in enumerate(found):
+            resolved = scope.resolved(tree)
+            scope.sql(tree)  # says what isn't there
+            name = scope.fresh(f"aggregate{i}")
+            calls.append(Called(name, lowered(resolved), call_of(resolved), counts(tree)))
+        groups = list(dict.fromkeys([*self.carried, *names]))
+        rows = aggregated(scope.rows, groups, calls, window)
+        if not keys and self.carry is not None:  # one row of each combination, even of no rows
+            rows = self._for_all(rows, calls)
+        elif not keys and window is None:
+            rows = of_nothing(rows, calls)
+        made: dict[exp.Expr, exp.Expr] = {
+            key: internal(name) for key, name in zip(keys, names, strict=True)
+        }
+        made |= {t: internal(call.name) for t, call in zip(found, calls, strict=True)}
+        self._rewrite(made)
+        after = {} if self.carry is None else dict(self.carry.names)
+        for key, name in zip(keys, names, strict=True):
+            if isinstance(key, exp.Column) and key.table != "$":
+                after[key.table, key.name] = name
+        if window is not None:
+            after |= {bound: bound[1] for bound in bounds}
+        return Scope(rows, after)
+
+    def _for_all(self, rows: Relation, calls: Sequence[Called]) -> Relation:
+        """A row for each combination of the carried columns, also where no row is in the group."""
+        assert self.carry is not None
+        carry = Carry(self.carry.rows, {("$", name): name for name in self.carry.columns})
+        found = joined_back(Scope(carry.rows, {}), rows, carry, "left")
+        return with_defaults(found.rows, calls)
+
+    def _aggregates(self) -> list[exp.Expr]:
+        """All aggregates of the clauses that come after grouping, each once."""
+        trees = [*self.items, *self._clauses()]
+        return list(dict.fromkeys(one for tree in trees for one in aggregates(tree)))
+
+    def _clauses(self) -> list[exp.Expr]:
+        found = [self.select.args.get(what) for what in ("having", "qualify", "order", "distinct")]
+        found += self.select.args.get("windows") or []
+        return [one for one in found if one is not None]
+
+    def _rewrite(self, made: dict[exp.Expr, exp.Expr]) -> None:
+        """Replaces expressions in the SELECT list and in the clauses that come after grouping."""
+        self.items = [replaced(item, made.get) for item in self.items]
+        select = self.select.copy()
+        for what in ("having", "qualify", "order", "distinct"):
+            if (tree := select.args.get(what)) is not None:
+                select.set(what, replaced(tree, made.get))
+        if select.args.get("windows"):
+            select.set("windows", [replaced(one, made.get) for one in select.args["windows"]])
+        self.select = select
+        self.made |= made
+
+    def _current(self, tree: exp.Expr) -> exp.Expr:
+        return replaced(tree, self.made.get)
+
+    def _grouping_sets(self, scope: Scope, sets: Sequence[Sequence[exp.Expr]]) -> Scope:
+        """Several groupings of the same rows, one below the other; a key that isn't in one is NULL."""
+        every = list(dict.fromkeys(key for one in sets for key in one))
+        scope, names = scope.computed(every, "key")
+        name_of = dict(zip(every, names, strict=True))
+        found = self._aggregates()
+        plain = [tree for tree in found if not isinstance(tree, exp.Grouping)]
+        calls = [
+            Called(
+                scope.fresh(f"aggregate{i}"),
+                lowered(scope.resolved(tree)),
+                call_of(scope.resolved(tree)),
+                counts(tree),
+            )
+            for i, tree in enumerate(plain)
+        ]
+        parts = []
+        for one in sets:
+            mine = [name_of[key] for key in one]
+            rows = aggregated(scope.rows, list(dict.fromkeys([*self.carried, *mine])), calls, None)
+            if not one and self.carry is not None:
+                rows = self._for_all(rows, calls)
+            elif not one:
+                rows = of_nothing(rows, calls)
+            columns = {name: quoted(name) for name in self.carried}
+            for key, name in name_of.items():
+                type_ = scope.rows.schema[name].type
+                columns[f"{name} set"] = quoted(name) if key in one else _null_of(type_)
+                columns[f"{name} left out"] = "0" if key in one else "1"
+            columns |= {call.name: quoted(call.name) for call in calls}
+            parts.append(rows.project(columns))
+        rows = reduce(lambda a, b: a.union(b), parts)
+        made: dict[exp.Expr, exp.Expr] = {
+            key: internal(f"{name} set") for key, name in name_of.items()
+        }
+        made |= {t: internal(call.name) for t, call in zip(plain, calls, strict=True)}
+        for tree in found:
+            if isinstance(tree, exp.Grouping):
+                made[tree] = _grouping(tree, name_of)
+        self._rewrite(made)
+        return Scope(rows, dict(self.carry.names) if self.carry is not None else {})
+
+    # -- window functions ---------------------------------------------------------------------------
+
+    def _windowed(self, scope: Scope) -> Scope:
+        """The rows with a column for each window function."""
+        named = {one.this.name: one for one in self.select.args.get("windows") or []}
+        trees = [*self.items, *self._clauses()]
+        found = list(
+            dict.fromkeys(w for tree in trees for w in window_functions(tree) if not _defines(w))
+        )
+        by: dict[tuple[exp.Expr, ...], list[exp.Window]] = {}
+        whole = {window: _with_definition(window, named) for window in found}
+        for window, full in whole.items():
+            by.setdefault(tuple(full.args.get("partition_by") or ()), []).append(window)
+        made: dict[exp.Expr, exp.Expr] = {}
+        for partition, windows in by.items():
+            for part in partition:
+                scope, plain = self.subqueries.attached(scope, part)
+                if plain is not part:
+                    raise SchemaError("expected PARTITION BY without subqueries; found one")
+            scope, keys = scope.computed(partition, "partition")
+            keys = list(dict.fromkeys([*self.carried, *keys]))
+            columns = [f"rows0.{quoted(name)}" for name in scope.rows.names]
+            for window in windows:
+                full = whole[window].copy()
+                full.set("partition_by", [internal(name) for name in keys])
+                name = scope.fresh(f"window{len(made)}")
+                columns.append(f"{scope.sql(full)} AS {quoted(name)}")
+                made[window] = internal(name)
+            rows = scope.rows.query(
+                (), (keys,), f"SELECT {', '.join(columns)} FROM rows0", placed=keys
+            )
+            scope = replace(scope, rows=rows)
+        if made:
+            self._rewrite(made)
+        return scope
+
+    # -- the result ---------------------------------------------------------------------------------
+
+    def _projected(self, scope: Scope) -> Answer:
+        labels = tuple(item.alias_or_name for item in self.items)
+        trees = []
+        for item in self.items:
+            scope, plain = self.subqueries.attached(scope, _unaliased(item))
+            trees.append(plain)
+        names = _different(labels, self.carried)
+        outputs = {name: scope.sql(tree) for name, tree in zip(names, trees, strict=True)}
+        distinct = self.select.args.get("distinct")
+        # ORDER BY may name what is computed here, and what isn't in the result.
+        made = {f"{name} result": text for name, text in outputs.items()}
+        ordered = cuts(self.select) or (distinct is not None and distinct.args.get("on"))
+        if not ordered:
+            rows = scope.rows.project({**{name: quoted(name) for name in self.carried}, **outputs})
+            return Answer(rows.distinct() if distinct is not None else rows, names, labels)
+        wide = Scope(
+            scope.rows.added(made),
+            {
+                **scope.names,
+                **{("", label): f"{n} result" for label, n in zip(labels, names, strict=True)},
+            },
+        )
+        final = {name: quoted(f"{name} result") for name in names}
+        final = {**{name: quoted(name) for name in self.carried}, **final}
+        if distinct is not None and not distinct.args.get("on"):
+            rows = wide.rows.only([*self.carried, *made]).distinct()
+            wide = Scope(rows, {key: c for key, c in wide.names.items() if c in rows.names})
+        rows = limited(wide, self.select, self.carried)
+        return Answer(rows.project(final), names, labels)
+
+
+def _unaliased(item: exp.Expr) -> exp.Expr:
+    return item.this if isinstance(item, exp.Alias) else item
+
+
+def _defines(window: exp.Window) -> bool:
+    """Whether it is a named window's definition."""
+    return isinstance(window.this, exp.Identifier)
+
+
+def _with_definition(window: exp.Window, named: dict[str, exp.Window]) -> exp.Window:
+    """A window function with what its window's name stands for."""
+    name = window.alias
+    if not name:
+        return window
+    definition = named.get(name)
+    if definition is None:
+        raise SchemaError(f"expected a window in WINDOW; found the name {name!r} and no window")
+    made = window.copy()
+    made.set("alias", None)
+    for what in ("partition_by", "order", "spec"):
+        if not made.args.get(what) and definition.args.get(what):
+            made.set(what, definition.copy().args[what])
+    return made
+
+
+def _grouping_sets(
+    keys: Sequence[exp.Expr], group: exp.Group | None
+) -> list[list[exp.Expr]] | None:
+    """The groupings of ROLLUP, CUBE and GROUPING SETS; None where there is one."""
+    if not any(isinstance(key, exp.Rollup | exp.Cube | exp.GroupingSets) for key in keys):
+        if group is None or not any(group.args.get(w) for w in ("rollup", "cube", "grouping_sets")):
+            return None
+        keys = [
+            *keys,
+            *(one for w in ("rollup", "cube", "grouping_sets") for one in group.args.get(w) or []),
+        ]
+    found: list[list[exp.Expr]] = [[]]
+    for key in keys:
+        found = [[*one, *two] for one in found for two in _sets_of(key)]
+    return found
+
+
+def _sets_of(key: exp.Expr) -> list[list[exp.Expr]]:
+    match key:
+        case exp.Rollup():
+            parts = [_members(one) for one in key.expressions]
+            return [[e for p in parts[:n] for e in p] for n in range(len(parts), -1, -1)]
+        case exp.Cube():
+            parts = [_members(one) for one in key.expressions]
+            masks = range(2 ** len(parts))
+            return [
+                [e for i, p in enumerate(parts) if not mask >> i & 1 for e in p] for mask in masks
+            ]
+        case exp.GroupingSets():
+            return [one for part in key.expressions for one in _sets_or_members(part)]
+        case _:
+            return [[key]]
+
+
+def _sets_or_members(part: exp.Expr) -> list[list[exp.Expr]]:
+    if isinstance(part, exp.Rollup | exp.Cube | exp.GroupingSets):
+        return _sets_of(part)
+    return [_members(part)]
+
+
+def _members(part: exp.Expr) -> list[exp.Expr]:
+    match part:
+        case exp.Paren():
+            return [part.this]
+        case exp.Tuple():
+            return list(part.expressions)
+        case _:
+            return [part]
+
+
+def _grouping(tree: exp.Grouping, name_of: dict[exp.Expr, str]) -> exp.Expr:
+    """GROUPING(a, b): a bit for each key that was left out."""
+    found: exp.Expr = exp.Literal.number(0)
+    for key in tree.expressions:
+        left_out = internal(f"{name_of[key]} left out")
+        found = exp.Add(
+            this=exp.Mul(this=exp.Paren(this=found), expression=exp.Literal.number(2)),
+            expression=left_out,
+        )
+    return exp.Cast(this=exp.Paren(this=found), to=exp.DataType.build("BIGINT"))
+
+
+def _null_of(type_: pa.DataType) -> str:
+    return f"CAST(NULL AS {sql_type(type_)})"

@@ -1,0 +1,175 @@
+"""Relations: what queries are made of. Each is rows of the flow, and operations give others.
+
+A relation is a bag: rows may be there several times. They are a stream's, which only come, or a table's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from penstock.core.schema import Field, Schema
+from penstock.expr import compile_expression
+from penstock.expr.query import common_type, fixed_query
+from penstock.flow import Flow, Stream, Table
+from penstock.flow.graph import Node, RowStep, Stateful, Union, retracts, row_key
+from penstock.ops.joins.table_join import How, TableJoin
+from penstock.ops.keyed.query import GroupQuery
+from penstock.ops.rows import Select, Where
+
+__all__ = ["Relation", "quoted"]
+
+ROWS = "rows0"
+"""What a query over one relation calls it."""
+
+
+def quoted(name: str) -> str:
+    """A name in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Rows of a flow.
+
+    Attributes:
+        flow: that they belong to.
+        node: that makes them.
+    """
+
+    flow: Flow
+    node: Node
+
+    @property
+    def schema(self) -> Schema:
+        """The columns."""
+        return self.node.schema
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return self.schema.names
+
+    @cached_property
+    def collection(self) -> Stream | Table:
+        """The same rows, as programs have them."""
+        made = Table if retracts(self.node) or isinstance(self.node, Stateful) else Stream
+        return made(self.flow, self.node)
+
+    def project(self, columns: Mapping[str, str]) -> Relation:
+        """Computes columns: SQL over the relation's own, by name."""
+        if list(columns) == list(self.names) and all(quoted(n) == t for n, t in columns.items()):
+            return self
+        compiled = tuple((n, compile_expression(text, self.schema)) for n, text in columns.items())
+        required = {quoted(f.name) for f in self.schema if f.required}
+        fields = tuple(Field(n, e.type, e.text in required) for n, e in compiled)
+        return self._then(RowStep(self.node, Select(compiled), Schema(fields)))
+
+    def added(self, columns: Mapping[str, str]) -> Relation:
+        """The relation's columns, and others computed."""
+        return self.project({**{name: quoted(name) for name in self.names}, **columns})
+
+    def only(self, names: Sequence[str]) -> Relation:
+        """Some of the columns, in this order."""
+        return self.project({name: quoted(name) for name in names})
+
+    def filter(self, condition: str) -> Relation:
+        """The rows for which a condition is true."""
+        compiled = compile_expression(f"CAST(({condition}) AS BOOLEAN)", self.schema)
+        return self._then(RowStep(self.node, Where(compiled), self.schema))
+
+    def distinct(self) -> Relation:
+        """Each row once."""
+        return Relation(self.flow, self.collection.distinct().node)
+
+    def union(self, other: Relation) -> Relation:
+        """The rows of both, which have columns of the same names and types in one order."""
+        fields = tuple(
+            Field(one.name, one.type, one.required and two.required)
+            for one, two in zip(self.schema, other.schema, strict=True)
+        )
+        if other.node is self.node:  # a node reaches a reader once
+            return self.query((), ((),), f"SELECT * FROM {ROWS} UNION ALL SELECT * FROM {ROWS}")
+        return self._then(Union((self.node, other.node), Schema(fields)))
+
+    def unified(self, other: Relation) -> tuple[Relation, Relation]:
+        """Both relations with columns of common types and this one's names."""
+        mine, theirs = {}, {}
+        for one, two in zip(self.schema, other.schema, strict=True):
+            type_ = common_type(one.type, two.type)
+            here, there = quoted(one.name), quoted(two.name)
+            mine[one.name] = here if type_ is None else f"CAST({here} AS {type_})"
+            theirs[one.name] = there if type_ is None else f"CAST({there} AS {type_})"
+        return self.project(mine), other.project(theirs)
+
+    def join(self, other: Relation, on: Sequence[tuple[str, str]], how: How) -> Relation:
+        """Joins on equal columns, all of whose names differ.
+
+        Args:
+            other: the right side. Its columns that must be equal are left out of the result.
+            on: pairs of columns of one type: this relation's name, the other's.
+            how: as `Table.join`.
+        """
+        join = TableJoin(how, self.schema.arrow, other.schema.arrow, tuple(on))
+        mine, theirs = row_key(self.node), row_key(other.node)
+        if how in ("semi", "anti"):
+            join = replace(join, keys=mine)
+        elif mine and theirs:
+            equal = {name for _, name in on}
+            join = replace(join, keys=(*mine, *(name for name in theirs if name not in equal)))
+        return self._then(Stateful((self.node, other.node), join, Schema.from_arrow(join.schema)))
+
+    def query(
+        self,
+        others: Sequence[Relation],
+        key: Sequence[Sequence[str]],
+        query: str,
+        *,
+        placed: Sequence[str] = (),
+        always: bool = False,
+    ) -> Relation:
+        """What a query gives of each group, computed again where a group changes.
+
+        Args:
+            others: the relations after this one: `rows1`, …
+            key: of each relation, the columns that make up a group.
+            query: over `rows0`, …
+            placed: columns of the result that have the key's values.
+            always: whether it is asked of no rows, too; there is no key then.
+        """
+        inputs = (self, *others)
+        tables = {f"rows{i}": one.schema for i, one in enumerate(inputs)}
+        text, schema = fixed_query(query, tables)
+        operator = GroupQuery(
+            inputs=tuple(one.schema.arrow for one in inputs),
+            key_=tuple(tuple(one) for one in key),
+            query=text,
+            output=schema.arrow,
+            placed=tuple(placed),
+            always=always,
+        )
+        return self._then(Stateful(tuple(one.node for one in inputs), operator, schema))
+
+    def kept(self) -> Relation:
+        """The same rows, kept, so that they can be looked at: a view's."""
+        node: Node = self.node
+        while isinstance(node, RowStep) and isinstance(node.operator, Select | Where):
+            node = node.parent
+        if isinstance(node, Stateful) and retracts(node):
+            return self
+        single = [f.name for f in self.schema if not pa.types.is_nested(f.type)]
+        operator = GroupQuery(
+            inputs=(self.schema.arrow,),
+            key_=(tuple(single),),
+            query="",
+            output=self.schema.arrow,
+            placed=tuple(single),
+            row_key=row_key(self.node),
+        )
+        return self._then(Stateful((self.node,), operator, self.schema))
+
+    def _then(self, node: Node) -> Relation:
+        return Relation(self.flow, self.flow.node(node))

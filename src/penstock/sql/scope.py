@@ -1,0 +1,186 @@
+"""What a query's names mean: columns of a relation, and the tables that a query may read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from penstock.core.names import hint, known_names
+from penstock.errors import SchemaError
+from penstock.ops import Window
+from penstock.sql.relation import Relation
+from penstock.sql.trees import Name, internal, lowered, own_columns, replaced, subqueries
+
+__all__ = ["Answer", "Carry", "Environment", "Named", "Scope"]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A table that queries name.
+
+    Attributes:
+        rows: of it; of windows' rows those that are to be cut.
+        columns: its columns' names in queries, in lower case, to the relation's.
+        window: where rows are cut into windows of event time, which.
+    """
+
+    rows: Relation
+    columns: Mapping[str, str]
+    window: Window | None = None
+
+    @staticmethod
+    def of(rows: Relation) -> Named:
+        """A relation under its own names.
+
+        Raises:
+            SchemaError: two names differ in case only.
+        """
+        columns: dict[str, str] = {}
+        for name in rows.names:
+            if name.lower() in columns:
+                raise SchemaError(
+                    f"expected columns whose names differ by more than case; found {columns[name.lower()]!r} "
+                    f"and {name!r}. Rename one before, with select(…)"
+                )
+            columns[name.lower()] = name
+        return Named(rows, columns)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The tables that a query may read, by their names in lower case."""
+
+    tables: Mapping[str, Named] = field(default_factory=dict)
+
+    def table(self, name: str) -> Named:
+        """One of them.
+
+        Raises:
+            SchemaError: there is none of this name.
+        """
+        found = self.tables.get(name.lower())
+        if found is None:
+            names = list(self.tables)
+            raise SchemaError(
+                f"expected one of the streams, tables and views {known_names(names)}; found {name!r}"
+                f"{hint(name, names)}"
+            )
+        return found
+
+    def with_(self, name: str, table: Named) -> Environment:
+        """The same, and another."""
+        return Environment({**self.tables, name.lower(): table})
+
+
+@dataclass(frozen=True)
+class Carry:
+    """What a subquery sees of the query around it: each combination of these columns' values, once.
+
+    Attributes:
+        rows: the combinations.
+        names: what the outer columns are called in them.
+    """
+
+    rows: Relation
+    names: Mapping[Name, str]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The rows' columns."""
+        return self.rows.names
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A compiled query.
+
+    Attributes:
+        rows: its rows, with the carried columns, if there are some.
+        columns: its columns, in order: of the rows.
+        labels: what these are called outside.
+    """
+
+    rows: Relation
+    columns: tuple[str, ...]
+    labels: tuple[str, ...]
+
+    def named(self) -> Named:
+        """The answer as a table."""
+        return Named(self.rows, dict(zip(self.labels, self.columns, strict=True)))
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Rows, and what a query calls their columns.
+
+    Attributes:
+        rows: the relation.
+        names: alias and column, to the relation's column.
+        window: where they are rows to be cut into windows, the alias of these, and which.
+    """
+
+    rows: Relation
+    names: Mapping[Name, str]
+    window: tuple[str, Window] | None = None
+
+    def has(self, tree: exp.Expr) -> bool:
+        """Whether all columns of an expression are here, and it has some, and no subqueries."""
+        columns = own_columns(tree)
+        return bool(columns) and self.covers(columns) and not subqueries(tree)
+
+    def covers(self, columns: Iterable[exp.Column]) -> bool:
+        """Whether columns are here, or the relation's own already."""
+        return all((c.table, c.name) in self.names or c.table == "$" for c in columns)
+
+    def resolved(self, tree: exp.Expr) -> exp.Expr:
+        """The expression over the relation's columns."""
+
+        def own(node: exp.Expr) -> exp.Expr | None:
+            if isinstance(node, exp.Column) and (node.table, node.name) in self.names:
+                return internal(self.names[node.table, node.name])
+            return None
+
+        return replaced(tree, own)
+
+    def sql(self, tree: exp.Expr) -> str:
+        """The expression as SQL over the relation's columns.
+
+        Raises:
+            SchemaError: it has another column.
+        """
+        made = self.resolved(tree)
+        for column in own_columns(made):
+            if column.table != "$":
+                raise SchemaError(
+                    f"expected a column of this query; found {column.sql(dialect='duckdb')!r}"
+                )
+        return lowered(made)
+
+    def computed(self, trees: Sequence[exp.Expr], prefix: str) -> tuple[Scope, list[str]]:
+        """The scope with columns that some expressions are; plain columns are taken as they are."""
+        names: list[str] = []
+        added: dict[str, str] = {}
+        for tree in trees:
+            made = self.resolved(tree)
+            if isinstance(made, exp.Column) and made.table == "$":
+                names.append(made.name)
+                continue
+            name = self.fresh(f"{prefix}{len(added)}", added)
+            added[name] = self.sql(tree)
+            names.append(name)
+        return (replace(self, rows=self.rows.added(added)) if added else self), names
+
+    def fresh(self, name: str, besides: Iterable[str] = ()) -> str:
+        """A name that no column has."""
+        taken = {*self.rows.names, *besides}
+        while name in taken:
+            name += "_"
+        return name
+
+    def some_column(self) -> str:
+        """A column, where rows need one and it doesn't matter which."""
+        plain = [f.name for f in self.rows.schema if not pa.types.is_nested(f.type)]
+        return plain[0] if plain else self.rows.names[0]

@@ -1,0 +1,449 @@
+"""FROM and JOIN: the rows that a SELECT is over.
+
+Inner joins are taken in the order in which equalities connect them; conditions are applied as soon as all
+their columns are there. Equalities are the joins' keys; what else an inner join asks for filters its rows,
+and what else an outer one asks for makes it a query over rows of equal keys.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import pyarrow as pa
+from sqlglot import exp
+
+from penstock.core.schema import Field, Schema
+from penstock.errors import SchemaError
+from penstock.expr.query import common_type
+from penstock.flow.graph import RowStep
+from penstock.ops.joins.table_join import How
+from penstock.ops.rows import Unnest
+from penstock.sql.nulls import null_safe
+from penstock.sql.relation import Relation, quoted
+from penstock.sql.scope import Answer, Carry, Environment, Named, Scope
+from penstock.sql.trees import conjuncts, free
+
+__all__ = ["CompileQuery", "From", "carried", "equalities", "joined_back"]
+
+
+class CompileQuery(Protocol):
+    """What compiles the queries inside of a query."""
+
+    def __call__(self, query: exp.Expr, env: Environment, carry: Carry | None) -> Answer:
+        """The compiled query."""
+        ...
+
+
+@dataclass
+class From:
+    """The FROM of one SELECT, as it is put together."""
+
+    select: exp.Select
+    env: Environment
+    carry: Carry | None
+    compile: CompileQuery
+    current: Scope | None = None
+    waiting: list[Scope] = field(default_factory=list)
+    pool: list[exp.Expr] = field(default_factory=list)  # conditions that aren't applied yet
+
+    def build(self, where: Sequence[exp.Expr]) -> Scope:
+        """The rows.
+
+        Args:
+            where: conditions without subqueries; all are applied.
+        """
+        first = self.select.args.get("from_")
+        if first is None:
+            raise SchemaError(
+                f"expected a FROM, as a view is made of streams and tables; found "
+                f"{self.select.sql(dialect='duckdb')!r}"
+            )
+        joins = self.select.args.get("joins") or []
+        self.names = self._named([first.this, *(join.this for join in joins)])
+        sides = {(join.side or "").upper() for join in joins}
+        held = list(where) if sides & {"RIGHT", "FULL"} else []
+        self.pool += [] if held else where
+        if self.carry is not None:
+            self.current = Scope(self.carry.rows, dict(self.carry.names))
+        self._add(first.this)
+        for join in joins:
+            self._join(join)
+        self._flush()
+        assert self.current is not None
+        self.pool += held
+        self._apply()
+        for condition in self.pool:  # without columns, or with columns that aren't here
+            self.current = self._filtered(self.current, condition)
+        return self.current
+
+    # -- sources ------------------------------------------------------------------------------------
+
+    def _named(self, sources: Sequence[exp.Expr]) -> dict[tuple[str, str], str]:
+        """What the columns that the SELECT needs are called in the relation."""
+        aliases = [source.alias_or_name for source in sources]
+        for alias, n in Counter(aliases).items():
+            if n > 1:
+                raise SchemaError(f"expected each table's name once; found {alias!r} twice. Use AS")
+        needed = dict.fromkeys(
+            (c.table, c.name) for c in self.select.find_all(exp.Column) if c.table in aliases
+        )
+        often = Counter(name for _, name in needed)
+        taken = set() if self.carry is None else set(self.carry.columns)
+        return {
+            (alias, name): name if often[name] == 1 and name not in taken else f"{alias}.{name}"
+            for alias, name in needed
+        }
+
+    def _add(self, source: exp.Expr) -> None:
+        """A source that is joined inside."""
+        if isinstance(source, exp.Unnest) or free(source):
+            self._flush()
+            self._beside(source, "inner")
+        else:
+            self.waiting.append(self._loaded(source))
+
+    def _loaded(self, source: exp.Expr) -> Scope:
+        alias = source.alias_or_name
+        match source:
+            case exp.Table():
+                if source.args.get("sample") is not None:
+                    raise SchemaError(
+                        "expected a table without TABLESAMPLE, as chance gives no view"
+                    )
+                named = self.env.table(source.name)
+            case exp.Subquery():
+                named = self._renamed(self.compile(source.this, self.env, None).named(), source)
+            case exp.Lateral():
+                return self._loaded(_unwrapped(source))
+            case _:
+                raise SchemaError(
+                    f"expected a table or a subquery; found {source.sql(dialect='duckdb')!r}, which isn't "
+                    "supported"
+                )
+        return self._scope(named, alias)
+
+    def _renamed(self, named: Named, source: exp.Expr) -> Named:
+        """Columns that the alias names: `AS t(a, b)`."""
+        columns = source.alias_column_names
+        if not columns:
+            return named
+        return replace(named, columns=dict(zip(columns, named.columns.values(), strict=False)))
+
+    def _scope(self, named: Named, alias: str) -> Scope:
+        """A table's columns that are needed, under their names in this FROM."""
+        if named.window is not None:
+            return self._windowed(named, alias)
+        wanted = {
+            made: named.columns[name.lower()]
+            for (of, name), made in self.names.items()
+            if of == alias and name.lower() in named.columns
+        }
+        names = {(of, n): made for (of, n), made in self.names.items() if of == alias}
+        if not wanted:
+            whole = Scope(named.rows, {})
+            wanted = {f"{alias}.{whole.some_column()}": whole.some_column()}
+        rows = named.rows.project({made: quoted(name) for made, name in wanted.items()})
+        return Scope(rows, names)
+
+    def _windowed(self, named: Named, alias: str) -> Scope:
+        """Rows that are yet to be cut into windows keep their names, as they must be alone."""
+        if len({of for of, _ in self.names}) > 1 or self.carry is not None or self.waiting:
+            raise SchemaError(
+                "expected windows of one stream, grouped by window_start and window_end; found them joined "
+                "to another table. Aggregate them in a subquery first"
+            )
+        assert named.window is not None
+        names = {(alias, name): made for name, made in named.columns.items()}
+        return Scope(named.rows, names, (alias, named.window))
+
+    # -- joins --------------------------------------------------------------------------------------
+
+    def _join(self, join: exp.Join) -> None:
+        kind, side = (join.kind or "").upper(), (join.side or "").upper()
+        asof = (join.method or "").upper() == "ASOF"
+        on = conjuncts(join.args.get("on"))
+        if kind in ("", "INNER", "CROSS") and not side and not asof:
+            self.pool += on
+            self._add(join.this)
+            return
+        how = {"LEFT": "left", "RIGHT": "right", "FULL": "full"}.get(side, "inner")
+        how = {"SEMI": "semi", "ANTI": "anti"}.get(kind, how)
+        self._flush()
+        if isinstance(join.this, exp.Lateral | exp.Unnest) or free(join.this):
+            if how not in ("inner", "left") or on:
+                raise SchemaError(
+                    "expected LATERAL with JOIN or LEFT JOIN … ON TRUE; found "
+                    f"{join.sql(dialect='duckdb')!r}"
+                )
+            self._beside(join.this, how)
+            return
+        assert self.current is not None
+        right = self._loaded(join.this)
+        self.current = _outer(self.current, right, on, how, asof=asof)
+        self._apply()
+
+    def _flush(self) -> None:
+        """Joins what waits."""
+        self.waiting = [self._restricted(scope) for scope in self.waiting]
+        while self.waiting:
+            if self.current is None:
+                self.current = self.waiting.pop(0)
+                continue
+            self._apply()
+            at = next(
+                (
+                    i
+                    for i, one in enumerate(self.waiting)
+                    if equalities(self.pool, self.current, one)
+                ),
+                0,
+            )
+            part = self.waiting.pop(at)
+            keys = equalities(self.pool, self.current, part)
+            used = [condition for condition, _, _ in keys]
+            self.pool = [one for one in self.pool if not any(one is two for two in used)]
+            self.current = _inner(self.current, part, [(mine, other) for _, mine, other in keys])
+        self._apply()
+
+    def _restricted(self, scope: Scope) -> Scope:
+        """A source with the conditions that are about it alone."""
+        mine = [one for one in self.pool if scope.has(one)]
+        self.pool = [one for one in self.pool if not any(one is two for two in mine)]
+        for condition in mine:
+            scope = self._filtered(scope, condition)
+        return scope
+
+    def _apply(self) -> None:
+        if self.current is not None:
+            self.current = self._restricted(self.current)
+
+    @staticmethod
+    def _filtered(scope: Scope, condition: exp.Expr) -> Scope:
+        return replace(scope, rows=scope.rows.filter(scope.sql(condition)))
+
+    def _beside(self, source: exp.Expr, how: str) -> None:
+        """A source that depends on the rows so far: UNNEST, LATERAL."""
+        if self.current is None:
+            raise SchemaError(
+                f"expected a table before {source.sql(dialect='duckdb')!r}; found none"
+            )
+        alias = source.alias_or_name
+        if isinstance(source, exp.Unnest):
+            self._unnest(source, how)
+            return
+        inner = _unwrapped(source) if isinstance(source, exp.Lateral) else source
+        carry = carried(self.current, free(inner))
+        answer = self.compile(inner.this, self.env, carry)
+        named = self._renamed(answer.named(), inner)
+        wanted = {
+            made: named.columns[name] for (of, name), made in self.names.items() if of == alias
+        }
+        right = answer.rows.project(
+            {
+                **{name: quoted(name) for name in carry.columns},
+                **{made: quoted(name) for made, name in wanted.items()},
+            }
+        )
+        self.current = joined_back(self.current, right, carry, how)
+        names = {key: made for key, made in self.names.items() if key[0] == alias}
+        self.current = replace(self.current, names={**self.current.names, **names})
+        self._apply()
+
+    def _unnest(self, source: exp.Unnest, how: str) -> None:
+        assert self.current is not None
+        if how != "inner" or len(source.expressions) != 1 or source.args.get("offset"):
+            raise SchemaError(
+                "expected UNNEST of one array, as in FROM t, UNNEST(t.tags) AS u(tag); found "
+                f"{source.sql(dialect='duckdb')!r}"
+            )
+        alias = source.alias_or_name
+        scope, [array] = self.current.computed([source.expressions[0]], "array")
+        made = scope.fresh(f"{alias}.element")
+        type_ = scope.rows.schema[array].type
+        if not pa.types.is_list(type_):
+            raise SchemaError(f"expected an array in UNNEST; found {type_}")
+        rows = scope.rows.added({made: quoted(array)})
+        fields = [Field(f.name, type_.value_type) if f.name == made else f for f in rows.schema]
+        node = RowStep(rows.node, Unnest(made, made), Schema(tuple(fields)))
+        rows = Relation(rows.flow, rows.flow.node(node))
+        names = {key: made for key in self.names if key[0] == alias}
+        self.current = Scope(rows, {**self.current.names, **names})
+        self._apply()
+
+
+def _unwrapped(source: exp.Lateral) -> exp.Expr:
+    """The subquery of a LATERAL, under its alias."""
+    inner = source.this.copy()
+    if not isinstance(inner, exp.Subquery):
+        raise SchemaError(
+            f"expected a subquery after LATERAL; found {inner.sql(dialect='duckdb')!r}"
+        )
+    inner.set("alias", source.args["alias"].copy())
+    return inner
+
+
+def equalities(
+    conditions: Sequence[exp.Expr], left: Scope, right: Scope
+) -> list[tuple[exp.Expr, exp.Expr, exp.Expr]]:
+    """The conditions that make a column of each side equal: with left's expression, and right's."""
+    found: list[tuple[exp.Expr, exp.Expr, exp.Expr]] = []
+    for condition in conditions:
+        if isinstance(condition, exp.EQ):
+            one, two = condition.this, condition.expression
+            if left.has(one) and right.has(two):
+                found.append((condition, one, two))
+            elif left.has(two) and right.has(one):
+                found.append((condition, two, one))
+    return found
+
+
+def _keys(
+    left: Scope, right: Scope, pairs: Sequence[tuple[exp.Expr, exp.Expr]]
+) -> tuple[Scope, Scope, list[tuple[str, str]]]:
+    """Columns of one type that are the sides of equalities: both scopes with them, and the pairs."""
+    left, mine = left.computed([one for one, _ in pairs], "left")
+    right, others = right.computed([two for _, two in pairs], "right")
+    found: list[tuple[str, str]] = []
+    for one, two in zip(mine, others, strict=True):
+        type_ = common_type(left.rows.schema[one].type, right.rows.schema[two].type)
+        sides: list[tuple[Scope, str]] = []
+        for scope, name in ((left, one), (right, two)):
+            if type_ is None and not any(name in pair for pair in found):
+                sides.append((scope, name))
+                continue
+            to = f"{quoted(name)}" if type_ is None else f"CAST({quoted(name)} AS {type_})"
+            fresh = scope.fresh(f"{name} key")
+            sides.append((replace(scope, rows=scope.rows.added({fresh: to})), fresh))
+        (left, one_), (right, two_) = sides
+        found.append((one_, two_))
+    return left, right, found
+
+
+def _inner(left: Scope, right: Scope, pairs: Sequence[tuple[exp.Expr, exp.Expr]]) -> Scope:
+    """The join on equal expressions; without any, of all rows with all."""
+    left, right = _alone(left), _alone(right)
+    names = {**left.names, **right.names}
+    if not pairs:
+        one, two = left.fresh("all"), right.fresh("all ")
+        rows = left.rows.added({one: "1"}).join(right.rows.added({two: "1"}), [(one, two)], "inner")
+        return Scope(rows.only([n for n in rows.names if n != one]), names)
+    left, right, on = _keys(left, right, pairs)
+    rows = left.rows.join(right.rows, on, "inner")
+    same = {two: one for one, two in on}  # the right one's are left out
+    names = {
+        key: same.get(name, name) if key in right.names else name for key, name in names.items()
+    }
+    kept = [name for name in rows.names if name in set(names.values())]
+    return Scope(rows.only(kept or rows.names[:1]), names)
+
+
+def _outer(left: Scope, right: Scope, on: Sequence[exp.Expr], how: str, *, asof: bool) -> Scope:
+    """An outer join, a semi or an anti join, or one as of a time."""
+    left, right = _alone(left), _alone(right)
+    keys = equalities(on, left, right)
+    used = [condition for condition, _, _ in keys]
+    rest = [one for one in on if not any(one is two for two in used)]
+    if how in ("left", "semi", "anti", "inner") and not asof:
+        for condition in [one for one in rest if right.has(one)]:
+            right = replace(right, rows=right.rows.filter(right.sql(condition)))
+            rest.remove(condition)
+    both = Scope(left.rows, {**left.names, **right.names})
+    left_names, right_names = list(left.names.values()), list(right.names.values())
+    whole = how not in ("semi", "anti")
+    names = both.names if whole else left.names
+    if not keys and not rest and how in ("semi", "anti", "left"):
+        rest = [exp.true()]
+    if keys and not rest and not asof and how not in ("right", "full"):
+        left_, right_, on_ = _keys(left, right, [(one, two) for _, one, two in keys])
+        # The right keys are copied: a join leaves out those that it is on, and they may be NULL.
+        copied = right_.rows.added({f"{two} on": quoted(two) for _, two in on_})
+        join: How = how  # type: ignore[assignment]
+        rows = left_.rows.join(copied, [(one, f"{two} on") for one, two in on_], join)
+        wanted = [*left_names, *(right_names if whole else [])]
+        return Scope(rows.only(list(dict.fromkeys(wanted)) or rows.names[:1]), names)
+    return _outer_query(left, right, keys, rest, how, asof=asof, names=names)
+
+
+def _outer_query(
+    left: Scope,
+    right: Scope,
+    keys: Sequence[tuple[exp.Expr, exp.Expr, exp.Expr]],
+    rest: Sequence[exp.Expr],
+    how: str,
+    *,
+    asof: bool,
+    names: Mapping[tuple[str, str], str],
+) -> Scope:
+    """The same by a query over the rows whose keys are equal."""
+    both = Scope(left.rows, {**left.names, **right.names})
+    conditions = [both.sql(condition) for condition in rest]
+    left_names, right_names = list(left.rows.names), list(right.rows.names)
+    left, right, on = _keys(left, right, [(one, two) for _, one, two in keys])
+    conditions += [f"rows0.{quoted(one)} = rows1.{quoted(two)}" for one, two in on]
+    wanted = [f"rows0.{quoted(name)}" for name in left_names]
+    if how not in ("semi", "anti"):
+        wanted += [f"rows1.{quoted(name)}" for name in right_names]
+    word = f"ASOF {'LEFT ' if how == 'left' else ''}" if asof else f"{how.upper()} "
+    query = (
+        f"SELECT {', '.join(wanted)} FROM rows0 {word}JOIN rows1 "
+        f"ON {' AND '.join(conditions) or 'TRUE'}"
+    )
+    rows = left.rows.query((right.rows,), ([one for one, _ in on], [two for _, two in on]), query)
+    return Scope(rows, names)
+
+
+def _alone(scope: Scope) -> Scope:
+    if scope.window is not None:
+        raise SchemaError(
+            "expected windows of one stream, grouped by window_start and window_end; found them joined to "
+            "another table. Aggregate them in a subquery first"
+        )
+    return scope
+
+
+def carried(scope: Scope, columns: Sequence[exp.Column]) -> Carry:
+    """What a subquery sees of these rows: the combinations of some columns.
+
+    Raises:
+        SchemaError: a column isn't there.
+    """
+    wanted = dict.fromkeys((c.table, c.name) for c in columns)
+    names: dict[tuple[str, str], str] = {}
+    computed: dict[str, str] = {}
+    for alias, name in wanted:
+        of = name if alias == "$" else scope.names.get((alias, name))
+        if of is None:
+            raise SchemaError(f"expected a column of this query; found '{alias}.{name}'")
+        outer = f"outer {of}"
+        names[alias, name] = outer
+        computed[outer] = quoted(of)
+    if not computed:
+        computed = {"outer": "1"}
+    return Carry(scope.rows.project(computed).distinct(), names)
+
+
+def joined_back(scope: Scope, right: Relation, carry: Carry, how: str) -> Scope:
+    """Rows beside what a subquery gave for their combination of carried columns."""
+    sources = {name: key for key, name in carry.names.items()}
+    mine: dict[str, str] = {}
+    for name in carry.columns:
+        if name in sources:
+            alias, column = sources[name]
+            mine[name] = quoted(column if alias == "$" else scope.names[alias, column])
+        else:
+            mine[name] = "1"
+    left_on, right_on = {}, {}
+    for i, name in enumerate(carry.columns):
+        field_ = carry.rows.schema[name]
+        here, there = null_safe(mine[name], field_), null_safe(quoted(name), field_)
+        left_on[f"carried {i}"], right_on[f"carried {i} "] = here, there
+    kept = [name for name in right.names if name not in carry.columns]
+    right = right.project({**{name: quoted(name) for name in kept}, **right_on})
+    on = list(zip(left_on, right_on, strict=True))
+    join: How = how  # type: ignore[assignment]
+    rows = scope.rows.added(left_on).join(right, on, join)
+    whole = [*scope.rows.names, *([] if how in ("semi", "anti") else kept)]
+    return replace(scope, rows=rows.only(whole))

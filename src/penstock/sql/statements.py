@@ -1,0 +1,248 @@
+"""Programs in SQL: CREATE STREAM, TABLE, VIEW, MATERIALIZED VIEW and SINK, one after the other.
+
+The head of a statement is read here, word by word; a query in it is left to `penstock.sql.views`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlglot.dialects.duckdb import DuckDB
+from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from penstock.errors import FlowError
+
+__all__ = ["Columns", "Statement", "Watermark", "statements"]
+
+KINDS: Final = ("STREAM", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK")
+_OPEN: Final = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.LT)
+_CLOSE: Final = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.GT)
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """`WATERMARK FOR column AS column - INTERVAL lateness`."""
+
+    column: str
+    lateness: str
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What stands in the parentheses of CREATE STREAM and CREATE TABLE.
+
+    Attributes:
+        text: the columns, as `Schema.parse` reads them.
+        watermark: of a stream.
+        key: of a table.
+    """
+
+    text: str
+    watermark: Watermark | None = None
+    key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement.
+
+    Attributes:
+        kind: one of `KINDS`, or `SET`.
+        name: what is created.
+        line: where it begins in the text, from 1.
+        columns: of a stream or table.
+        options: `WITH (name = 'value', …)`, names in lower case.
+        query: the text after AS.
+        topic: that a sink writes.
+        emit: what a sink writes of a table: `closed`, `changes`, `upserts`; None is what fits.
+        every: how often, if said.
+    """
+
+    kind: str
+    name: str
+    line: int
+    columns: Columns | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    query: str | None = None
+    topic: str | None = None
+    emit: str | None = None
+    every: str | None = None
+
+
+def statements(text: str) -> list[Statement]:
+    """The statements of a program.
+
+    Raises:
+        FlowError: one can't be read, with its line and column.
+    """
+    try:
+        found = DuckDB().tokenize(text)
+    except SqlglotError as error:
+        raise FlowError(f"expected SQL; found {str(error).splitlines()[0]}") from None
+    made: list[Statement] = []
+    part: list[Token] = []
+    for token in [*found, None]:
+        if token is None or token.token_type == TokenType.SEMICOLON:
+            if part:
+                made.append(_Reader(text, part).statement())
+            part = []
+        else:
+            part.append(token)
+    return made
+
+
+class _Reader:
+    """Reads one statement's tokens."""
+
+    def __init__(self, text: str, found: list[Token]) -> None:
+        self.text, self.tokens, self.at = text, found, 0
+
+    def statement(self) -> Statement:
+        line = self.tokens[0].line
+        if self._take("SET"):
+            name = self._name("a setting").lower()
+            self._expect("=")
+            return Statement("SET", name, line, options={"value": self._next("a value").text})
+        self._expect("CREATE")
+        if self._take("OR"):
+            self._expect("REPLACE")
+        kind = next((k for k in KINDS if self._take(*k.split())), None)
+        if kind is None:
+            raise self._error(f"CREATE {', '.join(KINDS)}")
+        name = self._name("a name")
+        columns = self._columns() if kind in ("STREAM", "TABLE") else None
+        topic = emit = every = query = None
+        if kind == "SINK":
+            self._expect("INTO")
+            topic = self._name("a topic")
+        options = self._options()
+        if kind not in ("STREAM", "TABLE"):
+            self._expect("AS")
+            query, emit, every = self._query(emits=kind == "SINK")
+        if self.at < len(self.tokens):
+            raise self._error("the end of the statement, or ';'")
+        return Statement(kind, name, line, columns, options, query, topic, emit, every)
+
+    def _columns(self) -> Columns:
+        self._expect("(")
+        items, start, depth = [], self.at, 1
+        while depth:
+            token = self._next("')'")
+            depth += (token.token_type in _OPEN) - (token.token_type in _CLOSE)
+            if not depth or (depth == 1 and token.token_type == TokenType.COMMA):
+                items.append(self.tokens[start : self.at - 1])
+                start = self.at
+        plain: list[str] = []
+        watermark: Watermark | None = None
+        key: tuple[str, ...] = ()
+        for item in items:
+            words = [token.text.upper() for token in item]
+            if words[:2] == ["WATERMARK", "FOR"]:
+                watermark = self._watermark(item)
+            elif words[:1] == ["PRIMARY KEY"]:
+                key = tuple(t.text for t in item[1:] if t.text not in ("(", ")", ","))
+            elif words[-1:] == ["PRIMARY KEY"]:
+                key = (item[0].text,)
+                plain.append(self._source(item[:-1]))
+            elif item:
+                plain.append(self._source(item))
+        return Columns(", ".join(plain), watermark, key)
+
+    def _watermark(self, item: list[Token]) -> Watermark:
+        """`WATERMARK FOR at [AS at - INTERVAL 30 SECONDS]`."""
+        words = [token.text for token in item]
+        if len(words) == 3:
+            return Watermark(words[2], "0 seconds")
+        fits = len(words) in (8, 9) and [w.upper() for w in words[3:7:2]] == ["AS", "-"]
+        if not fits or words[4] != words[2] or words[6].upper() != "INTERVAL":
+            raise self._error("WATERMARK FOR at AS at - INTERVAL 30 SECONDS", item[0])
+        return Watermark(words[2], " ".join(words[7:]).lower())
+
+    def _options(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if not self._take("WITH"):
+            return found
+        self._expect("(")
+        while not self._take(")"):
+            name = self._name("an option").lower()
+            self._expect("=")
+            found[name] = self._next("a value").text
+            if not self._take(","):
+                self._expect(")")
+                break
+        return found
+
+    def _query(self, *, emits: bool) -> tuple[str, str | None, str | None]:
+        """The query's text, and what `EMIT …` at its end says."""
+        start, end = self.at, len(self.tokens)
+        emit = every = None
+        for at in range(start, end):
+            if emits and self.tokens[at].text.upper() == "EMIT":
+                emit, every = self._emit([token.text for token in self.tokens[at + 1 :]])
+                end = at
+                break
+        if start >= end:
+            raise self._error("a SELECT")
+        self.at = len(self.tokens)
+        return self._source(self.tokens[start:end]), emit, every
+
+    def _emit(self, words: list[str]) -> tuple[str | None, str | None]:
+        match [word.upper() for word in words]:
+            case ["ON", "CLOSE"]:
+                return "closed", None
+            case ["CHANGES"]:
+                return "changes", None
+            case ["UPSERTS"]:
+                return "upserts", None
+            case ["EVERY", "INTERVAL", *_] if len(words) > 2:
+                return None, " ".join(words[2:]).lower()
+            case _:
+                raise self._error("EMIT ON CLOSE, CHANGES, UPSERTS or EVERY INTERVAL 10 SECONDS")
+
+    # -- tokens -------------------------------------------------------------------------------------
+
+    def _source(self, part: list[Token]) -> str:
+        return self.text[part[0].start : part[-1].end + 1]
+
+    def _next(self, expected: str) -> Token:
+        if self.at >= len(self.tokens):
+            raise self._error(expected)
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def _take(self, *words: str) -> bool:
+        part = self.tokens[self.at : self.at + len(words)]
+        if [token.text.upper() for token in part] != list(words):
+            return False
+        self.at += len(words)
+        return True
+
+    def _expect(self, word: str) -> None:
+        if not self._take(word):
+            raise self._error(word)
+
+    def _name(self, what: str) -> str:
+        """A name: a word, or anything in quotes; a topic's may have dots and dashes."""
+        token = self._next(what)
+        text = token.text
+        if not text or not (
+            text[0].isalpha() or text[0] == "_" or token.token_type == TokenType.STRING
+        ):
+            self.at -= 1
+            raise self._error(what)
+        return text
+
+    def _error(self, expected: str, token: Token | None = None) -> FlowError:
+        if token is None and self.at < len(self.tokens):
+            token = self.tokens[self.at]
+        if token is None:
+            last = self.tokens[-1]
+            return FlowError(
+                f"line {last.line}: expected {expected}; found the end of the statement"
+            )
+        return FlowError(
+            f"line {token.line}, column {token.col}: expected {expected}; found {token.text!r}"
+        )

@@ -1,0 +1,224 @@
+"""Looking at a query's tree: conjuncts, subqueries, aggregates, and columns of an outer query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from sqlglot import exp
+
+from penstock.expr.duck import connection
+from penstock.expr.purity import aggregate_names
+
+__all__ = [
+    "Name",
+    "aggregates",
+    "aliases_of",
+    "columns_outside",
+    "conjuncts",
+    "cuts",
+    "free",
+    "internal",
+    "is_aggregate",
+    "lowered",
+    "own_columns",
+    "replaced",
+    "shallow",
+    "subqueries",
+    "window_functions",
+]
+
+Name = tuple[str, str]
+"""A column as queries name it: its table's alias, and its own name."""
+
+OWN = "$"  # the alias of columns that a relation has by that name
+
+
+def internal(name: str) -> exp.Column:
+    """A column of the relation that an expression is over."""
+    return exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(OWN))
+
+
+def lowered(tree: exp.Expr) -> str:
+    """An expression whose columns are the relation's, as SQL over these."""
+
+    def plain(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Column) and node.table == OWN:
+            return exp.column(exp.to_identifier(node.name, quoted=True))
+        return node
+
+    return tree.copy().transform(plain).sql(dialect="duckdb")
+
+
+def conjuncts(tree: exp.Expr | None) -> list[exp.Expr]:
+    """The conditions that AND connects."""
+    if tree is None:
+        return []
+    if isinstance(tree, exp.Paren):
+        return conjuncts(tree.this)
+    if isinstance(tree, exp.And):
+        return [*conjuncts(tree.this), *conjuncts(tree.expression)]
+    common = _factored(tree) if isinstance(tree, exp.Or) else []
+    return [*common, tree] if not isinstance(tree, exp.Boolean) or not tree.this else []
+
+
+def _factored(tree: exp.Or) -> list[exp.Expr]:
+    """Conditions that all sides of an OR have: (a AND b) OR (a AND c) needs a anyway."""
+    sides: list[list[exp.Expr]] = []
+    pending: list[exp.Expr] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, exp.Paren):
+            pending.append(node.this)
+        elif isinstance(node, exp.Or):
+            pending += [node.expression, node.this]
+        else:
+            sides.append(conjuncts(node))
+    first, *others = sides
+    return [one for one in first if all(one in side for side in others)]
+
+
+def shallow(tree: exp.Expr) -> Iterator[exp.Expr]:
+    """The nodes of a tree, without the inside of subqueries."""
+    yield tree
+    if isinstance(tree, exp.Query) and not isinstance(tree, exp.Subquery):
+        return
+    for child in tree.iter_expressions():
+        if isinstance(child, exp.Query):
+            yield child
+        else:
+            yield from shallow(child)
+
+
+def subqueries(tree: exp.Expr) -> list[exp.Expr]:
+    """The outermost nodes that hold a query: scalar subqueries, EXISTS, IN."""
+    found: list[exp.Expr] = []
+
+    def visit(node: exp.Expr) -> None:
+        holds = (
+            isinstance(node, exp.Subquery | exp.Exists)
+            or (isinstance(node, exp.In) and node.args.get("query") is not None)
+            or (
+                isinstance(node, exp.Binary)
+                and isinstance(node.expression, exp.Any | exp.All)
+                and isinstance(node.expression.this, exp.Query)
+            )
+        )
+        if holds:
+            found.append(node)
+            return
+        for child in node.iter_expressions():
+            visit(child)
+
+    visit(tree)
+    return found
+
+
+def own_columns(tree: exp.Expr) -> list[exp.Column]:
+    """All columns of an expression, and of the subqueries in it those that aren't these subqueries' own."""
+    found = [node for node in shallow(tree) if isinstance(node, exp.Column)]
+    for node in shallow(tree):
+        if isinstance(node, exp.Query):
+            inner = node.this if isinstance(node, exp.Subquery) else node
+            found += free(inner)
+    return found
+
+
+def aliases_of(select: exp.Select) -> set[str]:
+    """What a SELECT calls its tables."""
+    sources = [join.this for join in select.args.get("joins") or ()]
+    if (first := select.args.get("from_")) is not None:
+        sources.append(first.this)
+    return {source.alias_or_name for source in sources}
+
+
+def free(query: exp.Expr) -> list[exp.Column]:
+    """The columns of a query that belong to a query around it."""
+    match query:
+        case exp.Subquery() | exp.Lateral():
+            return free(query.this)
+        case exp.SetOperation():
+            return [*free(query.this), *free(query.expression)]
+        case exp.Select():
+            known = aliases_of(query)
+            found: list[exp.Column] = []
+            for name, value in query.args.items():
+                parts = value if isinstance(value, list) else [value]
+                if name == "with_":
+                    parts = [cte.this for part in parts if part for cte in part.expressions]
+                for part in parts:
+                    if isinstance(part, exp.Expr):
+                        inside = free(part) if isinstance(part, exp.Query) else own_columns(part)
+                        found += inside
+            return [column for column in found if column.table not in known and column.table]
+        case _:
+            return []
+
+
+def columns_outside(tree: exp.Expr, known: set[str]) -> bool:
+    """Whether an expression has columns of tables that aren't among these."""
+    return any(column.table not in known for column in own_columns(tree))
+
+
+def is_aggregate(node: exp.Expr) -> bool:
+    """Whether a node is the call of an aggregate function."""
+    if isinstance(node, exp.AggFunc):
+        return True
+    if isinstance(node, exp.Anonymous):
+        return node.name.lower() in aggregate_names(connection())
+    return False
+
+
+def aggregates(tree: exp.Expr) -> list[exp.Expr]:
+    """The outermost calls of aggregate functions, with their FILTER; not those that are window functions."""
+    found: list[exp.Expr] = []
+
+    def visit(node: exp.Expr) -> None:
+        if isinstance(node, exp.Query):
+            return
+        if isinstance(node, exp.Window):
+            inside = node.this
+            while isinstance(inside, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+                inside = inside.this
+            for child in inside.iter_expressions():
+                visit(child)
+            for name, value in node.args.items():
+                if name != "this":
+                    for part in value if isinstance(value, list) else [value]:
+                        if isinstance(part, exp.Expr):
+                            visit(part)
+            return
+        filtered = isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls)
+        if is_aggregate(node) or (filtered and aggregates(node.this)):
+            found.append(node)
+            return
+        for child in node.iter_expressions():
+            visit(child)
+
+    visit(tree)
+    return found
+
+
+def cuts(query: exp.Expr) -> bool:
+    """Whether a query has LIMIT or OFFSET."""
+    return any(query.args.get(what) is not None for what in ("limit", "offset"))
+
+
+def window_functions(tree: exp.Expr) -> list[exp.Window]:
+    """The window functions of an expression."""
+    return [node for node in shallow(tree) if isinstance(node, exp.Window)]
+
+
+def replaced(tree: exp.Expr, by: Callable[[exp.Expr], exp.Expr | None]) -> exp.Expr:
+    """The tree with some nodes replaced, outermost first; what is put in stays as it is."""
+    found = by(tree)
+    if found is not None:
+        return found
+    if isinstance(tree, exp.Query):
+        return tree
+    made = tree.copy()
+    for name, value in list(made.args.items()):
+        if isinstance(value, exp.Expr):
+            made.set(name, replaced(value, by))
+        elif isinstance(value, list):
+            made.set(name, [replaced(v, by) if isinstance(v, exp.Expr) else v for v in value])
+    return made

@@ -1,0 +1,108 @@
+"""From a query's text to a table of the flow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.qualify import qualify
+
+from penstock.core.schema import Schema
+from penstock.errors import SchemaError
+from penstock.expr.duck import connection
+from penstock.expr.expression import sql_type
+from penstock.expr.purity import check_query_pure
+from penstock.expr.query import query_columns
+from penstock.flow import Flow, Table
+from penstock.sql.queries import compile_tree
+from penstock.sql.relation import Relation, quoted
+from penstock.sql.scope import Environment, Named
+from penstock.sql.tables import with_rows, with_windows
+
+__all__ = ["parsed", "query_rows", "query_table"]
+
+
+def query_table(
+    flow: Flow, query: str, tables: Mapping[str, Relation], dialect: str = "duckdb"
+) -> Table:
+    """The table that a query over streams and tables keeps up to date: what a view shows.
+
+    Args:
+        flow: that they belong to.
+        query: one SELECT.
+        tables: by name.
+        dialect: of the text, as sqlglot calls it.
+
+    Raises:
+        SchemaError: it can't be read, or can't be kept up to date.
+    """
+    return Table(flow, query_rows(query, tables, dialect).kept().node)
+
+
+def query_rows(
+    query: str,
+    tables: Mapping[str, Relation],
+    dialect: str = "duckdb",
+) -> Relation:
+    """The rows that a query gives; see `query_table`."""
+    tree = parsed(query, dialect)
+    env = Environment({name.lower(): Named.of(rows) for name, rows in tables.items()})
+    tree, env = with_windows(with_rows(tree, env), env)
+    check_query_pure(connection(), tree.sql(dialect="duckdb"))
+    labels = _labels(tree, env)
+    schema: dict[str, object] = {
+        name: {label: _type(table, column) for label, column in table.columns.items()}
+        for name, table in env.tables.items()
+    }
+    try:
+        qualified = qualify(tree, schema=schema, dialect="duckdb", quote_identifiers=False)
+    except SqlglotError as error:
+        raise SchemaError(f"expected a query over {', '.join(schema)}; found: {error}") from None
+    answer = compile_tree(qualified, env)
+    names = labels or answer.labels
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise SchemaError(f"expected columns of different names; found {twice[0]!r} twice. Use AS")
+    return answer.rows.project(
+        {name: quoted(column) for name, column in zip(names, answer.columns, strict=True)}
+    )
+
+
+def parsed(text: str, dialect: str = "duckdb") -> exp.Expr:
+    """The tree of one SELECT.
+
+    Raises:
+        SchemaError: it can't be read, with line and column; or is another statement.
+    """
+    try:
+        trees = [tree for tree in sqlglot.parse(text, dialect=dialect) if tree is not None]
+    except SqlglotError as error:
+        raise SchemaError(f"expected SQL; found {_where(error)}") from None
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        raise SchemaError(f"expected one SELECT; found {text!r}")
+    return trees[0]
+
+
+def _where(error: SqlglotError) -> str:
+    for one in getattr(error, "errors", []):
+        return f"at line {one['line']}, column {one['col']}: {one['description']}, near {one['highlight']!r}"
+    return str(error).splitlines()[0]
+
+
+def _labels(tree: exp.Expr, env: Environment) -> tuple[str, ...]:
+    """What DuckDB calls the query's columns; it also says what is wrong with the query, in its words."""
+    schemas = {}
+    for name, table in env.tables.items():
+        fields = [table.rows.schema[c] for c in table.columns.values() if c in table.rows.schema]
+        schemas[name] = Schema(tuple(fields))
+        if table.window is not None:
+            return ()  # its window_start isn't there yet
+    return query_columns(tree.sql(dialect="duckdb"), schemas).names
+
+
+def _type(table: Named, column: str) -> str:
+    if column in table.rows.schema:
+        return sql_type(table.rows.schema[column].type)
+    return "TIMESTAMPTZ"  # a window's bound

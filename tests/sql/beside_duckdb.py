@@ -1,0 +1,141 @@
+"""A query as a view, beside DuckDB's answer over what the tables contain, after each batch."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+
+import penstock as ps
+from penstock.sql import SqlFlow
+
+__all__ = ["Difference", "compare"]
+
+MINUTE = "2026-01-01T00:{:02}:00Z"
+
+
+class Difference(AssertionError):
+    """A view isn't what DuckDB says."""
+
+
+def flow() -> SqlFlow:
+    """A stream `s` and two tables, `t` and `u`, with columns that meet, NULLs and duplicates."""
+    app = SqlFlow("shop")
+    app.stream("s", "k BIGINT, v BIGINT, d DOUBLE, x STRING, at TIMESTAMP")
+    app.table("t", "id BIGINT, k BIGINT, v BIGINT, x STRING", key="id")
+    app.table("u", "id BIGINT, k BIGINT, w BIGINT, y STRING", key="id")
+    return app
+
+
+class World:
+    """Random changes of the tables, as records and in DuckDB."""
+
+    def __init__(self, run: Any, seed: int) -> None:
+        self.run, self.chance = run, random.Random(seed)
+        self.rows: dict[str, dict[int, list[Any]]] = {"t": {}, "u": {}}
+        self.con = duckdb.connect(":memory:")
+        self.con.execute("SET TimeZone = 'UTC'")
+        self.con.execute(
+            'CREATE TABLE s(k BIGINT, v BIGINT, d DOUBLE, x VARCHAR, "at" TIMESTAMPTZ); '
+            "CREATE TABLE t(id BIGINT, k BIGINT, v BIGINT, x VARCHAR); "
+            "CREATE TABLE u(id BIGINT, k BIGINT, w BIGINT, y VARCHAR)"
+        )
+
+    def change(self) -> None:
+        """Some changes, and what the tables contain after them."""
+        for _ in range(self.chance.randint(1, 8)):
+            name = self.chance.choice("sttuu")
+            if name == "s":
+                self._event()
+            else:
+                self._row(name)
+        for name, rows in self.rows.items():
+            self.con.execute(f"DELETE FROM {name}")
+            for row in rows.values():
+                self.con.execute(f"INSERT INTO {name} VALUES (?, ?, ?, ?)", row)
+
+    def _maybe(self, value: Any) -> Any:
+        return None if self.chance.random() < 0.15 else value
+
+    def _event(self) -> None:
+        chance = self.chance
+        row = {
+            "k": self._maybe(chance.randint(1, 3)),
+            "v": self._maybe(chance.randint(-3, 5)),
+            "d": self._maybe(chance.randint(0, 9) / 2),
+            "x": self._maybe(chance.choice("abc")),
+            "at": MINUTE.format(chance.randint(0, 59)),
+        }
+        self.run.send("s", **row)
+        self.con.execute("INSERT INTO s VALUES (?, ?, ?, ?, ?)", list(row.values()))
+
+    def _row(self, name: str) -> None:
+        chance, rows = self.chance, self.rows[name]
+        id_ = chance.randint(1, 6)
+        if id_ in rows and chance.random() < 0.3:
+            del rows[id_]
+            self.run.send_raw(name, None, key=str(id_).encode())
+            return
+        columns = ("id", "k", "v", "x") if name == "t" else ("id", "k", "w", "y")
+        row = [
+            id_,
+            self._maybe(chance.randint(1, 3)),
+            self._maybe(chance.randint(-3, 5)),
+            self._maybe(chance.choice("abc")),
+        ]
+        rows[id_] = row
+        self.run.send(name, partition=0, **dict(zip(columns, row, strict=True)))
+
+
+def compare(query: str, *, seed: int, batches: int = 4, cores: int = 2) -> None:
+    """Runs a query over random changes.
+
+    Raises:
+        Difference: after some batch, the view has other rows, or other columns.
+    """
+    app = flow()
+    app.view("q", sql=query)
+    run = ps.testing.run(app, cores=cores)
+    world = World(run, seed)
+    for batch in range(batches):
+        world.change()
+        run.settle()
+        found = world.con.execute(query)
+        names = [one[0] for one in found.description]
+        expected = _counted(found.fetchall())
+        if not run.view("q").table.column_names:
+            continue  # nothing that the query reads has come yet, so there is no version
+        rows = run.view("q").rows()
+        if rows and list(rows[0]) != names:
+            raise Difference(f"expected the columns {names}; found {list(rows[0])}")
+        view = _counted([list(row.values()) for row in rows])
+        if view != expected:
+            letters = [letter.headers for letter in run.dead_letters()][:3]
+            raise Difference(
+                f"{query}\nseed {seed}, batch {batch}: missing {dict(expected - view)}, "
+                f"too many {dict(view - expected)}, dead letters {letters}"
+            )
+        if batch == batches // 2:
+            run.restart()
+
+
+def _counted(rows: Sequence[Sequence[Any]]) -> Counter[Any]:
+    return Counter(tuple(map(_plain, row)) for row in rows)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float():
+            return round(value, 6)
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else round(float(value), 6)
+        case dict():
+            return tuple(map(_plain, value.values()))
+        case list():
+            return tuple(map(_plain, value))
+        case _:
+            return value

@@ -1,0 +1,157 @@
+"""Programs in SQL: what they make, and what they say of mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.errors import PenstockError
+from penstock.sql import SqlFlow
+
+PROGRAM = """
+-- a comment; with a semicolon
+CREATE STREAM clicks (user_id BIGINT, url STRING, at TIMESTAMP, WATERMARK FOR at AS at - INTERVAL 30 SECONDS)
+  WITH (topic = 'site.clicks', format = 'json', idle = '1 second');
+CREATE TABLE users (id BIGINT PRIMARY KEY, name STRING);
+CREATE VIEW named AS SELECT c.url, u.name FROM clicks c JOIN users u ON u.id = c.user_id;
+CREATE MATERIALIZED VIEW per_name AS SELECT name, count(*) AS n FROM named GROUP BY name;
+CREATE MATERIALIZED VIEW per_minute AS
+  SELECT window_start, url, count(*) AS n FROM TUMBLE(clicks, at, INTERVAL 1 MINUTE)
+  GROUP BY window_start, url;
+CREATE SINK closed INTO 'per-minute' WITH (partitions = 2) AS
+  SELECT window_start, url, count(*) AS n FROM TUMBLE(clicks, at, INTERVAL 1 MINUTE)
+  GROUP BY window_start, url EMIT ON CLOSE;
+CREATE SINK shouted INTO shouted AS SELECT upper(url) AS url FROM clicks;
+CREATE SINK changed INTO changed AS SELECT name, count(*) AS n FROM named GROUP BY name EMIT CHANGES
+"""
+
+
+def started() -> Any:
+    app = SqlFlow("shop")
+    app.sql(PROGRAM)
+    return ps.testing.run(app)
+
+
+def test_a_program_runs() -> None:
+    run = started()
+    run.send("users", id=1, name="Ada")
+    for second in ("05", "45"):
+        run.send("site.clicks", user_id=1, url="/a", at=f"2026-01-01T12:00:{second}Z")
+    run.settle()
+    assert run.view("per_name").rows() == [{"name": "Ada", "n": 2}]
+    assert [(row["url"], row["n"]) for row in run.view("per_minute").rows()] == [("/a", 2)]
+    assert [one.value for one in run.topic("shouted")] == [b'{"url":"/A"}'] * 2
+    assert run.topic("per-minute") == []
+    run.send("site.clicks", user_id=2, url="/b", at="2026-01-01T12:02:00Z")
+    run.settle()
+    assert [one.value for one in run.topic("per-minute")] == [
+        b'{"window_start":"2026-01-01T12:00:00Z","url":"/a","n":2}'
+    ]
+    run.send_raw("users", None, key=b"1")
+    run.settle()
+    assert run.view("per_name").rows() == []
+    assert [b'"op":"d"' in one.value for one in run.topic("changed")] == [False, True]
+
+
+def test_python_and_sql_read_each_other() -> None:
+    app = SqlFlow("shop")
+    orders = app.stream("orders", "id BIGINT, who STRING, total DOUBLE")
+    big = orders.where("total > 10")
+    table = app.view(
+        "n_big", sql='SELECT who AS "Who", count(*) AS n FROM big GROUP BY who', tables={"big": big}
+    )
+    app.view("busy", table.where("n > 1"))
+    app.view("names", sql="SELECT Who FROM busy")
+    run = ps.testing.run(app)
+    for id_, who, total in [(1, "a", 5.0), (2, "a", 11.0), (3, "a", 12.0), (4, "b", 20.0)]:
+        run.send("orders", id=id_, who=who, total=total)
+    run.settle()
+    assert run.view("n_big").rows() == [{"Who": "a", "n": 2}, {"Who": "b", "n": 1}]
+    assert run.view("busy").rows() == [{"Who": "a", "n": 2}]
+    assert run.view("names").rows() == [{"Who": "a"}]
+
+
+def test_queries_in_another_dialect() -> None:
+    app = SqlFlow("shop")
+    app.stream("orders", "id BIGINT, who STRING, tags ARRAY<STRING>")
+    app.view("spark", sql="SELECT who, size(tags) AS n FROM orders", dialect="spark")
+    run = ps.testing.run(app)
+    run.send("orders", id=1, who="a", tags=["x", "y"])
+    run.settle()
+    assert run.view("spark").rows() == [{"who": "a", "n": 2}]
+
+
+def test_the_timelines_of_the_literature() -> None:
+    app = SqlFlow("social")
+    app.table("posts", "id BIGINT, sender_id BIGINT, text STRING, timestamp TIMESTAMP", key="id")
+    app.table("follows", "id STRING, follower_id BIGINT, followee_id BIGINT", key="id")
+    app.view(
+        "timelines",
+        sql="""
+            SELECT follows.follower_id AS timeline_id,
+                array_agg(posts.* ORDER BY posts.timestamp DESC) AS posts
+            FROM posts JOIN follows ON follows.followee_id = posts.sender_id
+            GROUP BY follows.follower_id
+        """,
+    )
+    run = ps.testing.run(app)
+    run.send("posts", id=1, sender_id=7, text="first", timestamp="2026-01-01T12:00:00Z")
+    run.send("posts", id=2, sender_id=7, text="second", timestamp="2026-01-01T12:01:00Z")
+    run.send("follows", id="3/7", follower_id=3, followee_id=7)
+    run.settle()
+    [row] = run.view("timelines").rows()
+    assert (row["timeline_id"], [post["text"] for post in row["posts"]]) == (3, ["second", "first"])
+    run.send_raw("posts", None, key=b"2")
+    run.settle()
+    [row] = run.view("timelines").rows()
+    assert [post["text"] for post in row["posts"]] == ["first"]
+    run.send_raw("follows", None, key=b"3/7")
+    run.settle()
+    assert run.view("timelines").rows() == []
+
+
+MISTAKES = {
+    "DROP TABLE x": "line 1, column 4: expected CREATE; found 'DROP'",
+    "CREATE INDEX x": "expected CREATE STREAM, TABLE, VIEW, MATERIALIZED VIEW, SINK; found 'INDEX'",
+    "CREATE STREAM s (x BIGINT) WITH (colour = 'red')": "line 1, STREAM s: expected the options",
+    "CREATE STREAM s (x BIGGINT)": "line 1, STREAM s: expected",
+    "CREATE STREAM s (x BIGINT": "found the end of the statement",
+    "CREATE STREAM s (x BIGINT, PRIMARY KEY (x))": "expected PRIMARY KEY in CREATE TABLE",
+    "CREATE TABLE t (x BIGINT)": "expected PRIMARY KEY",
+    "CREATE STREAM s (x BIGINT, WATERMARK FOR x AS y)": "expected WATERMARK FOR at AS at - INTERVAL 30",
+    "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELECT y FROM s": "line 2, VIEW v: expected a query",
+    "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELEC x FROM s": "line 2, VIEW v: expected SQL; found",
+    "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELECT now() AS x FROM s": "found now()",
+    "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELECT random() AS x FROM s": "found random()",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT 1 AS x": "expected a FROM",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x, x FROM s": "found 'x' twice",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS DELETE FROM s": "expected one SELECT",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM s TABLESAMPLE 10%": "TABLESAMPLE",
+    "CREATE STREAM s (x BIGINT); CREATE SINK o INTO o AS SELECT x FROM s EMIT ON CLOSE": "expected EMIT for",
+    "CREATE STREAM s (x BIGINT); CREATE SINK o INTO p AS SELECT x FROM s EMIT LATER": "EMIT ON CLOSE",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM TUMBLE(s, x, INTERVAL 1 MINUTE)": "GROUP BY",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM TUMBLE(s, x)": "expected a stream, its time",
+}
+
+
+@pytest.mark.parametrize("program", MISTAKES)
+def test_mistakes(program: str) -> None:
+    with pytest.raises(PenstockError) as error:
+        SqlFlow("shop").sql(program)
+    assert MISTAKES[program] in str(error.value)
+
+
+def test_what_a_view_is_made_of() -> None:
+    app = SqlFlow("shop")
+    table = app.table("t", "id BIGINT, x BIGINT", key="id")
+    with pytest.raises(PenstockError, match="expected a table or sql="):
+        app.view("v", table, sql="SELECT id FROM t")
+    with pytest.raises(PenstockError, match="expected tables="):
+        app.view("v", table, tables={"t": table})
+    with pytest.raises(PenstockError, match="expected streams and tables of the app"):
+        app.view(
+            "v", sql="SELECT id FROM x", tables={"x": SqlFlow("other").stream("x", "id BIGINT")}
+        )
+    assert app.view("v", sql="SELECT id, x FROM t").schema.names == ("id", "x")
