@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import random
 import secrets
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -57,6 +57,7 @@ CrashPoint: TypeAlias = Literal["plan", "output", "transaction", "commit"]
 FAR_AHEAD: Final = "2100-01-01T00:00:00Z"
 CORES_MAX: Final = 256  # shards that a test has any use for
 SEED: Final = "PENSTOCK_SEED"
+_LOG: Final = logging.getLogger(__name__)
 _OWN_SEED: Final = secrets.randbits(32)  # of this process
 _told: set[str] = set()  # tests that have been told their seed
 
@@ -552,7 +553,8 @@ def _seed(given: int | None) -> int:
     test = os.environ.get("PYTEST_CURRENT_TEST")
     if test is not None and test not in _told:
         _told.add(test)
-        print(f"{SEED}={seed} repeats what ps.testing has left to chance", file=sys.stderr)
+        # A log, not print: pytest shows it where a test fails, and no test finds it in its own output.
+        _LOG.warning("%s=%d repeats what ps.testing has left to chance", SEED, seed)
     return seed
 
 

@@ -32,7 +32,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     app = ps.App("shop")
     sales = app.stream("sales", "item STRING, n BIGINT, at TIMESTAMP", time=ps.event_time("at"))
     app.view("items", sales.window(ps.tumbling("1 minute")).group_by("item").agg(n=ps.sum("n")))
-    run = ps.testing.run(app)
+    run = ps.testing.run(app, shaken=False)  # attempts that failed leave files
     run.store = Store(LocalStateFiles(directory / "state"))
     run.restart()
     values = []

@@ -136,10 +136,16 @@ def test_the_machine_pipeline_takes_what_the_sampler_gives() -> None:
 
 def test_programs_that_are_none_are_refused(tmp_path: Path) -> None:
     """A missing file, another kind of file and a mistake in it each have their message."""
-    with pytest.raises(UserError, match="expected a Python program"):
+    with pytest.raises(UserError, match="expected a program in Python or SQL"):
         load(tmp_path / "nope.py")
+    (tmp_path / "shop.txt").write_text("SELECT 1")
+    with pytest.raises(UserError, match="expected a program in Python or SQL"):
+        load(tmp_path / "shop.txt")
     (tmp_path / "shop.sql").write_text("SELECT 1")
-    with pytest.raises(UserError, match="expected a Python program"):
+    with pytest.raises(UserError, match=r"shop\.sql: line 1, column .*expected CREATE"):
+        load(tmp_path / "shop.sql")
+    (tmp_path / "shop.sql").write_text("SET kolor = 'red'")
+    with pytest.raises(UserError, match="line 1: expected SET of name"):
         load(tmp_path / "shop.sql")
     (tmp_path / "bad.py").write_text("def (")
     with pytest.raises(UserError, match="line 1"):

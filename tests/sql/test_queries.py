@@ -9,7 +9,7 @@ from tests.effort import rounds
 from tests.sql.beside_duckdb import Difference, compare
 
 QUERIES = (Path(__file__).parent / "queries.sql").read_text().partition("\n")[2]
-SEEDS = rounds("PENSTOCK_SQL_SEEDS", quick=1, full=3)
+SEEDS = rounds("PENSTOCK_SQL_SEEDS", quick=1, full=2)
 
 
 @pytest.mark.parametrize("query", [one.strip() for one in QUERIES.split(";") if one.strip()])

@@ -13,7 +13,7 @@ from tests.sql.beside_duckdb import compare
 from tests.sql.random_queries import random_query
 
 PARTS = 4
-QUERIES = rounds("PENSTOCK_SQL_QUERIES", quick=40, full=400)
+QUERIES = rounds("PENSTOCK_SQL_QUERIES", quick=40, full=160)
 FIRST = int(os.environ.get("PENSTOCK_SQL_FIRST", "0"))
 
 

@@ -104,6 +104,8 @@ def _joins(app: ps.App, events: ps.Stream, orders: ps.Stream, users: ps.Table) -
     orders.enrich(users, on={"user": "id"}, how="left").to("now")
     orders.enrich(users, on={"user": "id"}, how="left", as_of="event time").to("charged")
     app.view("levels", users.group_by("level").agg(n=ps.count()))
+    place = "row_number() OVER (PARTITION BY level ORDER BY id) AS place"
+    app.view("ranked", sql=f"SELECT id, level, {place} FROM users", tables={"users": users})
 
 
 def _streams(app: ps.App, events: ps.Stream) -> None:

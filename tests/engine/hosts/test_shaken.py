@@ -143,14 +143,14 @@ def test_a_function_that_cannot_travel_is_refused() -> None:
 
 
 def test_the_seed_is_told(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who sees a test fail sees how to repeat it."""
     app = ps.App("p")
     app.stream("t", "v BIGINT").to("out")
     monkeypatch.setenv("PENSTOCK_SEED", "77")
     assert ps.testing.run(app).seed == 77
-    assert "PENSTOCK_SEED=77" in capsys.readouterr().err
+    assert "PENSTOCK_SEED=77" in caplog.text
     monkeypatch.setenv("PENSTOCK_SEED", "some")
     with pytest.raises(FlowError, match="expected a whole number in PENSTOCK_SEED; found 'some'"):
         ps.testing.run(app)

@@ -69,7 +69,10 @@ def _sql_app(path: Path) -> ps.App:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"expected {path} in UTF-8; found {error.reason}") from None
-    found = statements(text)
+    try:
+        found = statements(text)
+    except FlowError as error:
+        raise FlowError(f"{path}: {error}") from None
     settings = {"name": path.stem}
     for one in found:
         if one.kind == "SET":
@@ -83,7 +86,7 @@ def _sql_app(path: Path) -> ps.App:
     try:
         app.take(found)
     except PenstockError as error:
-        raise type(error)(f"{path}, {error}") from error
+        raise type(error)(f"{path}: {error}") from error
     return app
 
 
