@@ -409,7 +409,7 @@ class Run:
         """
         if rows is not None:
             check_number(rows, "rows", 1, Limits.rows_max)
-        self._driver.limits = Limits() if rows is None else Limits(rows_max=rows)
+        self._driver.limits = replace(self._driver.limits, rows_max=rows or Limits.rows_max)
         with self._seeded():
             return self._driver.step(self._host.execute)
 

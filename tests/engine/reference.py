@@ -12,7 +12,7 @@ class Expected:
     """What a pipeline over a log must have computed."""
 
     view: dict[tuple[Any, ...], list[int]] = field(default_factory=lambda: defaultdict(list))
-    late: set[tuple[int, int]] = field(default_factory=set)  # (partition, offset)
+    late: set[tuple[int, int]] = field(default_factory=set)  # (partition, offset), for all windows
     watermark: float = float("-inf")  # what has ended before it is closed
 
 
@@ -31,11 +31,12 @@ def expect(
         newest = None
         for offset, row in enumerate(rows):
             mark = None if newest is None else newest - lateness
-            for start in windows_of(row["at"], size, every):
-                if mark is not None and start + size <= mark:
-                    expected.late.add((partition, offset))
-                else:
-                    expected.view[start, row[key]].append(row["v"])
+            windows = windows_of(row["at"], size, every)
+            open_ = [w for w in windows if mark is None or w + size > mark]
+            for start in open_:
+                expected.view[start, row[key]].append(row["v"])
+            if not open_:
+                expected.late.add((partition, offset))
             newest = row["at"] if newest is None else max(newest, row["at"])
     if all(partitions):
         expected.watermark = min(max(r["at"] for r in rows) for rows in partitions) - lateness

@@ -229,7 +229,10 @@ class _Process:
                     f"expected the query to {what}; found it still running, and ended it. Ask for "
                     "fewer windows, or use `penstock query`, which has no limit"
                 )
-        data = os.read(file, READ_BYTES)
+        try:
+            data = os.read(file, READ_BYTES)
+        except OSError:  # it was ended by another thread, and its pipe closed, since we looked
+            data = b""
         if not data:
             raise LimitError(
                 "expected the query's process to answer; found that it has ended "

@@ -242,7 +242,7 @@ def _abandoned(driver: Driver, host: LocalHost) -> None:
     """Runs a batch up to its version, which is not written: the driver dies there."""
     commit = driver.store.commit
 
-    def dies(*_: object) -> bool:
+    def dies(*_: object, **__: object) -> bool:
         raise Crash
 
     driver.store.commit = dies  # type: ignore[method-assign]
