@@ -76,3 +76,5 @@ SELECT a.k, count(*) AS n FROM t a JOIN t b ON a.k = b.k JOIN u c ON c.k = b.k G
 SELECT t.id FROM t JOIN u ON t.id = u.id AND t.k IS NOT DISTINCT FROM u.k;
 SELECT k, list(v ORDER BY id) AS l FROM t GROUP BY k;
 SELECT {'a': k, 'b': v} AS st, id FROM t;
+SELECT count(*) AS n, string_agg(DISTINCT x, ',' ORDER BY x) AS l FROM s;
+SELECT q.n, t.id FROM (SELECT median(v) AS m, count(*) AS n FROM s) q, t;

@@ -104,11 +104,13 @@ def aggregated(
     grouped_by = ", ".join(map(quoted, keys))
     query = f"SELECT {grouped_by + ', ' if keys else ''}{named} FROM rows0"
     query += f" GROUP BY {grouped_by}" if keys else ""
-    return rows.query((), (keys,), query, placed=keys)
+    return rows.query((), (keys,), query, placed=keys, always=not keys)
 
 
 def of_nothing(rows: Relation, calls: Sequence[Called]) -> Relation:
     """The aggregates of all rows, which are there even of none."""
+    if any(one.call is None for one in calls):
+        return rows  # computed by a query, which is asked of none, too
     names = ", ".join(f"{quoted(name)}" for name in rows.names)
     counted = {one.name for one in calls if one.counts}
     empty = ", ".join("0" if name in counted else "NULL" for name in rows.names)

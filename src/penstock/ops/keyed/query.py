@@ -217,7 +217,9 @@ class GroupQuery(Unwindowed):
         return place.group(concat(parts), whole=False)
 
     def _answer(self, rows: Sequence[pa.RecordBatch]) -> pa.Table:
-        """What the query gives of rows in the bags' layouts."""
+        """What the query gives of rows in the bags' layouts; of none nothing, unless it is asked always."""
+        if not self.always and not any(len(one) for one in rows):
+            return self.output.empty_table()
         tables = {
             f"rows{port}": self._plain(port, one).select(self.inputs[port].names)
             for port, one in enumerate(rows)
