@@ -55,6 +55,18 @@ def test_the_readme_replays_into_a_topic_that_it_makes() -> None:
     assert "--create" in replay
 
 
+def test_the_readme_figures_were_measured() -> None:
+    """Each figure of its table is one of the page on performance, to the digit."""
+    _, _, rest = README.partition("\n## Figures\n")
+    rows = re.findall(r"^\| (?!question|-)(.*) \|$", rest.partition("\n## ")[0], re.MULTILINE)
+    performance = (ROOT / "docs" / "performance.md").read_text()
+    assert len(rows) >= 5
+    for row in rows:
+        _, ours, theirs, _ = row.split(" | ")
+        for figure in (ours, theirs.partition(": ")[2]):
+            assert figure in performance, figure
+
+
 @pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/**/*.md")))
 def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link in the documents points to a file."""
