@@ -24,19 +24,6 @@ from penstock.state import LocalStateFiles
 pytestmark = pytest.mark.interpreter
 
 
-def test_help_is_quick_and_imports_nothing_heavy() -> None:
-    """`penstock --help` answers without Spark, Numba or Arrow."""
-    code = (
-        "import sys\nfrom penstock.cli import main\n"
-        "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "heavy = {'numba', 'pyarrow', 'pyspark', 'polars', 'duckdb'} & sys.modules.keys()\n"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "penstock demo machine" in done.stdout
-
-
 @pytest.mark.parametrize("command", sorted(_COMMANDS))
 def test_every_command_has_help(penstock: Any, command: str) -> None:
     """Help is a result: it is on standard output, with code 0."""

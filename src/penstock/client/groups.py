@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from penstock.client.client import OFFSET_FETCH, Client, Partition
 from penstock.client.network.errors import broker_error
-from penstock.client.reader import Reader
 from penstock.client.retention import Limits, growth_of, size_left_ms, time_left_ms
 from penstock.errors import BrokerError, UserError
+
+if TYPE_CHECKING:
+    from penstock.client.reader import Reader
 
 __all__ = ["GroupAdmin", "GroupInfo", "GroupPosition", "Member", "Target"]
 

@@ -3,12 +3,29 @@
 Nothing is built and nothing comes from elsewhere: the page is the hand-written files in `static`.
 """
 
-from penstock.web._api import ViewSource
-from penstock.web._app import create_app
-from penstock.web._json import kind, plain_values
-from penstock.web._server import PORT, Server
-from penstock.web.board import StatusBoard
-from penstock.web.health import Health, State, judge
+from typing import TYPE_CHECKING
+
+from penstock.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.web._api import ViewSource
+    from penstock.web._app import create_app
+    from penstock.web._json import kind, plain_values
+    from penstock.web._server import PORT, Server
+    from penstock.web.board import StatusBoard
+    from penstock.web.health import Health, State, judge
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "_api": ("ViewSource",),
+            "_app": ("create_app",),
+            "_json": ("kind", "plain_values"),
+            "_server": ("PORT", "Server"),
+            "board": ("StatusBoard",),
+            "health": ("Health", "State", "judge"),
+        },
+    )
 
 __all__ = [
     "PORT",

@@ -7,7 +7,6 @@ port, behind which another one may be.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import os
@@ -87,6 +86,8 @@ class DataLock:
                 f"expected a directory to write to, found {str(data)!r}: {error.strerror}; "
                 "choose another one with --data"
             ) from None
+        import asyncio  # commands only look who has the lock
+
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:

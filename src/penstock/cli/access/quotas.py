@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
-import pyarrow as pa
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.options import broker_option, client_settings, form_option
-from penstock.cli.support.tables import note, write_table
+from penstock.cli.support.tables import note, write_rows
 from penstock.errors import UserError
 
 if TYPE_CHECKING:
@@ -83,10 +82,7 @@ def list_quotas(broker: str | None, form: str) -> None:
         for entity, values in found.items()
     )
     names = ("user", "client_id", *LIMITS.values())
-    columns = list(zip(*rows, strict=True)) or [()] * len(names)
-    kinds = [pa.string()] * 2 + [pa.float64()] * len(LIMITS)
-    arrays = [pa.array(one, kind) for one, kind in zip(columns, kinds, strict=True)]
-    write_table(pa.table(dict(zip(names, arrays, strict=True))), form)
+    write_rows(names, rows, form)
 
 
 @quotas.command("set")

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
-import pyarrow as pa
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.moments import moment_ms
 from penstock.cli.support.options import broker_option, client_settings, form_option
 from penstock.cli.support.progress import counter
-from penstock.cli.support.tables import note, write_table
+from penstock.cli.support.tables import note, write_rows
 from penstock.core.time import instant_text
 from penstock.errors import UserError
 
@@ -176,9 +175,7 @@ def _write_groups(found: list[tuple[str, Group]], form: str) -> None:
         *("topic", "letters", "state", "origin", "first", "last"),
         *("reason", "example", "example_reason"),
     )
-    types = [pa.string(), pa.int64(), *[pa.string()] * 7]
-    columns = [pa.array([row[i] for row in rows], types[i]) for i in range(len(names))]
-    write_table(pa.table(columns, names=list(names)), form)
+    write_rows(names, rows, form)
 
 
 def _group_text(topic: str, group: Group) -> str:

@@ -6,12 +6,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
-import pyarrow as pa
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.moments import moment_ms
 from penstock.cli.support.options import broker_option, client_settings, form_option
-from penstock.cli.support.tables import note, write_table
+from penstock.cli.support.tables import note, write_rows
 from penstock.core.time import duration_text, duration_us
 from penstock.errors import UserError
 
@@ -64,7 +63,7 @@ def list_groups(broker: str | None, form: str) -> None:
         note("There are no groups.")
         return
     names = ("group", "type", "state", "topics", "lag", "lost")
-    _write(names, [*[pa.string()] * 4, pa.int64(), pa.int64()], rows, form)
+    write_rows(names, rows, form)
 
 
 @groups.command("describe")
@@ -87,7 +86,7 @@ def describe(broker: str | None, group: str, form: str) -> None:
         for one in positions
     ]
     names = ("topic", "partition", "committed", "end", "lag", "lost", "time_left")
-    _write(names, [pa.string(), *[pa.int64()] * 5, pa.string()], rows, form)
+    write_rows(names, rows, form)
     for one in positions:
         _warn(one)
 
@@ -151,7 +150,7 @@ def reset(
         if execute:
             admin.reset(group, {(topic, p): new for topic, p, _, new in rows})
     names = ("topic", "partition", "offset", "new_offset")
-    _write(names, [pa.string(), *[pa.int64()] * 3], rows, form)
+    write_rows(names, rows, form)
     note(
         f"reset {len(rows)} offsets of {group}"
         if execute
@@ -216,8 +215,3 @@ def delete(broker: str | None, group: str, *, yes: bool) -> None:
     with _admin(broker) as admin:
         admin.delete_group(group)
     note(f"deleted group {group}")
-
-
-def _write(names: tuple[str, ...], types: list[Any], rows: list[Any], form: str) -> None:
-    columns = [pa.array([row[i] for row in rows], types[i]) for i in range(len(names))]
-    write_table(pa.table(columns, names=list(names)), form)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
-import numpy as np
-import pyarrow as pa
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.options import broker_option, client_settings
@@ -17,6 +15,10 @@ from penstock.cli.support.progress import counter
 from penstock.cli.support.tables import note
 from penstock.demo.source import Lines
 from penstock.errors import LimitError, UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
 
 TURN_RECORDS: Final = 1_000  # without keys, to one partition before the next: batches stay large
 LINE_BYTES_MAX: Final = 16 << 20  # without a line end: more than any broker takes as one record
@@ -79,6 +81,9 @@ def produce(
 
     Lines are sent as they come, whole blocks at a time, each once, in order within a partition.
     """
+    import numpy as np
+    import pyarrow as pa
+
     from penstock.client import Client, Producer
 
     if key_separator == "":
@@ -127,6 +132,8 @@ def _partitions(
     keys: pa.Array[Any] | None, count: int, partitions: int, fixed: int | None, sent: int
 ) -> np.ndarray:
     """The partition of each record: as told, by its key, or for those without one in turn."""
+    import numpy as np
+
     if fixed is not None:
         return np.full(count, fixed)
     turn = (np.arange(sent, sent + count) // TURN_RECORDS) % partitions
@@ -141,6 +148,8 @@ def _partitions(
 def _records(
     lines: list[bytes], separator: str | None
 ) -> tuple[pa.Array[Any] | None, pa.Array[Any]]:
+    import pyarrow as pa
+
     if separator is None:
         return None, pa.array(lines, pa.binary())
     keys: list[bytes | None] = []

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
-import pyarrow as pa
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.options import broker_option, client_settings, form_option
-from penstock.cli.support.tables import note, write_table
+from penstock.cli.support.tables import note, write_rows
 
 if TYPE_CHECKING:
     from penstock.queue import Job, Queue
@@ -134,7 +133,7 @@ def stats(broker: str | None, name: str, workers: str | None, form: str) -> None
     with _open(broker, name, workers=workers) as jobs:
         found = jobs.stats()
     row = [(name, found.waiting, found.workers, found.dead)]
-    _write(("queue", "waiting", "workers", "dead"), row, form)
+    write_rows(("queue", "waiting", "workers", "dead"), row, form)
 
 
 @queue.command("list")
@@ -154,9 +153,4 @@ def list_queues(broker: str | None, form: str) -> None:
     if not rows and form == "table":
         note("There are no queues with workers. Put a job: penstock queue put NAME VALUE")
         return
-    _write(("queue", "workers", "waiting", "state"), rows, form)
-
-
-def _write(names: tuple[str, ...], rows: list[tuple[Any, ...]], form: str) -> None:
-    columns = [pa.array(column) for column in zip(*rows, strict=True)]
-    write_table(pa.table(dict(zip(names, columns, strict=True))), form)
+    write_rows(("queue", "workers", "waiting", "state"), rows, form)

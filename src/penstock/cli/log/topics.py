@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-import pyarrow as pa
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.moments import moment_ms
 from penstock.cli.support.options import broker_option, client_settings, form_option
-from penstock.cli.support.tables import note, write_table
+from penstock.cli.support.tables import note, write_rows
 from penstock.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def list_topics(broker: str | None, form: str) -> None:
         note("There are no topics. Create one: penstock topics create NAME")
         return
     names = ("topic", "partitions", "records")
-    _write(names, (pa.string(), pa.int64(), pa.int64()), rows, form)
+    write_rows(names, rows, form)
 
 
 @topics.command("create")
@@ -128,12 +127,12 @@ def describe(broker: str | None, name: str, form: str, *, configs: bool) -> None
         own = [
             (one.name, one.value, "topic" if one.is_own else "default", one.doc) for one in found
         ]
-        _write(("config", "value", "from", "meaning"), (pa.string(),) * 4, own, form)
+        write_rows(("config", "value", "from", "meaning"), own, form)
         return
     with _client(broker) as client:
         first, last = client.offsets(name, "earliest"), client.offsets(name, "latest")
     rows = [(p, first[p], last[p], last[p] - first[p]) for p in sorted(last)]
-    _write(("partition", "first_offset", "next_offset", "records"), (pa.int64(),) * 4, rows, form)
+    write_rows(("partition", "first_offset", "next_offset", "records"), rows, form)
 
 
 @topics.command("alter")
@@ -224,13 +223,3 @@ def delete(broker: str | None, name: str, *, missing_ok: bool, yes: bool) -> Non
     with _client(broker) as client:
         gone = client.delete_topic(name, missing_ok=missing_ok)
     note(f"deleted topic {name}" if gone else f"there was no topic {name}")
-
-
-def _write(
-    names: tuple[str, ...],
-    types: tuple[pa.DataType, ...],
-    rows: list[tuple[Any, ...]],
-    form: str,
-) -> None:
-    columns = [pa.array([row[i] for row in rows], types[i]) for i in range(len(names))]
-    write_table(pa.table(columns, names=list(names)), form)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-import numpy as np
 import orjson
 
 from penstock.cli.pipelines.run import How, run_options
@@ -249,7 +248,7 @@ def _summary(directory: Path) -> None:
     lines = _read_lines(status)
     late = int(status["counts"]["late_by_view"].get(SUMMED, 0))
     bad = sum(status["counts"]["dead"].values()) - late
-    counted = int(np.sum(views.table(SUMMED)["requests"].to_numpy()))
+    counted = sum(int(n or 0) for n in views.table(SUMMED)["requests"].to_pylist())
     click.echo(f"lines {lines:,}   counted {counted:,}   late {late:,}   bad {bad:,}")
     if late or bad:
         note(

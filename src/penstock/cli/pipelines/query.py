@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from penstock.cli.support.tables import FORMATS, note, write_table
+from penstock.cli.support.tables import FORMATS, note, write_rows, write_table
 
 
 @click.command(
@@ -44,9 +44,7 @@ def query(app: str, sql: str | None, form: Literal["table", "json", "csv"]) -> N
         if not names:
             note("There are no committed views yet.")
             return
-        import pyarrow as pa
-
         columns = [", ".join(views.table(name, limit=0).column_names) for name in names]
-        write_table(pa.table({"view": names, "columns": columns}), form)
+        write_rows(("view", "columns"), list(zip(names, columns, strict=True)), form)
         return
     write_table(views.sql(sql), form)

@@ -6,10 +6,9 @@ import time
 from typing import Final
 
 import click
-import pyarrow as pa
 
 from penstock.cli.support.options import form_option
-from penstock.cli.support.tables import note, write_table
+from penstock.cli.support.tables import note, write_rows
 from penstock.core.time import instant_text
 
 NAME: Final = "%Y%m%dT%H%M%SZ"  # of a savepoint that was given none
@@ -57,14 +56,15 @@ def list_all(app: str, form: str) -> None:
     if not found and form == "table":
         note("There are no savepoints.")
         return
-    columns = {
-        "name": pa.array([one.name for one in found], pa.string()),
-        "version": pa.array([one.version for one in found], pa.int64()),
-        "created": pa.array([instant_text(one.created_us) for one in found], pa.string()),
-        "bytes": pa.array([one.bytes for one in found], pa.int64()),
-        "views": pa.array([", ".join(one.content["views"]) for one in found], pa.string()),
-    }
-    write_table(pa.table(columns), form)
+    names = ("name", "version", "created", "bytes", "views")
+    rows = [
+        (
+            *(one.name, one.version, instant_text(one.created_us), one.bytes),
+            ", ".join(one.content["views"]),
+        )
+        for one in found
+    ]
+    write_rows(names, rows, form)
 
 
 @savepoint.command("drop")

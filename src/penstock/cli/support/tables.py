@@ -7,11 +7,13 @@ import io
 import sys
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 import orjson
-import pyarrow as pa
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FORMATS: Final = ("table", "json", "csv")
 CELL_CHARS_MAX: Final = 60  # of a cell in a table: one long value must not hide the others
@@ -29,12 +31,29 @@ def write_table(table: pa.Table, form: str, out: IO[str] | None = None) -> None:
         out.write(text_table(table.column_names, rows, numbers))
         return
     if form == "csv":
-        csv.writer(out, lineterminator="\n").writerow(table.column_names)
+        out.write(_line(table.column_names, table.column_names, form))
     for lo in range(0, table.num_rows, ROWS_AT_ONCE):
         part = table.slice(lo, ROWS_AT_ONCE)
         columns = [plain_values(column) for column in part.columns]
         for row in zip(*columns, strict=True):
             out.write(_line(table.column_names, row, form))
+
+
+def write_rows(names: Sequence[str], rows: Sequence[Sequence[Any]], form: str) -> None:
+    """Writes rows of plain values as `write_table` does, without loading Arrow."""
+    out = sys.stdout
+    if form == "table":
+        numbers = [
+            any(row[i] is not None for row in rows)
+            and all(isinstance(row[i], int | float | None) for row in rows)
+            for i in range(len(names))
+        ]
+        out.write(text_table(names, rows, numbers))
+        return
+    if form == "csv":
+        out.write(_line(names, names, form))
+    for row in rows:
+        out.write(_line(names, row, form))
 
 
 def _line(names: Sequence[str], row: Sequence[Any], form: str) -> str:

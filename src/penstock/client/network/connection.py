@@ -10,8 +10,6 @@ import time
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-import numpy as np
-
 from penstock.client.network.login import log_in
 from penstock.client.network.security import Security
 from penstock.errors import BrokerError, ProtocolError
@@ -20,6 +18,7 @@ Part: TypeAlias = bytes | bytearray | memoryview
 
 # An answer is allocated as its length says: more than any sensible fetch, less than would hurt.
 RESPONSE_BYTES_MAX: Final = (1 << 30) + (1 << 20)
+SMALL_BYTES: Final = 1 << 16  # of a frame: clearing so much costs less than loading NumPy
 CONNECT_TIMEOUT_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 30.0  # as Kafka's own clients wait
 REAUTHENTICATE_SHARE: Final = 0.85
@@ -200,7 +199,7 @@ class Connection:
 
     def _read(self, size: int) -> memoryview:
         """Exactly this many bytes; a timeout within a frame breaks the connection."""
-        view = np.empty(size, np.uint8).data  # unlike bytearray's, not cleared first
+        view = _memory(size)
         at = 0
         while at < size:
             got = self._socket.recv_into(view[at:])
@@ -223,6 +222,15 @@ class Connection:
                 sent -= len(views.pop(0))
             if sent:
                 views[0] = views[0][sent:]
+
+
+def _memory(size: int) -> memoryview:
+    """Memory for a frame. A large one is not cleared first; only that needs NumPy."""
+    if size < SMALL_BYTES:
+        return memoryview(bytearray(size))
+    import numpy as np
+
+    return np.empty(size, np.uint8).data
 
 
 def _read_versions(frame: memoryview) -> dict[int, tuple[int, int]]:

@@ -1,0 +1,32 @@
+"""Packages whose public names are imported on first use.
+
+A command line or a worker process uses a part of a package. Importing the rest costs most of its
+start-up time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package.
+
+    Args:
+        package: its name.
+        homes: for each of its modules, the public names that it defines.
+
+    >>> lazy_names("penstock.core", {"names": ("hint",)})("hint").__name__
+    'hint'
+    """
+    modules = {name: module for module, names in homes.items() for name in names}
+
+    def find(name: str) -> Any:
+        module = modules.get(name)
+        if module is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{module}"), name)
+
+    return find

@@ -1,0 +1,77 @@
+"""What a command loads before it answers. A second of start-up is a second of each call in a script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from penstock.cli._main import _COMMANDS
+
+pytestmark = pytest.mark.interpreter
+
+HEAVY = {
+    "asyncio",
+    "duckdb",
+    "llvmlite",
+    "numba",
+    "numpy",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "pyspark",
+}
+HEAVY |= {"rich", "sqlglot", "starlette", "uvicorn"}
+SERVERS = {"broker"}  # it takes its options from the server, which loads what it runs on
+RUN = """
+import sys
+from penstock.cli import main
+for words in {calls!r}:
+    sys.argv = ["penstock", *words]
+    try: main(words, prog_name="penstock")
+    except SystemExit as done:
+        assert not done.code, words
+    found = sorted({heavy!r} & sys.modules.keys())
+    assert not found, (words, found)
+"""
+
+
+def run(calls: list[list[str]]) -> str:
+    """Runs commands one after another in a new process that must not load anything heavy."""
+    code = RUN.format(calls=calls, heavy=HEAVY)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    """`import penstock` alone defers Arrow, Numba, DuckDB and Spark."""
+    code = f"import sys, penstock\nfound = {HEAVY!r} & sys.modules.keys()\nassert not found, found"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """Neither does the help of any command, or the version."""
+    helps = [[name, "--help"] for name in sorted(_COMMANDS.keys() - SERVERS)]
+    shown = run([["--help"], ["--version"], ["version"], *helps])
+    assert "penstock demo machine" in shown
+    assert "Usage: penstock query" in shown
+
+
+def test_administration_loads_nothing_heavy(broker: str) -> None:
+    """Commands that read no records talk to a broker without Arrow and NumPy."""
+    topic = "start-up"
+    shown = run(
+        [
+            ["topics", "--broker", broker, "create", topic, "--exists-ok"],
+            ["topics", "--broker", broker],
+            ["topics", "--broker", broker, "describe", topic, "--format", "json"],
+            ["topics", "--broker", broker, "describe", topic, "--configs"],
+            ["topics", "--broker", broker, "alter", topic, "--set", "retention.ms=100000000"],
+            ["groups", "--broker", broker],
+            ["quotas", "--broker", broker],
+            ["queue", "--broker", broker, "list"],
+        ]
+    )
+    assert topic in shown
