@@ -46,7 +46,7 @@ def history(chance: random.Random) -> Iterator[bytes]:
     begin = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=MINUTES)
     for minute in range(MINUTES):
         wave = 1 + 0.5 * math.sin(minute / 15)
-        for second in sorted(chance.uniform(0, 60) for _ in range(int(120 * wave))):
+        for second in sorted(chance.uniform(0, 60) for _ in range(int(600 * wave))):
             yield click(chance, begin + timedelta(minutes=minute, seconds=second))
 
 
@@ -110,7 +110,7 @@ def main() -> None:
                 wait_for_views(url)
 
                 def feed() -> None:
-                    lines.writelines(click(chance, datetime.now(UTC)) for _ in range(25))
+                    lines.writelines(click(chance, datetime.now(UTC)) for _ in range(5))
                     lines.flush()
 
                 take(url, target, feed)
