@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-LOCK: Final = ROOT / "requirements.lock"
+LOCKS: Final = ROOT / "requirements.lock", ROOT / "requirements-test.lock"
 TESTS: Final = ROOT / "tests"
 MARK: Final = "pytest.mark.interpreter"
 PYTEST: Final = (
@@ -137,7 +137,7 @@ def environment(python: Python) -> Path:
     """
     folder = ROOT / f".venv-{python}"
     stamp = folder / "set-up"
-    wanted = hashlib.sha256(f"{ROOT} {sys.executable}".encode() + LOCK.read_bytes())
+    wanted = hashlib.sha256(f"{ROOT} {sys.executable} {text_of_locks()}".encode())
     if stamp.exists() and stamp.read_text() == wanted.hexdigest():
         return folder
     tell(f"making {folder.name}")
@@ -190,9 +190,14 @@ def binaries() -> set[str]:
     return names
 
 
+def text_of_locks() -> str:
+    """What both locks say."""
+    return "".join(lock.read_text() for lock in LOCKS)
+
+
 def locked(names: set[str]) -> str:
-    """What the lock says of these packages."""
-    entries = re.split(r"^(?=[a-z0-9])", LOCK.read_text(), flags=re.MULTILINE)
+    """What the locks say of these packages."""
+    entries = re.split(r"^(?=[a-z0-9])", text_of_locks(), flags=re.MULTILINE)
     return "".join(one for one in entries if one.partition("==")[0] in names)
 
 

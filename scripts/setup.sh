@@ -1,4 +1,5 @@
-# Sourced by run and test, in the repository's root: makes .venv what requirements.lock says.
+# Sourced by run and test, in the repository's root: makes .venv what requirements.lock says, and where
+# with_tests=yes, requirements-test.lock as well (what only the checks need).
 #
 # Needs Python 3.11 or newer and pip (or a Python that brings pip). Every package is checked against the
 # lock's hashes. Where nothing has changed it does nothing, in a few milliseconds. All it says goes to
@@ -29,6 +30,11 @@ wanted_state() {
     cat requirements.lock pyproject.toml scripts/link.py | cksum
     pwd
     .venv/bin/python -c 'import sys; print(sys.version)' 2>/dev/null || echo none
+}
+
+# The same of what the checks need besides.
+wanted_tests_state() {
+    cat .venv/set-up requirements-test.lock | cksum
 }
 
 # pip for .venv: its own, or another Python's where this one has no ensurepip (Debian without python3-venv).
@@ -63,12 +69,7 @@ set_up() {
         make_environment
     fi
     python=${python:-.venv/bin/python}
-    say "[2/5] installing $(grep -c '^[a-z].*==' requirements.lock) packages of requirements.lock (some 750 MB, once)"
-    local quiet=--quiet
-    [ -t 2 ] && quiet=--progress-bar=on
-    pip install "$quiet" --require-hashes --no-deps -r requirements.lock >&2 || fail \
-        "expected pip to install requirements.lock; it failed (see above). Check the network and run" \
-        "this again: what was fetched is kept"
+    install_lock "[2/5]" requirements.lock "some 550 MB to fetch, 1.3 GB on disk"
     say "[3/5] linking the project into .venv"
     .venv/bin/python scripts/link.py
     say "[4/5] compiling kernels (once)"
@@ -78,12 +79,31 @@ set_up() {
     wanted_state >.venv/set-up
 }
 
+install_lock() {
+    local quiet=--quiet
+    [ -t 2 ] && quiet=--progress-bar=on
+    say "$1 installing $(grep -c '^[a-z].*==' "$2") packages of $2 ($3, once)"
+    pip install "$quiet" --require-hashes --no-deps -r "$2" >&2 || fail \
+        "expected pip to install $2; it failed (see above). Check the network and run" \
+        "this again: what was fetched is kept"
+}
+
+set_up_tests() {
+    [ "${with_tests:-no}" = yes ] || return 0
+    [ -f .venv/set-up-tests ] && [ "$(wanted_tests_state)" = "$(cat .venv/set-up-tests)" ] && return
+    local python=.venv/bin/python
+    install_lock "[tests]" requirements-test.lock "some 200 MB to fetch, 0.7 GB on disk"
+    wanted_tests_state >.venv/set-up-tests
+}
+
 # One at a time: ./run and ./test may be started together.
 if command -v flock >/dev/null 2>&1; then
     exec 9>.set-up.lock
     flock 9
     set_up
+    set_up_tests
     exec 9>&-
 else
     set_up
+    set_up_tests
 fi

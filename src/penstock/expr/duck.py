@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import threading
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.core.duck import confine, connection
 from penstock.core.schema import UUID
 
 # DuckDB is imported where it is used: most lanes need none, and start sooner.
@@ -29,43 +28,6 @@ __all__ = [
 
 class EvaluationError(Exception):
     """DuckDB could not compute a row; its message says why."""
-
-
-_thread = threading.local()
-_opened: list[duckdb.DuckDBPyConnection] = []
-
-
-def connection() -> duckdb.DuckDBPyConnection:
-    """This thread's in-memory DuckDB: one core, no files, no network, UTC."""
-    import duckdb
-
-    if not hasattr(_thread, "connection"):
-        con = duckdb.connect(":memory:")
-        con.execute("SET threads = 1")
-        confine(con)
-        _thread.connection = con
-        _opened.append(con)
-    return cast("duckdb.DuckDBPyConnection", _thread.connection)
-
-
-@atexit.register
-def _close() -> None:
-    """DuckDB complains of what is left when the interpreter ends."""
-    for con in _opened:
-        con.close()
-    _opened.clear()
-    vars(_thread).clear()
-
-
-def confine(con: duckdb.DuckDBPyConnection) -> None:
-    """Lets a connection see what is registered with it and nothing else: no files, no network."""
-    for setting in (
-        "TimeZone = 'UTC'",
-        "enable_external_access = false",
-        "python_enable_replacements = false",
-        "lock_configuration = true",
-    ):
-        con.execute(f"SET {setting}")
 
 
 def evaluate(rows: pa.Table, query: str) -> pa.Table:

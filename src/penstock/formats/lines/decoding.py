@@ -19,6 +19,7 @@ from penstock.core.schema import Schema
 from penstock.errors import SchemaError
 from penstock.formats.avro import Avro, AvroDecoder
 from penstock.formats.json import Decoded, JsonDecoder
+from penstock.formats.lines.instants import instants
 from penstock.formats.lines.text import TextDecoder
 from penstock.wire.columns import gather_column
 
@@ -163,6 +164,8 @@ class _PatternDecoder(_Lines):
                 f"expected a group (?P<{missing[0]}>…) in the pattern for the column {missing[0]!r}; "
                 f"found groups {', '.join(groups)}"
             )
+        if pattern.time_format is not None:
+            instants(pa.array([""]), pattern.time_format)
         self._instants = [one.name for one in schema if pa.types.is_timestamp(one.type)]
 
     def _columns(self, lines: Any) -> tuple[dict[str, Any], dict[int, str]]:
@@ -180,14 +183,9 @@ class _PatternDecoder(_Lines):
 
     def _iso(self, texts: Any) -> Any:
         """Instants as ISO 8601; what isn't one stays as it is, and is refused with its reason."""
-        import polars as pl
-
-        series = pl.Series(texts)
         assert self._pattern.time_format is not None
-        instants = series.str.to_datetime(
-            self._pattern.time_format, time_unit="us", time_zone="UTC", strict=False
-        )
-        iso = instants.dt.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_arrow().cast(pa.string())
+        found = instants(texts, self._pattern.time_format)
+        iso: Any = pc.strftime(found.cast(pa.timestamp("us")), format="%Y-%m-%dT%H:%M:%SZ")
         return pc.coalesce(iso, texts)
 
 

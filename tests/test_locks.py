@@ -1,0 +1,52 @@
+"""The two lock files: what a pipeline runs on, and what only the checks need."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def locked(lock: str) -> set[str]:
+    """The packages of a lock file."""
+    return set(re.findall(r"^([a-z0-9-]+)==", (ROOT / lock).read_text(), re.MULTILINE))
+
+
+def needed(wanted: list[str]) -> set[str]:
+    """These requirements and all that they need, as installed here."""
+    found: set[str] = set()
+    todo = [Requirement(one) for one in wanted]
+    while todo:
+        one = todo.pop()
+        name = canonicalize_name(one.name)
+        extras = ["", *one.extras]
+        if one.marker and not any(one.marker.evaluate({"extra": extra}) for extra in extras):
+            continue
+        if name in found and not one.extras:
+            continue
+        found.add(name)
+        for text in metadata.requires(name) or []:
+            more = Requirement(text)
+            if more.marker is None or any(more.marker.evaluate({"extra": e}) for e in extras):
+                more.marker = None
+                todo.append(more)
+    return found
+
+
+def test_the_lock_is_what_a_pipeline_needs() -> None:
+    """`./run` installs the dependencies and no package besides."""
+    assert needed(PROJECT["project"]["dependencies"]) == locked("requirements.lock")
+
+
+def test_the_checks_need_both_locks() -> None:
+    """No package is in both, and all that the checks need is in one."""
+    run, test = locked("requirements.lock"), locked("requirements-test.lock")
+    assert run & test == set()
+    assert needed(PROJECT["dependency-groups"]["dev"]) - run <= test
