@@ -118,7 +118,7 @@ class EmbeddedBroker:
             return self._listen
         if not _free(*split_address(known)):
             _log.warning(
-                "expected %s, this log's address of before, to be free; found that another process "
+                "expected %s, this log's previous address, to be free; found that another process "
                 "listens there, and take another port", known,
             )  # fmt: skip
             return self._listen
@@ -145,8 +145,8 @@ def checked_listen(listen: str) -> str:
     host, port = split_address(listen)
     if not Listener(SecurityProtocol.PLAINTEXT, host, port).is_loopback:
         raise UserError(
-            f"expected a loopback address such as 127.0.0.1:9092, because an embedded broker asks nobody "
-            f"who they are; found {listen!r}. For other machines start a broker with TLS and users "
+            f"expected a loopback address such as 127.0.0.1:9092, because an embedded broker doesn't "
+            f"authenticate clients; found {listen!r}. For other machines start a broker with TLS and users "
             "(docs/security.md), and name it: ps.App(log='kafka+tls://user@host:port')"
         )
     return listen

@@ -132,7 +132,7 @@ class _StateExam:
         elif plans not in {newest, newest + 1}:
             text = (
                 f"expected the newest plan to be that of version {newest}, the newest there is, or the "
-                f"next; found that of {plans}: files are missing, and what they said of offsets; {_REBUILD}"
+                f"next; found that of {plans}: files are missing, and the offsets in them; {_REBUILD}"
             )
             self.report.add(Level.DAMAGE, "plans", text)
 
@@ -253,7 +253,7 @@ class _StateExam:
                 if end < read:
                     text = (
                         f"expected {topic}/{partition} to reach offset {read}, which was read already; found "
-                        f"its end at {end}: the log is not the one that this state was made of, or has lost "
+                        f"its end at {end}: this state was computed from another log, or the log has lost "
                         f"records. Restore the log, or run the pipeline with --rebuild"
                     )
                     self.report.add(Level.DAMAGE, _path("versions", self.newest), text)

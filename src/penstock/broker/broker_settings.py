@@ -104,7 +104,7 @@ def broker_settings() -> dict[str, BrokerSetting]:
         )
         for name, one in _content()["brokers"].items()
     }
-    text = "Records are refused while less is free on the disk; everything else goes on."
+    text = "Records are refused while less is free on the disk; everything else continues."
     found[MIN_FREE_BYTES] = BrokerSetting(MIN_FREE_BYTES, LONG, None, text)
     text = "Most partitions of a topic: one process serves all of them, more give no more speed."
     found[PARTITIONS_MAX_NAME] = BrokerSetting(PARTITIONS_MAX_NAME, LONG, None, text)

@@ -93,7 +93,7 @@ def validate_dynamic(name: str, value: str | None) -> str:
     if not setting.is_changeable:
         raise SettingError(
             f"expected a setting that can be changed while the broker runs, found {name}: see `penstock "
-            "broker --help` for what it can be told when it starts"
+            "broker --help` for the options that it takes at start"
         )
     if value is None or len(value) > VALUE_CHARACTERS_MAX:
         raise SettingError(

@@ -131,7 +131,7 @@ OPTIONS: Final = (
     Option("--no-auto-create", "Don't make topics on first use.", is_flag=True),
     Option(
         "--flush-interval-ms",
-        "How often records that nobody waits for are made durable.",
+        "How often records without a waiting producer are synced to disk.",
         _whole(1),
         1000,
         "MS",
@@ -245,7 +245,7 @@ OPTIONS: Final = (
     Option("--log-format", "A line of text or of JSON per event.", default="text", choices=FORMATS),
     Option(
         "--log-level",
-        "What to tell of.",
+        "Least severe level to log.",
         default="warning",
         choices=("debug", "info", "warning", "error"),
     ),

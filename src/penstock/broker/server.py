@@ -310,7 +310,7 @@ class Broker:
         if services.flusher.failed and not services.room.is_full:
             mended = services.flusher.mend()
             if mended:
-                _log.warning("%d logs go on after a full disk", mended)
+                _log.warning("%d logs continue after a full disk", mended)
 
     async def _flush(self) -> None:
         services = self.services

@@ -27,23 +27,23 @@ _COMMANDS: Final = {
         "explain",
         "Show a pipeline's operators, exchanges and state.",
     ),
-    "query": ("penstock.cli.pipelines.query", "query", "Ask a pipeline's views with SQL."),
+    "query": ("penstock.cli.pipelines.query", "query", "Query a pipeline's views with SQL."),
     "savepoint": (
         "penstock.cli.pipelines.savepoint",
         "savepoint",
-        "Keep versions of a pipeline's state, to go back to.",
+        "Keep versions of a pipeline's state, and restore them.",
     ),
     "topics": ("penstock.cli.log.topics", "topics", "List, create, describe and delete topics."),
     "produce": ("penstock.cli.log.produce", "produce", "Send lines to a topic."),
-    "ingest": ("penstock.cli.log.ingest", "ingest", "Write files' rows to a topic, each once."),
+    "ingest": ("penstock.cli.log.ingest", "ingest", "Write the rows of files to a topic."),
     "consume": ("penstock.cli.log.consume", "consume", "Print a topic's records."),
-    "dlq": ("penstock.cli.log.dlq", "dlq", "Look at dead letters; mend, replay, drop them."),
-    "replay": ("penstock.cli.log.replay", "replay", "Send a stretch of a topic again, elsewhere."),
-    "groups": ("penstock.cli.log.groups", "groups", "Consumer groups: lag, time left, resets."),
-    "users": ("penstock.cli.access.users", "users", "Say who may log in to a broker."),
-    "quotas": ("penstock.cli.access.quotas", "quotas", "Say how much users and clients may take."),
-    "queue": ("penstock.cli.log.queue", "queue", "Put jobs into queues, and work on them."),
-    "acl": ("penstock.cli.access.acl", "acl", "Say who may do what with a broker."),
+    "dlq": ("penstock.cli.log.dlq", "dlq", "List dead letters; mend, replay or drop them."),
+    "replay": ("penstock.cli.log.replay", "replay", "Copy a range of a topic to a topic."),
+    "groups": ("penstock.cli.log.groups", "groups", "Show and reset consumer groups."),
+    "users": ("penstock.cli.access.users", "users", "Manage the users of a broker."),
+    "quotas": ("penstock.cli.access.quotas", "quotas", "Manage quotas of users and clients."),
+    "queue": ("penstock.cli.log.queue", "queue", "Put jobs into queues and process them."),
+    "acl": ("penstock.cli.access.acl", "acl", "Manage access control lists."),
     "broker": ("penstock.cli.log.broker", "broker", "Run the log's server alone."),
     "ui": (
         "penstock.cli.pipelines.ui",
@@ -53,17 +53,17 @@ _COMMANDS: Final = {
     "status": (
         "penstock.cli.pipelines.status",
         "status",
-        "Say how a pipeline is: topics, operators, state.",
+        "Show a pipeline's topics, operators and state.",
     ),
     "doctor": (
         "penstock.cli.log.doctor",
         "doctor",
-        "Check and explain a pipeline's or a broker's directory.",
+        "Check a pipeline's or a broker's directory.",
     ),
     "prepare": (
         "penstock.cli.pipelines.prepare",
         "prepare",
-        "Archive Spark's classes: quicker starts.",
+        "Archive Spark's classes for faster starts.",
     ),
     "version": ("penstock.cli.version", "version", "Print versions."),
 }
@@ -98,7 +98,7 @@ Examples:
   penstock consume clicks --max 10 | jq .
 """,
 )
-@click.option("--debug", is_flag=True, help="Show tracebacks and the log of what goes on.")
+@click.option("--debug", is_flag=True, help="Show tracebacks and debug logs.")
 @click.version_option(
     None, "-V", "--version", package_name="penstock", message="penstock %(version)s"
 )

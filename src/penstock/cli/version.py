@@ -14,7 +14,7 @@ PARTS: Final = ("penstock", "pyspark", "pyarrow", "duckdb", "numba", "kio", "jdk
 
 @click.command()
 def version() -> None:
-    """Print the versions of Penstock and of what it stands on."""
+    """Print the versions of Penstock and its main dependencies."""
     for part in PARTS:
         try:
             click.echo(f"{part} {installed(part)}")

@@ -253,7 +253,7 @@ class Client:
                 found |= self._list_offsets(beyond, _TIMES["latest"])
             return {p: found[topic, p] for p in wanted}
 
-        return self._cluster.attempt(f"tell the offsets of topic {topic!r}", ask)
+        return self._cluster.attempt(f"return the offsets of topic {topic!r}", ask)
 
     def end_offsets_many(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
         """The next offset of each partition of each topic, in one request to each broker.
@@ -274,7 +274,7 @@ class Client:
                 ends[name][p] = offset
             return ends
 
-        return self._cluster.attempt("tell the end offsets of topics", ask)
+        return self._cluster.attempt("return the end offsets of topics", ask)
 
     def _list_offsets(self, pairs: Sequence[Partition], at: Any) -> dict[Partition, int]:
         """One try at ListOffsets; -1 where no record is that young."""
@@ -291,7 +291,7 @@ class Client:
                     pair = topic["name"], part["partition_index"]
                     if part["error_code"]:
                         raise broker_error(
-                            part["error_code"], "tell offsets of {}[{}]".format(*pair)
+                            part["error_code"], "return offsets of {}[{}]".format(*pair)
                         )
                     found[pair] = part["offset"]
         return found
@@ -426,7 +426,7 @@ class Client:
         def ask() -> dict[Partition, int]:
             answer = self._cluster.call(self._coordinator(group), OFFSET_FETCH, fields)
             if answer.get("error_code"):
-                raise broker_error(answer["error_code"], f"tell the offsets of group {group!r}")
+                raise broker_error(answer["error_code"], f"return the offsets of group {group!r}")
             return {
                 (topic["name"], part["partition_index"]): part["committed_offset"]
                 for topic in answer["topics"]
@@ -435,7 +435,7 @@ class Client:
                 if part["committed_offset"] >= 0
             }
 
-        return self._cluster.attempt(f"tell the offsets of group {group!r}", ask)
+        return self._cluster.attempt(f"return the offsets of group {group!r}", ask)
 
     def groups(self) -> dict[str, str]:
         """The state of each consumer group that this broker coordinates."""

@@ -133,7 +133,7 @@ class Copy:
 
         if self._places and self._table != history.name:
             raise UserError(
-                f"expected replay {self.group!r} to go on as it was begun, "
+                f"expected replay {self.group!r} to continue as it was begun, "
                 f"{f'from table {self._table}' if self._table else 'from the log alone'}; found "
                 f"table {history.name}"
             )
@@ -148,7 +148,7 @@ class Copy:
         """
         if self._admin.committed_entries(self.group):
             raise UserError(
-                f"expected a new name, found an unfinished replay {self.group!r}; go on with it "
+                f"expected a new name, found an unfinished replay {self.group!r}; continue it "
                 f"(--resume {self.group.removeprefix(GROUP_PREFIX)}), or forget it: penstock groups "
                 f"delete {self.group}"
             )

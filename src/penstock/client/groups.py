@@ -147,7 +147,7 @@ class GroupAdmin(Client):
     def committed_entries(self, group: str) -> dict[Partition, tuple[int, str]]:
         """A group's committed offsets with their metadata."""
         fields = {"group_id": group, "topics": None, "require_stable": False}
-        what = f"tell the offsets of group {group!r}"
+        what = f"return the offsets of group {group!r}"
 
         def ask() -> dict[Partition, tuple[int, str]]:
             answer = self._cluster.call(self._coordinator(group), OFFSET_FETCH, fields)
@@ -206,7 +206,7 @@ class GroupAdmin(Client):
                                 found[one["name"], part["partition_index"]] = part["partition_size"]
             return found
 
-        return self._cluster.attempt("tell the sizes of partitions", ask)
+        return self._cluster.attempt("return the sizes of partitions", ask)
 
     def positions(
         self, group: str, reader: Reader | None = None, now_ms: int = 0

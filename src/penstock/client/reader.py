@@ -265,7 +265,7 @@ class Reader:
             CORRUPT_MESSAGE,
             f"read {cursor.name} from offset {first}",
             f"Offsets {first} to {following - 1} are damaged or lost there. Restore the file that the "
-            f"broker's log names, or give them up and go on at offset {following}: "
+            f"broker's log names, or give them up and continue at offset {following}: "
             f"`penstock consume {cursor.topic} -p {cursor.partition} --from {following}`, "
             f"`penstock groups reset GROUP --topic {place} --to-offset {following}`; for a pipeline, "
             f"`penstock topics trim {cursor.topic} -p {cursor.partition} --to-offset {following}`, "
@@ -305,7 +305,7 @@ class Reader:
         answer = self._cluster.call(connection, 2, fields)
         found = answer["topics"][0]["partitions"][0]
         if found["error_code"]:
-            raise broker_error(found["error_code"], f"tell the offsets of {cursor.name}")
+            raise broker_error(found["error_code"], f"return the offsets of {cursor.name}")
         return int(found["offset"])
 
     def _ask_for_more(self, cursor: _Cursor, got: int) -> None:

@@ -138,7 +138,7 @@ class ShareClient(Client):
             if found["error_code"] == NO_GROUP:
                 return []
             if found["error_code"]:
-                raise broker_error(found["error_code"], f"tell the offsets of group {group!r}")
+                raise broker_error(found["error_code"], f"return the offsets of group {group!r}")
             return [
                 GroupOffset(
                     topic["topic_name"],
@@ -151,7 +151,7 @@ class ShareClient(Client):
                 if part["start_offset"] >= 0
             ]
 
-        return self._cluster.attempt(f"tell the offsets of group {group!r}", ask)
+        return self._cluster.attempt(f"return the offsets of group {group!r}", ask)
 
     def share_members(self, group: str) -> int:
         """How many members a share group has."""

@@ -52,7 +52,7 @@ def unfinished(number: int) -> str:
     """The message where a batch of another program is pending."""
     return (
         f"expected batch {number} to be finished by the program that began it (it may have written "
-        "some of its output); found another program. Run the program of before until it has committed a "
+        "some of its output); found another program. Run the previous program until it has committed a "
         "batch, and then this one"
     )
 
@@ -126,7 +126,7 @@ class Driver:
         if not same_program(self.version, physical):
             raise FlowError(
                 f"expected the program that version {number} is of; found one that has changed. Run it: "
-                "its new operators are made of the log first"
+                "its new operators are computed from the log first"
             )
         # Names and steps of views may change: they are applied when a view is read.
         self.version = of_program(self.version, physical)
@@ -320,15 +320,15 @@ class Driver:
             if len(ends) != expected:
                 raise FlowError(
                     f"expected {expected} partitions of the topic {topic!r}; found {len(ends)}. Start the "
-                    "pipeline again: what depends on the number is made of the log anew"
+                    "pipeline again: state that depends on the number is recomputed from the log"
                 )
             for partition, end in ends.items():
                 read = self.version["offsets"][topic].get(str(partition), 0)
                 if end < read:
                     raise FlowError(
                         f"expected the partition {partition} of {topic!r} to reach offset {read}, which "
-                        f"was read already; found its end at {end}. The topic was made anew: run the "
-                        "pipeline with --rebuild"
+                        f"was read already; found its end at {end}. The topic was deleted and "
+                        "created again: run the pipeline with --rebuild"
                     )
 
     def _check_ids(self) -> None:
@@ -339,8 +339,8 @@ class Driver:
             ):
                 raise FlowError(
                     f"expected the topic {topic!r} with the id {known}, of which something was read "
-                    f"already; found {self._topic_ids[topic]}. The topic was made anew: run the pipeline "
-                    "with --rebuild"
+                    f"already; found {self._topic_ids[topic]}. The topic was deleted and created "
+                    "again: run the pipeline with --rebuild"
                 )
 
     def _traces_of(self, plan: Plan, lane: int) -> Json:

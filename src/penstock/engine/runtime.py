@@ -248,7 +248,7 @@ def find_upgrade(
     gone = base["views"].keys() - {view.name for view in graph.views}
     if gone:
         _log.warning(
-            "expected the views %s, as the program of before has them; found a program without them. Their "
+            "expected the views %s, which the previous program has; found a program without them. Their "
             "state goes with the last version that has it; penstock savepoint create, before the switch, "
             "keeps it",
             ", ".join(sorted(gone)),

@@ -194,7 +194,7 @@ def go_back(store: Store, name: str, outputs: Collection[str], *, again: bool) -
     if outputs and has_read_more and not again:
         raise UserError(
             f"expected to go back to {name!r} without writing anything twice; found that the program writes "
-            f"{known_names(outputs)}, which may hold what came after the savepoint. Say --outputs all to "
+            f"{known_names(outputs)}, which may hold what came after the savepoint. Use --outputs all to "
             "write that again, behind what is there; or name other topics"
         )
     epoch = store.claim(f"whoever went back to the savepoint {name!r}")

@@ -238,7 +238,7 @@ class _Ingestion:
         if format_ is None:
             raise UnreadableError(
                 f"expected a name that ends in {', '.join(SUFFIXES)} (.gz may follow); found "
-                f"{path.name!r}. Say which format it is"
+                f"{path.name!r}. Name its format"
             )
         return Shape(format_, self._schema, self._key)
 

@@ -201,7 +201,7 @@ class Stream(Collection):
         if keep is not None or late != "drop":
             raise FlowError(
                 "expected ps.sliding(…) and ps.count_window(…) without keep= and late=, as what they give is "
-                "final and nobody's to keep; found one of them"
+                "final and not kept; found one of them"
             )
         return Rolling(self.node, window, self._rolled)
 
@@ -574,7 +574,7 @@ def _aggregated(grouped: Grouped, aggregates: Mapping[str, AggregateCall]) -> Ta
         if call.by == TIME and not timed(rows.node):
             raise FlowError(
                 f"expected rows with an event time for {name!r}, the first or last by it; found a table "
-                'that has no windows. Name what it is by, such as ps.arg_max("price", by="version")'
+                'that has no windows. Name the order, such as ps.arg_max("price", by="version")'
             )
     inputs = inputs_of(rows.schema, aggregates)
     needed = dict.fromkeys([*grouped.keys, *inputs.plain])

@@ -200,7 +200,7 @@ class Flow:
         if one is not None and other is not None and not same_function(one[1], other[1]):
             raise FlowError(
                 "expected different functions to have different names, because state is kept "
-                f"under them; found two called {one[0]!r}. Say name=… where it is passed"
+                f"under them; found two called {one[0]!r}. Pass name=… as well"
             )
         return known
 

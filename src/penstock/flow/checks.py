@@ -71,7 +71,7 @@ def check_duration(value: object, what: str, example: str) -> int:
             return duration_us(value)
         except UserError as error:
             raise FlowError(f"{what}: {error}") from None
-    unit = f". Say the unit: '{value} seconds'" if isinstance(value, int | float) else ""
+    unit = f". Add the unit: '{value} seconds'" if isinstance(value, int | float) else ""
     raise FlowError(
         f"expected {what} as a duration, such as {example} or a timedelta; found {_shown(value)}{unit}"
     )

@@ -34,7 +34,7 @@ def interval_join(left: Node, right: Node, *, on: On, within: Within, how: How) 
     if not timed(left) or not timed(right):
         raise FlowError(
             "expected rows with an event time to join within an interval; found some without. Window "
-            "the stream that they are made of"
+            "the stream that they are computed from"
         )
     pairs = check_on(on, left.schema, right.schema)
     if how not in ("semi", "anti"):
@@ -64,6 +64,6 @@ def _within(within: object) -> tuple[int, int]:
     if max(before_us, after_us) > WITHIN_MAX_US:
         raise FlowError(
             f"expected an interval of at most {duration_text(WITHIN_MAX_US)}; found within={within!r}. "
-            "Rows are kept for as long; join with a table if they are to be found for ever"
+            "Rows are kept that long; join with a table to find them without a limit of time"
         )
     return before_us, after_us

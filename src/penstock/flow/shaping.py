@@ -172,7 +172,7 @@ def union(nodes: Sequence[Node]) -> Union:
         mine, theirs = first.arrow, other.arrow
         if mine.names != theirs.names or mine.types != theirs.types:
             raise FlowError(
-                f"expected the columns {first.text}; found {other.text}. Say select(…) before, so that "
+                f"expected the columns {first.text}; found {other.text}. Use select(…) first, so that "
                 "both have the same columns in one order"
             )
     different = tuple(dict.fromkeys(nodes))

@@ -29,7 +29,7 @@ def check_window(
     if not timed(node):
         raise FlowError(
             "expected rows with an event time; found a table that has no windows. "
-            "Window the stream it was made of"
+            "Window the stream that it was computed from"
         )
     kept_us = None if keep is None else check_duration(keep, "keep", "'7 days'")
     if late not in get_args(Late):

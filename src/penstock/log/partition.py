@@ -114,12 +114,12 @@ class Partition(SyncedPartition):
         self.notes, self.interrupted = found.notes, found.interrupted
         self.tier_fault, self.is_end_unknown = found.tier_fault, found.is_end_unknown
         if self.is_end_unknown:
-            self.failure = f"{found.tier_fault}. Until then nothing says at which offset to go on"
+            self.failure = f"{found.tier_fault}. Until then the next offset is unknown"
         tiered_upto = self.remote.end_offset
         if self.start_offset > max(self.end_offset, tiered_upto):
             self.notes.append(
                 f"expected the log to reach offset {self.start_offset}, where records before were "
-                f"deleted, found its end at {self.end_offset}: it goes on at {self.start_offset}"
+                f"deleted, found its end at {self.end_offset}: it continues at {self.start_offset}"
             )
         if max(self.start_offset, tiered_upto) > self.end_offset:
             self._go_on_from(max(self.start_offset, tiered_upto), now_ms)

@@ -249,7 +249,7 @@ def _validate_records(
 def _at_fault(found: Inspected, header: Header, span: tuple[int, int] | None) -> AppendError:
     """The refusal that names the records at fault; without a span, their kind of time is at fault."""
     key = "expected a key in each record of a compacted topic, found null"
-    time = "expected the producer's time (CreateTime), found that it is said to be the broker's"
+    time = "expected the producer's time (CreateTime), found the broker's (LogAppendTime)"
     errors = [
         RecordError(
             one.batch_index,

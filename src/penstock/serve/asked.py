@@ -47,7 +47,7 @@ def main(where: str, memory_bytes: int) -> None:
         except PenstockError as error:
             head, body = {"error": type(error).__name__, "text": str(error)}, None
         except MemoryError:
-            text = "expected a query that fits into memory; found one that doesn't. Ask for less at once"
+            text = "expected a query that fits into memory; found one that doesn't. Request less at once"
             head, body = {"error": LimitError.__name__, "text": text}, None
         except Exception as error:  # noqa: BLE001 - told to the one who asked
             text = f"expected an answer; found {type(error).__name__}: {error}"
@@ -89,7 +89,7 @@ def _body(table: pa.Table) -> memoryview:
     if table.nbytes > ANSWER_BYTES_MAX:
         raise LimitError(
             f"expected an answer of at most {ANSWER_BYTES_MAX >> 20} MiB (ANSWER_BYTES_MAX); found "
-            f"{table.nbytes >> 20} MiB. Ask for fewer rows or columns, or use `penstock query`"
+            f"{table.nbytes >> 20} MiB. Request fewer rows or columns, or use `penstock query`"
         )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:

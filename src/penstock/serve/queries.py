@@ -223,7 +223,7 @@ class _Process:
         poll.register(file, select.POLLIN)
         while not poll.poll(1_000 * POLL_S):
             if gone():
-                raise PenstockError("expected somebody to wait for the answer; found nobody")
+                raise PenstockError("expected a client that waits for the answer; found none")
             if time.monotonic() > deadline:
                 raise LimitError(
                     f"expected the query to {what}; found it still running, and ended it. Ask for "
@@ -236,7 +236,7 @@ class _Process:
         if not data:
             raise LimitError(
                 "expected the query's process to answer; found that it has ended "
-                f"({_ending(self._process.wait())}). Ask for less at once, or use `penstock query`, "
+                f"({_ending(self._process.wait())}). Request less at once, or use `penstock query`, "
                 "which has no limit"
             )
         self._known += data

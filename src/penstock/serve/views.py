@@ -303,7 +303,7 @@ class Snapshot:
             raise LimitError(
                 f"expected a query that needs at most {memory_bytes_max >> 20} MiB of memory "
                 f"(MEMORY_BYTES_MAX); found one that needs more ({str(error).splitlines()[0]}). "
-                "Ask for less at once, or use `penstock query`, which has no limit"
+                "Request less at once, or use `penstock query`, which has no limit"
             ) from None
 
     @contextlib.contextmanager

@@ -117,7 +117,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if before.part.schema != after.part.schema:
             raise QueryError(
                 f"expected the view {self._name!r} with the columns {before.part.schema.names}; found "
-                f"{after.part.schema.names}: its program has changed. Begin the stream anew, with "
+                f"{after.part.schema.names}: its program has changed. Start the stream again with "
                 "another checkpoint"
             )
         if before.part.traces.keys() != after.part.traces.keys():

@@ -46,7 +46,7 @@ class Options:
         if ("view" in found) == ("topic" in found):
             raise UserError(
                 "expected one of the options view and topic; found "
-                f"{'both' if 'view' in found else 'neither'}. Say .option('view', NAME) with "
+                f"{'both' if 'view' in found else 'neither'}. Use .option('view', NAME) with "
                 ".load(DIRECTORY) of an app, or .option('topic', NAME) with .option('log', ADDRESS)"
             )
         return Options(found, home)

@@ -125,7 +125,7 @@ class Api:
         except TimeoutError:
             raise LimitError(
                 f"expected the view to be read within {READ_SECONDS_MAX:g} s (READ_SECONDS_MAX); found "
-                "that it takes longer. Ask for what you need of it with SQL, or `penstock query`"
+                "that it takes longer. Select what you need with SQL, or use `penstock query`"
             ) from None
 
     def _has_read(self, key: Hashable, reading: asyncio.Future[Any]) -> None:
@@ -230,7 +230,7 @@ class Api:
         if self._asked >= QUERIES_MAX:
             raise LimitError(
                 f"expected at most {QUERIES_MAX} queries at a time (QUERIES_MAX); found that many. "
-                "Ask again when one has ended"
+                "Try again when one has ended"
             )
         gone = threading.Event()
         self._asked += 1

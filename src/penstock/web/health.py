@@ -133,7 +133,7 @@ def _silent(facts: Facts, now_us: int) -> Health | None:
         facts.said_us,
         f"Its process ({facts.pid} on {facts.machine}) is there and has said nothing since "
         f"{_clock(facts.said_us)}.",
-        f"If it was suspended, let it go on: kill -CONT {facts.pid}. Otherwise end it and start it again: "
+        f"If it was suspended, resume it: kill -CONT {facts.pid}. Otherwise end it and start it again: "
         "what was committed is safe.",
     )
 
@@ -157,10 +157,10 @@ def _log(facts: Facts, now_us: int) -> Health | None:
     )
     because = f" ({facts.log_error})" if facts.log_error else ""
     if facts.embedded:
-        advice = "The pipeline starts its broker again by itself; where it can't, the broker's log says why."
+        advice = "The pipeline restarts its broker automatically; if it can't, the broker's log says why."
     else:
         advice = (
-            f"Check that a broker runs at {facts.log} (log=… of the program). The pipeline goes on by "
+            f"Check that a broker runs at {facts.log} (log=… of the program). The pipeline continues by "
             "itself when it answers, and gives up after some minutes; what was committed is safe."
         )
     reason = f"The log at {facts.log} {ever} {_clock(heard_us)}{because}."
@@ -174,8 +174,8 @@ def _backfilling(facts: Facts, now_us: int) -> Health | None:
     return _log(facts, now_us) or Health(
         State.BACKFILLING,
         facts.backfill_us,
-        f"What is new in the program is being made of the log: {facts.backfill}.",
-        "The views of before answer until it is there. Stopped, it goes on where it was.",
+        f"New views are being computed from the log: {facts.backfill}.",
+        "The previous views answer until then. If it is stopped, it continues where it was.",
     )
 
 
@@ -217,7 +217,7 @@ def _engine(facts: Facts, now_us: int) -> Health | None:
         facts.looked_us,
         f"No batch has ended since {_clock(facts.looked_us)}{usual}.{_waiting(facts)}",
         f"Spark or one of its tasks hangs or is suspended{_warning(facts)}. Spark's log is "
-        f"{facts.directory}/spark/spark.log. If it doesn't go on, stop the pipeline and start it again: "
+        f"{facts.directory}/spark/spark.log. If it doesn't continue, stop the pipeline and start it again: "
         "what was committed is safe.",
     )
 
@@ -229,7 +229,7 @@ def _reading(facts: Facts, now_us: int) -> Health:
             State.BEHIND,
             facts.behind_us,
             f"What was in the log at {_clock(facts.behind_us)} is not yet in the views.{_waiting(facts)}",
-            "It catches up by itself, unless more comes in than it can read: give it more cores "
+            "It catches up unless more comes in than it can read; then give it more cores "
             "(ps.App(cores=…)) then.",
         )
     if facts.read_us is None or now_us - facts.read_us > QUIET_US:

@@ -138,7 +138,7 @@ def test_the_command_line_says_how_to_go_on(holey: str) -> None:
     form = ("--format", "json", "--broker", holey)
     stopped = penstock("consume", "t", *form)
     assert (stopped.returncode, len(stopped.stdout.splitlines())) == (1, 4)
-    assert "go on at offset 6" in stopped.stderr
+    assert "continue at offset 6" in stopped.stderr
     skipped = penstock("consume", "t", "--skip-damaged", *form)
     assert (skipped.returncode, len(skipped.stdout.splitlines())) == (0, len(READABLE))
     assert "offsets 4 to 5 of partition 0" in skipped.stderr

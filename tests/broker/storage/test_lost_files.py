@@ -128,7 +128,7 @@ def test_new_producers_are_not_taken_for_old_ones(
         assert write(address, list("efgh")) == [4, 5, 6, 7]
         assert read(address) == list("abcdefgh")
     assert "producer_ids.json: expected" in kept.said
-    assert "producer ids go on from" in kept.said
+    assert "producer ids continue from" in kept.said
     assert examine(kept.data).is_sound
 
 

@@ -44,7 +44,7 @@ _DOCUMENTS: Final[dict[str, tuple[Callable[[bytes], object], str]]] = {
     ),
     "producer_ids.json": (
         lambda content: int(documents.load(content, "producer_ids.json")["next"]),
-        "without it, ids go on far above the highest that anything here knows of",
+        "without it, ids continue far above the highest one known here",
     ),
     "settings.json": (
         lambda content: (

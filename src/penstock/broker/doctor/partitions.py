@@ -264,9 +264,7 @@ class PartitionExam:
         except Exception:  # noqa: BLE001 - any content at all
             loaded = None
         if loaded is None:
-            text = (
-                "expected an index with its checksum, found another; the next start makes it anew"
-            )
+            text = "expected an index with its checksum, found another; the next start rebuilds it"
             self._add(Level.WARNING, f"{name}.index", text, delete)
             return None
         return loaded[0], loaded[1]
@@ -282,7 +280,7 @@ class PartitionExam:
         if end < offset and not self._manifest.missing_from(end) >= offset:
             text = (
                 f"expected the log to reach offset {offset}, which {what}; found its end at {end}: offsets "
-                f"{end} to {offset - 1} are lost. The next start goes on at {offset}: restore the files "
+                f"{end} to {offset - 1} are lost. The next start continues at {offset}: restore the files "
                 "from a copy before"
             )
             self._report.add(Level.DAMAGE, self._path, text)

@@ -167,7 +167,7 @@ class MixedGroups:
                 raise _RefusedError(
                     ErrorCode.unsupported_version,
                     f"expected one of Kafka's own assignors in group {classic.id!r}, found one "
-                    "that tells members more than their partitions; change it first",
+                    "that sends members more than their partitions; change it first",
                 )
             member = _upgraded(one, said[one.id], classic.generation)
             self._take(group, member, assignment.parts)

@@ -343,7 +343,11 @@ def _process(sources: Sources) -> Iterator[Metric]:
         ("penstock_anonymous_memory_bytes", "Memory without mapped files.", anonymous),
         ("process_open_fds", "Open descriptors.", _descriptors()),
         ("penstock_disk_free_bytes", "Room for data.", broker.room.free_bytes),
-        ("penstock_disk_full", "1 while writes are refused for want of room.", broker.room.is_full),
+        (
+            "penstock_disk_full",
+            "1 while writes are refused because the disk is full.",
+            broker.room.is_full,
+        ),
     ):
         yield GaugeMetricFamily(name, text, value=float(value))
     yield CounterMetricFamily(

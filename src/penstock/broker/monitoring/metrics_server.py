@@ -71,8 +71,8 @@ class MetricsServer:
         host, port = split_address(listen)
         if not (host == "localhost" or is_remote_allowed or ip_address(host).is_loopback):
             raise SetupError(
-                f"expected a loopback address for metrics, found {host!r}; nobody is asked who they "
-                "are there: pass --allow-remote if everyone who can reach it may read them"
+                f"expected a loopback address for metrics, found {host!r}; clients are not "
+                "authenticated there: pass --allow-remote if everyone who can reach it may read them"
             )
         try:
             self._server = await asyncio.start_server(
@@ -122,5 +122,5 @@ class MetricsServer:
         began = time.perf_counter()
         metrics = self._collect()
         text = await asyncio.get_running_loop().run_in_executor(None, _text, metrics)
-        _log.debug("told %d bytes of metrics in %.3f s", len(text), time.perf_counter() - began)
+        _log.debug("served %d bytes of metrics in %.3f s", len(text), time.perf_counter() - began)
         return "200 OK", text

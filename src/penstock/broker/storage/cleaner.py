@@ -101,7 +101,7 @@ class LogCleaner:
                 while not self._is_stopping.is_set() and await self.clean_one():
                     pass
             except Exception:  # noqa: BLE001 - one partition's trouble is not the others'
-                _log.exception("compaction failed; it goes on with the next partition")
+                _log.exception("compaction failed; it continues with the next partition")
 
     async def clean_one(self) -> bool:
         """Compacts the partition that has the most to gain. False if none has enough."""

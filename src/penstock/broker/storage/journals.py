@@ -27,7 +27,7 @@ DOCUMENTS: Final = {
     ),
     "producer_ids.json": (
         "which producer ids were given out",
-        "ids go on far above the highest that anything here knows of",
+        "ids continue far above the highest one known here",
     ),
 }
 """Each document, what it says, and how the broker goes on without it."""

@@ -334,7 +334,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
             "604800000",
             minimum=-1,
             field="retention_ms",
-            doc="How long records are kept; -1: for ever.",
+            doc="How long records are kept; -1: without limit.",
         ),
         Setting(
             "segment.bytes",

@@ -102,7 +102,7 @@ class _Target:
         if found != topic_id:
             raise HistoryError(
                 f"expected table {name} to be this topic's (id {topic_id}), found "
-                f"{'that of topic ' + found if found else 'one of somebody else'}; name another "
+                f"{'that of topic ' + found if found else 'one of another program'}; name another "
                 "table in penstock.iceberg.table, or drop this one"
             )
         if table.spec().is_unpartitioned():

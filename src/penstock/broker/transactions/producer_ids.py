@@ -54,7 +54,7 @@ class ProducerIds:
                     *(PATH, reserved, above - 1),
                 )
             reserved = above + SKIPPED
-            _log.warning("producer ids go on from %d", reserved)
+            _log.warning("producer ids continue from %d", reserved)
             is_new = True
         self._next = self._end = reserved
         if is_new:

@@ -32,7 +32,7 @@ def _rule_options(command: F) -> F:
             click.option("--group", metavar="NAME", help="About a consumer or share group."),
             click.option("--transactional-id", metavar="NAME", help="About a transactional id."),
             click.option("--cluster", is_flag=True, help="About the cluster."),
-            click.option("--prefix", is_flag=True, help="The name stands for all that begin so."),
+            click.option("--prefix", is_flag=True, help="The name is a prefix."),
             click.option("--host", metavar="ADDRESS", help="From this address alone."),
             click.option(
                 "--operation",
@@ -60,7 +60,7 @@ Examples:
 """
 )
 def acl() -> None:
-    """Say who may do what: access control lists, as Kafka's.
+    """Manage access control lists (Kafka's model).
 
     From the first rule on, what no rule allows is refused; start the broker with --super-user
     User:NAME for whoever is to do everything. With --data it changes the directory of a broker on
@@ -118,12 +118,12 @@ def add(principal: str, data: Path, broker: str | None, **given: Any) -> None:
 @acl.command()
 @click.argument("principal", required=False)
 @_rule_options
-@click.option("--all", "everything", is_flag=True, help="All rules, where nothing else is said.")
+@click.option("--all", "everything", is_flag=True, help="All rules, unless options select some.")
 @place_options
 def remove(
     principal: str | None, data: Path, broker: str | None, *, everything: bool, **given: Any
 ) -> None:
-    """Remove the rules that fit what is said."""
+    """Remove the rules that match."""
     from penstock.broker.security.authorizer import Authorizer
 
     filters = _filters(principal, given)

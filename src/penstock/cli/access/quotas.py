@@ -57,7 +57,7 @@ Examples:
 @broker_option
 @click.pass_context
 def quotas(ctx: click.Context, broker: str | None) -> None:
-    """Say how much users and client ids may take of a broker. Alone, it lists the quotas.
+    """Manage quotas of users and client ids. Without a command it lists them.
 
     The most specific quota counts: of a user with a client id, of a user, of a client id; a name of
     its own before *. Who goes beyond is made to wait, and loses nothing.
@@ -132,7 +132,7 @@ def _entity(user: str | None, client: str | None) -> Entity:
     said = (("client-id", client), ("user", user))
     found = tuple((kind, None if one == DEFAULT else one) for kind, one in said if one is not None)
     if not found:
-        raise UserError("expected whose quota it is: --user, --client, or both; found neither")
+        raise UserError("expected --user, --client, or both; found neither")
     return found
 
 

@@ -25,7 +25,7 @@ Examples:
 """
 )
 def users() -> None:
-    """Say who may log in to a broker (SASL PLAIN and SCRAM).
+    """Manage the users who can log in to a broker (SASL PLAIN and SCRAM).
 
     With --data it changes the directory of a broker on this machine, which takes changes up within
     seconds; with --broker it asks a broker or a cluster. Passwords are never arguments: they are

@@ -35,8 +35,8 @@ class _Form:
 @click.command(
     epilog="""\b
 Examples:
-  penstock consume clicks                         all there is, the values alone
-  penstock consume clicks --from end --follow     what comes from now on
+  penstock consume clicks                         all records, values only
+  penstock consume clicks --from end --follow     new records only
   penstock consume clicks --from 2026-11-21T09:00:00Z --max 10 --format json
   penstock consume shop.dead-letters --format json | jq .headers
   penstock consume clicks --group audit           goes on where the group stopped

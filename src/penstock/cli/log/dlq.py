@@ -109,7 +109,7 @@ it is run or killed.
 @broker_option
 @click.pass_context
 def dlq(ctx: click.Context, broker: str | None) -> None:
-    """Look at dead letters, mend them, replay them, drop them."""
+    """List dead letters; mend, replay or drop them."""
     ctx.obj = broker
 
 
@@ -289,14 +289,14 @@ def mend(
     edit: bool,
     then_replay: bool,
 ) -> None:
-    """Give dead letters new values. They are kept beside the old ones until they are replayed."""
+    """Give dead letters new values. Old values are kept until the letters are replayed."""
     from penstock.client.letters.dead_letters import Where
     from penstock.client.letters.mending import mended_value, parse_assignment
 
     chosen.meant(everything=False)
     assignments = [parse_assignment(one) for one in sets]
     if not (assignments or unset or replace or edit or value is not None):
-        raise UserError("expected how to mend: --set, --unset, --replace, --value or --edit")
+        raise UserError("expected --set, --unset, --replace, --value or --edit; found none")
     mended = []
     with _open(broker, topic) as dead:
         for letter in list(dead.letters(chosen.open())):
@@ -333,10 +333,10 @@ def replay(
     everything: bool,
     dry_run: bool,
 ) -> None:
-    """Send dead letters to where they came from, mended ones with their new value; each once.
+    """Send dead letters to the topics that they came from, mended ones with their new value; each once.
 
-    Killed or run again, it goes on where it was. Keys, timestamps and the senders' own headers are
-    kept; the header penstock.replayed names the letter.
+    If it is killed, run it again: it continues where it stopped. Keys, timestamps and the senders'
+    own headers are kept; the header penstock.replayed names the letter.
     """
     where = chosen.meant(everything=everything)
     with _open(broker, topic) as dead, counter("replayed") as tick:
@@ -353,7 +353,7 @@ def replay(
 @_letters
 @_filters
 @_all
-@click.option("--because", default="", metavar="TEXT", help="Why; `dlq show` tells it.")
+@click.option("--because", default="", metavar="TEXT", help="Reason; `dlq show` displays it.")
 @_yes
 @click.pass_obj
 def drop(

@@ -102,7 +102,7 @@ def _warn(one: GroupPosition) -> None:
     if one.lost:
         note(
             f"warning: {one.lost:,} records of {place} were removed before the group read them; "
-            "it will be told that its offset is out of range"
+            "it will receive an offset-out-of-range error"
         )
     elif one.time_left_ms is not None and one.time_left_ms < TIME_LEFT_LOW_MS:
         note(
@@ -139,7 +139,7 @@ def reset(
     execute: bool,
     **ways: Any,
 ) -> None:
-    """Show where a group would go on, and with --execute make it so.
+    """Show the offsets that a reset would give a group; --execute applies them.
 
     The group must have no members: stop its consumers first.
     """

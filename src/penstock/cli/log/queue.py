@@ -46,8 +46,8 @@ def _open(broker: str | None, name: str, **options: Any) -> Queue:
 @queue.command("put")
 @click.argument("name")
 @click.argument("values", nargs=-1)
-@click.option("--key", help="Jobs of one key lie in one partition.")
-@click.option("--delay", metavar="DURATION", help="How long nobody is to work on it.")
+@click.option("--key", help="Jobs of one key go to one partition.")
+@click.option("--delay", metavar="DURATION", help="How long the job waits before it is handed out.")
 @click.pass_obj
 def put(
     broker: str | None, name: str, values: tuple[str, ...], key: str | None, delay: str | None
@@ -63,7 +63,7 @@ def put(
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @_workers
 @click.option("--max", "-n", "most", type=click.IntRange(1), help="End after so many jobs.")
-@click.option("--idle", metavar="DURATION", help="End when there was no job for so long.")
+@click.option("--idle", metavar="DURATION", help="End after this long without a job.")
 @click.option("--attempts", type=click.IntRange(2, 10), default=5, show_default=True)
 @click.option("--lock", default="30 seconds", show_default=True, help="How long one job may take.")
 @click.option("--backoff", default="1 second", show_default=True, help="Doubled with each attempt.")

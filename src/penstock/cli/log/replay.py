@@ -107,7 +107,7 @@ def replay(
                     count = len(client.partitions(topic))
                     client.create_topic(to_topic, count, exists_ok=True)
             copy.start(CopyJob(topic, to_topic, spans, keys or None))
-        note(f"if it is interrupted, go on with: penstock replay --resume {name}")
+        note(f"if it is interrupted, continue with: penstock replay --resume {name}")
         _run(copy, rate)
     note(f"replayed {copy.copied:,} records from {copy.job.source} to {copy.job.target}")
 

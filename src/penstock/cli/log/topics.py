@@ -213,7 +213,7 @@ def trim(
 
 @topics.command("delete")
 @click.argument("name")
-@click.option("--missing-ok", is_flag=True, help="It is no error if there is no such topic.")
+@click.option("--missing-ok", is_flag=True, help="Succeed if there is no such topic.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.pass_obj
 def delete(broker: str | None, name: str, *, missing_ok: bool, yes: bool) -> None:

@@ -46,13 +46,13 @@ def demo() -> None:
     type=click.Path(path_type=Path),
     default=Path("machine.penstock"),
     show_default=True,
-    help="Where the log and the state are kept; a second run goes on from there.",
+    help="Where the log and the state are kept; a second run continues from there.",
 )
 @run_options
 def machine(directory: Path, how: How) -> None:
     """Watch this machine: load, memory, disks, networks and processes, live.
 
-    Ctrl-C stops; started again it goes on where it stopped. With --seconds it ends by itself and
+    Ctrl-C stops; started again, it continues where it stopped. With --seconds it ends by itself and
     prints the views.
     """
     from penstock.cli.support.programs import load
@@ -79,13 +79,13 @@ Examples:
 )
 @click.argument("file")
 @click.option(
-    "--follow", "-F", is_flag=True, help="Wait for more lines, and go on when the file is rotated."
+    "--follow", "-F", is_flag=True, help="Wait for more lines; follow the file when it is rotated."
 )
 @click.option(
     "--lateness",
     default="60 seconds",
     show_default=True,
-    help="A line is late when its window ended so long before the newest line.",
+    help="A line is late when its window ended this long before the newest line.",
 )
 @click.option(
     "--window", default="1 minute", show_default=True, help="The size of the windows counted in."
@@ -124,7 +124,7 @@ def weblog(
 
     FILE is in common or combined log format, gzipped or not, or - for standard input. A path has no
     query string; an error is a status of 400 or more. Lines that are no log lines, and lines that
-    come too late, lie in the topic weblog.dead-letters with their reason.
+    come too late, are written to the topic weblog.dead-letters with the reason.
     """
     from penstock.cli.support.programs import load
     from penstock.demo.feed import LineFeed
@@ -211,8 +211,8 @@ def _first_offset(directory: Path, file: str, *, go_on: bool) -> int:
         if content["file"] == str(Path(file).absolute()):
             return _lines_in(directory)  # the log was rotated since: all of it is new
         raise UserError(
-            f"expected to go on with {content['file']} in {str(directory)!r}; found {file}. "
-            "Name another --directory, or leave --continue out to begin anew"
+            f"expected to continue with {content['file']} in {str(directory)!r}; found {file}. "
+            "Name another --directory, or omit --continue to start over"
         )
     for path in others:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -252,7 +252,7 @@ def _summary(directory: Path) -> None:
     click.echo(f"lines {lines:,}   counted {counted:,}   late {late:,}   bad {bad:,}")
     if late or bad:
         note(
-            "Late and bad lines lie in the topic weblog.dead-letters. To see them: "
+            "Late and bad lines are in the topic weblog.dead-letters. To see them: "
             f"penstock broker --data {directory / 'log'}, and then "
             "penstock consume weblog.dead-letters --format json"
         )

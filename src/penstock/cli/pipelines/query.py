@@ -31,7 +31,7 @@ The SQL is DuckDB's. All views are of one committed version, whether the pipelin
     help="json writes a line for each row.",
 )
 def query(app: str, sql: str | None, form: Literal["table", "json", "csv"]) -> None:
-    """Ask the views of APP (a pipeline's name or directory) with SQL; without SQL, list them."""
+    """Query the views of APP (a pipeline's name or directory) with SQL; without SQL, list them."""
     from penstock.serve import Views
 
     views = Views(app)

@@ -90,7 +90,7 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--shards",
             type=click.IntRange(1, SHARDS_MAX),
-            help="Cut exchanged state into so many parts. Default: as it is, at first one for each core.",
+            help="Number of parts of exchanged state. Default: unchanged; at first one for each core.",
         ),
         click.option(
             "--from",
@@ -101,7 +101,7 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--rebuild",
             is_flag=True,
-            help="Compute all state again from the log; topics get nothing twice.",
+            help="Recompute all state from the log; topics get nothing twice.",
         ),
         click.option(
             "--listen",
@@ -120,7 +120,7 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--seconds",
             type=click.FloatRange(min=0, min_open=True),
-            help="End after so long, and print the views.",
+            help="End after this many seconds and print the views.",
         ),
     ):
         found = option(found)
@@ -141,7 +141,7 @@ Examples:
 def run(file: Path, how: How) -> None:
     """Run the pipeline in FILE.py: its `app`, or what its `pipeline()` gives; or a program in SQL.
 
-    It runs in the foreground until Ctrl-C; started again, it goes on where it stopped. Without a
+    It runs in the foreground until Ctrl-C; started again, it continues where it stopped. Without a
     log of its own the program gets an embedded one, whose address is told.
     """
     how.host(find_app(load(file), file), shlex.join(["penstock", "run", str(file)]))

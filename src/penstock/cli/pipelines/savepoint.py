@@ -24,7 +24,7 @@ Examples:
 """
 )
 def savepoint() -> None:
-    """Keep versions of a pipeline's state, to go back to."""
+    """Keep versions of a pipeline's state, and restore them."""
 
 
 @savepoint.command("create")

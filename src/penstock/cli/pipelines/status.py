@@ -27,7 +27,7 @@ last ten seconds. The operator with a * takes most of the time.
     "--json", "as_json", is_flag=True, help="The whole status, as GET /api/status has it."
 )
 def status(app: str, *, as_json: bool) -> None:
-    """Say how APP (a pipeline's name or directory) is: topics, operators, state."""
+    """Show the topics, operators and state of APP (a pipeline's name or directory)."""
     from penstock.app import read_facts
     from penstock.cli.pipelines.ui import directory_of
     from penstock.cli.support.host import LateViews

@@ -267,7 +267,7 @@ class TopicTable:
             raise UserError(
                 f"expected values as bytes in table {self.name}, found them decoded (columns "
                 f"{', '.join(more) or 'value'}): what was produced can't be made of them again, "
-                "byte for byte; leave out --iceberg-catalog to read the log"
+                "byte for byte; omit --iceberg-catalog to read the log"
             )
 
     def _has_bytes(self) -> bool:
@@ -290,7 +290,7 @@ class TopicTable:
                 raise CorruptError(
                     f"expected offsets of partition {partition} from {position} on in order in "
                     f"table {self.name}, found {offsets[0]} to {offsets[-1]}; somebody has "
-                    "rewritten it: leave out --iceberg-catalog to read the log"
+                    "rewritten it: omit --iceberg-catalog to read the log"
                 )
             position = int(offsets[-1]) + 1
             yield records_of(

@@ -188,7 +188,7 @@ class SparkHost:
             self._room_told_s = now_s
             _log.warning(
                 "expected room for the pipeline's state or log; found none (%s). The pipeline waits, and "
-                "goes on when something has been deleted",
+                "continues when something has been deleted",
                 _short(error),
             )
         self._stop.wait(ROOM_WAIT_S)
@@ -201,15 +201,15 @@ class SparkHost:
         self._jobs += 1
         is_there = _is_there(self.session)
         if self._jobs < JOBS_MAX and is_there:
-            _log.warning("%s; it is begun anew", error)
+            _log.warning("%s; it is started again", error)
             self._stop.wait(RETRY_S * self._jobs)
             return
         found = (
             _short(error) if is_there else "its process (java) has ended, killed or out of memory"
         )
         self._failure = PenstockError(
-            f"expected Spark to go on; found: {found}. Nothing is lost: run the pipeline again, and it goes "
-            f"on after the last batch that was committed. Spark's log is {self._spark_log}"
+            f"expected Spark to continue; found: {found}. Nothing is lost: run the pipeline again, and it "
+            f"continues after the last committed batch. Spark's log is {self._spark_log}"
         )
         self._failure.__cause__ = error
         self._stop.set()

@@ -186,9 +186,9 @@ class Upgrade:
             noted = self.store.within(name).noted("decided")
             if noted is not None and topic in noted["history"].values():
                 raise FlowError(
-                    f"expected the topic {topic!r} to be empty, or of the program of before; found the "
+                    f"expected the topic {topic!r} to be empty, or of the previous program; found the "
                     "beginning of what an upgrade wrote that was given up. Name another topic, or say what "
-                    "this one is to get: --outputs all (behind what is there) or --outputs new"
+                    "this one is to get: --outputs all (after the existing records) or --outputs new"
                 )
         return False
 
@@ -226,14 +226,15 @@ class Upgrade:
         if placed.id in self._unfit:
             raise FlowError(
                 f"expected the state of {placed.name} in the form that this release keeps; found that of "
-                "another release, and that retention has removed records that it was made of. Run the "
-                "program with the release that wrote the state; or with --rebuild, which makes it of what "
-                "there is"
+                "another release, and that retention has removed records that it was computed from. Run the "
+                "program with the release that wrote the state; or use --rebuild, which computes it from "
+                "what is there"
             )
         raise FlowError(
             f"expected to cut the state of {placed.name} anew ({entry.get('cut')} to {placed.cut}), by the "
-            "topic's partitions, from the log; found that retention has removed records that it was made of. "
-            "Leave the key as it is; or run the program with --rebuild, which makes it of what there is"
+            "topic's partitions, from the log; found that retention has removed records that it was computed "
+            "from. Leave the key unchanged, or run the program with --rebuild, which computes it from what "
+            "is there"
         )
 
     def _warn_of_gaps(self, graph: Graph) -> None:
@@ -251,7 +252,7 @@ class Upgrade:
             if newest_us is not None:
                 _log.warning(
                     "expected the log of %r from its beginning on; found that retention has removed "
-                    "records from before %s. What is made of it now (%s) is complete from then on",
+                    "records from before %s. What is computed from it now (%s) is complete from then on",
                     source.topic, instant_text(newest_us), ", ".join(self.names),
                 )  # fmt: skip
 
@@ -335,7 +336,7 @@ class Upgrade:
         if not self.epoch:
             self.epoch = self.store.claim(
                 this_process(),
-                "runs a changed program, or rebuilds its state. It goes on with the pipeline",
+                "runs a changed program, or rebuilds its state. It continues the pipeline",
             )
         while True:
             base = self._newest()
@@ -496,7 +497,7 @@ class Upgrade:
             topics = {self._base["outputs"][one] for one in gone}
             for topic in sorted(topics & {o.topic for o in self.target.physical.graph.outputs}):
                 _log.warning(
-                    "expected the program of before to end the batch that it began; found that it didn't. "
+                    "expected the previous program to finish the batch that it began; found that it didn't. "
                     "The topic %r, which it wrote otherwise, may have rows of that batch from both",
                     topic,
                 )
@@ -549,6 +550,6 @@ class Upgrade:
             if not same_rows(placed.operator, self.store.files, mine, theirs):
                 raise FlowError(
                     f"expected {placed.name}, which new operators read, to be what the log gives; found "
-                    "other rows: the log no longer has all that it was made of, or a topic was idle. Run the "
+                    "other rows: the log no longer has all of its input, or a topic was idle. Run the "
                     "program with --rebuild, which makes all of it of what the log has"
                 )
