@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from penstock.core.delta import TIME, WATERMARK, WEIGHT, followed
 from penstock.core.keys import shards_of
+from penstock.core.vectors import packed
 from penstock.ops import NO_TIME, Context, operator_from_spec
 from penstock.ops.recut import recut
 from penstock.state import MemoryStateFiles, vacuum
@@ -214,12 +215,14 @@ class Contract:
 
 
 def _bits(table: pa.Table) -> pa.Table:
-    """A table whose doubles are their bits: Arrow's NaN equals nothing."""
-    columns = [
-        column.combine_chunks().view(pa.int64()) if pa.types.is_float64(column.type) else column
-        for column in table.columns
-    ]
-    return pa.Table.from_arrays(columns, table.column_names)
+    """A table whose doubles are their bits, and whose lists are bytes: Arrow's NaN equals nothing."""
+
+    def bits(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        if pa.types.is_float64(column.type):
+            return column.combine_chunks().view(pa.int64())
+        return packed(column.combine_chunks()) if pa.types.is_list(column.type) else column
+
+    return pa.Table.from_arrays([bits(column) for column in table.columns], table.column_names)
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ combined. For tumbling windows without retractions all of that is the identity.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from penstock.core import vectors
 from penstock.core.delta import TIME, WEIGHT
 from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector
-from penstock.ops.aggregates import COUNT, Kept, Rows
+from penstock.ops.aggregates import COUNT, Kept, Part, Rows
 from penstock.ops.partials import (
     FROM,
     GROUPS,
@@ -27,7 +27,9 @@ from penstock.ops.partials import (
     value_names,
 )
 from penstock.ops.spec import WINDOW_END, AggregateSpec
+from penstock.ops.values import counts_name, readings, recounted
 from penstock.state.layout import WINDOW, Layout, combine, concat, equal, take, windows
+from penstock.state.ordered import Side, ends
 from penstock.state.trace import ALWAYS, Trace
 
 
@@ -37,6 +39,11 @@ class Assembler:
     def __init__(self, spec: AggregateSpec) -> None:
         self.spec = spec
         self.kept = kept_traces(spec)
+        self.readings = {name: readings(spec, kept) for name, kept in self.kept.items()}
+        self.lifted = {
+            name: [part for parts, _ in some for part in parts]
+            for name, some in self.readings.items()
+        }
         self.direct = not spec.window.paned and not self.kept  # state is the view
         full = group_layout(spec, kept=True)
         self.panes = full  # full rows, still in panes
@@ -67,7 +74,7 @@ class Assembler:
                 rows = self._spread(concat(values), low, hi_us)
                 ids, first = self.place.grouping(rows)
                 place = rows.select(self.place.schema.names).take(vectors.from_int64(first))
-                parts.append(self._lifted(kept, rows, ids, place))
+                parts.append(self._lifted(kept, self.lifted[name], rows, ids, place))
         yield self.finish(self.full.group(concat(parts), whole=True))
 
     def finish(self, full: pa.RecordBatch) -> pa.RecordBatch:
@@ -86,12 +93,18 @@ class Assembler:
         return [start.view(type_), end.view(type_)]
 
     def _lifted(
-        self, kept: Kept, rows: pa.RecordBatch, ids: Vector, place: pa.RecordBatch
+        self,
+        kept: Kept,
+        parts: Sequence[Part],
+        rows: pa.RecordBatch,
+        ids: Vector,
+        place: pa.RecordBatch,
     ) -> pa.RecordBatch:
-        """Full rows of no count that have the parts of kept values, one for each place.
+        """Full rows of no count that have parts of kept values, one for each place.
 
         Args:
             kept: what is kept.
+            parts: that are lifted from it.
             rows: of its trace, in windows.
             ids: int32[rows], the number of each row's place.
             place: windows and keys.
@@ -100,10 +113,9 @@ class Assembler:
         columns = {column.name: rows.column(name) for column, name in names}
         values = Rows(columns, vectors.raw(rows.column(COUNT)), ids, len(place))
         made = dict(zip(place.schema.names, place.columns, strict=True))
-        for part in self.spec.parts:
-            if part.kept == kept:
-                fields = zip(part.value.fields, part.lift(values), strict=True)
-                made |= {field.name: column for field, column in fields}
+        for part in parts:
+            fields = zip(part.value.fields, part.lift(values), strict=True)
+            made |= {field.name: column for field, column in fields}
         return self.full.padded(pa.RecordBatch.from_pydict(made))
 
     # --- panes and windows --------------------------------------------------------------------
@@ -133,8 +145,15 @@ class Assembler:
 
     # --- changes ------------------------------------------------------------------------------
 
-    def changes(self, traces: Mapping[str, Trace], delta: Partials) -> pa.Table:
-        """How a delta changes the view: old rows with weight -1, then new rows with +1."""
+    def changes(
+        self, traces: Mapping[str, Trace], delta: Partials
+    ) -> tuple[pa.Table, dict[str, pa.RecordBatch]]:
+        """How a delta changes the view: old rows with weight -1, then new rows with +1.
+
+        Returns:
+            The changes, and deltas of the traces of `count_layouts`.
+        """
+        counted: dict[str, pa.RecordBatch] = {}
         if self.direct:
             touched = delta.tables[GROUPS]
             values = self.full.schema.names[2 + len(self.full.keys) :]
@@ -146,8 +165,8 @@ class Assembler:
             )
         else:
             touched = self._touched(traces, delta)
-            old, new = self._reassemble(traces, delta, touched)
-        return self._difference(old, new)
+            old, new, counted = self._reassemble(traces, delta, touched)
+        return self._difference(old, new), counted
 
     def _fold(
         self, touched: pa.RecordBatch, parts: list[pa.RecordBatch], which: Vector
@@ -221,27 +240,63 @@ class Assembler:
 
     def _reassemble(
         self, traces: Mapping[str, Trace], delta: Partials, touched: pa.RecordBatch
-    ) -> tuple[tuple[Vector, pa.RecordBatch], tuple[Vector, pa.RecordBatch]]:
-        """The touched rows of the view before and after."""
+    ) -> tuple[Side, Side, dict[str, pa.RecordBatch]]:
+        """The touched rows of the view before and after; and what is remembered of them, by the trace."""
         wanted = self._wanted(touched)
         low = traces[GROUPS].low_us
-        sides: list[list[tuple[Vector, pa.RecordBatch]]] = [[], []]
-        for name, trace in traces.items():
-            _, found = trace.lookup(wanted)
-            for side, rows in zip(sides, (found, [*found, delta.tables[name]]), strict=True):
-                if not rows:
+        sides: list[list[Side]] = [[], []]
+        everything = np.arange(len(touched), dtype=np.int64)
+        _, found = traces[GROUPS].lookup(wanted)
+        for side, rows in zip(sides, (found, [*found, delta.tables[GROUPS]]), strict=True):
+            if rows:
+                here, number = self._in_touched(self.panes.padded(concat(rows)), touched, low)
+                side.append((number, here.select(self.full.schema.names)))
+        counted: dict[str, pa.RecordBatch] = {}
+        for name, kept in self.kept.items():
+            trace, change = traces[name], delta.tables[name]
+            for parts, source in self.readings[name]:
+                if source == "all":
+                    found_sides = self._whole(trace, change, wanted, touched)
+                elif source == "counts":
+                    counts = counts_name(name)
+                    number = self._number(touched, change)
+                    was, now, counted[counts] = recounted(
+                        trace, traces[counts], change, touched, number
+                    )
+                    for side, count in zip(sides, (was, now), strict=True):
+                        side.append((everything, self._counted(parts, count, touched)))
                     continue
-                if name == GROUPS:
-                    here, number = self._in_touched(self.panes.padded(concat(rows)), touched, low)
-                    side.append((number, here.select(self.full.schema.names)))
                 else:
-                    merged = _there(trace.layout.group(concat(rows), whole=True))
-                    here, number = self._in_touched(merged, touched, low)
-                    if len(here):
-                        made = self._lifted(self.kept[name], here, number, touched)
-                        side.append((np.arange(len(touched), dtype=np.int32), made))
+                    number = self._number(touched, change)
+                    found_sides = ends(trace, touched, change, number, source)
+                for side, (number, values) in zip(sides, found_sides, strict=True):
+                    if len(values):
+                        ids = number.astype(np.int32)
+                        made = self._lifted(kept, parts, values, ids, touched)
+                        side.append((everything, made))
         before, after = (self._sum(side, touched) for side in sides)
-        return before, after
+        return before, after, counted
+
+    def _whole(
+        self, trace: Trace, delta: pa.RecordBatch, wanted: pa.RecordBatch, touched: pa.RecordBatch
+    ) -> tuple[Side, Side]:
+        """All kept values of the touched rows, before and after."""
+        _, found = trace.lookup(wanted)
+
+        def side(parts: list[pa.RecordBatch]) -> Side:
+            rows = _there(trace.layout.group(concat(parts), whole=True))
+            here, number = self._in_touched(rows, touched, trace.low_us)
+            return number, here
+
+        return side([*found, delta.slice(0, 0)]), side([*found, delta])
+
+    def _counted(
+        self, parts: Sequence[Part], counts: Vector, touched: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        """Full rows of no count that have the number of values."""
+        made = dict(zip(touched.schema.names, touched.columns, strict=True))
+        made |= {part.value.name: vectors.from_int64(counts) for part in parts}
+        return self.full.padded(pa.RecordBatch.from_pydict(made))
 
     def _sum(
         self, parts: list[tuple[Vector, pa.RecordBatch]], touched: pa.RecordBatch

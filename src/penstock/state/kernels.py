@@ -292,13 +292,44 @@ def find(qw: Any, qh: Any, w: Any, h: Any, lo: Any, hi: Any) -> Any:
                     b = mid
             at = a
             lo[q] = a
-            while a < last and h[a] == key:
-                a += 1
+            b = a
+            step = 1
+            while b < last and h[b] == key:
+                a = b + 1
+                b += step
+                step *= 2
+            b = min(b, last)
+            while a < b:
+                mid = (a + b) >> 1
+                if h[mid] == key:
+                    a = mid + 1
+                else:
+                    b = mid
             hi[q] = a
             total += a - at
             q += 1
         at = last
     return total
+
+
+@njit(types.void(_I64, types.boolean, _I64, _W_I64, _I64), cache=True, nogil=True)
+def lower(values: Any, floats: Any, wanted: Any, lo: Any, hi: Any) -> None:
+    """Moves each `lo` to the first row of sorted values [lo, hi) whose code isn't below the one wanted.
+
+    `floats` says that values are the bits of doubles, whose codes `wanted` are (`vectors.float_codes`).
+    """
+    for i in range(len(lo)):
+        a, b = lo[i], hi[i]
+        while a < b:
+            mid = (a + b) >> 1
+            code = values[mid]
+            if floats:
+                code ^= (code >> 63) & 0x7FFFFFFFFFFFFFFF
+            if code < wanted[i]:
+                a = mid + 1
+            else:
+                b = mid
+        lo[i] = a
 
 
 @njit(types.void(_I64, _I64, _W_I64, _W_I64), cache=True, nogil=True)

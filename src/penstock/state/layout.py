@@ -222,12 +222,12 @@ class Layout:
 
 def windows(rows: pa.RecordBatch) -> Vector:
     """The `$window` column: int64[n]."""
-    return vectors.raw(rows.column(0))
+    return vectors.int64s(rows.column(0))
 
 
 def hashes(rows: pa.RecordBatch) -> Vector:
     """The `$hash` column: int64[n]."""
-    return vectors.raw(rows.column(1))
+    return vectors.int64s(rows.column(1))
 
 
 def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -196,41 +196,73 @@ class Trace:
         """
         which: list[Vector] = []
         found: list[pa.RecordBatch] = []
-        w, h = windows(wanted), hashes(wanted)
         names = self.layout.schema.names if columns is None else list(columns)
-        for run in self.runs:
-            for piece in run.pieces:
-                if not len(w) or piece.last[0] < self.low_us:
-                    continue
-                lo = kernels.bisect(w, h, 0, len(w), *piece.first, False)  # noqa: FBT003
-                hi = kernels.bisect(w, h, lo, len(w), *piece.last, True)  # noqa: FBT003
-                if lo < hi:
-                    rows = self._open(piece)
-                    q, at = self._lookup_piece(wanted.slice(lo, hi - lo), rows)
-                    if between is not None and len(q):
-                        name, least, most = between
-                        values = raw(rows.column(name))[at]
-                        keep = (values >= least[q + lo]) & (values <= most[q + lo])
-                        q, at = q[keep], at[keep]
-                    if len(q):
-                        which.append(q + lo)
-                        found.append(rows.select(names).take(from_int64(at)))
+        for start, rows, lo, hi in self.ranges(wanted):
+            total = int((hi - lo).sum())
+            q, at = np.empty(total, np.int64), np.empty(total, np.int64)
+            kernels.expand(lo, hi, q, at)
+            q += start
+            keep = self.alike(wanted, q, rows, at)
+            if between is not None:
+                name, least, most = between
+                values = raw(rows.column(name))[at]
+                inside = (values >= least[q]) & (values <= most[q])
+                keep = inside if keep is None else keep & inside
+            if keep is not None and not keep.all():
+                q, at = q[keep], at[keep]
+            if len(q):
+                which.append(q)
+                found.append(rows.select(names).take(from_int64(at)))
         if not which:
             return np.zeros(0, np.int64), []
         return np.concatenate(which), found
 
-    def _lookup_piece(self, wanted: pa.RecordBatch, rows: pa.RecordBatch) -> tuple[Vector, Vector]:
-        n = len(wanted)
-        lo, hi = np.empty(n, np.int64), np.empty(n, np.int64)
-        total = kernels.find(windows(wanted), hashes(wanted), windows(rows), hashes(rows), lo, hi)
-        which, at = np.empty(total, np.int64), np.empty(total, np.int64)
-        kernels.expand(lo, hi, which, at)
-        keep = windows(wanted)[which] >= self.low_us
+    def ranges(
+        self, wanted: pa.RecordBatch
+    ) -> Iterator[tuple[int, pa.RecordBatch, Vector, Vector]]:
+        """Where the rows of some windows and hashes lie.
+
+        Args:
+            wanted: as `lookup` takes it.
+
+        Yields:
+            A number in `wanted`; a piece that has rows; and the first row and the one after the last of each
+            row of `wanted` from that number on: int64[n] each, which may be fewer than are left. Among
+            the piece's rows may be some of other keys of the same hash (see `alike`).
+        """
+        w, h = windows(wanted), hashes(wanted)
+        n = len(w)
+        begin = 0
+        if self.low_us != ALWAYS:
+            begin = kernels.bisect(w, h, 0, n, self.low_us, ALWAYS, False)  # noqa: FBT003
+        if begin == n:
+            return
+        least, most = (int(w[begin]), int(h[begin])), (int(w[-1]), int(h[-1]))
+        for run in self.runs:
+            for piece in run.pieces:
+                if piece.last < least or piece.first > most:
+                    continue
+                start = kernels.bisect(w, h, begin, n, *piece.first, False)  # noqa: FBT003
+                end = kernels.bisect(w, h, start, n, *piece.last, True)  # noqa: FBT003
+                if start == end:
+                    continue
+                rows = self._open(piece)
+                lo, hi = np.empty(end - start, np.int64), np.empty(end - start, np.int64)
+                asked = w[start:end], h[start:end]
+                if kernels.find(*asked, windows(rows), hashes(rows), lo, hi):
+                    yield start, rows, lo, hi
+
+    def alike(
+        self, wanted: pa.RecordBatch, which: Vector, rows: pa.RecordBatch, at: Vector
+    ) -> Vector | None:
+        """bool[n]: whether row at[i] has the keys of wanted[which[i]], whose hash it has; None is all."""
+        found: Vector | None = None
         for field in self.layout.keys:
             ours, theirs = wanted.column(field.name), rows.column(field.name)
             if not self.layout.exact or ours.null_count or theirs.null_count:
-                keep &= equal(ours, which, theirs, at)
-        return (which, at) if keep.all() else (which[keep], at[keep])
+                same = equal(ours, which, theirs, at)
+                found = same if found is None else found & same
+        return found
 
     def above(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Sorted rows without those of windows that are gone."""

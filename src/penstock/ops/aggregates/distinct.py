@@ -1,7 +1,8 @@
 """`count_distinct`: exact, of values that are kept one by one.
 
 Counts of panes can't be added up, as a value may be in several panes of a window; nor can a count tell
-whether a value that comes is new. So each value is kept, and the view counts them where it is read.
+whether a value that comes is new. So each value is kept, and the view counts them where it is read. A batch
+whose changes are asked for looks at the values that it brings (`penstock.ops.values`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class CountDistinct(Function):
         column = self.of
         value = Value(f"$distinct.{column.name}", pa.int64(), "sum")
         lift = lambda rows: [_distinct(rows, rows.columns[column.name])]  # noqa: E731
-        return (Part(value, lift, Kept((column,))),)
+        return (Part(value, lift, Kept((column,)), distinct=True),)
 
     def result(self, full: pa.RecordBatch) -> pa.Array:
         """See `Function`."""

@@ -37,6 +37,7 @@ class Extreme(Function):
                 value,
                 lambda rows: [pick(rows.columns[column.name], reduce, rows.ids, rows.groups)],
                 Kept((column,)) if retracts else None,
+                ends=1 if reduce == "min" else -1,
             ),
         )
 

@@ -92,11 +92,16 @@ class Part:
         value: its columns in partial rows, and how they combine.
         lift: makes these columns of rows, one row for each group.
         kept: the values that it is lifted from when the view is read; None lifts it from rows as they come.
+        ends: how many of these values it needs, in their order: the first ones, or where it is negative the
+            last ones; None is all.
+        distinct: whether it is the number of values that differ.
     """
 
     value: Value
     lift: Lift
     kept: Kept | None = None
+    ends: int | None = None
+    distinct: bool = False
 
 
 @dataclass(frozen=True)

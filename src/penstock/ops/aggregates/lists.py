@@ -48,7 +48,16 @@ class Collect(Function):
     def parts(self, *, retracts: bool) -> tuple[Part, ...]:  # noqa: ARG002
         """See `Function`."""
         kept = Kept((self.of,) if self.by is None else (self.of, self.by))
-        return (Part(Value(self._name, self.type, "single"), self._lift, kept),)
+        value = Value(self._name, self.type, "single")
+        return (Part(value, self._lift, kept, ends=self._ends),)
+
+    @property
+    def _ends(self) -> int | None:
+        """How many values are looked at; see `Part`."""
+        assert isinstance(self.parameter, int), "checked when it was made"
+        if self.by is not None:
+            return None
+        return -self.parameter if self.descending else self.parameter
 
     def result(self, full: pa.RecordBatch) -> pa.Array:
         """See `Function`."""
@@ -94,6 +103,10 @@ class Frequent(Collect):
         if self.by is not None:
             raise FlowError(f"expected {self.kind} of one column; found {self.by.name!r} as well")
         super().__post_init__()
+
+    @property
+    def _ends(self) -> None:
+        """See `Part`: any value may be the most frequent one."""
 
     def _lift(self, rows: Rows) -> list[pa.Array]:
         assert isinstance(self.parameter, int), "checked when it was made"

@@ -1,0 +1,118 @@
+"""What a batch reads of kept values: as many as an answer needs, not the groups that it touches.
+
+    min, max         the first or last live value of each group
+    collect          as many as the list has
+    count_distinct   the weights of the values that the batch brings: a value counts, or no longer does, where
+                     its weight passes zero
+    all others       the group
+
+How many values a group has is remembered in a trace of its own; where nobody has asked for a group's changes
+yet, its values are counted once. Panes of hopping windows are read whole, as a value may be in several.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core import vectors
+from penstock.core.vectors import Vector
+from penstock.ops.aggregates import COUNT, Kept, Part
+from penstock.ops.partials import group_layout, kept_traces, value_layout
+from penstock.ops.spec import AggregateSpec
+from penstock.state import kernels
+from penstock.state.layout import Layout, Value, concat
+from penstock.state.ordered import weights
+from penstock.state.trace import Trace
+
+__all__ = ["count_layouts", "counts_name", "readings", "recounted"]
+
+COUNTS: Final = "counts."  # + the name of a trace of values: group -> how many different ones
+COUNTED: Final = "$counted"  # int64, how many
+
+
+Reading: TypeAlias = tuple[tuple[Part, ...], int | Literal["all", "counts"]]
+"""Parts, and what they are lifted from: so many first values (last ones where negative), all, or counts."""
+
+
+def readings(spec: AggregateSpec, kept: Kept) -> list[Reading]:
+    """How a batch finds the parts that are lifted from kept values."""
+    parts = tuple(part for part in spec.parts if part.kept == kept)
+    whole = any(part.ends is None and not part.distinct for part in parts)
+    if whole or spec.window.paned or value_layout(spec, kept, exact=False).carried:
+        return [(parts, "all")]
+    found: list[Reading] = []
+    for sign in (1, -1):
+        some = tuple(part for part in parts if part.ends is not None and sign * part.ends > 0)
+        if some:
+            found.append((some, sign * max(abs(part.ends or 0) for part in some)))
+    counted = tuple(part for part in parts if part.distinct)
+    return [*found, (counted, "counts")] if counted else found
+
+
+def counts_name(name: str) -> str:
+    """The trace that remembers how many values the groups of another have."""
+    return COUNTS + name
+
+
+def count_layouts(spec: AggregateSpec, *, exact: bool) -> dict[str, Layout]:
+    """The layouts of the traces that remember how many values groups have, by name."""
+    keys = group_layout(spec, kept=False).keys
+    layout = Layout(keys, (Value(COUNTED, pa.int64(), "sum"),), count=COUNTED, exact=exact)
+    return {
+        counts_name(name): layout
+        for name, kept in kept_traces(spec).items()
+        if any(source == "counts" for _, source in readings(spec, kept))
+    }
+
+
+def recounted(
+    values: Trace, counts: Trace, delta: pa.RecordBatch, touched: pa.RecordBatch, number: Vector
+) -> tuple[Vector, Vector, pa.RecordBatch]:
+    """How many different values some groups have.
+
+    Args:
+        values: the trace of values, without the delta.
+        counts: what is remembered of it.
+        delta: of the trace of values.
+        touched: the groups; sorted, each once.
+        number: int64[delta], the group of each row.
+
+    Returns:
+        The counts before and after, int64[touched]; and the delta of `counts`.
+    """
+    groups = len(touched)
+    before, known = np.zeros(groups, np.int64), np.zeros(groups, np.bool_)
+    which, found = counts.lookup(touched, [COUNTED])
+    for rows in found:
+        some, which = which[: len(rows)], which[len(rows) :]
+        before[some] += vectors.raw(rows.column(0))  # a group is in a run once
+        known[some] = True
+    unknown = np.flatnonzero(~known)
+    if len(unknown):
+        asked = touched.take(vectors.from_int64(unknown))
+        before[unknown] = _counted(values, asked)
+    was = weights(values, touched, delta, number)
+    now = was + vectors.raw(delta.column(COUNT))
+    crossing = (now > 0).astype(np.int64) - (was > 0)
+    after = before.copy()
+    np.add.at(after, number, crossing)
+    change = np.where(known, after - before, after)
+    made = pa.RecordBatch.from_arrays(
+        [*touched.columns, vectors.from_int64(change)], schema=counts.layout.schema
+    )
+    return before, after, made.take(vectors.from_int64(np.flatnonzero(change)))
+
+
+def _counted(values: Trace, groups: pa.RecordBatch) -> Vector:
+    """How many different values some groups have, by reading all of them: int64[groups]."""
+    which, found = values.lookup(groups)
+    if not found:
+        return np.zeros(len(groups), np.int64)
+    rows = concat(found)
+    ids, first = values.layout.grouping(rows)
+    weight = np.empty(len(first), np.int64)
+    kernels.sum_integers(vectors.raw(rows.column(COUNT)), None, None, ids, weight)
+    return np.bincount(which[first[weight > 0]], minlength=len(groups))

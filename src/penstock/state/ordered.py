@@ -1,0 +1,254 @@
+"""Reading groups of a trace in the order of their ties, and no more of them than an answer needs.
+
+A *group* is what has one window and key. In each piece its rows lie together, sorted by the layout's tie, so
+the first live rows of a group are found from the beginnings of a few ranges, and the weight of a row by
+bisection: the time is that of the rows that are read, and the logarithm of the group's size.
+
+    ends(trace, groups, delta, n)    each group's first n live rows, before and after the delta
+    weights(trace, groups, rows)     the weight of each row
+
+Of a range some rows are read, and more the next time. What was read of all ranges of a group is complete up
+to the least of the last rows of those that go on; up to there weights are summed. Rows that were taken back
+are read, too, until a merge has met both of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core import vectors
+from penstock.core.vectors import Vector
+from penstock.state import kernels
+from penstock.state.layout import Layout, concat, equal, take
+from penstock.state.trace import Trace
+
+__all__ = ["Side", "ends", "weights"]
+
+READ_ROWS: Final = 4  # of each range of a group, at first
+READ_TIMES: Final = 4  # as many the next time
+
+_LONGS: Final = (pa.int64(), pa.float64(), pa.timestamp("us", "UTC"))
+"""Types whose codes are found in their columns, without making one."""
+
+Side: TypeAlias = tuple[Vector, pa.RecordBatch]
+"""The number of each row's group, int64[rows]; and the rows, in the trace's layout."""
+
+
+@dataclass(frozen=True)
+class _Ranges:
+    """Where the rows of some groups lie in a piece.
+
+    Attributes:
+        rows: of the piece.
+        groups: int64[n], numbers of groups, ascending.
+        lo: int64[n], the first row of each.
+        hi: int64[n], the row after its last one.
+    """
+
+    rows: pa.RecordBatch
+    groups: Vector
+    lo: Vector
+    hi: Vector
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was read of some groups.
+
+    Attributes:
+        number: int64[n], the group of each row.
+        rows: of all ranges.
+        groups: int64[m], a group for each range that goes on.
+        edges: int64[m], the last row that was read of that range, by its number in `rows`.
+    """
+
+    number: Vector
+    rows: pa.RecordBatch
+    groups: Vector
+    edges: Vector
+
+
+def ends(
+    trace: Trace, groups: pa.RecordBatch, delta: pa.RecordBatch, number: Vector, most: int
+) -> tuple[Side, Side]:
+    """The first or last live rows of some groups, before a delta and after it: so many, or more.
+
+    Args:
+        trace: without the delta.
+        groups: `$window`, `$hash` and the layout's keys; sorted, each once.
+        delta: rows in the trace's layout.
+        number: int64[delta], the group of each.
+        most: how many rows of a group, counted by their weights; the last ones where it is negative.
+
+    Returns:
+        The rows before and after, each once, with their weights.
+    """
+    layout, n = trace.layout, len(groups)
+    ranges = list(_ranges(trace, groups))
+    left, count = np.ones(n, np.bool_), max(READ_ROWS, abs(most))
+    sides: tuple[list[Side], list[Side]] = ([], [])
+    while left.any():
+        read = _read(layout, ranges, left, count, from_end=most < 0)
+        mine = np.flatnonzero(left[number])
+        both = concat([read.rows, delta.take(vectors.from_int64(mine))])
+        ids, first = layout.grouping(both)
+        group = np.concatenate([read.number, number[mine]])[first]
+        known = _known(read, ids, group, n, from_end=most < 0)
+        done = left.copy()
+        goes_on = np.zeros(n, np.bool_)
+        goes_on[read.groups] = True
+        weight = vectors.raw(both.column(layout.count))
+        found = []
+        for upto in (len(read.rows), len(both)):
+            sums = np.empty(len(first), np.int64)
+            kernels.sum_integers(weight[:upto], None, None, ids[:upto], sums)
+            sums[~known] = 0
+            there = np.bincount(group, weights=np.maximum(sums, 0), minlength=n)
+            done &= ~goes_on | (there >= abs(most))
+            found.append(sums)
+        for side, sums in zip(sides, found, strict=True):
+            live = np.flatnonzero((sums > 0) & done[group])
+            side.append((group[live], _weighted(layout, both, first[live], sums[live])))
+        left &= ~done
+        count *= READ_TIMES
+    before, after = (_joined(layout, side) for side in sides)
+    return before, after
+
+
+def weights(trace: Trace, groups: pa.RecordBatch, rows: pa.RecordBatch, number: Vector) -> Vector:
+    """The weight that each of some rows has in a trace: int64[rows].
+
+    Args:
+        trace: whose rows of a group are told apart by the tie alone.
+        groups: `$window`, `$hash` and the layout's keys; sorted, each once.
+        rows: in the trace's layout.
+        number: int64[rows], the group of each.
+    """
+    layout = trace.layout
+    assert layout.tie is not None, "rows of a group differ in it"
+    assert not layout.carried, "and in nothing else"
+    wanted = rows.column(layout.tie.name)
+    found = np.zeros(len(rows), np.int64)
+    for one in _ranges(trace, groups):
+        place = np.full(len(groups), -1)
+        place[one.groups] = np.arange(len(one.groups))
+        at = place[number]
+        mine = np.flatnonzero(at >= 0)
+        column = one.rows.column(layout.tie.name)
+        lo, hi = one.lo[at[mine]], one.hi[at[mine]]
+        row = _bisect(column, wanted.take(vectors.from_int64(mine)), lo, hi)
+        there = np.flatnonzero(row < hi)
+        mine, row = mine[there], row[there]
+        same = equal(wanted, mine, column, row)
+        found[mine[same]] += vectors.raw(one.rows.column(layout.count))[row[same]]
+    return found
+
+
+def _ranges(trace: Trace, groups: pa.RecordBatch) -> Iterator[_Ranges]:
+    """The ranges of groups in each piece that has some; none is empty."""
+    for start, rows, begin, end in trace.ranges(groups):
+        some = np.flatnonzero(end > begin)
+        numbers, lo, hi = some + start, begin[some], end[some]
+        mixed = np.zeros(len(some), np.bool_)
+        # Rows of one hash are sorted by their keys: if others' are among them, they are at an end.
+        for at in (lo, hi - 1):
+            alike = trace.alike(groups, numbers, rows, at)
+            if alike is not None:
+                mixed |= ~alike
+        for i in np.flatnonzero(mixed):
+            at = np.arange(lo[i], hi[i])
+            alike = trace.alike(groups, np.full(len(at), numbers[i]), rows, at)
+            assert alike is not None, "as it found others' rows"
+            own = at[alike]
+            lo[i], hi[i] = (own[0], own[-1] + 1) if len(own) else (0, 0)
+        keep = hi > lo
+        yield _Ranges(rows, numbers[keep], lo[keep], hi[keep])
+
+
+def _read(
+    layout: Layout, ranges: Sequence[_Ranges], left: Vector, count: int, *, from_end: bool
+) -> _Read:
+    """So many rows of each range, of the groups that are left."""
+    numbers, parts = [np.zeros(0, np.int64)], [layout.empty()]
+    goes_on, edges = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    base = 0
+    for one in ranges:
+        some = np.flatnonzero(left[one.groups])
+        if not len(some):
+            continue
+        lo, hi, groups = one.lo[some], one.hi[some], one.groups[some]
+        taken = np.minimum(hi - lo, count)
+        total = int(taken.sum())
+        which, at = np.empty(total, np.int64), np.empty(total, np.int64)
+        kernels.expand(hi - taken if from_end else lo, hi if from_end else lo + taken, which, at)
+        more = np.flatnonzero(taken < hi - lo)
+        goes_on.append(groups[more])
+        ends_at = np.cumsum(taken)
+        edges.append(base + (ends_at - (taken if from_end else 1))[more])
+        numbers.append(groups[which])
+        parts.append(one.rows.take(vectors.from_int64(at)))
+        base += total
+    rows = concat(parts)
+    return _Read(np.concatenate(numbers), rows, np.concatenate(goes_on), np.concatenate(edges))
+
+
+def _known(read: _Read, ids: Vector, group: Vector, groups: int, *, from_end: bool) -> Vector:
+    """bool[identities]: whether all rows of an identity have been read.
+
+    Args:
+        read: what was.
+        ids: the identity of each row, by its place in the order.
+        group: the group of each identity.
+        groups: how many there are.
+        from_end: whether ranges were read from their ends.
+    """
+    order = np.arange(len(group))
+    if from_end:
+        bound = np.full(groups, -1)
+        np.maximum.at(bound, read.groups, ids[read.edges])
+        return np.asarray(order >= bound[group])
+    bound = np.full(groups, len(group))
+    np.minimum.at(bound, read.groups, ids[read.edges])
+    return np.asarray(order <= bound[group])
+
+
+def _weighted(layout: Layout, rows: pa.RecordBatch, at: Vector, weight: Vector) -> pa.RecordBatch:
+    """Some rows, with other weights."""
+    taken = rows.take(vectors.from_int64(at))
+    i = taken.schema.get_field_index(layout.count)
+    return taken.set_column(i, taken.schema.field(i), vectors.from_int64(weight))
+
+
+def _joined(layout: Layout, parts: Sequence[Side]) -> Side:
+    if not parts:
+        return np.zeros(0, np.int64), layout.empty()
+    return np.concatenate([which for which, _ in parts]), concat([rows for _, rows in parts])
+
+
+def _bisect(column: pa.Array, wanted: pa.Array, lo: Vector, hi: Vector) -> Vector:
+    """The first row of each range of a column that isn't below the value wanted: int64[ranges]."""
+    lo, hi = lo.copy(), hi.copy()
+    codes = None if vectors.is_text(column.type) else vectors.codes(wanted)
+    if codes is not None and column.type in _LONGS:
+        floats = bool(vectors.is_float(column.type))
+        kernels.lower(vectors.raw(column).view(np.int64), floats, codes, lo, hi)
+        return lo
+    while True:
+        some = np.flatnonzero(lo < hi)
+        if not len(some):
+            return lo
+        middle = (lo[some] + hi[some]) >> 1
+        there = take(column, vectors.from_int64(middle))
+        if codes is None:
+            less: Any = pc.less(there, take(wanted, vectors.from_int64(some)))
+            below = less.to_numpy(zero_copy_only=False)
+        else:
+            below = vectors.codes(there) < codes[some]
+        lo[some[below]] = middle[below] + 1
+        hi[some[~below]] = middle[~below]

@@ -1,0 +1,232 @@
+"""Aggregates of kept values: what a batch reads of them, and that it is enough."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.effort import examples
+from tests.ops.contract import Contract, counted, delta
+
+from penstock.core.delta import TIME
+from penstock.core.keys import hash_columns
+from penstock.ops import (
+    NO_TIME,
+    Aggregate,
+    AggregateSpec,
+    Column,
+    Context,
+    Window,
+    WindowedAggregate,
+    partials,
+)
+from penstock.state import MemoryStateFiles, ordered, trace
+
+TYPES = {"x": pa.int64(), "j": pa.int32(), "v": pa.float64(), "s": pa.string()}
+TYPES |= {"d": pa.decimal128(30, 1)}
+INPUT = pa.schema([("k", pa.string()), *TYPES.items()])
+KINDS = {"min": None, "max": None, "count_distinct": None, "collect": 3, "collect_descending": 2}
+POOL: dict[str, list[Any]] = {
+    "x": [None, -(2**63), -1, 0, 2**40, 2**63 - 1],
+    "j": [None, -(2**31), 0, 5],
+    "v": [None, -math.inf, -2.5, 0.0, 0.1, math.nan],
+    "s": [None, "", "x", "xx", "y"],
+    "d": [None, -1, 0, 10**20],
+}
+
+row = st.tuples(
+    st.sampled_from(["a", "b", "c", None]),
+    *(st.sampled_from(POOL[name]) for name in TYPES),
+    st.integers(0, 30),  # the time
+)
+window = st.sampled_from([Window("none"), Window("tumbling", 10)])
+
+
+def spec(kinds: dict[str, Any], window: Window, **options: Any) -> AggregateSpec:
+    aggregates = tuple(
+        Aggregate(f"{kind}_{name}", kind, Column(name, type_), None, parameter)
+        for name, type_ in TYPES.items()
+        for kind, parameter in kinds.items()
+    )
+    time = None if window.kind == "none" else TIME
+    return AggregateSpec((Column("k", pa.string()),), window, aggregates, time, **options)
+
+
+def order(value: Any) -> Any:
+    return (math.isnan(value), value) if isinstance(value, float) else value
+
+
+def naive(values: list[Any], kind: str, parameter: Any) -> Any:
+    """An aggregate of values, none of which is NULL."""
+    values = sorted(values, key=order, reverse=kind in ("max", "collect_descending"))
+    shown = ["NaN" if isinstance(x, float) and math.isnan(x) else x for x in values]
+    if kind == "count_distinct":
+        return len(set(shown))
+    if parameter is None:
+        return shown[0] if shown else None
+    return tuple(shown[:parameter]) or None
+
+
+def reference(alive: Counter[Any], window: Window) -> Counter[Any]:
+    """The view of rows that are there so often."""
+    groups = defaultdict(list)
+    for one in alive.elements():
+        groups[one[-1] // 10 if window.kind != "none" else 0, one[0]].append(one)
+    return Counter(
+        (
+            key,
+            *(
+                naive([x[i] for x in rows if x[i] is not None], kind, parameter)
+                for i in range(1, 1 + len(TYPES))
+                for kind, parameter in KINDS.items()
+            ),
+        )
+        for (_, key), rows in groups.items()
+    )
+
+
+def shown(rows: Counter[Any], window: Window) -> Counter[Any]:
+    return Counter({one if window.kind == "none" else one[2:]: n for one, n in rows.items()})
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    st.lists(st.lists(row, max_size=12), max_size=6),
+    window,
+    st.booleans(),
+    st.integers(1, 3),
+    st.integers(),
+)
+def test_what_is_read_is_enough(
+    batches: Any, window: Window, is_weak: bool, shards: int, seed: int
+) -> None:
+    """Rows come and go, in runs of few rows and with hashes that collide: a recomputation at every step."""
+    chance = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in [("TINY_ROWS", 2), ("FUEL_MIN", 1), ("FUEL_PER_ROW", 2), ("LINK_ROWS_MIN", 2),
+                            ("PIECE_ROWS_MIN", 3), ("PIECE_ROWS_MAX", 6)]:  # fmt: skip
+            patch.setattr(trace, name, value)
+        patch.setattr("penstock.state.runs.PIECE_ROWS_MAX", 6)
+        patch.setattr(ordered, "READ_ROWS", 1)
+        patch.setattr(ordered, "READ_TIMES", 2)
+        if is_weak:
+            patch.setattr(partials, "hash_columns", lambda columns, n: hash_columns(columns, n) % 2)
+        run = Contract(
+            WindowedAggregate(spec(KINDS, window, retracts=True)), shards=shards, chance=chance
+        )
+        alive: Counter[Any] = Counter()
+        for batch in batches:
+            changes = [(one, chance.randint(1, 2)) for one in batch]
+            for one, n in sorted(alive.items(), key=repr):
+                if n and chance.random() < 0.6:
+                    changes.append((one, -chance.randint(1, n)))
+            rows, weights = ([one[i] for one in changes] for i in range(2))
+            table = delta(
+                INPUT,
+                [one[:-1] for one in rows],
+                times=[one[-1] for one in rows],
+                weights=weights,
+            )
+            run.step([table])
+            for one, n in changes:
+                alive[one] += n
+            expected = reference(alive, window)
+            assert shown(run.view(), window) == expected
+            assert shown(run.total(), window) == expected
+
+
+def values_of(kind: str) -> WindowedAggregate:
+    one = Aggregate("r", kind, Column("x", pa.int64()), None, KINDS[kind])
+    keys = (Column("k", pa.int64(), required=True),)
+    return WindowedAggregate(
+        AggregateSpec(keys, Window("none"), (one,), retracts=True, changes=True)
+    )
+
+
+def weighted(keys: Any, values: Any, weight: int) -> pa.Table:
+    n = np.full(len(keys), weight)
+    return pa.table({"k": np.asarray(keys), "x": np.asarray(values), "$weight": n})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_reads_what_it_needs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of groups with a hundred times as many values, at most four times as many rows."""
+    read = []
+    real_lookup, real_read = trace.Trace.lookup, ordered._read
+
+    def lookup(*given: Any, **how: Any) -> Any:
+        found = real_lookup(*given, **how)
+        read.append(sum(map(len, found[1])))
+        return found
+
+    def some(*given: Any, **how: Any) -> Any:
+        found = real_read(*given, **how)
+        read.append(len(found.rows))
+        return found
+
+    monkeypatch.setattr(trace.Trace, "lookup", lookup)
+    monkeypatch.setattr(ordered, "_read", some)
+    counts = []
+    for size in (100, 10_000):
+        operator, files, chance = values_of(kind), MemoryStateFiles(), np.random.default_rng(1)
+        state = operator.empty(files)
+        values = chance.permutation(10 * size)
+        keys = np.arange(len(values)) % 10
+        batches = [
+            weighted(keys[at : at + 20_000], values[at : at + 20_000], 1)
+            for at in range(0, len(values), 20_000)
+        ]
+        for i in range(20):
+            gone, come = i * 5 + np.arange(5), 10 * size + i * 5 + np.arange(5)
+            pair = [weighted(keys[gone], values[gone], -1), weighted(keys[gone], come, 1)]
+            batches.append(pa.concat_tables(pair))
+        for version, batch in enumerate(batches):
+            if version == len(batches) - 20:
+                read.clear()
+            parcel = operator.prepare(0, batch).parcel
+            step = operator.step(state, [[parcel]], Context(files, "s", version, (NO_TIME,)))
+            state = step.state
+        counts.append(sum(read))
+    assert 0 < counts[1] <= 4 * counts[0]
+
+
+def test_a_count_holds_whoever_asked_for_changes_before() -> None:
+    """Changes are right behind batches whose changes nobody asked for, and in a state without counts."""
+    asked = values_of("count_distinct")
+    silent = asked.emitting(changes=False, closed=False)
+    files = MemoryStateFiles()
+    state, total = asked.empty(files), Counter[Any]()
+    chance = random.Random(3)
+    alive: Counter[Any] = Counter()
+    for version in range(40):
+        operator = asked if version // 3 % 2 == 0 else silent
+        if version % 5 == 0:
+            described = state.describe()
+            del described["traces"]["counts.values.0"]
+            state = operator.open(files, described)
+        come = [(chance.randrange(3), chance.randrange(6)) for _ in range(4)]
+        gone = chance.sample(sorted(alive.elements()), min(4, alive.total()) if version % 2 else 0)
+        alive.update(come)
+        alive.subtract(gone)
+        parts = [
+            weighted(*zip(*some, strict=True), n) for some, n in ((come, 1), (gone, -1)) if some
+        ]
+        before = counted(operator.read(state))
+        parcel = operator.prepare(0, pa.concat_tables(parts)).parcel
+        step = operator.step(state, [[parcel]], Context(files, "s", version, (NO_TIME,)))
+        state = step.state
+        state.check()
+        groups = {k: len({x for j, x in +alive if j == k}) for k, _ in +alive}
+        now = counted(operator.read(state))
+        assert now == Counter(groups.items())
+        if operator is asked:
+            now.subtract(before)
+            total = counted(step.changes)
+            assert total == Counter({one: n for one, n in now.items() if n})
