@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 # Which module has which command: it is imported when it is asked for, so that --help is quick.
 _COMMANDS: Final = {
     "run": ("penstock.cli.pipelines.run", "run", "Run a pipeline: a Python program with a ps.App."),
+    "new": (
+        "penstock.cli.pipelines.new",
+        "new",
+        "Make a project: a pipeline, a test, sample data.",
+    ),
+    "dev": ("penstock.cli.pipelines.dev", "dev", "Run a pipeline; restart it when it changes."),
     "demo": (
         "penstock.cli.pipelines.demo",
         "demo",
@@ -93,6 +99,7 @@ class _Lazy(Group):
     epilog="""\b
 Examples:
   penstock demo machine                    watch this machine, live on a page
+  penstock new shop                        make a project that runs at once
   penstock run shop.py                     run a pipeline
   penstock query shop "SELECT * FROM click_rate LIMIT 5"
   penstock consume clicks --max 10 | jq .

@@ -20,6 +20,7 @@ from penstock.errors import UserError
 if TYPE_CHECKING:
     import penstock as ps
     from penstock.cli.support.host import Hosting
+    from penstock.demo.feed import Feed
 
 
 SHARDS_MAX: Final = 256  # as many as there may be cores
@@ -37,11 +38,13 @@ class How:
     savepoint: str | None
     outputs: Literal["all", "new"] | None
     shards: int | None
+    ingest: tuple[str, ...] = ()
 
     def hosting(self, **more: Any) -> Hosting:
         """The same for whoever hosts the pipeline."""
         from penstock.cli.support.host import Hosting
 
+        feeds = more.pop("feeds", lambda _: ())
         ended = {"print_views": self.seconds is not None, **more}
         return Hosting(
             self.seconds,
@@ -50,8 +53,16 @@ class How:
             self.rebuild,
             savepoint=self.savepoint,
             outputs=self.outputs,
+            feeds=lambda address: [*feeds(address), *self._file_feeds(address)],
             **ended,
         )
+
+    def _file_feeds(self, address: str) -> list[Feed]:
+        if not self.ingest:
+            return []
+        from penstock.cli.support.ingestion import file_feeds
+
+        return file_feeds(self.ingest, address)
 
     def host(self, app: ps.App, command: str | None, **more: Any) -> None:
         """Runs a pipeline.
@@ -62,7 +73,10 @@ class How:
             more: of the `Hosting`.
         """
         from penstock.cli.support.host import host
+        from penstock.cli.support.ingestion import parted
 
+        for one in self.ingest:
+            parted(one)
         if self.listen is not None:
             app.listen = self.listen
         if self.shards is not None:
@@ -81,6 +95,13 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     found: Callable[..., Any] = command
     for option in (
+        click.option(
+            "--ingest",
+            multiple=True,
+            metavar="TOPIC=FILES",
+            help="Write these files' rows to a topic, each once, also of files that appear: "
+            "clicks=data/*.jsonl.",
+        ),
         click.option(
             "--outputs",
             type=click.Choice(["all", "new"]),
