@@ -42,19 +42,29 @@ def run(options: argparse.Namespace, work: Path) -> None:
     app.view("per_user", windows.agg(n=ps.count(), total=ps.sum("v"), seq=ps.max("seq")))
     newest: dict[int, int] = {}
     batch_ms: list[float] = []
+    changed = threading.Event()
 
     def committed(progress: ps.Progress) -> None:
-        """Serves what the commit made visible: read back from the committed view."""
         batch_ms.append(progress.batch_ms)
-        rows = ps.serve.Views(directory).table("per_user")
-        for user, seq in zip(*(rows.column(c).to_pylist() for c in ("user", "seq")), strict=True):
-            newest[user] = max(seq, newest.get(user, -1))
+        changed.set()
+
+    def read_view() -> None:
+        """Serves what a commit made visible: read back from the committed view, beside the next batch."""
+        views = None
+        while changed.wait():
+            changed.clear()
+            views = views or ps.serve.Views(directory)
+            rows = views.table("per_user")
+            columns = (rows.column(name).to_pylist() for name in ("user", "seq"))
+            for user, seq in zip(*columns, strict=True):
+                newest[user] = max(seq, newest.get(user, -1))
 
     def until_input_ends() -> None:
         sys.stdin.read()
         app.stop()
 
     threading.Thread(target=until_input_ends, daemon=True).start()
+    threading.Thread(target=read_view, daemon=True).start()
     server = serve_json(lambda: dict(newest))
     url = f"http://127.0.0.1:{server.server_address[1]}/"
     announced: list[str] = []

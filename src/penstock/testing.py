@@ -22,7 +22,7 @@ import os
 import random
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -37,11 +37,11 @@ from penstock.engine.driver import Limits, Progress
 from penstock.engine.hosts.local import LocalHost
 from penstock.engine.hosts.shaken import ShakenHost, not_the_same
 from penstock.engine.log import Outgoing, Writer
-from penstock.engine.plan import Plan
+from penstock.engine.plan import Execute, Work
 from penstock.engine.runtime import assemble, find_upgrade, upgrade_job
 from penstock.engine.store import Json, Store
 from penstock.engine.tasks import Job
-from penstock.engine.upgrade import Execute, Outputs, Upgrade
+from penstock.engine.upgrade import Outputs, Upgrade
 from penstock.engine.watermarks import LOOK_EVERY_US
 from penstock.errors import FencedError, FlowError, UserError
 from penstock.flow import Flow
@@ -426,11 +426,11 @@ class Run:
             raise FlowError(f"expected after as one of {get_args(CrashPoint)}; found {after!r}")
         commit = self.store.commit
 
-        def execute(attempt: Callable[[], Plan], traces_of: Callable[[int], Json]) -> list[Json]:
+        def execute(work: Work) -> list[Json]:
             if after == "plan":
-                attempt()
+                work.write()
                 raise _Died
-            reports = self._host.execute(attempt, traces_of)
+            reports = self._host.execute(work)
             if after == "output":
                 raise _Died
             return reports
@@ -504,8 +504,8 @@ class Run:
         return self.topic(f"{self._graph.name}.dead-letters")
 
 
-def _nothing_to_execute(attempt: Callable[[], Plan], _: Callable[[int], Json]) -> list[Json]:
-    raise AssertionError(attempt())
+def _nothing_to_execute(work: Work) -> list[Json]:
+    raise AssertionError(work.attempt())
 
 
 def run(

@@ -36,3 +36,21 @@ def test_any_flipped_or_missing_byte_is_noticed() -> None:
         files.delete(path)
         files.create(path, good)
     assert Store(files).version(1)["version"] == 1
+
+
+def test_the_newest_version_is_found_from_wherever_one_looked_before() -> None:
+    """One further, many further, behind those that were vacuumed, and behind some that were taken back."""
+    files = MemoryStateFiles()
+    writer, reader = Store(files), Store(files)
+    assert reader.newest_version() == 0
+    for upto in (1, 2, 4, 20, 21, 100):
+        for number in range(writer.newest_version() + 1, upto + 1):
+            writer.commit(number, {"version": number})
+        assert reader.newest_version() == upto
+    for number in (100, 99):
+        files.delete(f"versions/{number:020d}.json")
+    assert reader.newest_version() == 98
+    writer.commit(99, {"version": 99})
+    for number in range(1, 99):
+        files.delete(f"versions/{number:020d}.json")
+    assert reader.newest_version() == 99

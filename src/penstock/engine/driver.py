@@ -1,6 +1,6 @@
 """The driver: plans a batch, has it run, commits it; over and over.
 
-    plan N   = end of the log, watermarks, clock          written down, once
+    plan N   = end of the log, watermarks, clock          written down, once, while the lanes compute
     run N    = tasks over plan N and version N-1          on Spark, or in this process
     version N = what the tasks report                     committed if absent, all of it at once
 
@@ -24,7 +24,7 @@ import orjson
 from penstock.engine.log import Log
 from penstock.engine.outgoing import writer_name
 from penstock.engine.physical import Physical, Placed
-from penstock.engine.plan import SWITCH, Plan, Split
+from penstock.engine.plan import SWITCH, Execute, Plan, Split, Work
 from penstock.engine.progress.nodes import NodeProgress, Nodes
 from penstock.engine.store import Json, Store
 from penstock.engine.transactions import OutputTransactions, transactional_id
@@ -150,15 +150,14 @@ class Driver:
 
     def step(
         self,
-        execute: Callable[[Callable[[], Plan], Callable[[int], Json]], list[Json]],
+        execute: Execute,
         *,
         timeout_s: float = 0.0,
     ) -> Progress | None:
         """Runs one batch; None where there was nothing to do in `timeout_s`.
 
         Args:
-            execute: runs a plan on all lanes and gives their reports; it asks for the plan at each attempt,
-                and for the state that a lane's shards begin with.
+            execute: runs a batch on all lanes.
             timeout_s: how long to wait for something to do.
 
         Raises:
@@ -167,12 +166,16 @@ class Driver:
         """
         self.store.check_owner(self.epoch)
         self._keeper.before(self.version)
-        plan = self._pending() or self._new_plan(timeout_s)
+        pending = self._pending()
+        plan = pending or self._new_plan(timeout_s)
         if plan is None:
             return None
         started = self._planning_since
         planned = time.perf_counter()
-        reports = self._written(plan, execute)
+        try:
+            reports = self._written(plan, execute, is_new=pending is None)
+        except _PlannedError:
+            return self.step(execute, timeout_s=timeout_s)  # with the plan that counts
         executed = time.perf_counter()
         content = self._merge(plan, reports)
         # Whoever has taken over meanwhile waits for this batch, or repeats it; it is the same in any case.
@@ -193,15 +196,15 @@ class Driver:
         """
         self._keeper.settle(self.version)
 
-    def _written(
-        self, plan: Plan, execute: Callable[[Callable[[], Plan], Callable[[int], Json]], list[Json]]
-    ) -> list[Json]:
+    def _written(self, plan: Plan, execute: Execute, *, is_new: bool) -> list[Json]:
         """Has a batch run, and what it has written count; the lanes' reports."""
         traces_of = functools.partial(self._traces_of, plan)
+        write = _Writing(self.store, plan, is_written=not is_new)
         if self._transactions is None:
-            return execute(lambda: plan, traces_of)
+            return execute(Work(lambda: plan, traces_of, write))
         try:
-            reports = execute(functools.partial(self._transactions.attempt, plan), traces_of)
+            attempt = functools.partial(self._transactions.attempt, plan)
+            reports = execute(Work(attempt, traces_of, write))
             self.store.check_owner(self.epoch)
             self._transactions.commit(plan, reports)
         except FencedError as error:
@@ -264,7 +267,7 @@ class Driver:
         return plan
 
     def _planned(self) -> Plan | None:
-        """The plan of the next batch as the log is now; None where there is nothing to do."""
+        """The plan of the next batch as the log is now, not written yet; None: there is nothing to do."""
         self._check_topics()
         self._check_ids()
         begun = self.version.get("pending")
@@ -279,7 +282,7 @@ class Driver:
         idle = all(s.start == s.end for s in splits) and not self._wakes(frontiers)
         if begun is None and idle and not self._must_keep(found, now_us):
             return None
-        plan = Plan(
+        return Plan(
             version=self.version["version"] + 1,
             epoch=self.epoch,
             program=self.program,
@@ -294,7 +297,6 @@ class Driver:
             repeats=None if begun is None else begun.get("repeats"),
             bytes_max=self.limits.bytes_max if begun is None else begun.get("bytes_max"),
         )
-        return self._own(self.store.write_plan(plan.version, plan.to_json()))
 
     def _look_for_ends(self, timeout_s: float = 0.0) -> None:
         """Looks how far the log reaches; waits for more than was read."""
@@ -564,6 +566,26 @@ class Driver:
                 plan.frontier_us,
             ),
         )
+
+
+class _PlannedError(Exception):
+    """Another driver has written the plan of the batch."""
+
+
+@dataclass
+class _Writing:
+    """Writes a plan down, once."""
+
+    store: Store
+    plan: Plan
+    is_written: bool
+
+    def __call__(self) -> None:
+        if not self.is_written:
+            content = self.plan.to_json()
+            if self.store.write_plan(self.plan.version, content) is not content:
+                raise _PlannedError
+            self.is_written = True
 
 
 def _add(to: dict[str, int], more: dict[str, int]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.engine.store import Json
 
-__all__ = ["SWITCH", "Plan", "Split"]
+__all__ = ["SWITCH", "Execute", "Plan", "Split", "Work"]
 
 SWITCH: Final = "switch"
 """What a plan has that reads nothing and lets a changed program take over (`penstock.engine.upgrade`)."""
@@ -84,3 +85,23 @@ class Plan:
         """Reads what `to_json` gave."""
         splits = tuple(Split(**split) for split in content["splits"])
         return Plan(**{**content, "splits": splits})
+
+
+@dataclass(frozen=True)
+class Work:
+    """A batch, as a driver hands it to a host.
+
+    Attributes:
+        attempt: gives the plan; asked at each attempt.
+        traces_of: gives the state that a lane's shards begin with.
+        write: writes the plan down. The lanes compute meanwhile, but write to topics only after it: what
+            leaves the pipeline must be of the plan that counts. Called again, it does nothing.
+    """
+
+    attempt: Callable[[], Plan]
+    traces_of: Callable[[int], Json]
+    write: Callable[[], None]
+
+
+Execute: TypeAlias = Callable[[Work], list[Json]]
+"""Runs a batch on all lanes, and gives their reports."""

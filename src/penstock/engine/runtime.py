@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.engine.driver import Driver, Limits, Progress
 from penstock.engine.log import KafkaLog, Log
 from penstock.engine.physical import Physical, compile_graph
-from penstock.engine.plan import Plan
+from penstock.engine.plan import Work
 from penstock.engine.savepoints import go_back
 from penstock.engine.spark.host import SparkHost
 from penstock.engine.spark.session import session_for
@@ -182,8 +182,8 @@ def _run_upgrade(
     )
 
 
-def _nothing_to_execute(attempt: Callable[[], Plan], _: Callable[[int], Json]) -> list[Json]:
-    raise AssertionError(attempt())
+def _nothing_to_execute(work: Work) -> list[Json]:
+    raise AssertionError(work.attempt())
 
 
 def find_upgrade(

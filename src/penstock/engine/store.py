@@ -34,6 +34,8 @@ __all__ = ["Json", "Store", "unsealed"]
 Json: TypeAlias = dict[str, Any]
 VERSIONS_KEPT: Final = 64
 """For readers of an older version while batches go on: some 10 s at full speed."""
+PROBES_MAX: Final = 8
+"""Versions after a known one that are looked for one by one; listing all costs as much as some ten."""
 UPGRADES: Final = "upgrades"
 SETTLED: Final = "settled.json"
 RUN: Final = "run"
@@ -48,6 +50,7 @@ class Store:
     def __init__(self, files: StateFiles, folder: str = "") -> None:
         self.files, self.folder = files, folder
         self._synced: set[str] = set()  # of the last version that was settled here
+        self._newest = 0  # the last version that was seen
 
     def claim(self, owner: str, why: str = "runs the same pipeline: stop one of the two") -> int:
         """Takes over the pipeline: the epoch of the new owner, higher than any before.
@@ -79,7 +82,18 @@ class Store:
 
     def newest_version(self) -> int:
         """The number of the last committed version; 0 where there is none."""
-        return max(self._numbers("versions"), default=0)
+        # Versions follow one another: who asks again looks for the next ones, and lists all if many came.
+        number = self._newest
+        if number and self._has_version(number):
+            for following in range(number + 1, number + PROBES_MAX):
+                if not self._has_version(following):
+                    self._newest = following - 1
+                    return self._newest
+        self._newest = max(self._numbers("versions"), default=0)
+        return self._newest
+
+    def _has_version(self, number: int) -> bool:
+        return self.files.exists(f"{self.folder}versions/{number:020d}.json")
 
     def version(self, number: int) -> Json:
         """A committed version."""

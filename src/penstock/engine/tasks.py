@@ -157,12 +157,23 @@ class LaneBatch:
         plan: of the batch.
         traces: by operator and shard, the state that the batch begins with.
         hot: what this lane has open from batches before.
+        may_write: called before anything is written to a topic; returns when the plan is written down.
     """
 
-    def __init__(self, job: Job, lane: int, lanes: int, plan: Plan, traces: Json, hot: Hot) -> None:
+    def __init__(
+        self,
+        job: Job,
+        lane: int,
+        lanes: int,
+        plan: Plan,
+        traces: Json,
+        hot: Hot,
+        may_write: Callable[[], None],
+    ) -> None:
         started = time.perf_counter()
         self.job, self.lane, self.lanes = job, lane, lanes
         self.plan, self.before, self.hot = plan, traces, hot
+        self._may_write = may_write
         self.store = job.open_store()
         self.files: StateFiles = self.store.files
         if job.relaxed and isinstance(self.files, LocalStateFiles):
@@ -511,6 +522,7 @@ class LaneBatch:
             return
         started = time.perf_counter()
         topics = [(name.removeprefix(WRITTEN), partition) for name, partition in places]
+        self._may_write()
         identity = transaction["producer_id"], transaction["epoch"]
         self.log.join(Writer(*identity, transactional_id=transaction["id"]), topics)
         for place, (topic, partition) in zip(places, topics, strict=True):
@@ -563,6 +575,7 @@ class LaneBatch:
         self.clock.add("dead letters", started)
 
     def _send(self, topic: str, name: str, outgoing: Outgoing) -> None:
+        self._may_write()
         if name not in self.writers:
             planned = self.plan.writers[name]
             sequences = {int(p): s for p, s in planned["next_sequence"].items()}

@@ -9,12 +9,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 from penstock.engine.lanes import conductor as module
 from penstock.engine.lanes.conductor import Assignment, Conductor, LaneFailedError
 from penstock.engine.lanes.connection import Connection, connect
-from penstock.engine.lanes.messages import PEER_LOST, Abort, Failed, Go, Hello, Report, Stop
+from penstock.engine.lanes.messages import (
+    PEER_LOST,
+    Abort,
+    Failed,
+    Go,
+    Hello,
+    Report,
+    Stop,
+    Written,
+)
 from penstock.errors import PenstockError
 
 
@@ -95,6 +104,10 @@ def assign(lane: int) -> Assignment:
     return Assignment({"version": 1}, {"op": {str(lane): {}}})
 
 
+def write() -> None:
+    """Writes no plan down."""
+
+
 REPORTS = [{"plan": {"version": 1}, "traces": {"op": {str(lane): {}}}} for lane in (0, 1)]
 
 
@@ -103,7 +116,7 @@ def test_every_lane_reports() -> None:
     with conducting(2) as (conductor, _):
         lanes = [Lane(conductor, lane, [report]) for lane in (1, 0)]
         for _ in range(3):
-            assert conductor.run(assign) == REPORTS
+            assert conductor.run(assign, write) == REPORTS
         assert conductor.pids == {0: 1_000, 1: 1_001}
         conductor.stop()
         for lane in lanes:
@@ -111,6 +124,42 @@ def test_every_lane_reports() -> None:
             tickets = [m.ticket for m in lane.heard if isinstance(m, Go)]
             assert tickets == sorted(set(tickets))
             assert isinstance(lane.heard[-1], Stop)
+
+
+def test_lanes_hear_when_the_plan_is_written() -> None:
+    """They have begun by then, and each attempt is told anew."""
+    with conducting(2) as (conductor, _):
+        lanes = [Lane(conductor, number, [report]) for number in (0, 1)]
+        begun: list[bool] = []
+
+        def writing() -> None:
+            wait_until(lambda: all(any(isinstance(m, Go) for m in lane.heard) for lane in lanes))
+            begun.append(not any(isinstance(m, Written) for lane in lanes for m in lane.heard))
+
+        conductor.run(assign, writing)
+        conductor.run(assign, write)
+        conductor.stop()
+        for lane in lanes:
+            lane.join(PATIENCE_S)
+            assert [m.ticket for m in lane.heard if isinstance(m, Written)] == [1, 2]
+        assert begun == [True]
+
+
+def test_an_attempt_whose_plan_cannot_be_written_is_given_up() -> None:
+    """The lanes are ready for the next one."""
+    with conducting(1) as (conductor, _):
+        lane = Lane(conductor, 0, [say_nothing, report])
+
+        def full() -> None:
+            raise OSError("no space left")
+
+        with pytest.raises(OSError, match="no space left"):
+            conductor.run(assign, full)
+        assert conductor.run(assign, write) == REPORTS[:1]
+        conductor.stop()
+        lane.join(PATIENCE_S)
+        assert [m.ticket for m in lane.heard if isinstance(m, Abort)] == [1]
+        assert [m.ticket for m in lane.heard if isinstance(m, Written)] == [2]
 
 
 def test_a_lane_that_is_lost_is_waited_for_and_the_batch_run_again() -> None:
@@ -121,21 +170,21 @@ def test_a_lane_that_is_lost_is_waited_for_and_the_batch_run_again() -> None:
             target=lambda: (goes.join(), Lane(conductor, 1, [lose_a_peer, report]))
         )
         goes_again.start()
-        assert conductor.run(assign) == REPORTS
+        assert conductor.run(assign, write) == REPORTS
         goes_again.join(PATIENCE_S)
         aborted = [m.ticket for m in stays.heard if isinstance(m, Abort)]
         assert aborted == [1, 2], "the lost lane's attempt, and that of the lost peer"
-        assert conductor.run(assign) == REPORTS
+        assert conductor.run(assign, write) == REPORTS
 
 
 def test_a_lane_lost_between_batches_is_noticed() -> None:
     """Its successor takes its place, and nobody hears of it."""
     with conducting(1) as (conductor, _):
         first = Lane(conductor, 0, [report, die])
-        assert conductor.run(assign) == REPORTS[:1]
+        assert conductor.run(assign, write) == REPORTS[:1]
         with contextlib.suppress(OSError):
             Lane(conductor, 0, [report])
-        assert conductor.run(assign) == REPORTS[:1]
+        assert conductor.run(assign, write) == REPORTS[:1]
         assert first.lane == 0
 
 
@@ -145,8 +194,8 @@ def test_what_a_lane_fails_with_is_raised() -> None:
         other = Lane(conductor, 0, [say_nothing, report])
         Lane(conductor, 1, [fail, report])
         with pytest.raises(LaneFailedError, match="expected x; found y"):
-            conductor.run(assign)
-        assert conductor.run(assign) == REPORTS
+            conductor.run(assign, write)
+        assert conductor.run(assign, write) == REPORTS
         assert any(isinstance(message, Abort) for message in other.heard)
 
 
@@ -158,7 +207,7 @@ def test_a_silent_lane_is_taken_for_lost(monkeypatch: pytest.MonkeyPatch) -> Non
         silent = Lane(conductor, 0, [say_nothing])
         after = threading.Thread(target=lambda: (silent.join(), Lane(conductor, 0, [report])))
         after.start()
-        assert conductor.run(assign) == REPORTS[:1]
+        assert conductor.run(assign, write) == REPORTS[:1]
         after.join(PATIENCE_S)
 
 
@@ -167,7 +216,7 @@ def test_the_end_of_the_job_ends_the_wait() -> None:
     with conducting(1) as (conductor, waker):
         waker.send(b"!")
         with pytest.raises(JobEndedError):
-            conductor.run(assign)
+            conductor.run(assign, write)
 
 
 def test_too_few_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +225,7 @@ def test_too_few_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with conducting(2) as (conductor, _):
         Lane(conductor, 0, [report])
         with pytest.raises(PenstockError, match="Too few cores are free"):
-            conductor.run(assign)
+            conductor.run(assign, write)
 
 
 def test_who_does_not_know_the_secret_is_refused() -> None:
@@ -194,6 +243,6 @@ def test_who_does_not_know_the_secret_is_refused() -> None:
 
         thread = threading.Thread(target=stranger)
         thread.start()
-        assert conductor.run(assign) == REPORTS[:1]
+        assert conductor.run(assign, write) == REPORTS[:1]
         thread.join(PATIENCE_S)
         assert failures, "the stranger was told nothing"

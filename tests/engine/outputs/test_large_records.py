@@ -11,7 +11,7 @@ from tests.effort import rounds
 
 import penstock as ps
 from penstock.engine.driver import Limits
-from penstock.engine.plan import Plan
+from penstock.engine.plan import Plan, Work
 from penstock.testing import Run
 
 SEEDS = rounds("PENSTOCK_LARGE_RECORDS", quick=5, full=30)
@@ -66,8 +66,10 @@ def test_any_limit_gives_each_row_once(seed: int) -> None:
             if chance.random() < 0.3:
                 plan = run._driver._pending() or run._driver._new_plan(0)
                 if plan is not None:
+                    attempt = functools.partial(_same, plan)
                     traces_of = functools.partial(run._driver._traces_of, plan)
-                    run._host.execute(functools.partial(_same, plan), traces_of)
+                    write = functools.partial(run.store.write_plan, plan.version, plan.to_json())
+                    run._host.execute(Work(attempt, traces_of, write))
             run.step()
         if chance.random() < 0.1:
             run.restart()

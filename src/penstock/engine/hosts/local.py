@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from penstock.engine.plan import Plan
+from penstock.engine.plan import Work
 from penstock.engine.store import Json
 from penstock.engine.tasks import Handed, Hot, Job, LaneBatch
 
@@ -18,11 +16,11 @@ class LocalHost:
         self.job, self.lanes = job, lanes
         self._hot = [Hot() for _ in range(lanes)]
 
-    def execute(self, attempt: Callable[[], Plan], traces_of: Callable[[int], Json]) -> list[Json]:
+    def execute(self, work: Work) -> list[Json]:
         """The reports of all lanes."""
-        plan = attempt()
+        plan = work.attempt()
         batches = [
-            LaneBatch(self.job, lane, self.lanes, plan, traces_of(lane), hot)
+            LaneBatch(self.job, lane, self.lanes, plan, work.traces_of(lane), hot, work.write)
             for lane, hot in enumerate(self._hot)
         ]
         handed: list[list[Handed]] = [[] for _ in batches]
@@ -33,4 +31,6 @@ class LocalHost:
             for batch in batches:
                 for lane, one, _ in batch.take_parcels():
                     handed[lane].append(one)
-        return [batch.finish() for batch in batches]
+        reports = [batch.finish() for batch in batches]
+        work.write()
+        return reports

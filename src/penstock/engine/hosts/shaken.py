@@ -17,7 +17,7 @@ import pickle
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from penstock.engine.lanes.messages import Frames, Go, Message, Report, frame
 from penstock.engine.lanes.messages import Parcel as ParcelMessage
 from penstock.engine.log import Log, Outgoing, Writer
 from penstock.engine.physical import Physical
-from penstock.engine.plan import Plan
+from penstock.engine.plan import Plan, Work
 from penstock.engine.store import Json, Store
 from penstock.engine.tasks import Handed, Hot, Job, LaneBatch, Parcel
 from penstock.errors import FlowError
@@ -82,34 +82,33 @@ class ShakenHost:
         self._made = _Made()
         self._hot = [Hot() for _ in range(LANES_MAX)]
 
-    def execute(self, attempt: Callable[[], Plan], traces_of: Callable[[int], Json]) -> list[Json]:
+    def execute(self, work: Work) -> list[Json]:
         """The reports of all lanes.
 
         Raises:
             FlowError: run twice, the batch came to something else.
         """
         while self.chance.random() < LOSSES:
-            self._attempt(attempt(), traces_of, is_lost=True)
+            self._attempt(work, is_lost=True)
             self.lost += 1
         if self.chance.random() >= REPEATED:
-            return self._attempt(attempt(), traces_of).reports
-        one = self._attempt(attempt(), traces_of)
-        two = self._attempt(attempt(), traces_of)
+            return self._attempt(work).reports
+        one = self._attempt(work)
+        two = self._attempt(work)
         self.repeated += 1
         differs = one.difference(two)
         if differs is not None:
             raise not_the_same(differs)
         return two.reports
 
-    def _attempt(
-        self, plan: Plan, traces_of: Callable[[int], Json], *, is_lost: bool = False
-    ) -> _Made:
+    def _attempt(self, work: Work, *, is_lost: bool = False) -> _Made:
         """Runs a batch on some lanes; to its end, unless one of them is lost."""
+        plan = work.attempt()
         chance, levels = self.chance, self._job.physical.levels
         made = self._made = _Made()
         lanes = chance.randint(1, LANES_MAX)
         splits = tuple(replace(s, lane=i % lanes) for i, s in enumerate(plan.splits))
-        traces = _together(traces_of(lane) for lane in range(self.lanes))
+        traces = _together(work.traces_of(lane) for lane in range(self.lanes))
         if chance.random() < FORGOTTEN:
             OPEN.clear()
         for lane in range(LANES_MAX):
@@ -118,7 +117,15 @@ class ShakenHost:
         go, _ = _arrived(Go(1, replace(plan, splits=splits).to_json(), traces, []))
         assert isinstance(go, Go)
         batches = [
-            LaneBatch(self._job, lane, lanes, Plan.from_json(go.plan), go.traces, self._hot[lane])
+            LaneBatch(
+                self._job,
+                lane,
+                lanes,
+                Plan.from_json(go.plan),
+                go.traces,
+                self._hot[lane],
+                work.write,
+            )
             for lane in range(lanes)
         ]
         ends_at = chance.randrange(levels + 1) if is_lost else None
@@ -141,6 +148,7 @@ class ShakenHost:
             report, _ = _arrived(Report(1, batches[lane].finish()))
             assert isinstance(report, Report)
             made.reports.append(report.content)
+        work.write()
         return made
 
     def _exchanged(self, level: int, batches: Sequence[LaneBatch]) -> list[list[Handed]]:

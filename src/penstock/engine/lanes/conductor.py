@@ -22,8 +22,10 @@ from penstock.engine.lanes.messages import (
     Go,
     Hello,
     Json,
+    Message,
     Report,
     Stop,
+    Written,
 )
 from penstock.errors import PenstockError
 
@@ -106,11 +108,12 @@ class Conductor:
         """The processes of the lanes that are there."""
         return {number: lane.pid for number, lane in self._there.items()}
 
-    def run(self, assign: Callable[[int], Assignment]) -> list[Json]:
+    def run(self, assign: Callable[[int], Assignment], write: Callable[[], None]) -> list[Json]:
         """Has every lane run its part of a batch; their reports, by lane.
 
         Args:
             assign: gives a lane's part.
+            write: called when the lanes have theirs; they write to topics after it.
 
         Raises:
             LaneFailedError: what a lane's work failed with.
@@ -122,11 +125,13 @@ class Conductor:
                 self._ticket += 1
                 self._reports = {}
                 self._go(assign)
+                write()
+                self._tell(Written(self._ticket))
                 return self._collected()
             except _LostError as error:
                 _log.warning("%s; the batch is run again", error)
                 self._abort()
-            except LaneFailedError:
+            except Exception:
                 self._abort()
                 raise
         raise PenstockError(
@@ -181,6 +186,13 @@ class Conductor:
             part = assign(number)
             try:
                 self._there[number].connection.send(Go(self._ticket, part.plan, part.traces, peers))
+            except OSError as error:
+                raise self._lose(number, str(error)) from None
+
+    def _tell(self, message: Message) -> None:
+        for number, lane in list(self._there.items()):
+            try:
+                lane.connection.send(message)
             except OSError as error:
                 raise self._lose(number, str(error)) from None
 

@@ -19,6 +19,7 @@ from penstock.engine.lanes.messages import (
     Hello,
     Report,
     Stop,
+    Written,
 )
 from penstock.engine.plan import Plan
 from penstock.engine.tasks import Hot, Job, LaneBatch, described
@@ -68,6 +69,7 @@ class _Runner:
         self.exchange = Exchange(lane, lanes, host, secret, control, self._called)
         self.hot = Hot()
         self._ticket = 0
+        self._written = 0  # the ticket of the last attempt that may write to topics
 
     def run(self) -> None:
         while True:
@@ -78,14 +80,15 @@ class _Runner:
                 case Stop():
                     return
                 case _:
-                    pass  # an Abort of an attempt that has ended here
+                    pass  # of an attempt that has ended here
 
     def _attempt(self, go: Go) -> None:
         self._ticket = go.ticket
         self.exchange.begin(go.ticket, [(host, port) for host, port in go.peers])
         try:
+            plan = Plan.from_json(go.plan)
             batch = LaneBatch(
-                self.job, self.lane, self.lanes, Plan.from_json(go.plan), go.traces, self.hot
+                self.job, self.lane, self.lanes, plan, go.traces, self.hot, self._may_write
             )
             last = self.job.physical.levels - 1
             batch.run_level(0, [])
@@ -107,9 +110,16 @@ class _Runner:
     def _fail(self, kind: str, text: str) -> None:
         self.control.send(Failed(self._ticket, {"type": kind, "text": text, "retriable": True}))
 
+    def _may_write(self) -> None:
+        """Waits until the plan is written down."""
+        while self._written < self._ticket:
+            self._called()
+
     def _called(self) -> None:
-        """Hears the driver while an exchange goes on."""
+        """Hears the driver while an attempt goes on."""
         match self.control.receive():
+            case Written(ticket):
+                self._written = ticket
             case Abort(ticket) if ticket >= self._ticket:
                 raise _AbortedError
             case Stop():

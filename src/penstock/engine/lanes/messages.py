@@ -32,6 +32,7 @@ __all__ = [
     "Peer",
     "Report",
     "Stop",
+    "Written",
     "frame",
 ]
 
@@ -80,6 +81,13 @@ class Go:
 @dataclass(frozen=True, slots=True)
 class Abort:
     """Give up an attempt: another lane was lost."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The plan of an attempt is written down: topics may be written to."""
 
     ticket: int
 
@@ -144,10 +152,12 @@ class LevelEnd:
     lane: int
 
 
-Message: TypeAlias = Hello | Go | Abort | Stop | Beat | Report | Failed | Peer | Parcel | LevelEnd
+Message: TypeAlias = (
+    Hello | Go | Written | Abort | Stop | Beat | Report | Failed | Peer | Parcel | LevelEnd
+)
 _KINDS: Final[dict[str, type[Message]]] = {
     kind.__name__: kind
-    for kind in (Hello, Go, Abort, Stop, Beat, Report, Failed, Peer, Parcel, LevelEnd)
+    for kind in (Hello, Go, Written, Abort, Stop, Beat, Report, Failed, Peer, Parcel, LevelEnd)
 }
 _FIELDS: Final = {kind: tuple(f.name for f in fields(kind)) for kind in _KINDS.values()}
 

@@ -24,7 +24,7 @@ from penstock import errors
 from penstock.engine.driver import Progress
 from penstock.engine.lanes.conductor import Assignment, Conductor, LaneFailedError
 from penstock.engine.lanes.lane import serve
-from penstock.engine.plan import Plan
+from penstock.engine.plan import Execute, Work
 from penstock.engine.store import Json
 from penstock.engine.tasks import Job
 from penstock.errors import FencedError, PenstockError
@@ -56,7 +56,7 @@ class Steps(Protocol):
 
     def step(
         self,
-        execute: Callable[[Callable[[], Plan], Callable[[int], Json]], list[Json]],
+        execute: Execute,
         *,
         timeout_s: float = 0.0,
     ) -> Progress | None:
@@ -250,7 +250,7 @@ class _Standing:
         self._thread = threading.Thread(target=collect, name="penstock-spark", daemon=True)
         self._thread.start()
 
-    def execute(self, attempt: Callable[[], Plan], traces_of: Callable[[int], Json]) -> list[Json]:
+    def execute(self, work: Work) -> list[Json]:
         """Runs a batch on all lanes; their reports. Lanes that are lost are another attempt.
 
         Raises:
@@ -261,11 +261,11 @@ class _Standing:
         def assign(lane: int) -> Assignment:
             if lane == 0:  # every attempt assigns to all lanes, this one first
                 content.clear()
-                content.update(attempt().to_json())
-            return Assignment(content, traces_of(lane))
+                content.update(work.attempt().to_json())
+            return Assignment(content, work.traces_of(lane))
 
         try:
-            return self._conductor.run(assign)
+            return self._conductor.run(assign, work.write)
         except LaneFailedError as error:
             raise _raised(error.content) from None
 

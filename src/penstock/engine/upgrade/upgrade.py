@@ -39,7 +39,7 @@ from penstock.core.time import instant_text
 from penstock.engine.driver import Limits, Progress, this_process, unfinished
 from penstock.engine.log import Log
 from penstock.engine.physical import Physical, Placed, compile_graph
-from penstock.engine.plan import SWITCH, Plan
+from penstock.engine.plan import SWITCH, Execute
 from penstock.engine.store import Json, Store
 from penstock.engine.upgrade.backfill import Backfill, Backfilled
 from penstock.engine.versions import change_of, of_program, operator_entry, same_rows, writes_alike
@@ -48,11 +48,10 @@ from penstock.flow.graph import Closed, Graph, Node, OutputNode, ViewNode, ances
 from penstock.ops.recut import recut
 from penstock.state.runs import Writer
 
-__all__ = ["Execute", "Outputs", "Target", "Upgrade"]
+__all__ = ["Outputs", "Target", "Upgrade"]
 
 _log = logging.getLogger(__name__)
 
-Execute: TypeAlias = Callable[[Callable[[], Plan], Callable[[int], Json]], list[Json]]
 Outputs: TypeAlias = Literal["all", "new"]
 """What topics get that this program didn't write so far: all that the log gives, or what is new. None: all
 where a topic is empty, else what is new."""

@@ -1,0 +1,93 @@
+"""When a plan is written down: while the lanes compute, and before anything leaves the pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+import penstock as ps
+from penstock.engine.plan import SWITCH, Work
+from penstock.errors import FencedError
+from penstock.testing import Run
+
+
+def copying() -> Run:
+    """A program that writes each row to a topic, and counts them."""
+    flow = ps.App("copying")
+    rows = flow.stream("t", "id BIGINT NOT NULL", partitions=2)
+    rows.to("copies")
+    flow.view("n", rows.group_by().agg(n=ps.count()))
+    return ps.testing.run(flow)
+
+
+def copied(run: Run) -> list[int]:
+    """What is in the output topic."""
+    return sorted(orjson.loads(record.value or b"")["id"] for record in run.log.records("copies"))
+
+
+@pytest.mark.parametrize("malformed", [False, True])
+def test_nothing_is_written_to_a_topic_before_the_plan(
+    malformed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither an output nor a dead letter: both are of the plan that counts."""
+    run = copying()
+    sends: list[bool] = []
+    send = run.log.send
+
+    def noted(*args: Any) -> None:
+        sends.append(run.store.plan(run.store.newest_version() + 1) is not None)
+        send(*args)
+
+    monkeypatch.setattr(run.log, "send", noted)
+    for number in range(20):
+        if malformed:
+            run.send_raw("t", b"no JSON")
+        else:
+            run.send("t", id=number)
+    run.settle()
+    assert sends
+    assert all(sends)
+
+
+def test_the_plan_that_was_written_first_counts() -> None:
+    """Another driver has planned less; its plan is run, and the rest is of the next batch."""
+    run = copying()
+    for number in range(10):
+        run.send("t", id=number, partition=number % 2)
+    host, others = run._host, 0
+
+    def execute(work: Work) -> Any:
+        nonlocal others
+        plan = work.attempt()
+        if not others:
+            splits = tuple(replace(split, end=split.start + 2) for split in plan.splits)
+            run.store.write_plan(plan.version, replace(plan, splits=splits).to_json())
+            others += 1
+        return host.execute(work)
+
+    progress = run._driver.step(execute)
+    assert progress is not None
+    assert progress.rows == 4
+    run.settle()
+    assert copied(run) == list(range(10))
+
+
+def test_a_batch_whose_number_a_changed_program_takes_is_not_run() -> None:
+    """The switch was written while the lanes computed; nothing of the batch has left."""
+    run = copying()
+    run.send("t", id=1)
+    run.settle()
+    run.send("t", id=2)
+    host = run._host
+
+    def execute(work: Work) -> Any:
+        number = work.attempt().version
+        run.store.write_plan(number, {"version": number, "program": "another", SWITCH: True})
+        return host.execute(work)
+
+    with pytest.raises(FencedError, match="a changed program takes the pipeline over"):
+        run._driver.step(execute)
+    assert copied(run) == [1]
