@@ -33,10 +33,16 @@ def test_the_readme_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     space["test_clicks_per_minute"]()  # type: ignore[operator]
 
 
-COMMANDS = re.findall(r"^ {4}(?:.*\\| )?penstock (\S.*)$", README, re.MULTILINE)
+COMMANDS, OTHERS = (
+    re.findall(r"^ {4}(?:.*\| )?penstock (\S.*)$", text, re.MULTILINE)
+    for text in (
+        README,
+        "\n".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("tutorial", "deploying")),
+    )
+)
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("line", COMMANDS + OTHERS)
 def test_the_readme_commands_are_commands(line: str) -> None:
     """Each is one that there is, with the options and arguments that it takes; none is run here."""
     words = shlex.split(re.split(r"\s{3,}|\s+#", line)[0])
@@ -72,6 +78,40 @@ def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link in the documents points to a file."""
     for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
+
+
+def test_the_tutorial_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each program replaces the one before, an addition extends it, and each test passes on what is there."""
+    monkeypatch.chdir(tmp_path)
+    programs = tests = 0
+    for code in re.findall(r"```python\n(.*?)```", TUTORIAL, re.DOTALL):
+        if "ps.App(" in code:
+            shop = types.ModuleType("shop")
+            monkeypatch.setitem(sys.modules, "shop", shop)
+            exec(compile(code, "docs/tutorial.md", "exec"), shop.__dict__)
+            programs += 1
+            continue
+        space: dict[str, object] = {"__name__": "example"}
+        exec(compile(code, "docs/tutorial.md", "exec"), space)
+        for name, test in space.items():
+            if name.startswith("test_"):
+                test()  # type: ignore[operator]
+                tests += 1
+    assert (programs, tests) == (2, 3)
+
+
+def test_the_guide_to_deploying_has_a_program() -> None:
+    """Its pipeline on a broker of its own is one."""
+    [code] = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "deploying.md").read_text(), re.DOTALL
+    )
+    space: dict[str, object] = {"__name__": "example"}
+    exec(compile(code, "docs/deploying.md", "exec"), space)
+    [view] = space["app"].graph().views  # type: ignore[attr-defined]
+    assert view.name == "per_minute"
 
 
 GUIDE = (ROOT / "docs" / "pipelines.md").read_text()

@@ -1,0 +1,215 @@
+"""Pages of the site that are made from the program itself: a comment in a page is replaced by Markdown.
+
+`<!-- python NAME … -->` becomes the documentation of public names, `<!-- commands -->` that of the
+command line, `<!-- topic settings -->` a table of them, and `<!-- other pages -->` in the index the
+pages that no other list has.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+__all__ = ["setup"]
+
+PLUMBING: Final = {"add_output", "node"}
+"""Public for other packages of Penstock, not for programs."""
+SECTIONS: Final = {
+    "Args": "Arguments",
+    "Attributes": "Attributes",
+    "Raises": "Errors",
+    "Returns": "Returns",
+    "Yields": "Yields",
+}
+SECTION: Final = re.compile(rf"^({'|'.join(SECTIONS)}):\s*(.*)$")
+KINDS: Final = {
+    1: "boolean", 2: "text", 3: "integer", 5: "integer", 6: "number", 7: "list",
+}  # fmt: skip
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Registers with Sphinx."""
+    app.connect("source-read", fill)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def fill(app: Sphinx, _page: str, source: list[str]) -> None:
+    """Replaces the comments of a page."""
+    text = re.sub(
+        r"^<!-- python (.+?) -->$",
+        lambda found: "\n".join(python(one) for one in found[1].split()),
+        source[0],
+        flags=re.MULTILINE,
+    )
+    for comment, make in (("commands", commands), ("topic settings", topic_settings)):
+        mark = f"<!-- {comment} -->"
+        if mark in text:
+            text = text.replace(mark, make())
+    mark = "<!-- other pages -->"
+    if mark in text:
+        text = text.replace(mark, "\n".join(other_pages(Path(app.srcdir), text)))
+    source[0] = text
+
+
+def other_pages(folder: Path, index: str) -> list[str]:
+    """The pages that an index doesn't list: whoever adds one finds it on the site."""
+    listed = set(re.findall(r"^([\w/-]+)$", index, re.MULTILINE)) | {"index"}
+    return sorted({one.stem for one in folder.glob("*.md")} - listed)
+
+
+def python(name: str) -> str:
+    """A public name of the package, as MyST's directives of Python's domain."""
+    module, _, attribute = f"penstock.{name}".rpartition(".")
+    one = getattr(importlib.import_module(module), attribute)
+    return "\n".join(_describe(f"penstock.{name}", one))
+
+
+def _describe(name: str, one: Any) -> Iterator[str]:
+    if not inspect.isclass(one):
+        yield from _fenced("function", name + _signature(one), _markdown(one), 4)
+        return
+    is_error = issubclass(one, BaseException)
+    body = [*_markdown(one), ""]
+    for member, what in _members(one):
+        if isinstance(what, property):
+            body += _fenced("property", member, _markdown(what.fget), 4)
+        else:
+            body += _fenced("method", member + _signature(what, bound=True), _markdown(what), 4)
+    signature = "" if is_error else _signature(one)
+    yield from _fenced("exception" if is_error else "class", name + signature, body, 5)
+
+
+def _members(one: type) -> list[tuple[str, Any]]:
+    """Public methods and properties with a docstring, the inherited ones of the package too."""
+    homes = [base for base in one.__mro__ if base.__module__.startswith("penstock")]
+    members: dict[str, Any] = {}
+    for base in reversed(homes):
+        for name, what in vars(base).items():
+            what = getattr(what, "__func__", what)  # noqa: PLW2901
+            if name.startswith("_") or name in PLUMBING:
+                continue
+            if not (inspect.isfunction(what) or isinstance(what, property)):
+                continue
+            if inspect.getdoc(what.fget if isinstance(what, property) else what):
+                members[name] = what
+    return sorted(members.items())
+
+
+def _fenced(kind: str, title: str, body: list[str], ticks: int) -> Iterator[str]:
+    yield f"{'`' * ticks}{{py:{kind}}} {title}"
+    yield ""
+    yield from body
+    yield "`" * ticks
+    yield ""
+
+
+def _signature(one: Any, *, bound: bool = False) -> str:
+    """The names of the arguments and their defaults; types are in the text."""
+    found = inspect.signature(one)
+    arguments = list(found.parameters.values())[bound:]
+    plain = [
+        each.replace(
+            annotation=inspect.Parameter.empty,
+            default=each.default if _is_plain(each.default) else inspect.Parameter.empty,
+        )
+        for each in arguments
+    ]
+    return str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+
+
+def _is_plain(value: object) -> bool:
+    return value is inspect.Parameter.empty or isinstance(value, str | int | float | bool | None)
+
+
+def _markdown(one: Any) -> list[str]:
+    """A docstring in Google's form, as Markdown."""
+    lines = (inspect.getdoc(one) or "").splitlines()
+    out: list[str] = []
+    section = ""
+    for line in lines:
+        found = SECTION.match(line)
+        if found:
+            section = found[1]
+            out += ["", f"**{SECTIONS[section]}.** {found[2]}", ""]
+        elif section and line.startswith("    ") and not line.startswith("     "):
+            item = re.match(r"^    (\*{0,2}[\w.]+): (.*)$", line)
+            out.append(f"- `{item[1]}`: {item[2]}" if item else line.strip())
+        elif section and line.startswith("     "):
+            out.append("  " + line.strip())
+        else:
+            if line.strip():
+                section = ""
+            out.append(line)
+    return out
+
+
+def commands() -> str:
+    """Every command of the command line: usage, help, options, examples."""
+    from penstock.cli import main
+
+    return "\n".join(_command(main, "penstock", None))
+
+
+def _command(one: click.Command, name: str, parent: click.Context | None) -> Iterator[str]:
+    context = click.Context(one, parent=parent, info_name=name.rsplit(maxsplit=1)[-1])
+    yield f"{'##' if name.count(' ') < 2 else '###'} {name}\n"
+    usage = " ".join(one.collect_usage_pieces(context))
+    yield f"```\n{name} {usage}\n```\n"
+    yield _paragraphs(one.help or one.short_help or "")
+    options = [
+        found for each in one.get_params(context) if (found := each.get_help_record(context))
+    ]
+    if options:
+        yield "\n| option | meaning |\n|---|---|"
+        for flags, meaning in options:
+            yield f"| `{_cell(flags)}` | {_cell(meaning)} |"
+    yield "\n" + _paragraphs(one.epilog or "") + "\n"
+    if isinstance(one, click.Group):
+        for each in one.list_commands(context):
+            found = one.get_command(context, each)
+            if found is not None and not found.hidden:
+                yield from _command(found, f"{name} {each}", context)
+
+
+def _paragraphs(text: str) -> str:
+    """Click's text: paragraphs behind a backspace keep their lines."""
+    parts = []
+    for part in inspect.cleandoc(text).split("\n\n"):
+        head, kept, rest = part.partition("\b\n")
+        if not kept:
+            parts.append(_escape(part))
+            continue
+        title, _, lines = rest.partition("\n")
+        if not rest.startswith(("Example", "Examples")):
+            title, lines = "", rest
+        parts.append(f"{_escape(head + title)}\n\n```console\n{inspect.cleandoc(lines)}\n```")
+    return "\n\n".join(parts)
+
+
+def _escape(text: str) -> str:
+    return re.sub(r"([*_<>\[\]])", r"\\\1", text)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def topic_settings() -> str:
+    """The settings of topics, as the broker describes them to clients."""
+    from penstock.broker.storage.topic_settings import TOPIC_SETTINGS
+
+    rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
+    for name, one in sorted(TOPIC_SETTINGS.items()):
+        default = f"`{one.default}`" if one.default else ""
+        meaning = one.doc + (" Accepted, without effect." if one.is_moot else "")
+        rows.append(f"| `{name}` | {KINDS[one.kind]} | {default} | {_cell(meaning)} |")
+    return "\n".join(rows)

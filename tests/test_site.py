@@ -1,0 +1,109 @@
+"""The site builds without a warning, and everything in it leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import click
+import pytest
+
+import penstock as ps
+from penstock.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Links(HTMLParser):
+    """A page's ids, and where its links and pictures lead."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.targets: list[str] = []
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id" and value:
+                self.ids.add(value)
+            elif name in ("href", "src") and value and tag in ("a", "img"):
+                self.targets.append(value)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built by its own command."""
+    for name in ("sphinx", "myst_parser", "furo", "sphinx_copybutton"):
+        pytest.importorskip(name, reason="expected the extra docs: pip install -e '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "scripts/site.py", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Links]:
+    """Each page of the site."""
+    return {page: Links(page) for page in site.rglob("*.html") if "_static" not in page.parts}
+
+
+def test_no_link_is_dead(pages: dict[Path, Links]) -> None:
+    """Every link to the site's own pages, files and anchors leads somewhere."""
+    dead = []
+    for page, links in pages.items():
+        for target in links.targets:
+            url = urlsplit(target)
+            if url.scheme or url.netloc:
+                continue
+            goal = (page.parent / unquote(url.path)).resolve() if url.path else page
+            if not goal.exists() or (
+                url.fragment and goal in pages and unquote(url.fragment) not in pages[goal].ids
+            ):
+                dead.append((page.name, target))
+    assert dead == []
+    assert sum(len(links.targets) for links in pages.values()) > 500
+
+
+def test_every_document_is_a_page(site: Path) -> None:
+    """Also one that the index doesn't name; and the index leads to it."""
+    index = (site / "index.html").read_text()
+    for document in (ROOT / "docs").rglob("*.md"):
+        page = document.relative_to(ROOT / "docs").with_suffix(".html")
+        assert (site / page).exists(), page
+        assert page.stem == "index" or f'href="{page}"' in index, page
+
+
+def test_every_public_name_is_in_the_reference(pages: dict[Path, Links]) -> None:
+    """With an anchor; modules by what they contain."""
+    [reference] = [links for page, links in pages.items() if page.name == "python.html"]
+    for name in ps.__all__:
+        assert any(one.startswith(f"penstock.{name}") for one in reference.ids), name
+    assert "penstock.Stream.window" in reference.ids
+    assert "penstock.App.stream" in reference.ids, "inherited"
+
+
+def test_every_command_is_in_the_reference(site: Path) -> None:
+    """With each of its options."""
+    text = re.sub(r"<[^>]+>", "", (site / "reference" / "command-line.html").read_text())
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        assert f"penstock {name}" in text
+        command = main.get_command(context, name)
+        assert command is not None
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                assert option.opts[0] in text, (name, option.opts)
+
+
+def test_every_request_is_on_the_page_on_http() -> None:
+    """The paths that the page's server knows are those of the table."""
+    page = (ROOT / "docs" / "reference" / "http.md").read_text()
+    listed = set(re.findall(r"^\| `GET ([^`?]+)", page, re.MULTILINE))
+    source = (ROOT / "src" / "penstock" / "web" / "_app.py").read_text()
+    assert listed == set(re.findall(r'Route\("([^"]+)"', source))
