@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
 from tests.ops.contract import Contract, counted, delta
+from tests.ops.reads import count_reads
 
 from penstock.core.delta import TIME
 from penstock.core.keys import hash_columns
@@ -33,11 +34,15 @@ TYPES = {"x": pa.int64(), "j": pa.int32(), "v": pa.float64(), "s": pa.string()}
 TYPES |= {"d": pa.decimal128(30, 1)}
 INPUT = pa.schema([("k", pa.string()), *TYPES.items()])
 KINDS = {"min": None, "max": None, "count_distinct": None, "collect": 3, "collect_descending": 2}
+PAIRS = (
+    ("arg_min", "s", "x", None), ("arg_max", "x", "s", None), ("arg_max", "s", "v", None),
+    ("arg_min", "j", "d", None), ("collect", "x", "s", 2), ("collect_descending", "s", "v", 3),
+)  # fmt: skip
 POOL: dict[str, list[Any]] = {
     "x": [None, -(2**63), -1, 0, 2**40, 2**63 - 1],
     "j": [None, -(2**31), 0, 5],
     "v": [None, -math.inf, -2.5, 0.0, 0.1, math.nan],
-    "s": [None, "", "x", "xx", "y"],
+    "s": [None, "", "x", "in common", "in common: not all"],
     "d": [None, -1, 0, 10**20],
 }
 
@@ -54,6 +59,12 @@ def spec(kinds: dict[str, Any], window: Window, **options: Any) -> AggregateSpec
         Aggregate(f"{kind}_{name}", kind, Column(name, type_), None, parameter)
         for name, type_ in TYPES.items()
         for kind, parameter in kinds.items()
+    )
+    aggregates += tuple(
+        Aggregate(
+            f"{kind}_{name}_{by}", kind, Column(name, TYPES[name]), Column(by, TYPES[by]), parameter
+        )
+        for kind, name, by, parameter in PAIRS
     )
     time = None if window.kind == "none" else TIME
     return AggregateSpec((Column("k", pa.string()),), window, aggregates, time, **options)
@@ -74,6 +85,19 @@ def naive(values: list[Any], kind: str, parameter: Any) -> Any:
     return tuple(shown[:parameter]) or None
 
 
+def naive_pair(rows: list[Any], kind: str, name: str, by: str, parameter: Any) -> Any:
+    """An aggregate of one column in the order of another."""
+    i, j = (1 + list(TYPES).index(one) for one in (name, by))
+    pairs = [(order(one[j]), order(one[i]), one[i]) for one in rows if None not in (one[i], one[j])]
+    found = [
+        x
+        for *_, x in sorted(pairs, key=lambda p: p[:2], reverse=kind not in ("arg_min", "collect"))
+    ]
+    if parameter is None:
+        return found[0] if found else None
+    return tuple(found[:parameter]) or None
+
+
 def reference(alive: Counter[Any], window: Window) -> Counter[Any]:
     """The view of rows that are there so often."""
     groups = defaultdict(list)
@@ -87,6 +111,7 @@ def reference(alive: Counter[Any], window: Window) -> Counter[Any]:
                 for i in range(1, 1 + len(TYPES))
                 for kind, parameter in KINDS.items()
             ),
+            *(naive_pair(rows, *pair) for pair in PAIRS),
         )
         for (_, key), rows in groups.items()
     )
@@ -142,8 +167,8 @@ def test_what_is_read_is_enough(
             assert shown(run.total(), window) == expected
 
 
-def values_of(kind: str) -> WindowedAggregate:
-    one = Aggregate("r", kind, Column("x", pa.int64()), None, KINDS[kind])
+def values_of(kind: str, by: Column | None = None) -> WindowedAggregate:
+    one = Aggregate("r", kind, Column("x", pa.int64()), by, KINDS.get(kind))
     keys = (Column("k", pa.int64(), required=True),)
     return WindowedAggregate(
         AggregateSpec(keys, Window("none"), (one,), retracts=True, changes=True)
@@ -155,27 +180,14 @@ def weighted(keys: Any, values: Any, weight: int) -> pa.Table:
     return pa.table({"k": np.asarray(keys), "x": np.asarray(values), "$weight": n})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "arg_min", "arg_max"])
 def test_a_batch_reads_what_it_needs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of groups with a hundred times as many values, at most four times as many rows."""
-    read = []
-    real_lookup, real_read = trace.Trace.lookup, ordered._read
-
-    def lookup(*given: Any, **how: Any) -> Any:
-        found = real_lookup(*given, **how)
-        read.append(sum(map(len, found[1])))
-        return found
-
-    def some(*given: Any, **how: Any) -> Any:
-        found = real_read(*given, **how)
-        read.append(len(found.rows))
-        return found
-
-    monkeypatch.setattr(trace.Trace, "lookup", lookup)
-    monkeypatch.setattr(ordered, "_read", some)
+    read = count_reads(monkeypatch)
     counts = []
     for size in (100, 10_000):
-        operator, files, chance = values_of(kind), MemoryStateFiles(), np.random.default_rng(1)
+        by = Column("x", pa.int64()) if kind.startswith("arg") else None
+        operator, files, chance = values_of(kind, by), MemoryStateFiles(), np.random.default_rng(1)
         state = operator.empty(files)
         values = chance.permutation(10 * size)
         keys = np.arange(len(values)) % 10

@@ -149,6 +149,39 @@ def codes(column: pa.Array) -> Vector:
     return values
 
 
+def coarse_codes(column: pa.Array, *, descending: bool = False) -> Vector:
+    """int64[n] whose order is that of the values, but that values which differ may share one.
+
+    Texts share one if their first eight bytes are equal. NaN comes behind all numbers, and NULL behind all
+    values, in either direction. Lists are texts, as `packed` makes them.
+    """
+    if pa.types.is_list(column.type):
+        column = packed(column)
+    if pa.types.is_decimal(column.type) and not is_short_decimal(column.type):
+        column = column.cast(pa.float64())
+    found = _prefixes(column) if is_text(column.type) else codes(column)
+    found = np.minimum(~found if descending else found, np.int64(2**63 - 3))
+    if is_float(column.type):
+        nan = pc.is_nan(column).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+        found = np.where(nan, np.int64(2**63 - 2), found)
+    valid = validity(column)
+    return found if valid is None else np.where(valid, found, np.int64(2**63 - 1))
+
+
+def _prefixes(column: pa.Array) -> Vector:
+    """The first eight bytes of texts, as int64[n] of the same order."""
+    starts, body = text(column)
+    found = np.zeros(len(column), np.uint64)
+    if len(body):
+        begin, end = starts[:-1], starts[1:]
+        for i in range(8):
+            at = np.minimum(begin + i, len(body) - 1)
+            found = (found << np.uint64(8)) | np.where(begin + i < end, body[at], 0).astype(
+                np.uint64
+            )
+    return (found ^ np.uint64(1 << 63)).view(np.int64)
+
+
 def float_codes(values: Vector) -> Vector:
     """int64[n] of the same order as float64[n]."""
     values = values + 0.0  # -0.0 becomes 0.0

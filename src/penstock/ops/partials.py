@@ -38,6 +38,7 @@ GROUPS: Final = "groups"  # the trace of partial rows
 VALUES: Final = "values."  # + a number: a trace of (group, values) -> weight
 FROM: Final = "$from"  # the first window that rows of this pane count in
 VALUE: Final = "$value."  # + a number: a column of values
+ORDER: Final = "$order"  # where a row of several values lies among those of its group
 TIE: Final = "$values"  # the hash of several values
 
 Hash: TypeAlias = Callable[[Sequence[pa.Array], int], Vector]
@@ -101,7 +102,7 @@ def value_layout(spec: AggregateSpec, kept: Kept, *, exact: bool) -> Layout:
     """The layout of a trace of kept values.
 
     Where rows may be late for some of a pane's windows, a value is kept once for each first window that
-    it counts in.
+    it counts in. Of two columns, the second one is what the values of a group are in order by.
     """
     fields = [
         pa.field(name, column.type)
@@ -113,7 +114,8 @@ def value_layout(spec: AggregateSpec, kept: Kept, *, exact: bool) -> Layout:
     if len(fields) == 1:
         return Layout(groups.keys, (ROWS.value,), fields[0], exact=exact)
     tie = pa.field(TIE, pa.int64())
-    return Layout(groups.keys, (ROWS.value,), tie, carried=tuple(fields), exact=exact)
+    order = None if spec.window.paned else pa.field(ORDER, pa.int64())
+    return Layout(groups.keys, (ROWS.value,), tie, carried=tuple(fields), order=order, exact=exact)
 
 
 def kept_traces(spec: AggregateSpec) -> dict[str, Kept]:
@@ -213,6 +215,8 @@ class Mapper:
         if layout.carried:
             told = [columns[field.name] for field in layout.carried]
             columns[TIE] = vectors.from_int64(hash_columns(told, len(counts)))
+        if layout.order is not None:
+            columns[ORDER] = vectors.from_int64(vectors.coarse_codes(values[-1]))
         names = layout.schema.names
         rows = pa.RecordBatch.from_arrays([columns[n] for n in names], schema=layout.schema)
         for i, value in enumerate(values):

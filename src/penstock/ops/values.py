@@ -1,6 +1,6 @@
 """What a batch reads of kept values: as many as an answer needs, not the groups that it touches.
 
-    min, max         the first or last live value of each group
+    min, max         the first or last live value of each group, by itself or by another column
     collect          as many as the list has
     count_distinct   the weights of the values that the batch brings: a value counts, or no longer does, where
                      its weight passes zero
@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.vectors import Vector
 from penstock.ops.aggregates import COUNT, Kept, Part
-from penstock.ops.partials import group_layout, kept_traces, value_layout
+from penstock.ops.partials import group_layout, kept_traces
 from penstock.ops.spec import AggregateSpec
 from penstock.state import kernels
 from penstock.state.layout import Layout, Value, concat
@@ -41,7 +41,7 @@ def readings(spec: AggregateSpec, kept: Kept) -> list[Reading]:
     """How a batch finds the parts that are lifted from kept values."""
     parts = tuple(part for part in spec.parts if part.kept == kept)
     whole = any(part.ends is None and not part.distinct for part in parts)
-    if whole or spec.window.paned or value_layout(spec, kept, exact=False).carried:
+    if whole or spec.window.paned:
         return [(parts, "all")]
     found: list[Reading] = []
     for sign in (1, -1):

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.core.delta import TIME
 from penstock.core.keys import hash_columns
-from penstock.core.vectors import Vector, from_int64, packed, raw
+from penstock.core.vectors import Vector, coarse_codes, from_int64, packed, raw
 from penstock.state import kernels
 from penstock.state.layout import (
     HASH,
@@ -36,6 +36,7 @@ from penstock.state.trace import Trace
 __all__ = ["COUNT", "Bag", "matches", "negated", "weights_of"]
 
 COUNT: Final = "$n"  # int64, the weight of a row
+ORDER: Final = "$order"  # int64, a row's place among those of its key
 ROW: Final = "$row"  # int64, a hash of the row
 
 
@@ -46,10 +47,13 @@ class Bag:
     Args:
         schema: of the rows; may have `$time`.
         key: the columns that rows are found by. Rows that are NULL in one are kept like others.
+        order: a column by which those of one key lie in order, and whether the greatest comes first; None
+            is no order. Values that differ may share a place (`vectors.coarse_codes`).
     """
 
     schema: pa.Schema
     key: tuple[str, ...]
+    order: tuple[str, bool] | None = None
 
     @cached_property
     def layout(self) -> Layout:
@@ -59,6 +63,7 @@ class Bag:
             values=(Value(COUNT, pa.int64(), "sum"),),
             tie=pa.field(ROW, pa.int64()),
             carried=tuple(field for field in self.schema if field.name not in self.key),
+            order=None if self.order is None else pa.field(ORDER, pa.int64()),
         )
 
     def delta(
@@ -82,6 +87,9 @@ class Bag:
         columns[WINDOW] = from_int64(zeros if stretches is None else stretches)
         columns[HASH] = from_int64(hashes_)
         columns[ROW] = from_int64(hash_columns(plain, len(rows)))
+        if self.order is not None:
+            name, descending = self.order
+            columns[ORDER] = from_int64(coarse_codes(rows.column(name), descending=descending))
         columns[COUNT] = from_int64(zeros + 1 if weights is None else weights)
         made = pa.RecordBatch.from_arrays(
             [columns[name] for name in self.layout.schema.names], schema=self.layout.schema

@@ -1,7 +1,8 @@
 """Loops over sorted rows: order, search, reduce. Compiled by Numba; no Arrow in here.
 
-Rows are placed by (window, hash, tie): int64 each. There is no tie where window and hash say it all; it
-is a column's codes or dense ranks where several rows of one run share both.
+Rows are placed by (window, hash, order, tie): int64 each. There is no tie where window and hash say it all;
+it is a column's codes or dense ranks where several rows of one run share both. Layouts whose rows are read in
+some order have that before the tie.
 A *grouping* is `ids` int32[rows], the number of each row's group in sorted order, and `first` int64[groups],
 one row of each group. Reductions go through the rows as they lie and add into `out[ids[i]]`: input is read in
 sequence, and of sorted stretches output is written in sequence, too.
@@ -32,10 +33,10 @@ _STRIDE: Final = 8  # rows of a hash column in a cache line
 _SPLITTABLE: Final = 1e290  # beyond, Dekker's splitting overflows
 
 
-@njit(types.int64(_I64, _I64, _I64, _I64, _W_I32, _W_I64), cache=True, nogil=True)
-def _merge(w: Any, h: Any, tie: Any, bounds: Any, ids: Any, first: Any) -> Any:
+@njit(types.int64(_I64, _I64, _I64, _I64, _I64, _W_I32, _W_I64), cache=True, nogil=True)
+def _merge(w: Any, h: Any, order: Any, tie: Any, bounds: Any, ids: Any, first: Any) -> Any:
     k = len(bounds) - 1
-    tied = len(tie) > 0
+    tied, ordered = len(tie) > 0, len(order) > 0
     at = bounds[:-1].copy()
     live = np.empty(k, np.int64)
     n = 0
@@ -50,12 +51,23 @@ def _merge(w: Any, h: Any, tie: Any, bounds: Any, ids: Any, first: Any) -> Any:
         a = at[live[0]]
         for c in range(1, n):
             b = at[live[c]]
-            if w[b] < w[a] or (
-                w[b] == w[a] and (h[b] < h[a] or (tied and h[b] == h[a] and tie[b] < tie[a]))
-            ):
+            less = w[b] < w[a]
+            if w[b] == w[a]:
+                less = h[b] < h[a]
+                if tied and h[b] == h[a]:
+                    less = tie[b] < tie[a]
+                    if ordered and order[b] != order[a]:
+                        less = order[b] < order[a]
+            if less:
                 a = b
                 best = c
-        if last < 0 or h[a] != h[last] or w[a] != w[last] or (tied and tie[a] != tie[last]):
+        if (
+            last < 0
+            or h[a] != h[last]
+            or w[a] != w[last]
+            or (tied and tie[a] != tie[last])
+            or (ordered and order[a] != order[last])
+        ):
             group += 1
             first[group] = a
         ids[a] = group
@@ -69,12 +81,15 @@ def _merge(w: Any, h: Any, tie: Any, bounds: Any, ids: Any, first: Any) -> Any:
     return group + 1
 
 
-def merge(w: Vector, h: Vector, tie: Vector | None, bounds: Vector) -> tuple[Vector, Vector]:
+def merge(
+    w: Vector, h: Vector, order: Vector | None, tie: Vector | None, bounds: Vector
+) -> tuple[Vector, Vector]:
     """Groups the rows of sorted stretches.
 
     Args:
-        w: windows of all rows, stretch after stretch; `h` hashes, `tie` ties or None.
+        w: windows of all rows, stretch after stretch; `h` hashes, `order` and `tie` as said, or None.
         h: as said.
+        order: as said.
         tie: as said.
         bounds: int64[stretches + 1]; stretch i is rows bounds[i] to bounds[i + 1].
 
@@ -83,7 +98,7 @@ def merge(w: Vector, h: Vector, tie: Vector | None, bounds: Vector) -> tuple[Vec
     """
     ids = np.empty(len(w), np.int32)
     first = np.empty(len(w), np.int64)
-    groups = _merge(w, h, given(tie, np.int64), bounds, ids, first)
+    groups = _merge(w, h, given(order, np.int64), given(tie, np.int64), bounds, ids, first)
     return ids, first[:groups]
 
 
@@ -94,10 +109,10 @@ def _slot(h: Any, w: Any, tie: Any) -> Any:
     return x ^ (x >> np.uint64(29))
 
 
-@njit(types.int64(_I64, _I64, _I64, _W_I32, _W_I64, _W_I64), cache=True, nogil=True)
-def _group(w: Any, h: Any, tie: Any, ids: Any, first: Any, group_h: Any) -> Any:
+@njit(types.int64(_I64, _I64, _I64, _I64, _W_I32, _W_I64, _W_I64), cache=True, nogil=True)
+def _group(w: Any, h: Any, order: Any, tie: Any, ids: Any, first: Any, group_h: Any) -> Any:
     n = len(w)
-    tied = len(tie) > 0
+    tied, ordered = len(tie) > 0, len(order) > 0
     several = False  # windows
     for i in range(1, n):
         if w[i] != w[0]:
@@ -131,6 +146,7 @@ def _group(w: Any, h: Any, tie: Any, ids: Any, first: Any, group_h: Any) -> Any:
                 group_h[g] == h[i]
                 and (not several or w[first[g]] == w[i])
                 and (not tied or tie[first[g]] == tie[i])
+                and (not ordered or order[first[g]] == order[i])
             ):
                 ids[i] = g
                 break
@@ -138,9 +154,9 @@ def _group(w: Any, h: Any, tie: Any, ids: Any, first: Any, group_h: Any) -> Any:
     return groups
 
 
-@njit(types.void(_I64, _I64, _I64, _I64, _W_I64), cache=True, nogil=True)
-def _settle(by_hash: Any, w: Any, h: Any, tie: Any, out: Any) -> None:
-    """Groups sorted by hash -> sorted by (window, hash, tie): a counting sort on the few windows."""
+@njit(types.void(_I64, _I64, _I64, _I64, _I64, _W_I64), cache=True, nogil=True)
+def _settle(by_hash: Any, w: Any, h: Any, order: Any, tie: Any, out: Any) -> None:
+    """Groups sorted by hash -> sorted by (window, hash, order, tie): a counting sort on the few windows."""
     n = len(by_hash)
     several = False
     for i in range(1, n):
@@ -173,6 +189,11 @@ def _settle(by_hash: Any, w: Any, h: Any, tie: Any, out: Any) -> None:
                 by_tie = np.argsort(tie[some], kind="mergesort")
                 for i in range(hi - lo):
                     out[lo + i] = some[by_tie[i]]
+                if len(order) > 0:
+                    some = out[lo:hi].copy()
+                    by_order = np.argsort(order[some], kind="mergesort")
+                    for i in range(hi - lo):
+                        out[lo + i] = some[by_order[i]]
             lo = hi
 
 
@@ -185,7 +206,7 @@ def _renumber(ranked: Any, ids: Any) -> None:
         ids[i] = rank[ids[i]]
 
 
-def group(w: Vector, h: Vector, tie: Vector | None) -> tuple[Vector, Vector]:
+def group(w: Vector, h: Vector, order: Vector | None, tie: Vector | None) -> tuple[Vector, Vector]:
     """Groups rows that are in no order.
 
     Returns:
@@ -194,11 +215,13 @@ def group(w: Vector, h: Vector, tie: Vector | None) -> tuple[Vector, Vector]:
     ids = np.empty(len(w), np.int32)
     first = np.empty(len(w), np.int64)
     group_h = np.empty(len(w), np.int64)
-    groups = _group(w, h, given(tie, np.int64), ids, first, group_h)
+    order_, tie_ = given(order, np.int64), given(tie, np.int64)
+    groups = _group(w, h, order_, tie_, ids, first, group_h)
     first, group_h = first[:groups], group_h[:groups]
     ranked = np.empty(groups, np.int64)
-    group_tie = None if tie is None else tie[first]
-    _settle(np.argsort(group_h), w[first], group_h, given(group_tie, np.int64), ranked)
+    order_ = order_ if order is None else order_[first]
+    tie_ = tie_ if tie is None else tie_[first]
+    _settle(np.argsort(group_h), w[first], group_h, order_, tie_, ranked)
     _renumber(ranked, ids)
     return ids, first[ranked]
 

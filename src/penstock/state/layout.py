@@ -1,7 +1,7 @@
 """Layout: the columns of a trace, and how rows of one identity become one row.
 
-Order of a run: by `$window`, `$hash`, the keys, the tie. A row's identity is all of these; no two rows of a
-run share it. Values combine by sum, min or max, so combining is commutative and associative:
+Order of a run: by `$window`, `$hash`, the keys, the order, the tie. A row's identity is all of these; no two
+rows of a run share it. Values combine by sum, min or max, so combining is commutative and associative:
 
     combine(a ++ b) = combine(combine(a) ++ combine(b))
 
@@ -81,6 +81,8 @@ class Layout:
         tie: a further column of the identity, not hashed; None where keys and window are all of it.
         count: the value whose 0 means that nothing is left of a row.
         carried: further columns of the identity that the tie is a hash of.
+        order: a column of int64 that comes before the tie, of rows that are read in some order; it follows
+            from the rest of the identity. There is a tie, then.
         exact: whether different keys always have different hashes, as long as none is NULL. So it is
             for one column of numbers, as `hash_columns` permutes 64-bit numbers.
     """
@@ -90,6 +92,7 @@ class Layout:
     tie: pa.Field | None = None
     count: str = "$n"
     carried: tuple[pa.Field, ...] = ()
+    order: pa.Field | None = None
     exact: bool = False
 
     @cached_property
@@ -103,7 +106,10 @@ class Layout:
     @cached_property
     def identity(self) -> tuple[pa.Field, ...]:
         """What tells rows of one window and hash apart."""
-        return self.keys if self.tie is None else (*self.keys, self.tie, *self.carried)
+        if self.tie is None:
+            return self.keys
+        order = () if self.order is None else (self.order,)
+        return (*self.keys, *order, self.tie, *self.carried)
 
     def empty(self) -> pa.RecordBatch:
         """No rows."""
@@ -116,6 +122,10 @@ class Layout:
         if vectors.is_text(self.tie.type):
             return self.ranks(batch)
         return vectors.codes(batch.column(self.tie.name))
+
+    def orders(self, batch: pa.RecordBatch) -> Vector | None:
+        """The order of each row, as long as no two keys share window and hash."""
+        return None if self.order is None else vectors.raw(batch.column(self.order.name))
 
     def ranks(self, batch: pa.RecordBatch) -> Vector:
         """Dense ranks of the full identity: the tie where two keys share window and hash."""
@@ -154,9 +164,9 @@ class Layout:
         bounds = np.cumsum([0, *(len(b) for b in batches)], dtype=np.int64)
         rows = concat(batches)
         w, h = windows(rows), hashes(rows)
-        ids, first = kernels.merge(w, h, self.ties(rows), bounds)
+        ids, first = kernels.merge(w, h, self.orders(rows), self.ties(rows), bounds)
         if not self.distinct(rows, ids, first):
-            ids, first = kernels.merge(w, h, self.ranks(rows), bounds)
+            ids, first = kernels.merge(w, h, None, self.ranks(rows), bounds)
         return rows, ids, first
 
     def group(self, rows: pa.RecordBatch, *, whole: bool) -> pa.RecordBatch:
@@ -168,9 +178,9 @@ class Layout:
     def grouping(self, rows: pa.RecordBatch) -> tuple[Vector, Vector]:
         """The grouping, by identity, of rows that are in no order: (ids, first)."""
         w, h = windows(rows), hashes(rows)
-        ids, first = kernels.group(w, h, self.ties(rows))
+        ids, first = kernels.group(w, h, self.orders(rows), self.ties(rows))
         if not self.distinct(rows, ids, first):
-            ids, first = kernels.group(w, h, self.ranks(rows))
+            ids, first = kernels.group(w, h, None, self.ranks(rows))
         return ids, first
 
     def fold(self, rows: pa.RecordBatch, ids: Vector, first: Vector) -> pa.RecordBatch:

@@ -1,6 +1,7 @@
-"""Reading groups of a trace in the order of their ties, and no more of them than an answer needs.
+"""Reading groups of a trace in their order, and no more of them than an answer needs.
 
-A *group* is what has one window and key. In each piece its rows lie together, sorted by the layout's tie, so
+A *group* is what has one window and key. In each piece its rows lie together, sorted by the layout's order
+where there is one, and by its tie, so
 the first live rows of a group are found from the beginnings of a few ranges, and the weight of a row by
 bisection: the time is that of the rows that are read, and the logarithm of the group's size.
 
@@ -79,6 +80,8 @@ def ends(
 ) -> tuple[Side, Side]:
     """The first or last live rows of some groups, before a delta and after it: so many, or more.
 
+    Where the layout has an order, all rows that share the last one's place are among them.
+
     Args:
         trace: without the delta.
         groups: `$window`, `$hash` and the layout's keys; sorted, each once.
@@ -99,7 +102,9 @@ def ends(
         both = concat([read.rows, delta.take(vectors.from_int64(mine))])
         ids, first = layout.grouping(both)
         group = np.concatenate([read.number, number[mine]])[first]
-        known = _known(read, ids, group, n, from_end=most < 0)
+        orders = layout.orders(both)
+        order = None if orders is None else orders[first]
+        known = _known(read, ids, group, order, n, from_end=most < 0)
         done = left.copy()
         goes_on = np.zeros(n, np.bool_)
         goes_on[read.groups] = True
@@ -198,24 +203,32 @@ def _read(
     return _Read(np.concatenate(numbers), rows, np.concatenate(goes_on), np.concatenate(edges))
 
 
-def _known(read: _Read, ids: Vector, group: Vector, groups: int, *, from_end: bool) -> Vector:
+def _known(
+    read: _Read, ids: Vector, group: Vector, order: Vector | None, groups: int, *, from_end: bool
+) -> Vector:
     """bool[identities]: whether all rows of an identity have been read.
 
     Args:
         read: what was.
         ids: the identity of each row, by its place in the order.
         group: the group of each identity.
+        order: the order of each identity; None where the tie is one.
         groups: how many there are.
         from_end: whether ranges were read from their ends.
     """
-    order = np.arange(len(group))
+    place = np.arange(len(group))
+    if order is not None:  # what shares a place is in no order: it is known together
+        moved = (group[1:] != group[:-1]) | (order[1:] != order[:-1])
+        place = np.concatenate([[0], np.cumsum(moved)])
+    inside = 0 if order is None else 1
+    edges = place[ids[read.edges]]
     if from_end:
         bound = np.full(groups, -1)
-        np.maximum.at(bound, read.groups, ids[read.edges])
-        return np.asarray(order >= bound[group])
+        np.maximum.at(bound, read.groups, edges + inside)
+        return np.asarray(place >= bound[group])
     bound = np.full(groups, len(group))
-    np.minimum.at(bound, read.groups, ids[read.edges])
-    return np.asarray(order <= bound[group])
+    np.minimum.at(bound, read.groups, edges - inside)
+    return np.asarray(place <= bound[group])
 
 
 def _weighted(layout: Layout, rows: pa.RecordBatch, at: Vector, weight: Vector) -> pa.RecordBatch:

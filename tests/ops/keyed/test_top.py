@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
 from tests.ops.contract import Contract, counted, delta
+from tests.ops.reads import count_reads
 
+from penstock.core.keys import hash_columns
+from penstock.core.vectors import packed
+from penstock.ops import NO_TIME, Context, routed
 from penstock.ops.keyed.top import Top
+from penstock.state import MemoryStateFiles, ordered, trace
 
 INPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])
 
@@ -98,6 +107,102 @@ def test_duckdb_finds_the_same() -> None:
             "SELECT * FROM rows QUALIFY row_number() OVER (PARTITION BY k ORDER BY n DESC) <= 3"
         ).to_arrow_table()
     assert run.view() == counted(found)
+
+
+COLUMNS = pa.schema(
+    [("k", pa.string()), ("s", pa.string()), ("v", pa.float64()), ("d", pa.decimal128(30, 1)),
+     ("j", pa.int32()), ("tags", pa.list_(pa.string()))]
+)  # fmt: skip
+POOL: dict[str, list[Any]] = {
+    "s": [None, "", "in common", "in common: a", "in common: b"],
+    "v": [None, -math.inf, -0.5, 0.0, 1e300, math.inf, math.nan],
+    "d": [None, -1, 10**20, 10**20 + 1],
+    "j": [None, -5, 0, 2**31 - 1],
+    "tags": [None, (), ("a",), ("a", "b")],
+}
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.sampled_from("ab"), *map(st.sampled_from, POOL.values())), max_size=9
+        ),
+        max_size=5,
+    ),
+    st.sampled_from(list(POOL)),
+    st.booleans(),
+    st.booleans(),
+    st.integers(),
+)
+def test_what_is_read_is_enough(
+    batches: Any, by: str, descending: bool, is_weak: bool, seed: int
+) -> None:
+    """Of all types, in runs of few rows and with hashes that collide: the first rows of a sort of all."""
+    chance = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in [("TINY_ROWS", 2), ("FUEL_MIN", 1), ("FUEL_PER_ROW", 2), ("LINK_ROWS_MIN", 2),
+                            ("PIECE_ROWS_MIN", 3), ("PIECE_ROWS_MAX", 6)]:  # fmt: skip
+            patch.setattr(trace, name, value)
+        patch.setattr("penstock.state.runs.PIECE_ROWS_MAX", 6)
+        patch.setattr(ordered, "READ_ROWS", 1)
+        if is_weak:
+            patch.setattr(routed, "hash_columns", lambda columns, n: hash_columns(columns, n) % 2)
+        run = Contract(
+            Top(COLUMNS, ("k",), ((by, descending),), 2, takes_back=True), shards=2, chance=chance
+        )
+        there: Counter[Any] = Counter()
+        for batch in batches:
+            gone = chance.sample(list(there.elements()), chance.randint(0, there.total()))
+            rows = [(one, 1) for one in batch] + [(one, -1) for one in gone]
+            for one, weight in rows:
+                there[one] += weight
+            values = [tuple(list(v) if isinstance(v, tuple) else v for v in one) for one, _ in rows]
+            run.step([delta(COLUMNS, values, weights=[weight for _, weight in rows])])
+            expected = sorted_by_arrow(+there, by, descending=descending)
+            assert run.view() == expected
+            assert run.total() == expected
+
+
+def sorted_by_arrow(rows: Counter[Any], by: str, *, descending: bool) -> Counter[Any]:
+    """The first two rows of each group."""
+    found: Counter[Any] = Counter()
+    for key in "ab":
+        some = [one for one in rows.elements() if one[0] == key]
+        values = [tuple(list(v) if isinstance(v, tuple) else v for v in one) for one in some]
+        table = delta(COLUMNS, values)
+        table = table.append_column("t", packed(table["tags"].combine_chunks()))
+        ties = [(name if name != "tags" else "t", "ascending") for name in COLUMNS.names]
+        first = "t" if by == "tags" else by
+        keys: Any = [(first, "descending" if descending else "ascending"), *ties]
+        order = pc.sort_indices(table, sort_keys=[(*key, "at_end") for key in keys])
+        found.update(counted(table.take(order[:2]).drop_columns(["t"])))
+    return found
+
+
+def test_a_change_reads_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of groups with a hundred times as many rows, at most four times as many."""
+    read = count_reads(monkeypatch)
+    schema = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+    counts = []
+    for size in (100, 10_000):
+        operator = Top(schema, ("k",), (("n", True),), 3, takes_back=True)
+        files, values = MemoryStateFiles(), np.random.default_rng(1).permutation(10 * size)
+        state = operator.empty(files)
+        numbers = [values[at : at + 20_000] for at in range(0, len(values), 20_000)]
+        batches = [(some, np.ones(len(some), np.int64)) for some in numbers]
+        for i in range(20):
+            pair = np.concatenate([values[5 * i :][:5], 10 * size + 5 * i + np.arange(5)])
+            batches.append((pair, np.repeat([-1, 1], 5)))
+        for version, (some, weights) in enumerate(batches):
+            if version == len(batches) - 20:
+                read.clear()
+            rows = pa.table({"k": some % 10, "n": some, "$weight": weights})
+            parcel = operator.prepare(0, rows).parcel
+            step = operator.step(state, [[parcel]], Context(files, "s", version, (NO_TIME,)))
+            state = step.state
+        counts.append(sum(read))
+    assert 0 < counts[1] <= 4 * counts[0]
 
 
 def test_state_is_the_content_where_nothing_is_taken_back() -> None:

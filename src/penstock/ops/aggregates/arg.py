@@ -52,6 +52,7 @@ class Arg(Function):
                     rows.columns[column.name], rows.columns[by.name], reduce, rows.ids, rows.groups
                 ),
                 Kept((column, by)) if retracts else None,
+                ends=1 if reduce == "first" else -1,
             ),
         )
 

@@ -55,8 +55,6 @@ class Collect(Function):
     def _ends(self) -> int | None:
         """How many values are looked at; see `Part`."""
         assert isinstance(self.parameter, int), "checked when it was made"
-        if self.by is not None:
-            return None
         return -self.parameter if self.descending else self.parameter
 
     def result(self, full: pa.RecordBatch) -> pa.Array:

@@ -3,8 +3,9 @@
     content = of each group, the n first rows by the order; ties are broken by the other columns
 
 Where rows are only ever added, a row that isn't among the first can never be again, so the state is the
-content: n rows a group. Where they may be taken back, the whole group is kept, as any row may move up, and
-a change reads its group.
+content: n rows a group. Where they may be taken back, the whole group is kept, as any row may move up. It
+lies in the order of the first column that decides, and a change reads n rows and those that share a place
+with the last of them (`penstock.state.ordered`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from penstock.ops.windows import NO_TIME
 from penstock.state.bag import COUNT, Bag, negated, weights_of
 from penstock.state.files import StateFiles
 from penstock.state.layout import Layout
+from penstock.state.ordered import ends
 from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
@@ -165,10 +167,14 @@ class Top(Unwindowed):
             rows = Routed.combine(parts)
             delta = self._bag.delta(rows.batch, rows.hashes, rows.weights, None)
             groups = self._groups.group(delta.select(self._groups.schema.names), whole=False)
-            there = self._bag.find(trace, groups)
-            old = self._firsts(there)
-            new = self._firsts(self._bag.sum([there, delta]))
-            if not self.takes_back:  # what isn't among the first can be forgotten
+            if self.takes_back:
+                number = self._number(delta)
+                (_, was), (_, now) = ends(trace, groups, delta, number, self.n)
+                old, new = self._firsts(was), self._firsts(now)
+            else:  # what isn't among the first can be forgotten
+                there = self._bag.find(trace, groups)
+                old = self._firsts(there)
+                new = self._firsts(self._bag.sum([there, delta]))
                 delta = self._bag.sum([negated(old), new])
         changes = self._changes(old, new) if self.gives else None
         writer = Writer(
@@ -253,7 +259,8 @@ class Top(Unwindowed):
 
     @cached_property
     def _bag(self) -> Bag:
-        return Bag(pa.schema([pa.field(f.name, f.type) for f in self.input]), self.per)
+        schema = pa.schema([pa.field(f.name, f.type) for f in self.input])
+        return Bag(schema, self.per, self.order[0] if self.takes_back else None)
 
     @cached_property
     def _groups(self) -> Layout:

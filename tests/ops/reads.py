@@ -1,0 +1,31 @@
+"""How many rows of their state operators read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.state import ordered, trace
+
+__all__ = ["count_reads"]
+
+
+def count_reads(patch: pytest.MonkeyPatch) -> list[int]:
+    """Rows that are found by key from now on, a number for each time."""
+    read: list[int] = []
+    real_lookup, real_read = trace.Trace.lookup, ordered._read
+
+    def lookup(*given: Any, **how: Any) -> Any:
+        found = real_lookup(*given, **how)
+        read.append(sum(map(len, found[1])))
+        return found
+
+    def some(*given: Any, **how: Any) -> Any:
+        found = real_read(*given, **how)
+        read.append(len(found.rows))
+        return found
+
+    patch.setattr(trace.Trace, "lookup", lookup)
+    patch.setattr(ordered, "_read", some)
+    return read
