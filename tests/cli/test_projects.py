@@ -18,6 +18,9 @@ from penstock.errors import PenstockError
 from penstock.serve import Views
 
 PATIENCE_S = 600.0
+NEW_VIEW = """
+app.view("stays", clicks.window(ps.session("4 minutes")).group_by("user").agg(clicks=ps.count()))
+"""
 
 
 @pytest.fixture
@@ -134,7 +137,7 @@ def test_a_project_runs_and_restarts(project: Path) -> None:
             lambda: "former program" in stderr.read_text(), stderr.read_text, patience_s=PATIENCE_S
         )
         assert "shop.py" in stderr.read_text()
-        program.write_text(good.replace('app.view("visits"', 'app.view("stays"'))
+        program.write_text(good + NEW_VIEW)
         wait_until(
             lambda: counted(state, "stays") == SAMPLES, stderr.read_text, patience_s=PATIENCE_S
         )
