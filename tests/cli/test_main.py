@@ -232,3 +232,16 @@ def test_a_traceback_is_shown_only_when_asked(penstock: Any) -> None:
 def test_help_texts_keep_their_examples(penstock: Any) -> None:
     """Examples stay on lines of their own."""
     assert "\n    penstock topics create clicks" in penstock("topics", "--help").out
+
+
+def test_views_are_listed_and_described_in_sql(penstock: Any, shop: Path) -> None:
+    """SHOW TABLES and DESCRIBE, as in other SQL shells."""
+    assert penstock("query", "shop", "SHOW TABLES;", "--format", "csv").out == (
+        'view,columns\nper_item,"window_start, window_end, item, n"\n'
+    )
+    described = penstock("query", "shop", "describe PER_ITEM", "--format", "csv").out.splitlines()
+    assert described == [
+        *("column,type", "window_start,TIMESTAMP", "window_end,TIMESTAMP"),
+        *("item,STRING", "n,BIGINT"),
+    ]
+    assert "did you mean 'per_item'?" in penstock("query", "shop", 'DESC "per_itm"').err

@@ -356,6 +356,34 @@ def test_the_commands_do_it(address, origin, tmp_path: Path, monkeypatch):
     assert '"user":7' in penstock("show", topic, "--state", "replayed")[0]
 
 
+def test_a_replay_says_what_would_be_late_again(address, origin, tmp_path: Path, monkeypatch):
+    """Before anything is sent; a letter whose time was mended is not counted, nor any for another topic."""
+    reason = (
+        "late: its event time is 2026-01-01T09:00:00Z, the watermark was already "
+        "2026-01-01T10:00:00Z, and no window that it is in is open"
+    )
+    topic = f"{origin}.dead-letters"
+    with Producer(address) as producer:
+        headers = [("penstock.reason", reason.encode()), ("penstock.topic", origin.encode())]
+        headers += [("penstock.partition", b"0"), ("penstock.offset", b"7")]
+        values = pa.array([b'{"at": "2026-01-01T09:00:00Z"}'] * 2, pa.binary())
+        times = np.full(2, NOW_MS, np.int64)
+        producer.send(topic, 0, None, values, times, headers=[headers, headers])
+    monkeypatch.chdir(tmp_path)
+
+    def said(*arguments: str) -> str:
+        return CliRunner().invoke(main, ["dlq", *arguments, "--broker", address]).stderr
+
+    assert "2 of these letters, such as 0/0, will be late again" in said(
+        "replay", topic, "--all", "--dry-run"
+    )
+    assert "late again" not in said(
+        "mend", topic, "0/1", "--set", "at=2026-01-01T11:00:00Z", "--replay"
+    )
+    assert "late again" not in said("replay", topic, "--all", "--dry-run", "--to-topic", "other")
+    assert "1 of these letters, such as 0/0, will be late again" in said("replay", topic, "--all")
+
+
 def test_a_letter_that_was_cut_is_not_replayed(address, origin):
     """Its beginning is no record of its topic; mended, it is one."""
     with Producer(address) as producer:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
+import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from penstock.cli.support.address import VARIABLE
 from penstock.cli.support.errors import Group, run_guarded
 
 if TYPE_CHECKING:
@@ -106,11 +110,19 @@ Examples:
 """,
 )
 @click.option("--debug", is_flag=True, help="Show tracebacks and debug logs.")
+@click.option(
+    "--broker",
+    metavar="ADDRESS",
+    help="Of the commands that talk to a broker, as their own --broker; also $PENSTOCK_BROKER.",
+)
 @click.version_option(
     None, "-V", "--version", package_name="penstock", message="penstock %(version)s"
 )
-def main(*, debug: bool) -> None:
+@click.pass_context
+def main(ctx: click.Context, broker: str | None, *, debug: bool) -> None:
     """Penstock keeps derived data correct and fresh: events in a log, pipelines, live views."""
+    if broker is not None:
+        ctx.with_resource(_named_broker(broker))
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.WARNING,
         format="%(levelname)s %(name)s: %(message)s",
@@ -118,6 +130,20 @@ def main(*, debug: bool) -> None:
     )
     for noisy in ("py4j", "asyncio", "numba"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+@contextlib.contextmanager
+def _named_broker(address: str) -> Iterator[None]:
+    """Names a broker to the command and to the processes that it starts, while it runs."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = address
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
 
 
 def program(app: ps.App, argv: list[str] | None = None) -> Any:

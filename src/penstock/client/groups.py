@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from penstock.client.client import OFFSET_FETCH, Client, Partition
 from penstock.client.network.errors import broker_error
 from penstock.client.retention import Limits, growth_of, size_left_ms, time_left_ms
+from penstock.core.names import hint, known_names
 from penstock.errors import BrokerError, UserError
 
 if TYPE_CHECKING:
@@ -121,10 +122,12 @@ class GroupAdmin(Client):
         Raises:
             UserError: there is none of that name.
         """
-        for one in self.list_groups():
-            if one.name == group:
-                return one
-        raise UserError(f"expected a group, found no {group!r}; `penstock groups` lists them")
+        known = {one.name: one for one in self.list_groups()}
+        if group in known:
+            return known[group]
+        raise UserError(
+            f"expected a group among {known_names(known)}; found {group!r}{hint(group, known)}"
+        )
 
     def members(self, info: GroupInfo) -> list[Member]:
         """A group's members."""

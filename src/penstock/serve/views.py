@@ -22,6 +22,7 @@ import sqlglot
 from sqlglot import exp
 
 from penstock.core.names import hint, known_names
+from penstock.core.schema import type_text
 from penstock.engine.runtime import open_files
 from penstock.engine.store import Json, Store
 from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
@@ -264,6 +265,8 @@ class Snapshot:
         Raises:
             QueryError: it is not one SELECT over these views.
         """
+        if (listed := self._listed(query)) is not None:
+            return listed
         with self._asked(query, {}) as relation:
             return _plain(relation.to_arrow_table())
 
@@ -279,6 +282,8 @@ class Snapshot:
             QueryError: as `sql`.
             LimitError: it needs more memory.
         """
+        if (listed := self._listed(query)) is not None:
+            return Answer(listed, len(listed))
         settings = {
             "memory_limit": f"'{memory_bytes_max}B'",
             "threads": str(min(THREADS_MAX, os.cpu_count() or 1)),
@@ -305,6 +310,32 @@ class Snapshot:
                 f"(MEMORY_BYTES_MAX); found one that needs more ({str(error).splitlines()[0]}). "
                 "Request less at once, or use `penstock query`, which has no limit"
             ) from None
+
+    def _listed(self, query: str) -> pa.Table | None:
+        """What SHOW TABLES and DESCRIBE answer; None where it is another query.
+
+        Raises:
+            QueryError: there is no such view.
+        """
+        words = query.replace(";", " ").replace('"', " ").split()
+        match [word.upper() for word in words]:
+            case ["SHOW", "TABLES" | "VIEWS"]:
+                names = self.names()
+                columns = [", ".join(self.schema(name).names) for name in names]
+                kinds = {
+                    "view": pa.array(names, pa.string()),
+                    "columns": pa.array(columns, pa.string()),
+                }
+                return pa.table(kinds)
+            case ["DESCRIBE" | "DESC", _] | ["DESCRIBE" | "DESC", "TABLE" | "VIEW", _]:
+                by_lower = {name.lower(): name for name in self.names()}
+                found = by_lower.get(words[-1].lower())
+                if found is None:
+                    raise self._no_view(words[-1])
+                schema = self.schema(found)
+                types = [type_text(one.type) for one in schema]
+                return pa.table({"column": schema.names, "type": types})
+        return None
 
     @contextlib.contextmanager
     def _asked(self, query: str, settings: Mapping[str, str]) -> Iterator[duckdb.DuckDBPyRelation]:
@@ -392,7 +423,11 @@ def state_of(where: str | Path) -> str:
             return str((folder / "state").absolute())
         if (folder / "versions").is_dir():
             return str(folder.absolute())
+    there = sorted(
+        one.name.removesuffix(".penstock") for one in Path(text).parent.glob("*.penstock")
+    )
+    meant = f"{hint(Path(text).name, there)}. There are {known_names(there)}" if there else ""
     raise QueryError(
         f"expected an app's name or its directory; found neither {text!r} nor {text + '.penstock'!r} "
-        "with state in it. Run the pipeline first, or name its directory"
+        f"with state in it{meant}. Run the pipeline first, or name its directory"
     )

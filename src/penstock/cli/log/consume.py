@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,8 +13,9 @@ import click
 import orjson
 
 from penstock.cli.support.address import find_broker
+from penstock.cli.support.moments import moment_ms
 from penstock.cli.support.options import broker_option, client_settings
-from penstock.core.time import instant_text, instant_us
+from penstock.core.time import instant_text
 from penstock.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class _Form:
 Examples:
   penstock consume clicks                         all records, values only
   penstock consume clicks --from end --follow     new records only
-  penstock consume clicks --from 2026-11-21T09:00:00Z --max 10 --format json
+  penstock consume clicks --from "2 hours ago" --max 10 --format json
   penstock consume shop.dead-letters --format json | jq .headers
   penstock consume clicks --group audit           goes on where the group stopped
 
@@ -51,7 +53,8 @@ headers; bytes that aren't UTF-8 are written with replacement marks.
     "start",
     default=None,
     metavar="beginning|end|OFFSET|TIME",
-    help="Where to begin. TIME is ISO 8601. Default: beginning, or where the group stopped.",
+    help="Where to begin. TIME is ISO 8601 or '2 hours ago'. Default: beginning, or where the group "
+    "stopped.",
 )
 @click.option("--partition", "-p", type=click.IntRange(0), help="Only this partition.")
 @click.option(
@@ -155,11 +158,11 @@ def _offsets(client: Client, topic: str, start: str, partitions: list[int]) -> d
         first = client.offsets(topic, "earliest", partitions)
         return {p: max(int(start), first[p]) for p in partitions}
     try:
-        at_ms = -(-instant_us(start) // 1000)
+        at_ms = moment_ms(start, time.time_ns() // 1_000_000, "--from")
     except UserError:
         raise UserError(
-            "expected --from beginning, end, an offset, or an instant such as "
-            f"2026-11-21T09:00:00Z; found {start!r}"
+            "expected --from beginning, end, an offset, an instant such as 2026-11-21T09:00:00Z, or "
+            f"'2 hours ago'; found {start!r}"
         ) from None
     return client.offsets(topic, at_ms, partitions)
 

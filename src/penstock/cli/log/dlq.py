@@ -13,7 +13,7 @@ import orjson
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.moments import moment_ms
-from penstock.cli.support.options import broker_option, client_settings, form_option
+from penstock.cli.support.options import BrokerGroup, broker_option, client_settings, form_option
 from penstock.cli.support.progress import counter
 from penstock.cli.support.tables import note, write_rows
 from penstock.core.time import instant_text
@@ -93,6 +93,7 @@ _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
 @click.group(
+    cls=BrokerGroup,
     epilog="""\b
 Examples:
   penstock dlq list
@@ -104,7 +105,7 @@ Examples:
 A letter is named by its place in the dead-letter topic: PARTITION/OFFSET. Nothing here changes
 that topic; what was done is written to TOPIC.ledger. A replay sends each letter once, however often
 it is run or killed.
-"""
+""",
 )
 @broker_option
 @click.pass_context
@@ -308,6 +309,7 @@ def mend(
                 mended.append(letter.id)
         note(f"mended {len(mended)} letter{'' if len(mended) == 1 else 's'} of {topic}")
         if then_replay and mended:
+            _say_late(dead, Where(ids=frozenset(mended)))
             note(f"replayed {dead.replay(Where(ids=frozenset(mended)))}")
 
 
@@ -340,12 +342,27 @@ def replay(
     """
     where = chosen.meant(everything=everything)
     with _open(broker, topic) as dead, counter("replayed") as tick:
+        if to_topic is None:
+            _say_late(dead, chosen.open())
         if dry_run:
             count = sum(one.letters for one in dead.summary(chosen.open()))
             note(f"{count} letters would be sent; {len(dead.ledger().unfinished)} replays finished")
             return
         sent = dead.replay(where, to_topic, tick)
     note(f"replayed {sent} letter{'' if sent == 1 else 's'} of {topic}")
+
+
+def _say_late(dead: DeadLetters, where: Where) -> None:
+    """Says how many of these letters would be late again; another topic may have another watermark."""
+    from penstock.client.letters.lateness import late_again
+
+    late = [one.id for one in dead.letters(where) if late_again(one.reason, one.value)]
+    if late:
+        note(
+            f"{len(late)} of these letters, such as {late[0][0]}/{late[0][1]}, will be late again: their "
+            "event time is before the watermark. Mend their time first, or allow late rows in the "
+            'program (lateness=…, or late="correct")'
+        )
 
 
 @dlq.command("drop")

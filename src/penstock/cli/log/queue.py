@@ -10,7 +10,7 @@ import click
 import orjson
 
 from penstock.cli.support.address import find_broker
-from penstock.cli.support.options import broker_option, client_settings, form_option
+from penstock.cli.support.options import BrokerGroup, broker_option, client_settings, form_option
 from penstock.cli.support.tables import note, write_rows
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
+    cls=BrokerGroup,
     epilog="""\b
 Examples:
   penstock queue put mails '{"to": "ann"}' --delay '10 minutes'
@@ -25,7 +26,7 @@ Examples:
   penstock queue work mails --max 10                print jobs, a line each, and acknowledge them
   penstock queue stats mails
   penstock queue list
-"""
+""",
 )
 @broker_option
 @click.pass_context

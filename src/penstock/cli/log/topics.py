@@ -9,7 +9,7 @@ import click
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.moments import moment_ms
-from penstock.cli.support.options import broker_option, client_settings, form_option
+from penstock.cli.support.options import BrokerGroup, broker_option, client_settings, form_option
 from penstock.cli.support.tables import note, write_rows
 from penstock.errors import UserError
 
@@ -43,6 +43,7 @@ def _settings(texts: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 @click.group(
+    cls=BrokerGroup,
     invoke_without_command=True,
     epilog="""\b
 Examples:

@@ -12,7 +12,8 @@ from penstock.cli.support.tables import FORMATS, note, write_rows, write_table
 @click.command(
     epilog="""\b
 Examples:
-  penstock query machine                                       which views there are
+  penstock query machine                                       which views there are, as SHOW TABLES
+  penstock query machine "DESCRIBE load_per_minute"            a view's columns and their types
   penstock query machine "SELECT * FROM load_per_minute ORDER BY window_start DESC LIMIT 5"
   penstock query weblog.penstock "SELECT path, sum(requests) AS n FROM per_path GROUP BY path
       ORDER BY n DESC LIMIT 10" --format csv > top.csv

@@ -17,6 +17,7 @@ from typing import Final
 
 import orjson
 
+from penstock.core.names import hint
 from penstock.errors import SetupError, UserError
 
 DEFAULT: Final = "127.0.0.1:9092"
@@ -203,8 +204,9 @@ def _read(text: str) -> str:
     for part in text.split(","):
         host, colon, port = part.rpartition(":")
         if not host or not colon or not port.isdigit() or not 0 < int(port) < 65536:
+            there = [one.name.removesuffix(".penstock") for one in Path().glob("*.penstock")]
             raise UserError(
                 "expected a broker as host:port[,host:port], or the directory of a running "
-                f"pipeline; found {text!r}"
+                f"pipeline; found {text!r}{hint(text, there)}"
             )
     return text

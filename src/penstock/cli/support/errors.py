@@ -10,13 +10,32 @@ from typing import Any, Final
 
 import click
 
+from penstock.core.names import hint
 from penstock.errors import PenstockError
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
 
 
-class Group(click.Group):
+class Suggesting(click.Group):
+    """A group that says which command was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of that name.
+
+        Raises:
+            click.UsageError: there is none.
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            meant = hint(args[0], self.list_commands(ctx))
+            raise click.UsageError(f"{error.message.rstrip('.')}{meant}.", error.ctx) from None
+
+
+class Group(Suggesting):
     """A group of commands whose errors are for people."""
 
     def main(self, *args: Any, **extra: Any) -> Any:

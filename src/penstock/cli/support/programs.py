@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.core.names import known_names
+from penstock.core.names import hint, known_names
 from penstock.errors import FlowError, PenstockError, UserError
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ def load(path: Path) -> ModuleType:
     """
     if not path.is_file() or path.suffix not in (".py", ".sql"):
         found = f"no file {str(path)!r}" if not path.exists() else repr(str(path))
+        there = [one.name for one in path.parent.glob("*") if one.suffix in (".py", ".sql")]
+        found += hint(path.name, there)
         raise UserError(
             f"expected a program in Python or SQL, such as shop.py or shop.sql; found {found}"
         )

@@ -14,6 +14,7 @@ from penstock.client.network import hot
 from penstock.client.network.connection import REQUEST_TIMEOUT_S, Connection, HandshakeError
 from penstock.client.network.errors import UNKNOWN_TOPIC, UNSUPPORTED_VERSION, broker_error
 from penstock.client.network.security import Security, parse_target
+from penstock.core.names import hint, known_names
 from penstock.errors import BrokerError
 
 T = TypeVar("T")
@@ -203,8 +204,21 @@ class Cluster:
         error = UNKNOWN_TOPIC if found is None else found.error
         if found is None or error:
             advice = "Create it first, or check its name (penstock topics)"
+            if error == UNKNOWN_TOPIC:
+                advice = f"There {self._topics_like(topic)}. {advice}"
             raise broker_error(error, f"know topic {topic!r}", advice)
         return found
+
+    def _topics_like(self, topic: str) -> str:
+        """Which topics there are, and which of them was probably meant; for a message."""
+        names = sorted(
+            name
+            for name, one in self.refresh(None).items()
+            if not one.is_internal and not one.error
+        )
+        return (
+            f"are the topics {known_names(names)}{hint(topic, names)}" if names else "are no topics"
+        )
 
     def leader(self, topic: str, partition: int) -> Connection:
         """The connection to a partition's leader.
