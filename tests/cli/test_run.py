@@ -13,13 +13,14 @@ import pyarrow as pa
 import pytest
 from tests.patience import wait_until
 
+from penstock.app.facts import read_facts
 from penstock.cli.support.address import find_broker
 from penstock.client import Producer
 from penstock.errors import PenstockError
 from penstock.serve import Views
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-PATIENCE_S = 600.0
+PATIENCE_S = 300.0
 
 PROGRAM = """
 import penstock as ps
@@ -48,8 +49,33 @@ def rows(directory: Path, view: str) -> list[tuple[object, ...]]:
     return sorted(zip(*(c.to_pylist() for c in columns), strict=True))
 
 
-def test_a_program_from_its_start_to_a_killed_jvm(tmp_path: Path) -> None:
-    """The address is told; what is built twice is one; a JVM that is gone is one message."""
+def restarts(directory: Path) -> int | None:
+    """How often the run has started Spark again."""
+    found = read_facts(directory)
+    return None if found is None else found.facts.spark_restarts
+
+
+def send(address: str, *numbers: int) -> None:
+    """Sells tea."""
+    values = [{"item": "tea", "n": n, "at": "2026-01-01T00:00:00Z"} for n in numbers]
+    with Producer(address, acks="all") as producer:
+        bodies = pa.array([orjson.dumps(one) for one in values], pa.binary())
+        times = np.full(len(values), 1_767_225_600_000, np.int64)
+        producer.send("sales", 0, None, bodies, times)
+
+
+def kill_java(pid: int) -> None:
+    """Kills the JVM of a program, as soon as there is one."""
+
+    def found() -> list[psutil.Process]:
+        family = psutil.Process(pid).children(recursive=True)
+        return [one for one in family if "java" in one.name()]
+
+    wait_until(found, patience_s=PATIENCE_S)[0].kill()
+
+
+def test_a_program_goes_on_without_its_jvm(tmp_path: Path) -> None:
+    """The address is told; what is built twice is one; a JVM that is killed is started again, twice."""
     (tmp_path / "two.py").write_text(PROGRAM)
     command = [sys.executable, "-m", "penstock.cli", "run", "two.py", "--no-ui"]
     directory = tmp_path / "two.penstock"
@@ -60,27 +86,29 @@ def test_a_program_from_its_start_to_a_killed_jvm(tmp_path: Path) -> None:
         wait_until(lambda: b"the log is at" in stderr.read_bytes(), patience_s=PATIENCE_S)
         address = find_broker(None, {}, tmp_path)
         assert f"the log is at {address}" in stderr.read_text()
-        values = [{"item": "tea", "n": n, "at": "2026-01-01T00:00:00Z"} for n in (2, 3)]
-        with Producer(address, acks="all") as producer:
-            bodies = pa.array([orjson.dumps(one) for one in values], pa.binary())
-            times = np.full(len(values), 1_767_225_600_000, np.int64)
-            producer.send("sales", 0, None, bodies, times)
+        send(address, 2, 3)
         wait_until(lambda: rows(directory, "two"), stderr.read_text, patience_s=PATIENCE_S)
         assert rows(directory, "one") == rows(directory, "two") == [("tea", 5)]
         assert rows(directory, "hours") == rows(directory, "hours_too") == [(5,)]
-        [java] = [
-            one
-            for one in psutil.Process(child.pid).children(recursive=True)
-            if "java" in one.name()
-        ]
-        java.kill()
-        assert child.wait(PATIENCE_S) == 1
+        for killed, number, total in ((1, 4, 9), (2, 5, 14)):
+            kill_java(child.pid)
+            send(address, number)
+            for is_there in (
+                lambda killed=killed: restarts(directory) == killed,
+                lambda total=total: rows(directory, "two") == [("tea", total)],
+            ):
+                wait_until(is_there, stderr.read_text, patience_s=PATIENCE_S)
+        assert rows(directory, "one") == [("tea", 14)]
+        assert rows(directory, "hours") == rows(directory, "hours_too") == [(14,)]
+        child.terminate()
+        assert child.wait(PATIENCE_S) == 0
     finally:
         child.kill()
         child.wait()
     said = stderr.read_text()
-    [error] = [line for line in said.splitlines() if line.startswith("error: ")]
-    for part in ("java) has ended", "Nothing is lost", "run the pipeline again"):
-        assert part in error
+    told = [line for line in said.splitlines() if line.startswith("WARNING penstock.engine.spark")]
+    assert [("java) has ended" in line, "It is started again" in line) for line in told] == [
+        (True, True)
+    ] * 2
     assert "Traceback" not in said
     assert "py4j" not in said

@@ -65,6 +65,7 @@ def test_prometheus_gets_every_node_with_its_names(pipeline: Any) -> None:
     size = found["penstock_node_state_bytes", "aggregate", "outliers"]
     assert size == by_name["outliers"].state_bytes > 0
     assert found["penstock_pipeline_version", None, None] == 3
+    assert found["penstock_pipeline_spark_restarts_total", None, None] == 0
     assert 'penstock_pipeline_state{app="shop",state="live"} 1.0' in answer.text
 
 

@@ -229,6 +229,7 @@ class App(SqlFlow):
                 on_backfill=backfilled,
                 until=ended,
                 on_session=session_started,
+                on_restart=heart.spark_restarted,
                 on_plan=heart.planned,
                 rebuild=rebuild,
                 savepoint=savepoint,

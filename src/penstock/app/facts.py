@@ -41,6 +41,7 @@ class Facts:
         log: the log's address; None: it can't be used yet.
         embedded: whether the log is the pipeline's own, which it starts again by itself.
         spark_us: when Spark was there.
+        spark_restarts: how often Spark was gone in this run, and has been started again.
         looked_us: when the engine last ended a batch, or found nothing to read.
         batch_us: when the last batch ended.
         batch_ms: how long it took.
@@ -73,6 +74,7 @@ class Facts:
     log: str | None = None
     embedded: bool = False
     spark_us: int | None = None
+    spark_restarts: int = 0
     looked_us: int | None = None
     batch_us: int | None = None
     batch_ms: float | None = None

@@ -123,6 +123,10 @@ class Heartbeat:
         """Spark is there."""
         self._note(spark_us=self._clock_us())
 
+    def spark_restarted(self) -> None:
+        """Spark was gone, and is there again."""
+        self._note(spark_restarts=self._facts.spark_restarts + 1)
+
     def planned(self, physical: Physical) -> None:
         """The program is about to run, so."""
         with contextlib.suppress(OSError):  # as of the facts

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.engine.driver import Driver, Limits, Progress
 from penstock.engine.log import KafkaLog, Log
@@ -16,7 +16,7 @@ from penstock.engine.physical import Physical, compile_graph
 from penstock.engine.plan import Work
 from penstock.engine.savepoints import go_back
 from penstock.engine.spark.host import SparkHost
-from penstock.engine.spark.session import session_for
+from penstock.engine.spark.session import Spark, session_for
 from penstock.engine.store import Json, Store
 from penstock.engine.tasks import Job
 from penstock.engine.upgrade import Backfilled, Outputs, Target, Upgrade
@@ -38,9 +38,6 @@ __all__ = [
     "run_pipeline",
     "upgrade_job",
 ]
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +80,7 @@ def run_pipeline(
     on_backfill: Callable[[Backfilled], None],
     until: Callable[[], bool],
     on_session: Callable[[], None],
+    on_restart: Callable[[], None] = lambda: None,
     on_plan: Callable[[Physical], None] = lambda _: None,
     rebuild: bool = False,
     savepoint: str | None = None,
@@ -99,6 +97,7 @@ def run_pipeline(
         on_backfill: called while what is new in the program is made of the log, after each batch of that.
         until: asked often.
         on_session: called when Spark is up, which has then put its own handler of Ctrl-C in place.
+        on_restart: called when Spark was gone and has been started again, on another thread.
         on_plan: called when it is known how the program runs, before its first batch.
         rebuild: whether to compute all state again from the log.
         savepoint: to go back to first; None goes on from the last version.
@@ -130,16 +129,18 @@ def run_pipeline(
         lay_out(graph, log, None, cores=cores)  # producers need the topics while Spark still starts
     with (
         contextlib.closing(log),
-        session_for(graph.name, settings.spark, folder, cores=cores) as session,
+        session_for(graph.name, settings.spark, folder, cores=cores) as spark,
     ):
         on_session()
-        where = {
+        session = spark.session
+        where: dict[str, Any] = {
             "host": session.conf.get("spark.driver.host", None) or "127.0.0.1",
             "log": str(folder / "spark.log"),
+            "on_restart": on_restart,
         }
         if upgrade is not None:
             job = upgrade_job(upgrade, opening, log_opening)
-            _run_upgrade(upgrade, job, session, where, on_backfill, until)
+            _run_upgrade(upgrade, job, spark, where, on_backfill, until)
             if not upgrade.done:
                 return
         job, driver = assemble(
@@ -155,7 +156,7 @@ def run_pipeline(
             relaxed=str(session.conf.get("spark.master", "")).startswith("local"),
         )
         on_plan(job.physical)
-        host = SparkHost(session, job, lanes=driver.lanes, **where)
+        host = SparkHost(spark, job, lanes=driver.lanes, **where)
         try:
             host.run(driver, on_progress, until, on_idle)
         finally:
@@ -165,8 +166,8 @@ def run_pipeline(
 def _run_upgrade(
     upgrade: Upgrade,
     job: Job | None,
-    session: SparkSession,
-    where: dict[str, str],
+    spark: Spark,
+    where: dict[str, Any],
     on_backfill: Callable[[Backfilled], None],
     until: Callable[[], bool],
 ) -> None:
@@ -175,7 +176,7 @@ def _run_upgrade(
             upgrade.step(_nothing_to_execute)
         return
     on_backfill(upgrade.progress())
-    SparkHost(session, job, lanes=upgrade.target.lanes, **where).run(
+    SparkHost(spark, job, lanes=upgrade.target.lanes, **where).run(
         upgrade,
         lambda _: on_backfill(upgrade.progress()),
         lambda: upgrade.done or until(),

@@ -60,7 +60,7 @@ def _collector(status: dict[str, Any]) -> Collector:
 
 
 def _pipeline(status: dict[str, Any]) -> Iterator[Any]:
-    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     labels, app = ["app"], [status["app"]]
     state = GaugeMetricFamily(
@@ -73,6 +73,11 @@ def _pipeline(status: dict[str, Any]) -> Iterator[Any]:
             metric = GaugeMetricFamily(f"penstock_pipeline_{name}", text, labels=labels)
             metric.add_metric(app, status[what] / unit)
             yield metric
+    if status["spark_restarts"] is not None:
+        text = "How often Spark was gone in this run, and was started again."
+        counter = CounterMetricFamily("penstock_pipeline_spark_restarts", text, labels=labels)
+        counter.add_metric(app, status["spark_restarts"])
+        yield counter
 
 
 def _topics(status: dict[str, Any]) -> Iterator[Any]:

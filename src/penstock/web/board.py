@@ -131,6 +131,7 @@ class StatusBoard:
             "now_us": now_us,
             "started_us": facts.started_us if facts else None,
             "log": facts.log if facts else None,
+            "spark_restarts": facts.spark_restarts if facts else None,
             "batch_ms": facts.batch_ms if facts else None,
             "split_ms": self._split,
             "rows": sum(source["rows"] for source in sources.values()),

@@ -20,7 +20,7 @@ from penstock.core.time import instant_us
 from penstock.engine.log import KafkaLog
 from penstock.engine.runtime import assemble, open_log, open_store
 from penstock.engine.spark.host import SparkHost
-from penstock.engine.spark.session import start_session
+from penstock.engine.spark.session import Spark, start_session
 from penstock.testing import Record
 from penstock.wire.columns import header
 
@@ -123,7 +123,11 @@ def test_spark_agrees(tmp_path: Path) -> None:
         session = start_session("agree", None, tmp_path / "spark", cores=2)
         try:
             host = SparkHost(
-                session, job, lanes=driver.lanes, host="127.0.0.1", log=str(tmp_path / "spark.log")
+                Spark(session),
+                job,
+                lanes=driver.lanes,
+                host="127.0.0.1",
+                log=str(tmp_path / "spark.log"),
             )
             with Producer(broker.address) as producer:
                 driven = Driven(driver, functools.partial(sent_to, producer), clock)

@@ -39,18 +39,45 @@ class Steps:
         return "a batch"
 
 
-def run(monkeypatch: pytest.MonkeyPatch, steps: Steps) -> list[Any]:
-    """The batches until there is one."""
+class Spark:
+    """A session whose JVM is gone as soon as somebody looks; some can be started again."""
+
+    session: Any = None
+
+    def __init__(self, *, can_start_again: bool = True) -> None:
+        self.can_start_again, self.starts = can_start_again, 0
+
+    def is_there(self) -> bool:
+        return False  # as often as it is asked
+
+    def start_again(self) -> None:
+        self.starts += 1
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, steps: Steps, spark: Spark | None = None
+) -> tuple[list[Any], int]:
+    """The batches until there is one, and how often a JVM was started again."""
     monkeypatch.setattr(module, "ROOM_WAIT_S", 0.0)
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     job: Any = SimpleNamespace(physical=SimpleNamespace(graph=SimpleNamespace(nodes=())))
-    session: Any = None
-    host = SparkHost(session, job, lanes=1, host="127.0.0.1", log="spark.log")
-    standing = SimpleNamespace(execute=None, listen=lambda: None, close=lambda: None)
-    monkeypatch.setattr(host, "_stand", lambda: standing)
+    told: list[None] = []
+    host = SparkHost(
+        spark or Spark(),  # type: ignore[arg-type]
+        job,
+        lanes=1,
+        host="127.0.0.1",
+        log="spark.log",
+        on_restart=lambda: told.append(None),
+    )
+
+    def standing(*_: object) -> Any:
+        return SimpleNamespace(execute=None, listen=lambda: None, close=lambda: None)
+
+    monkeypatch.setattr(module, "_Standing", standing)
     done: list[Any] = []
     host.run(steps, done.append, lambda: bool(done))  # type: ignore[arg-type]
-    return done
+    return done, len(told)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +94,7 @@ def test_a_full_disk_is_waited_for(
 ) -> None:
     """However long it takes until there is room; it is said once a minute, not at each attempt."""
     with caplog.at_level(logging.WARNING):
-        assert run(monkeypatch, Steps(error, 20))[0] == "a batch"
+        assert run(monkeypatch, Steps(error, 20))[0][0] == "a batch"
     [told] = [record.getMessage() for record in caplog.records]
     assert told.startswith("expected room for the pipeline's state or log; found none")
 
@@ -78,3 +105,31 @@ def test_other_failures_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     error.retriable = True
     with pytest.raises(PenstockError, match="something else"):
         run(monkeypatch, Steps(error, 20))
+
+
+GONE = module._JobEndedError("expected Spark's job to stay; found: Answer from Java side is empty")
+
+
+@pytest.mark.parametrize("error", [GONE, ConnectionRefusedError()], ids=["job", "session"])
+def test_a_jvm_that_is_gone_is_started_again(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As often as it takes until there is a batch, within bounds; each time is told."""
+    spark = Spark()
+    batches, told = run(monkeypatch, Steps(error, module.JOBS_MAX - 1), spark)
+    assert batches[0] == "a batch"
+    assert told == spark.starts == module.JOBS_MAX - 1
+
+
+@pytest.mark.parametrize(
+    ("spark", "starts"),
+    [(Spark(), module.JOBS_MAX - 1), (Spark(can_start_again=False), 0)],
+    ids=["own", "program's"],
+)
+def test_a_jvm_that_stays_away_is_told(
+    spark: Spark, starts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that ends again and again, or is not the pipeline's to start, ends the run."""
+    with pytest.raises(PenstockError, match=r"has ended, killed or out of memory\. Nothing"):
+        run(monkeypatch, Steps(GONE, 100), spark)
+    assert spark.starts == starts

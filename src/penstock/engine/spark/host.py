@@ -25,6 +25,7 @@ from penstock.engine.driver import Progress
 from penstock.engine.lanes.conductor import Assignment, Conductor, LaneFailedError
 from penstock.engine.lanes.lane import serve
 from penstock.engine.plan import Execute, Work
+from penstock.engine.spark.session import Spark
 from penstock.engine.store import Json
 from penstock.engine.tasks import Job
 from penstock.errors import FencedError, PenstockError
@@ -44,7 +45,8 @@ RETRY_S: Final = 1.0
 ROOM_WAIT_S: Final = 5.0  # between two attempts where a disk is full
 ROOM_TELL_S: Final = 60.0  # between two words about that
 STOP_S: Final = 10.0  # for a batch in flight to end before Spark's job is interrupted
-JOBS_MAX: Final = 5  # of Spark's, begun one after the other without a batch between them
+JOBS_MAX: Final = 5
+"""Jobs of Spark's, on a new JVM or not, that are begun one after the other without a batch between them."""
 
 
 class _JobEndedError(Exception):
@@ -67,17 +69,31 @@ class Steps(Protocol):
 class SparkHost:
     """Executes a driver's batches on a Spark session, until the caller says that it is over.
 
+    A JVM that is gone is started again, where the session is the pipeline's own.
+
     Args:
-        session: Spark's.
+        spark: the session.
         job: what the lanes do.
         lanes: how many.
         host: of this machine, where lanes reach it.
         log: where Spark's own log is, for messages.
+        on_restart: called when a JVM that was gone has been started again.
     """
 
-    def __init__(self, session: SparkSession, job: Job, *, lanes: int, host: str, log: str) -> None:
-        self.session, self.job, self.lanes = session, job, lanes
+    def __init__(
+        self,
+        spark: Spark,
+        job: Job,
+        *,
+        lanes: int,
+        host: str,
+        log: str,
+        on_restart: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.spark, self.job, self.lanes = spark, job, lanes
         self._host, self._spark_log = host, log
+        self._on_restart = on_restart
+        self._is_gone = False  # the JVM
         self._stop = threading.Event()
         self._ended = threading.Event()
         self._failure: BaseException | None = None
@@ -151,9 +167,13 @@ class SparkHost:
             self._ended.set()
 
     def _stand(self) -> _Standing:
-        """The lanes; begins them where they are not there."""
+        """The lanes; begins them, and Spark, where they are not there."""
+        if self._is_gone:
+            self.spark.start_again()
+            self._is_gone = False
+            self._on_restart()
         if self._standing is None:
-            self._standing = _Standing(self.session, self.job, self.lanes, self._host)
+            self._standing = _Standing(self.spark.session, self.job, self.lanes, self._host)
         return self._standing
 
     def _failed(self, error: Exception) -> None:
@@ -161,11 +181,12 @@ class SparkHost:
         may_pass = not isinstance(error, PenstockError) or error.retriable
         if may_pass and self._stop.is_set():
             return  # the lanes were stopped under a batch that took long; the next run repeats it
-        if isinstance(error, _JobEndedError):
-            self._job_ended(error)
-            return
         if _lacks_room(error):
             self._wait_for_room(error)
+            return
+        of_spark = not isinstance(error, PenstockError) and not self.spark.is_there()
+        if of_spark or isinstance(error, _JobEndedError):
+            self._job_ended(error)
             return
         self._attempts += 1
         if may_pass and self._attempts < ATTEMPTS_MAX:
@@ -193,22 +214,30 @@ class SparkHost:
             )
         self._stop.wait(ROOM_WAIT_S)
 
-    def _job_ended(self, error: _JobEndedError) -> None:
-        """Begins a new job, unless jobs end as soon as they begin, or Spark itself is gone."""
+    def _job_ended(self, error: Exception) -> None:
+        """Begins a new job, on a new JVM where that is gone, unless jobs end as soon as they begin."""
         if self._standing is not None:
             self._standing.close()
             self._standing = None
         self._jobs += 1
-        is_there = _is_there(self.session)
-        if self._jobs < JOBS_MAX and is_there:
-            _log.warning("%s; it is started again", error)
-            self._stop.wait(RETRY_S * self._jobs)
+        is_gone = not self.spark.is_there()
+        found = "its process (java) has ended, killed or out of memory"
+        if self._jobs < JOBS_MAX and (self.spark.can_start_again or not is_gone):
+            self._is_gone = is_gone
+            if is_gone:
+                _log.warning(
+                    "expected Spark to continue; found: %s. It is started again, and the batch in flight is "
+                    "repeated. Spark's log is %s",
+                    found,
+                    self._spark_log,
+                )
+            else:
+                _log.warning("%s; it is started again", _short(error))
+            self._stop.wait(RETRY_S * 2 ** (self._jobs - 1))
             return
-        found = (
-            _short(error) if is_there else "its process (java) has ended, killed or out of memory"
-        )
+        told = found if is_gone else _short(error)
         self._failure = PenstockError(
-            f"expected Spark to continue; found: {found}. Nothing is lost: run the pipeline again, and it "
+            f"expected Spark to continue; found: {told}. Nothing is lost: run the pipeline again, and it "
             f"continues after the last committed batch. Spark's log is {self._spark_log}"
         )
         self._failure.__cause__ = error
@@ -298,13 +327,6 @@ def _lacks_room(error: Exception) -> bool:
         return True
     told = isinstance(error, PenstockError) and error.retriable
     return told and any(word in str(error) for word in ("No space left", "KAFKA_STORAGE_ERROR"))
-
-
-def _is_there(session: SparkSession) -> bool:
-    try:
-        return bool(session.version)  # asks the JVM
-    except Exception:  # noqa: BLE001 - py4j's, and sockets'
-        return False
 
 
 def _raised(content: Json) -> PenstockError:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +18,7 @@ from penstock.errors import FlowError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["session_for", "start_session"]
+__all__ = ["Spark", "session_for", "start_session"]
 
 # The JVM schedules and moves blobs; it never sees an event. A quick compiler and a small collector then
 # start sooner and leave the cores to the work: 3 s and a third of a small batch's time (docs/decisions).
@@ -27,10 +29,56 @@ LANE_FAILURES_MAX: Final = 64
 """Times that Spark starts one lane again before it gives up the job, which is then begun anew."""
 
 
+class Spark:
+    """A session, and what begins another where its JVM is gone.
+
+    Args:
+        session: the first one.
+        start: begins another; None: the session is the program's own, which alone may begin it again.
+    """
+
+    def __init__(
+        self, session: SparkSession, start: Callable[[], SparkSession] | None = None
+    ) -> None:
+        self.session = session
+        self._start = start
+        self._is_closed = False
+
+    @property
+    def can_start_again(self) -> bool:
+        """Whether the session is the pipeline's."""
+        return self._start is not None
+
+    def is_there(self) -> bool:
+        """Whether the JVM answers."""
+        try:
+            return bool(self.session.version)
+        except Exception:  # noqa: BLE001 - py4j's, and sockets'
+            return False
+
+    def start_again(self) -> SparkSession:
+        """Another session instead of the one whose JVM is gone.
+
+        Raises:
+            Exception: it can't be started: Spark's, or the system's.
+        """
+        assert self._start is not None, "it is the pipeline's own"
+        _let_go(self.session)
+        self.session = self._start()
+        if self._is_closed:  # meanwhile
+            self.close()
+        return self.session
+
+    def close(self) -> None:
+        """Stops the session, if it is the pipeline's."""
+        self._is_closed = True
+        if self._start is not None:
+            with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
+                self.session.stop()
+
+
 @contextlib.contextmanager
-def session_for(
-    name: str, master: str | None, folder: Path, *, cores: int
-) -> Iterator[SparkSession]:
+def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> Iterator[Spark]:
     """The session that the program has, left as it is; or one of the pipeline's own, until the block ends.
 
     Arguments as of `start_session`.
@@ -49,14 +97,38 @@ def session_for(
                 "where there is one. Stop it before, or leave out spark=…"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        yield theirs
+        yield Spark(theirs)
         return
-    session = start_session(name, master, folder, cores=cores)
+    start = functools.partial(start_session, name, master, folder, cores=cores)
+    spark = Spark(start(), start)
     try:
-        yield session
+        yield spark
     finally:
-        with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
-            session.stop()
+        spark.close()
+
+
+def _let_go(session: SparkSession) -> None:
+    """Forgets a session whose JVM is gone: PySpark has one for each process, and would use it again."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it isn't stopped in order
+        session.stop()
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - no public name lets go of it
+    with SparkContext._lock:  # noqa: SLF001
+        SparkContext._gateway = None  # noqa: SLF001
+        SparkContext._jvm = None  # noqa: SLF001
+        SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+    SparkSession._activeSession = None  # noqa: SLF001
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        with contextlib.suppress(OSError):
+            process.kill()
+        process.wait()
+    with contextlib.suppress(Exception):
+        gateway.shutdown()
 
 
 def _master(session: SparkSession) -> str:

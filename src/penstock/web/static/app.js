@@ -105,7 +105,8 @@ function header() {
   const now = (now_us ?? (s ? s.now_us + (Date.now() - state.heard) * 1000 : 0)) / 1000;
   $("dot").className = level;
   if ($("state").textContent !== name) $("state").textContent = name; // screen readers tell of changes
-  $("version").textContent = s && s.version !== null ? `· version ${s.version}` : "";
+  const restarts = s && s.spark_restarts ? ` · Spark started again ${s.spark_restarts} times` : "";
+  $("version").textContent = (s && s.version !== null ? `· version ${s.version}` : "") + restarts;
   const since = since_us === null ? "" : `since ${moment(since_us / 1000, now)} UTC (${elapsed(now - since_us / 1000)})`;
   $("state").parentNode.title = [since, reason].filter(Boolean).join(". ");
   const told = name !== "live" && name !== "connecting";
