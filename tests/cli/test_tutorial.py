@@ -1,0 +1,122 @@
+"""The tutorial's commands on Spark, and the way from an embedded broker to one of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.patience import wait_until
+
+from penstock.broker import BrokerProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TUTORIAL = (DOCS / "tutorial.md").read_text()
+PENSTOCK = [sys.executable, "-m", "penstock.cli"]
+PATIENCE_S = 600.0
+Shell = Callable[..., str]
+
+
+def program() -> str:
+    """The tutorial's last `shop.py`: the second program with the lines of the alert."""
+    codes = re.findall(r"```python\n(.*?)```", TUTORIAL, re.DOTALL)
+    whole = [code for code in codes if "ps.App(" in code][-1]
+    [alert] = [code for code in codes if "alerts" in code and "def test" not in code]
+    added = "\n".join(line for line in alert.splitlines() if "import" not in line)
+    body, main, rest = whole.partition("if __name__")
+    return body + added + "\n\n" + main + rest
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """Runs a line of a page as its reader does: `penstock` is on the path."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    command = folder / "penstock"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m penstock.cli "$@"\n')
+    command.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    environment.pop("PENSTOCK_BROKER", None)
+
+    def call(line: str, **more: str) -> str:
+        done = subprocess.run(
+            line, shell=True, cwd=tmp_path, env=environment | more, capture_output=True, text=True,
+            check=False, timeout=PATIENCE_S,
+        )  # fmt: skip
+        assert done.returncode == 0, (line, done.stderr)
+        return done.stdout
+
+    return call
+
+
+@contextmanager
+def running(folder: Path, name: str) -> Iterator[None]:
+    """`penstock run shop.py`, until the block ends: stopped as a service manager does."""
+    stderr = folder / name
+    with stderr.open("wb") as file:
+        child = subprocess.Popen(
+            [*PENSTOCK, "run", "shop.py", "--no-ui"],
+            cwd=folder, stderr=file, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    try:
+        wait_until(
+            lambda: b"the log is at" in stderr.read_bytes() or child.poll() is not None,
+            stderr.read_text,
+            patience_s=PATIENCE_S,
+        )
+        assert child.poll() is None, stderr.read_text()
+        yield
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(PATIENCE_S) in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def lines(begin: str) -> list[str]:
+    """The tutorial's commands that begin so."""
+    return re.findall(rf"^ {{4}}({re.escape(begin)}.*)$", TUTORIAL, re.MULTILINE)
+
+
+def test_the_tutorials_commands_and_a_broker_of_its_own(tmp_path: Path, shell: Shell) -> None:
+    """What it sends is in the view and in dead letters; the log and the state continue under a broker."""
+    (tmp_path / "shop.py").write_text(program())
+    [query] = lines("penstock query")
+    sends = lines("echo")
+    assert len(sends) == 4
+
+    def answer() -> list[tuple[int, int]]:
+        try:
+            rows = shell(query + " --format csv").splitlines()[1:]
+        except AssertionError:
+            return []  # no version yet
+        return [(int(one), int(two)) for one, two in (row.split(",") for row in rows)]
+
+    with running(tmp_path, "embedded"):
+        for line in sends[:3]:
+            shell(line)
+        wait_until(
+            lambda: answer() == [(1, 2), (2, 1)], lambda: str(answer()), patience_s=PATIENCE_S
+        )
+        shell(sends[3])
+        wait_until(lambda: "many" in shell("penstock dlq list"), patience_s=PATIENCE_S)
+
+    # As the guide to deploying says: a broker on the pipeline's log, its address in the program.
+    with BrokerProcess(tmp_path / "shop.penstock" / "log") as broker:
+        moved = program().replace(
+            'ps.App("shop")', f'ps.App("shop", log="kafka://{broker.address}")'
+        )
+        assert moved != program()
+        (tmp_path / "shop.py").write_text(moved)
+        with running(tmp_path, "moved"):
+            shell(sends[0], PENSTOCK_BROKER=broker.address)
+            wait_until(
+                lambda: answer() == [(1, 3), (2, 1)], lambda: str(answer()), patience_s=PATIENCE_S
+            )
