@@ -1,3 +1,4 @@
+from penstock import capture as capture
 from penstock import serve as serve
 from penstock import spark as spark
 from penstock import testing as testing

@@ -46,6 +46,11 @@ _COMMANDS: Final = {
     "topics": ("penstock.cli.log.topics", "topics", "List, create, describe and delete topics."),
     "produce": ("penstock.cli.log.produce", "produce", "Send lines to a topic."),
     "ingest": ("penstock.cli.log.ingest", "ingest", "Write the rows of files to a topic."),
+    "capture": (
+        "penstock.cli.log.capture",
+        "capture",
+        "Write a database's changes to topics.",
+    ),
     "consume": ("penstock.cli.log.consume", "consume", "Print a topic's records."),
     "dlq": ("penstock.cli.log.dlq", "dlq", "List dead letters; mend, replay or drop them."),
     "replay": ("penstock.cli.log.replay", "replay", "Copy a range of a topic to a topic."),

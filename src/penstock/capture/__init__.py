@@ -1,0 +1,11 @@
+"""Databases' changes into topics: a consistent snapshot, then each committed change, exactly once.
+
+    ps.capture.Capture("postgresql://localhost/shop", ["public.*"], to="shop").run()
+
+docs/capture.md says what records look like, and what is guaranteed.
+"""
+
+from penstock.capture._capture import Capture, Captured
+from penstock.capture._status import Status, drop, names, status, tell
+
+__all__ = ["Capture", "Captured", "Status", "drop", "names", "status", "tell"]

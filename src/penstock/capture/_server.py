@@ -1,0 +1,456 @@
+"""The PostgreSQL server that is captured: connections, its catalog, its slot and its publication.
+
+`psycopg` is imported when it is used: it comes with the extra `postgres`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from penstock.capture._envelope import Facts
+from penstock.capture._pgoutput import Column, Relation, lsn_number, lsn_text
+from penstock.capture._types import Type
+from penstock.errors import SetupError, UserError
+
+__all__ = ["Server", "TableName", "described", "driver", "parse_tables"]
+
+SETTINGS: Final = (
+    "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=3 "
+    "-c bytea_output=hex -c lc_monetary=C -c statement_timeout=0 "
+    "-c idle_in_transaction_session_timeout=0"
+)
+"""Of sessions: values as texts of one form, whatever the database's defaults are."""
+VERSION_MIN: Final = 130_000
+MESSAGES_MIN: Final = 140_000
+"""From this version on the server sends logical messages."""
+_LITERAL: Final = re.compile(
+    r"'((?:[^']|'')*)'(?:::.*)?|\(?(-?[0-9][0-9.]*)\)?(?:::.*)?|(true|false)"
+)
+TableName = tuple[str, str]
+"""Schema and name."""
+
+
+def driver() -> Any:
+    """The module `psycopg`.
+
+    Raises:
+        SetupError: it isn't installed.
+    """
+    try:
+        import psycopg
+    except ImportError as error:
+        raise SetupError(
+            f"expected psycopg, to talk to PostgreSQL; found that it can't be imported ({error}). "
+            "Install it: pip install 'penstock[postgres]'"
+        ) from None
+    return psycopg
+
+
+def described(url: str) -> str:
+    """An address without its password, for messages and for what is kept.
+
+    >>> described("postgresql://ann:secret@db:5432/shop?sslmode=require&password=x")
+    'postgresql://ann@db:5432/shop?sslmode=require'
+    """
+    if "://" not in url:
+        return re.sub(r"\s*\b(ssl)?password\s*=\s*('(?:[^'\\]|\\.)*'|\S+)", "", url).strip()
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    user = user.split(":", 1)[0]
+    query = "&".join(q for q in parts.query.split("&") if q and "password" not in q.split("=")[0])
+    netloc = f"{user}@{host}" if user else host
+    return f"{parts.scheme}://{netloc}{parts.path}{'?' + query if query else ''}"
+
+
+def parse_tables(tables: Iterable[str]) -> list[str]:
+    """Patterns of tables, `schema.table` with `*` for anything; `public` where no schema is said.
+
+    Raises:
+        UserError: there is none, or one isn't such.
+    """
+    made = []
+    for one in tables:
+        for part in one.split(","):
+            text = part.strip()
+            if not text:
+                continue
+            if text.count(".") > 1:
+                raise UserError(f"expected tables such as 'public.users'; found {text!r}")
+            made.append(text if "." in text else f"public.{text}")
+    if not made:
+        raise UserError("expected at least one table, such as 'public.users'; found none")
+    return made
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What the server says of a replication slot; bytes of its log that it keeps for it."""
+
+    confirmed: int
+    is_active: bool
+    pid: int | None
+    wal_status: str
+    lag_bytes: int
+    safe_bytes: int | None
+
+
+class Server:
+    """Connections to a server, and what they ask of it; belongs to one thread.
+
+    Args:
+        url: `postgresql://user@host:port/database`, or libpq's `key=value` text. What it doesn't say libpq
+            takes from the environment (PGPASSWORD, PGPASSFILE, …) and from `~/.pgpass`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._psycopg = driver()
+        self.url, self.name = url, described(url)
+        self._sql: Any = None
+        self._replication: Any = None
+        self._known: dict[tuple[int, int], Type] = {}
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for one in (self._sql, self._replication):
+            if one is not None:
+                one.close()
+        self._sql = self._replication = None
+
+    def connect(self, *, replication: bool = False) -> Any:
+        """A new connection; SETTINGS say how it writes values.
+
+        Raises:
+            SetupError: the server refuses it; what passes, such as a server that starts, is left as it is.
+        """
+        extra = {"replication": "database"} if replication else {}
+        try:
+            return self._psycopg.connect(
+                self.url,
+                autocommit=True,
+                options=SETTINGS,
+                client_encoding="UTF8",
+                connect_timeout=10,
+                application_name="penstock",
+                **extra,
+            )
+        except self._psycopg.OperationalError as error:
+            text = str(error).strip()
+            if refused(text):
+                raise SetupError(
+                    f"expected to log in at {self.name}; found: {text}. A password is taken from the "
+                    "address, PGPASSWORD, PGPASSFILE or ~/.pgpass"
+                ) from None
+            if "replication" in text and "permission denied" in text:
+                raise SetupError(self._no_replication()) from None
+            raise
+
+    @property
+    def sql(self) -> Any:
+        """The connection for questions."""
+        if self._sql is None or self._sql.closed:
+            self._sql = self.connect()
+        return self._sql
+
+    @property
+    def replication(self) -> Any:
+        """The connection that changes come from."""
+        if self._replication is None or self._replication.closed:
+            self._replication = self.connect(replication=True)
+        return self._replication
+
+    def ask(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        found: list[tuple[Any, ...]] = self.sql.execute(query, arguments or None).fetchall()
+        return found
+
+    # -- what is expected of the server -----------------------------------------------------------------
+
+    def check(self) -> None:
+        """Whether it can be captured.
+
+        Raises:
+            SetupError: it can't; the message has the SQL that changes that.
+        """
+        version = self.sql.info.server_version
+        if version < VERSION_MIN:
+            raise SetupError(
+                f"expected PostgreSQL {VERSION_MIN // 10_000} or newer at {self.name}; found {version}"
+            )
+        [(level,)] = self.ask("SHOW wal_level")
+        if level != "logical":
+            raise SetupError(
+                f"expected wal_level = logical at {self.name}; found {level!r}. As a superuser: "
+                "ALTER SYSTEM SET wal_level = logical; and restart the server"
+            )
+        [(is_allowed,)] = self.ask(
+            "SELECT rolsuper OR rolreplication OR pg_has_role(rolname, 'rds_replication', 'MEMBER') "
+            "FROM pg_roles WHERE rolname = current_user"
+            if self.ask("SELECT 1 FROM pg_roles WHERE rolname = 'rds_replication'")
+            else "SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user"
+        )
+        if not is_allowed:
+            raise SetupError(self._no_replication())
+
+    def _no_replication(self) -> str:
+        user = self.ask("SELECT quote_ident(current_user)")[0][0]
+        return (
+            f"expected the role {user} to be allowed to replicate at {self.name}; found that it isn't. "
+            f"As a superuser: ALTER ROLE {user} REPLICATION;"
+        )
+
+    @property
+    def system(self) -> str:
+        """Which cluster and database it is: the same again after a restart, another one elsewhere."""
+        [(system, database)] = self.ask(
+            "SELECT system_identifier::text, current_database() FROM pg_control_system()"
+        )
+        return f"{system}/{database}"
+
+    @property
+    def database(self) -> str:
+        """The database's name."""
+        return str(self.sql.info.dbname)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether it sends logical messages."""
+        return bool(self.sql.info.server_version >= MESSAGES_MIN)
+
+    # -- tables -----------------------------------------------------------------------------------------
+
+    def tables(self, patterns: Iterable[str]) -> list[TableName]:
+        """The tables that some patterns name, in their names' order; partitions are their tables'.
+
+        Raises:
+            UserError: a pattern names none.
+            SetupError: the role may not read one.
+        """
+        found: set[TableName] = set()
+        for pattern in patterns:
+            schema, _, name = pattern.partition(".")
+            rows = self.ask(
+                "SELECT n.nspname, c.relname, has_table_privilege(c.oid, 'SELECT'), "
+                "quote_ident(n.nspname), quote_ident(c.relname), quote_ident(current_user) "
+                "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+                "WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' "
+                "AND n.nspname LIKE %s AND c.relname LIKE %s "
+                "AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'",
+                _like(schema),
+                _like(name),
+            )
+            if not rows:
+                raise UserError(
+                    f"expected a table {pattern!r} at {self.name}; found none. (Views, temporary and "
+                    "unlogged tables, and single partitions can't be captured)"
+                )
+            for one in rows:
+                if not one[2]:
+                    raise SetupError(
+                        f"expected the role {one[5]} to read {one[0]}.{one[1]}; found that it may not. "
+                        f"As its owner: GRANT USAGE ON SCHEMA {one[3]} TO {one[5]}; "
+                        f"GRANT SELECT ON {one[3]}.{one[4]} TO {one[5]};"
+                    )
+                found.add((one[0], one[1]))
+        return sorted(found)
+
+    def relation(self, table: TableName) -> Relation:
+        """A table as its changes would describe it now; generated columns are left out, as there."""
+        oid, identity = self.ask(
+            "SELECT c.oid, c.relreplident::text FROM pg_class c JOIN pg_namespace n "
+            "ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
+            *table,
+        )[0]
+        rows = self.ask(
+            "SELECT a.attname, a.atttypid, a.atttypmod, coalesce(i.indisprimary AND %s, false) "
+            "OR coalesce(i.indisreplident AND %s, false) OR %s "
+            "FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND "
+            "a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]) AND (i.indisprimary AND %s "
+            "OR i.indisreplident AND %s) "
+            "WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' "
+            "ORDER BY a.attnum",
+            *(identity == "d", identity == "i", identity == "f", identity == "d", identity == "i"),
+            oid,
+        )
+        return Relation(oid, *table, identity, tuple(Column(*row) for row in rows))
+
+    def facts(self, oid: int) -> Facts:
+        """What the catalog says of a table; nothing where it is gone."""
+        keys = self.ask(
+            "SELECT a.attname FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY "
+            "AS k(num, place) JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.num "
+            "WHERE i.indrelid = %s AND i.indisprimary AND k.place <= i.indnkeyatts ORDER BY k.place",
+            oid,
+        )
+        columns = self.ask(
+            "SELECT a.attname, a.attnotnull, pg_get_expr(d.adbin, d.adrelid) FROM pg_attribute a "
+            "LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum "
+            "WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped",
+            oid,
+        )
+        defaults = {name: _literal(text) for name, _, text in columns if text}
+        return Facts(
+            tuple(name for (name,) in keys),
+            frozenset(name for name, required, _ in columns if required),
+            {name: text for name, text in defaults.items() if text is not None},
+        )
+
+    def type(self, oid: int, modifier: int) -> Type:
+        """What a type is; asked once of each."""
+        known = self._known.get((oid, modifier))
+        if known is None:
+            known = self._known[oid, modifier] = self._ask_type(oid, modifier)
+        return known
+
+    def _ask_type(self, oid: int, modifier: int) -> Type:
+        found = self.ask(
+            "SELECT typname, typtype::text, typbasetype, typtypmod, typelem, "
+            "typsubscript = 'array_subscript_handler'::regproc FROM pg_type WHERE oid = %s"
+            if self.sql.info.server_version >= MESSAGES_MIN
+            else "SELECT typname, typtype::text, typbasetype, typtypmod, typelem, "
+            "typlen = -1 AND typcategory = 'A' FROM pg_type WHERE oid = %s",
+            oid,
+        )
+        if not found:  # it was dropped meanwhile
+            return Type("text")
+        name, kind, base, base_modifier, element, is_array = found[0]
+        if kind == "d":
+            return self.type(base, base_modifier)
+        if is_array and element:
+            return Type(name, kind, modifier, self.type(element, modifier))
+        # The lengths of bits and the digits of times are modifiers as they are, those of texts 4 more.
+        return Type(name, kind, modifier)
+
+    # -- slot and publication ---------------------------------------------------------------------------
+
+    def publish(self, publication: str, tables: Iterable[TableName]) -> None:
+        """Makes the publication have the tables.
+
+        Raises:
+            SetupError: it may not; the message has the SQL.
+        """
+        quoted = self._quote(publication)
+        names = {one: f"{self._quote(one[0])}.{self._quote(one[1])}" for one in tables}
+        if not self.ask("SELECT 1 FROM pg_publication WHERE pubname = %s", publication):
+            command = (
+                f"CREATE PUBLICATION {quoted} FOR TABLE {', '.join(names.values())} "
+                "WITH (publish_via_partition_root = true)"
+            )
+        else:
+            has = set(
+                self.ask(
+                    "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s",
+                    publication,
+                )
+            )
+            missing = [text for one, text in names.items() if one not in has]
+            if not missing:
+                return
+            command = f"ALTER PUBLICATION {quoted} ADD TABLE {', '.join(missing)}"
+        try:
+            self.sql.execute(command)
+        except self._psycopg.errors.InsufficientPrivilege as error:
+            raise SetupError(
+                f"expected the publication {publication!r} to have the tables, or to be allowed to change "
+                f"it; found: {str(error).strip()}. As the tables' owner: {command};"
+            ) from None
+
+    def unpublish(self, publication: str) -> None:
+        """Drops the publication."""
+        self.sql.execute(f"DROP PUBLICATION IF EXISTS {self._quote(publication)}")
+
+    def slot(self, name: str) -> Slot | None:
+        """A slot; None where there is none.
+
+        Raises:
+            SetupError: it is no logical one of this database, with pgoutput.
+        """
+        found = self.ask(
+            "SELECT confirmed_flush_lsn::text, active, active_pid, coalesce(wal_status, ''), "
+            "pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE "
+            "pg_current_wal_flush_lsn() END, confirmed_flush_lsn)::bigint, safe_wal_size, "
+            "plugin, database, current_database() FROM pg_replication_slots WHERE slot_name = %s",
+            name,
+        )
+        if not found:
+            return None
+        confirmed, active, pid, status, lag, safe, plugin, database, here = found[0]
+        if (plugin, database) != ("pgoutput", here):
+            raise SetupError(
+                f"expected the slot {name!r} to be of pgoutput and of the database {here!r}; found "
+                f"{plugin!r} and {database!r}. Name another slot"
+            )
+        return Slot(lsn_number(confirmed or "0/0"), active, pid, status, lag or 0, safe)
+
+    def create_slot(self, name: str) -> int:
+        """Creates a slot, which then keeps the server's log for us; its position."""
+        row = self.sql.execute(
+            "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", (name,)
+        ).fetchone()
+        return lsn_number(row[0])
+
+    def drop_slot(self, name: str) -> None:
+        """Drops a slot, if it is there and nobody uses it."""
+        self.sql.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            "WHERE slot_name = %s AND NOT active",
+            (name,),
+        )
+
+    def disconnect(self, pid: int) -> None:
+        """Ends another connection of the same role: that of a capture that we have taken over."""
+        self.sql.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+    def start(self, slot: str, publication: str, lsn: int, *, messages: bool) -> Any:
+        """Lets changes come, of transactions that committed there or later; libpq's connection."""
+        options = f"proto_version '1', publication_names '{self._quote(publication)}'"
+        if messages and self.has_messages:
+            options += ", messages 'true'"
+        self.replication.execute(
+            f"START_REPLICATION SLOT {self._quote(slot)} LOGICAL {lsn_text(lsn)} ({options})"
+        )
+        return self.replication.pgconn
+
+    def _quote(self, name: str) -> str:
+        quoted: str = self._psycopg.sql.Identifier(name).as_string(self.sql)
+        return quoted
+
+    @property
+    def types(self) -> Callable[[int, int], Type]:
+        """`type`, to be passed on."""
+        return self.type
+
+
+def refused(text: str) -> bool:
+    """Whether a server's refusal is for good: who, where or with what password."""
+    return any(
+        one in text
+        for one in (
+            "authentication failed",
+            "no password supplied",
+            "does not exist",
+            "pg_hba.conf",
+        )
+    )
+
+
+def _like(pattern: str) -> str:
+    return pattern.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%").replace("*", "%")
+
+
+def _literal(expression: str) -> bytes | None:
+    """The text of a constant; None for other expressions."""
+    found = _LITERAL.fullmatch(expression)
+    if found is None:
+        return None
+    if found[1] is not None:
+        return found[1].replace("''", "'").encode()
+    return (found[2] or found[3][0]).encode()
+
+
+def user_of(url: str) -> str:
+    """The user that an address names; empty where it doesn't."""
+    return unquote(urlsplit(url).username or "") if "://" in url else ""

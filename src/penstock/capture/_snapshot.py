@@ -1,0 +1,156 @@
+"""The rows that tables have at one position of the database's log.
+
+    invariant: a row is in the snapshot exactly if the transaction that wrote it committed before `lsn`
+
+A temporary slot is created; it says where the log is read from and exports the snapshot that fits that
+place (PostgreSQL's documentation, CREATE_REPLICATION_SLOT). Tables are read by COPY in one transaction
+with that snapshot: no lock is held but that tables can't be altered meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from penstock.capture._envelope import Encoder, Moment, Record, Table
+from penstock.capture._pgoutput import Tuple, lsn_number
+from penstock.capture._server import Server, TableName
+from penstock.capture._types import Values
+
+__all__ = ["Snapshot"]
+
+_ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
+_ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+
+
+@dataclass(frozen=True)
+class Read:
+    """A row of a table's snapshot, as a record."""
+
+    table: TableName
+    record: Record
+
+
+class Snapshot:
+    """A transaction that sees the database at `lsn`; a context manager.
+
+    Args:
+        server: whose.
+        name: of the temporary slot, which no other one of the server has.
+    """
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._server = Server(server.url)
+        replication = server.connect(replication=True)
+        try:
+            row = replication.execute(
+                f'CREATE_REPLICATION_SLOT "{name}" TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT'
+            ).fetchone()
+            self.lsn = lsn_number(row[1])
+            sql = self._server.sql
+            sql.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            sql.execute(f"SET TRANSACTION SNAPSHOT '{row[2]}'")
+            [(self._xid, self._time_us)] = self._server.ask(
+                "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, "
+                "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+            )
+        except BaseException:
+            self._server.close()
+            raise
+        finally:
+            replication.close()  # the snapshot is ours now; the slot goes with its connection
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.close()
+
+    def read(
+        self, topics: dict[TableName, str], encoder: Encoder, values: Values
+    ) -> Iterator[Read]:
+        """The rows of tables, in the tables' order; Debezium's markers say which are first and last."""
+        held: tuple[TableName, Table, Tuple] | None = None
+        is_first = is_first_of_table = True
+        for i, name in enumerate(topics):
+            table = self._table(name, values)
+            if held is None and i:  # Debezium's first row is that of the first table
+                is_first = False
+            for row in self._rows(name, table):
+                if held is not None:
+                    ends_table = held[0] != name
+                    marker = _marker(is_first, is_first_of_table, ends_table)
+                    yield self._record(held, topics, encoder, marker)
+                    is_first, is_first_of_table = False, ends_table
+                held = name, table, row
+        if held is not None:
+            yield self._record(held, topics, encoder, "last")
+
+    def _record(
+        self,
+        held: tuple[TableName, Table, Tuple],
+        topics: dict[TableName, str],
+        encoder: Encoder,
+        marker: str,
+    ) -> Read:
+        name, table, row = held
+        at = Moment(self.lsn, self._time_us, self._xid, None, marker)
+        return Read(name, encoder.read(table, topics[name], row, at))
+
+    def _table(self, name: TableName, values: Values) -> Table:
+        relation = self._server.relation(name)
+        return Table(relation, self._server.facts(relation.oid), self._server.types, values)
+
+    def _rows(self, name: TableName, table: Table) -> Iterator[Tuple]:
+        columns = ", ".join(_quoted(one.name) for one in table.relation.columns)
+        query = f"COPY (SELECT {columns} FROM {_quoted(name[0])}.{_quoted(name[1])}) TO STDOUT"
+        if not columns:
+            return
+        with self._server.sql.cursor() as cursor, cursor.copy(query) as copy:
+            for block in copy:
+                yield _split(bytes(block))
+
+
+def _split(line: bytes) -> Tuple:
+    r"""A line of COPY as values.
+
+    >>> _split(b"1\t\\N\ta\\tb\n")
+    [b'1', None, b'a\tb']
+    """
+    fields: list[Any] = line[:-1].split(b"\t")
+    if b"\\" not in line:
+        return fields
+    return [
+        None
+        if one == b"\\N"
+        else _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), one)
+        if b"\\" in one
+        else one
+        for one in fields
+    ]
+
+
+def _marker(is_first: bool, is_first_of_table: bool, ends_table: bool) -> str:  # noqa: FBT001
+    if is_first:
+        return "first"
+    if ends_table:
+        return "last_in_data_collection"
+    return "first_in_data_collection" if is_first_of_table else "true"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def slot_name(name: str) -> str:
+    """A name of a temporary slot that no other one has."""
+    return f"{name[:40]}_snapshot_{time.time_ns() // 1000 % 10**12}"

@@ -1,0 +1,151 @@
+"""What is known of captures, and what they are told: from anywhere that reaches the log."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.capture._pgoutput import lsn_text
+from penstock.capture._progress import State, control_topic, last_value, load, state_topic
+from penstock.capture._server import Server
+from penstock.client import Client, Producer
+from penstock.errors import PenstockError, UserError
+
+__all__ = ["Status", "drop", "names", "status", "tell"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a capture is.
+
+    Attributes:
+        name: its name.
+        server: the database, without a password.
+        state: `running`, `paused`, or `stopped`: no process has the slot; `unknown` where the database
+            can't be asked.
+        position: transactions that committed before are in the log.
+        tables: by `schema.table`, the topics.
+        lag_bytes: of the database's log that it is behind; the database keeps them for it. None: unknown.
+        lag_s: how long ago the position was stored, where it is behind.
+        slot: `reserved` or `extended` as long as the database keeps all that is needed, `unreserved` when
+            it soon won't, `lost` when it hasn't.
+        safe_bytes: that can be written before the slot is lost; None: there is no limit.
+        trouble: why the database couldn't be asked.
+    """
+
+    name: str
+    server: str
+    state: Literal["running", "paused", "stopped", "unknown"]
+    position: str
+    tables: dict[str, str]
+    lag_bytes: int | None = None
+    lag_s: float | None = None
+    slot: str = ""
+    safe_bytes: int | None = None
+    trouble: str = ""
+
+
+def names(client: Client) -> list[str]:
+    """The captures that the log knows of."""
+    return [name.removesuffix(".capture") for name in client.topics() if name.endswith(".capture")]
+
+
+def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> Status:
+    """How a capture is.
+
+    Args:
+        name: its name.
+        log: the broker's address.
+        url: of the database; by default the one that it was captured from, without a password.
+        settings: further arguments of `penstock.client.Client`.
+
+    Raises:
+        UserError: there is no such capture.
+    """
+    with Client(log, **settings) as client:
+        found = _load(client, log, name, **settings)
+        is_paused = last_value(client, log, control_topic(name), **settings) == b"pause"
+    tables = {table: one.topic for table, one in found.tables.items()}
+    told = (name, found.server)
+    try:
+        server = Server(url or found.server)
+        try:
+            slot = server.slot(found.slot)
+        finally:
+            server.close()
+    except Exception as error:
+        import psycopg
+
+        if not isinstance(error, psycopg.Error | PenstockError):
+            raise
+        state: Any = "paused" if is_paused else "unknown"
+        return Status(*told, state, lsn_text(found.lsn), tables, trouble=str(error).strip())
+    if slot is None:
+        return Status(*told, "stopped", lsn_text(found.lsn), tables, slot="missing")
+    state = "paused" if is_paused else "running" if slot.is_active else "stopped"
+    lag_s = time.time() - found.stored_ms / 1000 if slot.lag_bytes else 0.0
+    return Status(
+        *told,
+        state,
+        lsn_text(found.lsn),
+        tables,
+        max(slot.lag_bytes, 0),
+        max(lag_s, 0.0),
+        slot.wal_status,
+        slot.safe_bytes,
+    )
+
+
+def tell(name: str, what: Literal["pause", "resume"], log: str, **settings: Any) -> None:
+    """Lets a capture pause or go on; it is told within a second, or when it is started.
+
+    Raises:
+        UserError: there is no such capture.
+    """
+    with Client(log, **settings) as client, Producer(log, **settings) as producer:
+        _load(client, log, name, **settings)
+        producer.send(
+            control_topic(name),
+            0,
+            pa.array([b"command"], pa.binary()),
+            pa.array([what.encode()], pa.binary()),
+            np.array([time.time_ns() // 1_000_000]),
+        )
+
+
+def drop(name: str, log: str, *, url: str | None = None, **settings: Any) -> None:
+    """Forgets a capture, which must not run: its slot, its publication, its position. Its topics stay.
+
+    Raises:
+        UserError: there is no such capture, or it runs.
+    """
+    with Client(log, **settings) as client:
+        found = _load(client, log, name, **settings)
+        server = Server(url or found.server)
+        try:
+            slot = server.slot(found.slot)
+            if slot is not None and slot.is_active:
+                raise UserError(
+                    f"expected the capture {name!r} to be stopped; found its slot {found.slot!r} in use. "
+                    "Stop its process first"
+                )
+            server.drop_slot(found.slot)
+            server.unpublish(found.publication)
+        finally:
+            server.close()
+        client.delete_topic(state_topic(name), missing_ok=True)
+        client.delete_topic(control_topic(name), missing_ok=True)
+
+
+def _load(client: Client, log: str, name: str, **settings: Any) -> State:
+    found = None
+    if state_topic(name) in client.topics():
+        found = load(client, log, name, **settings)
+    if found is None:
+        known = ", ".join(names(client)) or "none"
+        raise UserError(f"expected a capture among {known}; found {name!r}")
+    return found

