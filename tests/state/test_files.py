@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from penstock.errors import UserError
+from penstock.engine.runtime import open_files
+from penstock.engine.store import Store
+from penstock.errors import FencedError, SetupError, UserError
 from penstock.state import ArrowStateFiles, LocalStateFiles, MemoryStateFiles
+from penstock.state.s3 import S3StateFiles
+
+BUCKET = "state"
 
 
 class Contract:
@@ -121,3 +128,76 @@ class TestArrowFiles(Contract):
     @pytest.fixture
     def files(self, tmp_path):
         return ArrowStateFiles(pafs.LocalFileSystem(), str(tmp_path / "state"), atomic_move=True)
+
+
+@pytest.fixture(scope="module")
+def store():
+    """A server of S3's protocol: gives URIs in its bucket, each with nothing below it."""
+    moto = pytest.importorskip("moto.server")
+    boto3 = pytest.importorskip("boto3")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "any")
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        address = f"{host}:{port}"
+        client = boto3.client("s3", endpoint_url=f"http://{address}", region_name="us-east-1")
+        client.create_bucket(Bucket=BUCKET)
+        names = iter(range(1_000))
+        yield (
+            lambda: (
+                f"s3://{BUCKET}/{next(names)}?endpoint_override={address}&scheme=http&region=us-east-1"
+            )
+        )
+        server.stop()
+
+
+class TestS3Files(Contract):
+    atomic_create = False  # the server looks first itself, in several threads
+
+    @pytest.fixture
+    def files(self, store):
+        return open_files(store())
+
+    def test_the_store_decides_who_is_first(self, store, monkeypatch):
+        """Whoever was told that nothing was there is refused where something is by now."""
+        uri = store()
+        one, two = open_files(uri), open_files(uri)
+        monkeypatch.setattr(one, "exists", lambda _: False)
+        assert two.create("epochs/1", b"two")
+        assert not one.create("epochs/1", b"one")
+        assert one.read("epochs/1") == b"two"
+
+    def test_of_two_drivers_the_older_one_stops(self, store):
+        """Each gets an epoch of its own, though both saw the same last one."""
+        uri = store()
+        one, two = Store(open_files(uri)), Store(open_files(uri))
+        one.newest_epoch = two.newest_epoch = lambda: 0
+        assert (one.claim("one"), two.claim("two")) == (1, 2)
+        two.check_owner(2)
+        with pytest.raises(FencedError, match="epoch 2, taken by two"):
+            one.check_owner(1)
+
+    def test_a_store_that_ignores_conditions_is_refused(self, store, monkeypatch):
+        """Before anything is owned there."""
+        files = open_files(store())
+        client = SimpleNamespace(put_object=lambda **_: None)
+        monkeypatch.setattr(files, "_s3", lambda: client)
+        with pytest.raises(SetupError, match="refuses to create an object twice"):
+            Store(files).claim("me")
+
+    def test_what_boto3_is_needed_for(self, store, monkeypatch):
+        """Reading needs none."""
+        files = S3StateFiles(store())
+        monkeypatch.setitem(__import__("sys").modules, "boto3", None)
+        assert not files.exists("x")
+        with pytest.raises(SetupError, match=r"penstock\[s3\]"):
+            files.create("x", b"")
+
+
+class TestAFolderThatMachinesMount(TestLocalFiles):
+    @pytest.fixture
+    def files(self, tmp_path):
+        return open_files((tmp_path / "a folder").as_uri())

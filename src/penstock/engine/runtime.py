@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from penstock.engine.driver import Driver, Limits, Progress
 from penstock.engine.log import KafkaLog, Log
@@ -429,9 +430,16 @@ def open_log(address: str) -> KafkaLog:
 
 def open_files(uri: str) -> StateFiles:
     """The files under a path or a URI that pyarrow knows."""
-    if "://" not in uri:
+    scheme, there, _ = uri.partition("://")
+    if not there:
         return LocalStateFiles(Path(uri))
+    if scheme == "file":  # a folder that machines mount
+        return LocalStateFiles(Path(unquote(urlsplit(uri).path)))
+    if scheme == "s3":
+        from penstock.state.s3 import S3StateFiles
+
+        return S3StateFiles(uri)
     from pyarrow import fs
 
     filesystem, path = fs.FileSystem.from_uri(uri)
-    return ArrowStateFiles(filesystem, path)
+    return ArrowStateFiles(filesystem, path, atomic_move=filesystem.type_name == "hdfs")

@@ -253,13 +253,12 @@ class LocalStateFiles:
 
 
 class ArrowStateFiles:
-    """Files on any `pyarrow.fs` file system: S3, GCS, HDFS, ...
+    """Files on any `pyarrow.fs` file system: GCS, HDFS, ...; for S3 see `penstock.state.s3`.
 
     `write` goes through a temporary file and a move where the file system has directories
     (`atomic_move`), and straight to the name on object stores, where an upload appears whole.
     `create` looks first and writes then: `pyarrow.fs` has no put-if-absent, so rule 3 holds only
-    while no two processes create the same path within that moment. An engine that needs fencing
-    keeps its epoch files on a `LocalStateFiles`, or lets one process alone create them.
+    while no two processes create the same path within that moment.
 
     Args:
         filesystem: where.
