@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["setup"]
 
-PLUMBING: Final = {"add_output", "node"}
+PLUMBING: Final = {"add_output", "node", "take"}
 """Public for other packages of Penstock, not for programs."""
 SECTIONS: Final = {
     "Args": "Arguments",
@@ -127,7 +127,7 @@ def _signature(one: Any, *, bound: bool = False) -> str:
 
 
 def _is_plain(value: object) -> bool:
-    return value is inspect.Parameter.empty or isinstance(value, str | int | float | bool | None)
+    return value is inspect.Parameter.empty or isinstance(value, str | int | float | tuple | None)
 
 
 def _markdown(one: Any) -> list[str]:

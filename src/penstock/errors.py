@@ -38,7 +38,7 @@ class PenstockError(Exception):
     """Base of all of Penstock's own exceptions.
 
     Attributes:
-        retriable: whether the same may succeed later, without anything being mended.
+        retriable: whether a retry may succeed later without a change.
     """
 
     retriable: bool = False

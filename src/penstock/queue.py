@@ -227,21 +227,21 @@ class Job:
 
 
 class Queue:
-    """A queue; not to be shared between threads.
+    """A queue. Don't share it between threads.
 
     Args:
         name: the topic's name.
         log: the broker's address, "host:port".
         workers: the share group's name; workers of one group share the jobs, two groups each get
             all of them.
-        partitions: of the topic, if it has to be made; one is enough for many workers.
+        partitions: of a new topic; one is enough for many workers.
         attempts: most deliveries of a job, 2 to 10.
-        lock: how long a worker has a job before it is somebody else's, 1 second to 1 hour.
+        lock: how long a worker keeps a job before another one gets it, 1 second to 1 hour.
         backoff: how long a released job waits; doubled with each attempt.
         backoff_max: the longest such wait.
         dead_letters: whether jobs that can't be done are kept in the topic `dlq.NAME`.
-        order: "key": jobs of one key are worked on one after another, in order.
-        prefetch: jobs taken at once; they are all locked from then on.
+        order: "key": jobs of one key are processed one after another, in order.
+        prefetch: number of jobs fetched at once; all of them are locked from then on.
         settings: further arguments of `penstock.client.Client`.
     """
 
@@ -299,7 +299,7 @@ class Queue:
         self.close()
 
     def close(self) -> None:
-        """Leaves; jobs that this worker has are given back."""
+        """Leaves the group and releases this worker's jobs."""
         self._taken.clear()
         if self._member is not None:
             self._member.close()
@@ -323,9 +323,9 @@ class Queue:
 
         Args:
             value: bytes, a text, or what JSON can say.
-            key: jobs of one key lie in one partition.
-            delay: how long nobody is to work on it.
-            headers: what else is to be said of it.
+            key: jobs of one key go to one partition.
+            delay: how long it waits before it is handed out.
+            headers: further headers of the record.
         """
         self._find_topic()
         if self._producer is None:
@@ -364,7 +364,7 @@ class Queue:
         """The next job, locked for this worker.
 
         Args:
-            timeout: how long to wait for one; None: for ever.
+            timeout: how long to wait for one; None: without limit.
 
         Returns:
             None if there was none in time.
@@ -389,11 +389,11 @@ class Queue:
             yield job
 
     def work(self, handle: Callable[[Job], object], *, idle: Duration | None = None) -> int:
-        """Has each job handled: acknowledged when `handle` returns, tried again when it raises.
+        """Passes each job to `handle`: acknowledged when it returns, retried when it raises.
 
         Args:
             handle: works on one job; it may also settle it itself.
-            idle: end when there was no job for so long; None: never.
+            idle: end after this long without a job; None: never.
 
         Returns:
             How many jobs were handled without an exception.

@@ -64,7 +64,7 @@ _told: set[str] = set()  # tests that have been told their seed
 
 @dataclass(frozen=True)
 class Record:
-    """A record of a topic, as tests look at it."""
+    """A record of a topic, for tests."""
 
     partition: int
     offset: int
@@ -238,7 +238,7 @@ class _Died(BaseException):
 
 
 class View:
-    """A view's content, as tests look at it."""
+    """A view's content, for tests."""
 
     def __init__(self, name: str, table: pa.Table) -> None:
         self.name, self.table = name, table
@@ -249,7 +249,7 @@ class View:
 
 
 class Run:
-    """A pipeline at work in this process. See `run`."""
+    """A pipeline that runs in this process. See `run`."""
 
     def __init__(
         self, flow: Flow, *, cores: int, now: str | None, shaken: bool, seed: int | None
@@ -268,7 +268,7 @@ class Run:
         self.restart()
 
     def restart(self) -> None:
-        """Lets a new owner take the pipeline over, as after a crash."""
+        """Lets a new owner take over the pipeline, as after a crash."""
         job, self._driver = assemble(
             self._graph,
             self.store,
@@ -295,18 +295,18 @@ class Run:
         outputs: Outputs | None = None,
         steps: int | None = None,
     ) -> bool:
-        """Lets a program that has changed take the pipeline over.
+        """Lets a changed program take over the pipeline.
 
         Args:
             flow: an app of the same name.
             cores: as of `run`; None leaves them as they are.
-            shards: into how many exchanged state is cut anew; None leaves it as it is.
+            shards: the new number of shards of exchanged state; None leaves it unchanged.
             rebuild: whether all state is computed again.
-            outputs: what topics get that the program did not write so far: `"all"`, `"new"`; None is
-                all where a topic is empty.
-            steps: after how many steps of the upgrade its process dies; None: it doesn't.
+            outputs: what topics get that the program did not write before: `"all"` or `"new"`; None:
+                all if a topic is empty.
+            steps: the number of steps after which the upgrade's process dies; None: it doesn't.
 
-        Returns: whether it has taken over; if not, the program of before goes on until another `change`.
+        Returns: whether it has taken over; if not, the previous program continues until another `change`.
 
         Raises:
             FlowError: it can't; the message says why.
@@ -342,11 +342,11 @@ class Run:
         return found
 
     def send(self, topic: str, *, partition: int | None = None, **row: Any) -> None:
-        """Appends a row to a topic as JSON; `step` or the next look at a view reads it.
+        """Appends a row to a topic as JSON. `step`, or reading a view, processes it.
 
         Args:
             topic: a stream's.
-            partition: where to; by default by the stream's or the table's key, or the first.
+            partition: its number; by default chosen by the stream's or the table's key, or the first.
             row: the columns. A TIMESTAMP may be a time of day, on 2000-01-01: `at="12:00:05"`.
 
         Raises:
@@ -388,7 +388,7 @@ class Run:
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> None:
-        """Appends a record as it is.
+        """Appends a record of any content.
 
         Raises:
             FlowError: there is no such topic or partition, or it is no record.
@@ -402,10 +402,10 @@ class Run:
         self.log.append(topic, partition, key, value, at_ms, headers)
 
     def step(self, *, rows: int | None = None) -> Progress | None:
-        """Runs one batch; None where there was nothing to do.
+        """Runs one batch; None if there was nothing to do.
 
         Args:
-            rows: how many it takes of each partition at most; None is all that was sent.
+            rows: most records of each partition; None: all that were sent.
         """
         if rows is not None:
             check_number(rows, "rows", 1, Limits.rows_max)
@@ -414,7 +414,7 @@ class Run:
             return self._driver.step(self._host.execute)
 
     def crash(self, after: CrashPoint = "output") -> bool:
-        """Lets the process die in a batch; a new owner takes over, and repeats the batch.
+        """Lets the process die during a batch. A new owner takes over and repeats the batch.
 
         Args:
             after: its last step: `"plan"`, what it reads is written down; `"output"`, topics and the state's
@@ -464,12 +464,12 @@ class Run:
             raise
 
     def settle(self) -> None:
-        """Runs batches until there is nothing left to do."""
+        """Runs batches until nothing is left to do."""
         while self.step() is not None:
             pass
 
     def advance(self, by: str) -> None:
-        """Moves the wall clock on, with batches meanwhile: a partition becomes idle, say."""
+        """Advances the wall clock and runs batches meanwhile; for example, a partition becomes idle."""
         left_us = check_duration(by, "how far to advance", "'1 minute'")
         while left_us > 0:
             self.step()
@@ -477,7 +477,7 @@ class Run:
             left_us -= LOOK_EVERY_US
 
     def view(self, name: str) -> View:
-        """A view's content after all that was sent.
+        """A view's content, after everything that was sent.
 
         Raises:
             FlowError: there is no such view.
@@ -490,7 +490,7 @@ class Run:
         return View(name, Snapshot(self.store, self.store.version(number)).table(name))
 
     def topic(self, name: str) -> list[Record]:
-        """The records of a topic after all that was sent.
+        """The records of a topic, after everything that was sent.
 
         Raises:
             FlowError: there is no such topic.
@@ -500,7 +500,7 @@ class Run:
         return self.log.records(name)
 
     def dead_letters(self) -> list[Record]:
-        """The records that could not be used, after all that was sent."""
+        """The dead letters, after everything that was sent."""
         return self.topic(f"{self._graph.name}.dead-letters")
 
 
@@ -520,13 +520,13 @@ def run(
 
     Args:
         flow: an app.
-        cores: into how many shards exchanged state is cut.
-        now: what the wall clock shows, ISO 8601; by default far in the future, so that no event time
-            lies ahead of it.
-        shaken: whether batches are cut, repeated and interrupted as a cluster may do it; if not, each is run
+        cores: the number of shards of exchanged state.
+        now: the wall clock, ISO 8601; by default far in the future, so that no event time is ahead of
+            it.
+        shaken: whether batches are cut, repeated and interrupted as on a cluster; otherwise each runs
             once, in one piece.
-        seed: what decides how; by default `PENSTOCK_SEED` of the environment, or a number that is new in
-            each process.
+        seed: the seed of these choices; by default `PENSTOCK_SEED` from the environment, or a new number
+            in each process.
 
     Raises:
         FlowError: it is no app, or nothing would be computed.

@@ -44,17 +44,18 @@ class App(SqlFlow):
         log: `kafka://host:port`, `kafka+tls://user@host:port` (the password is in the environment,
             PENSTOCK_PASSWORD); by default an embedded broker whose log is in the directory.
         spark: `spark://…`; by default Spark runs on this machine.
-        listen: `host:port` of the embedded broker, on this machine's loopback; by default, or with port
-            0, where it was when the pipeline ran last, at first a free port.
+        listen: `host:port` of the embedded broker, on loopback. By default, or with port 0, the address
+            of the last run, at first a free port.
         directory: of the log and the state; by default `NAME.penstock` in the working directory.
         state: a URI for state that a Spark cluster shares (`s3://…`, `hdfs://…`).
         cores: tasks at a time; by default 2, or 1 on a machine with one core.
-        shards: into how many parts exchanged state is cut; by default as it is, and at first one for each
-            core. More cores than shards don't help what is exchanged; for another number, state is cut anew.
-        batch_rows: of one partition in one batch, at most; bounds how long a batch takes when the
-            pipeline has fallen behind.
-        transactions: writes what a batch gives to topics, whatever their number, in one transaction: readers
-            of committed data see all of it or nothing, others may see some records twice after a crash.
+        shards: the number of parts of exchanged state; by default unchanged, at first one for each
+            core. More cores than shards don't speed up exchanged steps. Another number cuts the state
+            again.
+        batch_rows: most records of one partition in one batch; limits the duration of a batch when
+            the pipeline has fallen behind.
+        transactions: writes the output of a batch to all topics in one transaction. Readers of
+            committed data see all of it or nothing; others may see some records twice after a crash.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class App(SqlFlow):
 
     @property
     def listen(self) -> str | None:
-        """Where the embedded broker is to listen; None: where it was."""
+        """Where the embedded broker listens; None: at its last address."""
         return self._listen
 
     @listen.setter
@@ -141,11 +142,11 @@ class App(SqlFlow):
             on_start: called with the log's address once the log can be used.
             on_progress: called after each batch, on another thread.
             on_idle: called when all that is in the log has been read, on another thread.
-            on_backfill: called while what is new in the program is made of the log, on another thread.
-            until: asked often; the pipeline ends when it is true.
-            rebuild: computes all state again from the log, and then takes it instead of what there is.
-            savepoint: goes back to this savepoint first.
-            outputs: of what is computed again, whether topics get all of it or what is new.
+            on_backfill: called while new views are computed from the log, on another thread.
+            until: polled; the pipeline ends when it returns true.
+            rebuild: recomputes all state from the log, then replaces the existing state.
+            savepoint: returns to this savepoint first.
+            outputs: whether topics get all records that are computed again, or only new ones.
 
         Raises:
             PenstockError: what stopped it.
@@ -250,11 +251,11 @@ class App(SqlFlow):
             broker.stop()
 
     def facts(self) -> Facts | None:
-        """What is known of the run, or of the last one; None: there was none."""
+        """The facts about the current run, or the last one; None if there was none."""
         return None if self._heart is None else self._heart.facts()
 
     def stop(self) -> None:
-        """Ends `run` after the batch in flight; may be called from any thread."""
+        """Ends `run` after the batch in flight. Can be called from any thread."""
         self._stop.set()
 
     def main(self, arguments: list[str] | None = None) -> None:

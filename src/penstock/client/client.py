@@ -49,7 +49,7 @@ class Lag(NamedTuple):
 
 
 class Client:
-    """A client for everything but records; not to be shared between threads.
+    """A client for everything except records. Don't share it between threads.
 
     Args:
         bootstrap: "host:port[,host:port]", or a URL that says how to reach it (`Security`).
@@ -57,7 +57,7 @@ class Client:
         patience_s: how long to keep trying while a broker is away.
         on_wait: called before each pause with what is waited for and the seconds so far.
         timeout_s: how long one answer may take.
-        security: what the address does not say of TLS and of logging in.
+        security: settings of TLS and log-in that the address does not have.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Client:
         )
 
     def topic_id(self, topic: str) -> uuid.UUID:
-        """A topic's id: a topic that is made anew under an old name has another one.
+        """A topic's id. A topic that was deleted and created again has another one.
 
         Raises:
             BrokerError: there is no such topic.
@@ -486,7 +486,7 @@ class Client:
     def producer_states(
         self, topic: str, partitions: Sequence[int]
     ) -> dict[int, dict[int, ProducerState]]:
-        """What the leaders remember of idempotent producers, by partition and producer id."""
+        """The leaders' state of idempotent producers, by partition and producer id."""
         return self._cluster.attempt(
             f"describe producers of topic {topic!r}",
             lambda: producer_states(self._cluster, topic, partitions),

@@ -47,7 +47,7 @@ _HALF: Final = SEQUENCE_MODULUS // 2
 
 
 class Producer:
-    """Writes columns; not to be shared between threads.
+    """Writes columns. Don't share it between threads.
 
     Args:
         bootstrap: "host:port[,host:port]", or a URL that says how to reach it (`Security`).
@@ -57,7 +57,7 @@ class Producer:
         client_id: the name the brokers log.
         patience_s: how long to keep trying while a broker is away.
         on_wait: called before each pause with what is waited for and the seconds so far.
-        security: what the address does not say of TLS and of logging in.
+        security: settings of TLS and log-in that the address does not have.
     """
 
     def __init__(

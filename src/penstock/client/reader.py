@@ -71,14 +71,14 @@ class _Cursor:
 
 
 class Reader:
-    """Reads partitions over connections that it keeps; not to be shared between threads.
+    """Reads partitions over persistent connections. Don't share it between threads.
 
     Args:
         bootstrap: "host:port[,host:port]", or a URL that says how to reach it (`Security`).
         client_id: the name the brokers log.
         patience_s: how long to keep trying while a broker is away, or an offset isn't there yet.
         on_wait: called before each pause with what is waited for and the seconds so far.
-        security: what the address does not say of TLS and of logging in.
+        security: settings of TLS and log-in that the address does not have.
         verify_crc: whether to check each batch's checksum.
     """
 
@@ -136,7 +136,7 @@ class Reader:
                 the reader waits for it, up to its patience.
             chunk_bytes: about how much to ask for at a time; a larger batch still comes whole.
             missing: what to do where retention has removed the first offsets: `error`, or `skip`.
-            on_damage: is told of records that the broker can't read, which are then skipped; without
+            on_damage: called with records that the broker can't read, which are then skipped; without
                 it they are an error.
 
         Yields:

@@ -47,7 +47,7 @@ _GROUP, _TRANSACTION = 0, 1
 
 
 class TransactionalProducer:
-    """Writes in transactions; not to be shared between threads.
+    """Writes in transactions. Don't share it between threads.
 
     A failed call leaves the transaction open or its end unknown: `start` again, and look at what is
     committed.
@@ -131,7 +131,7 @@ class TransactionalProducer:
         self._is_open = False
 
     def resume(self, identity: tuple[int, int]) -> None:
-        """Takes over an open transaction of another process, which writes nothing any more: to end it."""
+        """Takes over an open transaction of another process that no longer writes, to end it."""
         self._identity, self._is_open = identity, True
 
     def send(
@@ -194,7 +194,7 @@ class TransactionalProducer:
         Args:
             group: its name; it has no members.
             offsets: by topic, which exists, and partition.
-            metadata: text beside each, at most 4096 characters.
+            metadata: text stored with each offset, at most 4096 characters.
         """
 
         def add() -> int:
@@ -229,16 +229,16 @@ class TransactionalProducer:
         self._ask(f"commit offsets of group {group!r}", commit)
 
     def commit(self) -> None:
-        """Makes all that was sent since the last end visible, at once.
+        """Commits everything that was sent since the last transaction.
 
         Raises:
             FencedError: another writer has started under this id.
-            BrokerError: the transaction was aborted, as it took too long; or the broker refused.
+            BrokerError: the transaction was aborted because it took too long; or the broker refused.
         """
         self._end(commit=True)
 
     def abort(self) -> None:
-        """Takes all that was sent since the last end back."""
+        """Aborts everything that was sent since the last transaction."""
         self._end(commit=False)
 
     def _end(self, *, commit: bool) -> None:

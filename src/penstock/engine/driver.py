@@ -73,19 +73,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class Progress:
-    """What one batch did, for people and pages.
+    """What one batch did.
 
     Attributes:
         version: the batch's number.
-        batch_ms: from the plan to the commit.
+        batch_ms: the time from the plan to the commit.
         rows: records read.
         late_rows: rows too late for at least one of their windows.
         dead_rows: dead letters written.
         lost_rows: records that retention removed before they were read.
-        sources: by topic: `rows` read, `lag` in records, `watermark_us` or None, and `held_by`: which
-            partition or producer holds the watermark while others are further, or None.
-        seconds: by part of the work, added up over tasks; `plan` and `commit` are the driver's.
-        nodes: by identity, what each source, step, operator and output did, and the state that it has.
+        sources: by topic: `rows` read, `lag` in records, `watermark_us` or None, and `held_by`: the
+            partition or producer that holds the watermark back, or None.
+        seconds: time by phase, summed over tasks; `plan` and `commit` are the driver's.
+        nodes: by identity: the work and state of each source, step, operator and output.
     """
 
     version: int

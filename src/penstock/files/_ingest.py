@@ -78,29 +78,29 @@ def ingest(
 ) -> Ingested:
     """Writes the rows of files to a topic as JSON objects, each exactly once.
 
-    What has been read of a file is stored in the same transactions as its rows, so it may be killed at
-    any moment and run again. Files are read in the order of their names, gzipped or not.
-    A file is taken when it hasn't changed for the time `settle`, and its name neither begins with `.`
-    or `_` nor ends as unfinished files' do (`.tmp`, `.part`, …): write elsewhere or under such a name,
-    and rename. A file that changes after it was begun is not read further, nor again; one of another
-    inode under its name is a new file.
+    The position in each file is stored in the same transactions as its rows, so the process can be killed
+    at any moment and run again. Files are read in the order of their names, gzipped or not.
+    A file is read once it hasn't changed for the time `settle`. Names that begin with `.` or `_`, or end
+    like those of unfinished files (`.tmp`, `.part`, …), are ignored: write under such a name, then
+    rename. A file that changes after reading began is not read any further. Another inode under the
+    same name is a new file.
 
-    A line that is no row is a dead letter of the topic `NAME.dead-letters`, with its file and line; so
-    is a file that can't be read to its end.
+    A line that isn't a row becomes a dead letter in the topic `NAME.dead-letters`, with its file and line.
+    So does a file that can't be read to its end.
 
     Args:
         files: a pattern, as for `glob` (`incoming/*.jsonl.gz`, `logs/**/*.csv`), or a directory.
-        to: the topic; created with one partition where it doesn't exist, and kept for ever.
+        to: the topic; created with one partition and without retention if it doesn't exist.
         log: the broker's address.
-        format: `json` (lines), `csv` (with a header line) or `parquet`; by default as the names end.
+        format: `json` (lines), `csv` (with a header line) or `parquet`; by default from the names' endings.
         schema: of the rows, as for `App.stream`; rows that don't fit it are dead letters. By default JSON
             lines must be objects, and the columns of CSV are texts.
         key: the column whose text is the record's key.
-        watch: whether to go on with files that appear, until it is interrupted.
+        watch: whether to continue with new files until interrupted.
         settle: how long a file must not have changed.
-        name: under which is remembered what has been read; by default the topic's. One process at a
-            time has it: another one that begins fences the first.
-        until: with `watch`, asked after each look at the directory; it ends when it is true.
+        name: the name under which positions are stored; by default the topic's. Only one process at
+            a time can use a name: a second one fences the first.
+        until: with `watch`, called after each scan of the directory; reading ends when it returns true.
         settings: further arguments of `penstock.client.Client`.
 
     Raises:

@@ -96,44 +96,44 @@ class Collection:
         keep: str | timedelta | None = None,
         late: Late = "drop",
     ) -> Windowed:
-        """Cuts the rows into windows of event time.
+        """Assigns rows to windows of event time.
 
         Args:
             window: `ps.tumbling(…)`, `ps.hopping(…)` or `ps.session(…)`. Sessions are cut from what is
                 grouped: each key has its own.
-            keep: how long a closed window stays in views and state; None keeps it for ever.
-            late: what happens to a row whose window is closed: `"drop"` counts it and keeps it in the
-                dead-letter topic; `"correct"` counts it in the window for as long as `keep` says, and
-                whatever reads the window follows, topics too.
+            keep: how long a closed window stays in views and state; None: without limit.
+            late: what to do with a row whose window is closed. `"drop"` counts it and writes it to the
+                dead-letter topic. `"correct"` adds it to the window within `keep`; everything that
+                reads the window follows, including topics.
         """
         kept_us, corrected_us = check_window(self.node, window, keep, late)
         return Windowed(self, window, kept_us, corrected_us)
 
     def group_by(self, *keys: str) -> Grouped:
-        """Groups the rows of all time by the given columns; `agg` then gives a table."""
+        """Groups all rows by the given columns; `agg` then gives a table."""
         return Windowed(self, Window("none")).group_by(*keys)
 
     def distinct(self) -> Table:
-        """The rows that there are, each once."""
+        """The distinct rows."""
         return _aggregated(Windowed(self, Window("none")).group_by(*self.schema.names), {})
 
     def top(self, n: int, *, by: str | tuple[str, ...], per: str | tuple[str, ...] = ()) -> Table:
-        """The first rows of each group in some order.
+        """The first rows of each group in an order.
 
         Args:
             n: how many.
-            by: columns, the first one decides first; `"score DESC"` puts the greatest first, NULL is always
-                last. Rows that are equal in them are told apart by their other columns.
-            per: the columns that make up a group; none puts all rows into one.
+            by: the columns to order by; `"score DESC"` puts the greatest first. NULL is always last.
+                Ties are broken by the other columns.
+            per: the grouping columns; none puts all rows into one group.
         """
         return Table(self.flow, self.flow.node(shaping.top(self.node, n, by, per)))
 
     def where(self, condition: str) -> Self:
-        """Keeps the rows for which a SQL condition is true."""
+        """Keeps the rows for which an SQL condition is true."""
         return self._then(Where(check_condition(condition, self.schema)), self.schema)
 
     def select(self, *columns: str, **computed: str) -> Self:
-        """Keeps some columns and computes others by SQL: `select("user", kb="bytes / 1024")`."""
+        """Keeps some columns and computes others with SQL: `select("user", kb="bytes / 1024")`."""
         for column in columns:
             if isinstance(column, str) and column not in self.schema and not column.isidentifier():
                 raise FlowError(
@@ -168,7 +168,7 @@ class Collection:
 
 @dataclass(frozen=True, eq=False)
 class Stream(Collection):
-    """Rows that only ever come: events."""
+    """Rows that are only ever added: events."""
 
     @overload
     def window(self, window: RowWindow) -> Rolling[Stream]: ...
@@ -185,16 +185,16 @@ class Stream(Collection):
         keep: str | timedelta | None = None,
         late: Late = "drop",
     ) -> Windowed | Rolling[Stream]:
-        """Cuts the rows into windows of event time, or of so many rows.
+        """Assigns rows to windows of event time, or of a number of rows.
 
         Args:
             window: `ps.tumbling(…)`, `ps.hopping(…)` or `ps.session(…)`, whose aggregates are a table; or
-                `ps.sliding(…)` or `ps.count_window(…)`, whose aggregates are a stream of rows that are
-                final, and which take neither of the following.
-            keep: how long a closed window stays in views and state; None keeps it for ever.
-            late: what happens to a row whose window is closed: `"drop"` counts it and keeps it in the
-                dead-letter topic; `"correct"` counts it in the window for as long as `keep` says, and
-                whatever reads the window follows, topics too.
+                `ps.sliding(…)` or `ps.count_window(…)`, whose aggregates are a stream of final rows, and
+                which take none of the following arguments.
+            keep: how long a closed window stays in views and state; None: without limit.
+            late: what to do with a row whose window is closed. `"drop"` counts it and writes it to the
+                dead-letter topic. `"correct"` adds it to the window within `keep`; everything that
+                reads the window follows, including topics.
         """
         if not isinstance(window, RowWindow):
             return super().window(window, keep=keep, late=late)
@@ -214,50 +214,50 @@ class Stream(Collection):
     def to(
         self, topic: str, *, partitions: int = 1, retention: str | timedelta | None = None
     ) -> None:
-        """Writes the rows to a topic, exactly once, as JSON, as they come.
+        """Writes each row to a topic as JSON, exactly once.
 
         A record's key is the text of the stream's key, if it has one.
 
         Args:
-            topic: its name; created where it doesn't exist.
-            partitions: how many it is created with.
-            retention: how long it keeps records, if it is created; None is for ever.
+            topic: its name; created if it doesn't exist.
+            partitions: the number of partitions of a new topic.
+            retention: how long a new topic keeps records; None: without limit.
         """
         emission: Emission = "changes" if retracts(self.node) else "rows"
         self._write(topic, self.node, emission, keys_of(self.node), partitions, retention)
 
     def unnest(self, column: str, *, name: str | None = None) -> Stream:
-        """Makes a row of each element of an array; a row whose array is empty or NULL goes.
+        """Makes a row from each element of an array. A row with an empty or NULL array is dropped.
 
         Args:
             column: the array.
-            name: of the elements' column, which takes the array's place; by default the array's.
+            name: of the elements' column, which replaces the array; by default the array's name.
         """
         return replace(self, node=self.flow.node(shaping.unnest(self.node, column, name)))
 
     def deduplicate(self, *on: str, within: str | timedelta | None = None) -> Stream:
-        """Leaves out duplicates: a row goes through unless one of its key has gone through before.
+        """Drops duplicates: a row passes unless one with its key has passed before.
 
         Args:
-            on: the columns that duplicates agree in; none means all.
-            within: how far apart in event time duplicates may lie. After that the key is forgotten; without
-                it, every key is kept for ever.
+            on: the columns that identify duplicates; none means all.
+            within: how far apart in event time duplicates may lie. Then the key is forgotten. Without
+                it, every key is kept.
         """
         return Stream(self.flow, self.flow.node(shaping.deduplicate(self.node, on, within)))
 
     def enrich(
         self, table: Table, *, on: On, how: HowEnriched = "inner", as_of: AsOf | None = None
     ) -> Stream:
-        """Puts the table's columns beside those of each row.
+        """Adds the table's columns to each row.
 
         Args:
-            table: what is looked up; its column names differ from the stream's, but for those in `on`.
+            table: the table; its column names differ from the stream's, except those in `on`.
             on: what must be equal: a column of both, some, or a mapping of the stream's to the table's. NULL
                 is equal to nothing.
-            how: `"inner"`; `"left"` keeps rows that the table has nothing for, with NULL for its columns.
-            as_of: None takes the table as it is when a row is processed, so what a row meets depends on
-                when it arrives. `"event time"` takes it as it was at the row's event time, which is the
-                same whenever it is computed: a row is held until the table's watermark is above its time.
+            how: `"inner"`; `"left"` keeps rows without a match, with NULL for the table's columns.
+            as_of: None uses the table as it is when a row is processed, so the result depends on arrival
+                order. `"event time"` uses it as it was at the row's event time, which gives the
+                same result on every replay. A row waits until the table's watermark has passed its time.
                 The table is then one of `app.table`, `on` has its key, and its `time` says when it changes.
         """
         if not isinstance(table, Table):
@@ -278,27 +278,29 @@ class Stream(Collection):
         broadcast: Table | None = None,
         as_of: AsOf | None = "event time",
     ) -> Stream:
-        """Passes rows through a Python function that keeps state for each key, and may set timers.
+        """Passes rows through a Python function with state for each key, and timers.
 
-        The function is `function(rows, state, until) -> (rows, state)`, all `pyarrow.Table`s. It gets the
-        rows of many keys at once, those of a key in the order of their event time (`$time`): they wait until
-        the watermark has passed them. It must treat each key by itself and depend on nothing but
-        what it is given, as batches are cut anywhere and may be repeated after a crash.
+        The function is `function(rows, state, until) -> (rows, state)`, all `pyarrow.Table`s. It receives
+        the rows of many keys at once, in event-time order (`$time`) for each key, once the watermark
+        has passed them. It must treat each key separately and depend only on its arguments, because
+        batches are cut anywhere and may be repeated after a crash.
 
         Args:
-            function: gets rows, the state of all keys that have rows or are to be woken, and the time
-                that the watermark has passed. What it doesn't give back of the state is forgotten.
+            function: receives rows, the state of all keys that have rows or a due timer, and the time
+                that the watermark has passed. State that it doesn't return is deleted.
             per: the key.
-            schema: of the rows that it gives.
-            time: the column of them that is their event time.
-            state: the columns of the state, without the key: at most one row a key.
-            wake: a TIMESTAMP column of the state: when event time has passed it, the key is given to the
-                function even if no row has come. It must then be set to a later time, or to NULL.
+            schema: of the rows that it returns.
+            time: their event-time column.
+            state: the columns of the state, without the key; at most one row for each key.
+            wake: a TIMESTAMP column of the state: when event time has passed it, the function is called for
+                the key even without a row. It must then set a later time, or NULL.
             name: what state is kept under; by default the function's own.
-            broadcast: a table, such as rules that change: the function gets all of it as a fourth argument.
-            as_of: as of when: `"event time"` is as it was at the rows' own times, for a table of `app.table`.
-                The function is then called for each of its versions in turn, and `until` may be the time of
-                a change. None is as it is when the batch is computed, which a replay may see otherwise.
+            broadcast: a table, such as rules that change: the function receives all of it as a fourth
+                argument.
+            as_of: the version of that table: `"event time"` is the one at the rows' own times, for a
+                table of `app.table`. The function is then called for each version in turn, and `until`
+                may be the time of a change. None is the one when the batch is computed, which may
+                differ on replay.
         """
         told = None
         if broadcast is not None:
@@ -345,21 +347,21 @@ class Stream(Collection):
     ) -> Stream:
         """The pairs of rows of this stream (left) and another (right) that happen near each other.
 
-        The event time of a pair is the later one of its rows. A row without a partner is given when none
-        can come any more, with its own event time. NULL is equal to nothing.
+        The event time of a pair is the later one of its rows. A row without a partner is emitted once none
+        can arrive any more, with its own event time. NULL is equal to nothing.
 
         Args:
-            other: the right stream; it may be this one. A column that both have, and that isn't in `on`, must
-                be renamed before.
+            other: the right stream; it may be this one. Rename columns that both have and that aren't
+                in `on` first.
             on: what must be equal: a column of both, some, or a mapping of this stream's to the other's.
-            within: how far apart: `"1 hour"`; or how far the right row may lie before the left one, and how
-                far after it: `("0 seconds", "1 hour")`. Bounds are included.
+            within: the largest distance: `"1 hour"`; or how far the right row may lie before the left
+                one, and how far after it: `("0 seconds", "1 hour")`. Bounds are included.
             how: `"inner"` gives the pairs; `"left"`, `"right"` and `"full"` also the rows of one side or both
                 that have no partner, with NULLs; `"semi"` the left rows that have a partner, `"anti"`
                 those that have none, both without right's columns.
 
         Returns:
-            A stream of this stream's columns, then the other's but for those in `on`.
+            A stream with this stream's columns, then the other's except those in `on`.
         """
         if not isinstance(other, Stream):
             raise FlowError(
@@ -378,15 +380,15 @@ class Stream(Collection):
     ) -> Stream:
         """Passes each batch through a Python function over a `pyarrow.Table`.
 
-        The function must depend on nothing but the rows it is given, each on its own: batches are cut
-        anywhere, and may be repeated after a crash.
+        The function must depend only on its rows, each on its own: batches are cut anywhere, and may be
+        repeated after a crash.
 
         Args:
-            function: sees Penstock's own columns too (their names begin with `$`) and must hand them on
-                for the rows it keeps.
+            function: also receives Penstock's own columns (their names begin with `$`) and must return them
+                for the rows that it keeps.
             schema: of what it gives.
-            name: what state is kept under; by default the function's own. Another name when the function
-                computes something else makes the pipeline ask for `--rebuild`.
+            name: what state is kept under; by default the function's own. Change it when the function
+                computes something else; the new state is then backfilled.
         """
         check_function(function, "map_batches' first argument")
         name = name or getattr(function, "__qualname__", None)
@@ -398,20 +400,20 @@ class Stream(Collection):
 
 @dataclass(frozen=True, eq=False)
 class Table(Collection):
-    """Rows that come, change and go, such as an aggregate's content."""
+    """Rows that are added, changed and removed, such as the content of an aggregate."""
 
     def join(self, other: Table, *, on: On, how: How = "inner") -> Table:
         """Joins two tables; the result follows every change of either.
 
         Args:
-            other: the right table. A column that both have, and that isn't in `on`, must be renamed before.
+            other: the right table. Rename columns that both have and that aren't in `on` first.
             on: what must be equal: a column of both, some, or a mapping of this table's to the other's. NULL
                 is equal to nothing.
             how: `"inner"`; `"left"`, `"right"` or `"full"`, which keep rows without a partner, with NULL for
                 the other's columns; `"semi"` or `"anti"`: this table's rows that have a partner, or none.
 
         Returns:
-            A table of this table's columns, then the other's but for those in `on`.
+            A table with this table's columns, then the other's except those in `on`.
         """
         if not isinstance(other, Table):
             raise FlowError(f"expected a table to join with; found {type(other).__name__}")
@@ -431,22 +433,21 @@ class Table(Collection):
         return Table(self.flow, self.flow.node(node))
 
     def closed(self) -> Stream:
-        """The rows of the table's windows as a stream: each when its window is closed, and final then.
+        """The rows of closed windows as a stream. A row is emitted when its window closes, and is then final.
 
-        With `late="correct"`, what changes a closed window later follows as a row taken back and one
-        given anew.
+        With `late="correct"`, a later change of a closed window follows as a retraction and a new row.
         """
         return Stream(self.flow, self._closed(self.node))
 
     def compared(self, to: str | timedelta, *, prefix: str = "previous_") -> Stream:
-        """Closed windows, each beside the same group's window of some time before: a day ago, a week ago.
+        """Closed windows, each with the same group's earlier window: a day ago, a week ago.
 
-        What the former window has comes in columns of the same names with a prefix. They are NULL where there
-        was none, and for groups that are NULL in a key.
+        The earlier window's columns have a prefix. They are NULL if there was no such window, and for
+        groups with NULL in a key.
 
         Args:
-            to: how long before: a multiple of what lies between windows.
-            prefix: of the former window's columns.
+            to: how much earlier: a multiple of the windows' step.
+            prefix: of the earlier window's columns.
         """
         node = compared(self.flow, self._closed(self.node), to, prefix)
         return Stream(self.flow, self.flow.node(node))
@@ -463,16 +464,17 @@ class Table(Collection):
         """Writes the table to a topic, exactly once, as JSON. The grouping columns are the records' key.
 
         Args:
-            topic: its name; created where it doesn't exist.
-            emit: what is written. `"closed"`: the rows of each window when it is closed, and with
-                `late="correct"` the newest row again where a late one changes it; so it is for tables with
-                windows. `"upserts"`: the newest row of each key whenever it has changed, and a record
-                without a value (a tombstone) where there is none any more; so it is for others.
-                `"changes"`: each change as `{"op": "c" | "u" | "d", "before": …, "after": …}`.
-            every: of upserts and changes, a record of each key at most so often, by the wall clock: what
-                changed meanwhile is added up. By default whenever a batch changes it.
-            partitions: how many it is created with.
-            retention: how long it keeps records, if it is created; None is for ever.
+            topic: its name; created if it doesn't exist.
+            emit: what is written. `"closed"`, the default for tables with windows: the rows of each
+                window when it closes; with `late="correct"`, a changed row again. `"upserts"`, the
+                default for other tables: the newest row of a key whenever it changes, and a record
+                without a value (a tombstone) when it is removed. `"changes"`: each change as `{"op":
+                "c" | "u" | "d", "before": …, "after": …}`.
+            every: for upserts and changes, the shortest time between two records of a key, by the wall
+                clock. Changes in between are combined. By default, every batch that changes the key
+                writes it.
+            partitions: the number of partitions of a new topic.
+            retention: how long a new topic keeps records; None: without limit.
         """
         if emit is None:
             emit = "closed" if self._closes else "upserts"

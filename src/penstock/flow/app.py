@@ -82,16 +82,16 @@ class Flow:
         """Reads a topic as a stream of rows.
 
         Args:
-            topic: its name; created with `partitions` where it doesn't exist.
-            schema: the columns, as in SQL: `"user BIGINT NOT NULL, at TIMESTAMP"`. Fields that it
-                doesn't name are ignored. A record that doesn't fit goes to the dead-letter topic.
+            topic: its name; created with `partitions` if it doesn't exist.
+            schema: the columns, as in SQL: `"user BIGINT NOT NULL, at TIMESTAMP"`. Other fields are
+                ignored. A record that doesn't fit goes to the dead-letter topic.
             time: `ps.event_time(column, lateness=…)`, or `ps.processing_time()`; by default the record's own
                 timestamp.
-            key: the column whose text is the record's key, if the producers keep to that. Aggregates
-                grouped by it then run where the partition is read, and nothing is shuffled.
-            partitions: how many the topic is created with.
-            retention: how long the topic keeps records, by their timestamps, if it is created here;
-                None is for ever.
+            key: the column whose text is the record's key, if all producers guarantee that. Aggregates
+                grouped by it then run where the partition is read, without an exchange.
+            partitions: the number of partitions of a new topic.
+            retention: how long a new topic keeps records, by their timestamps; None: without
+                limit.
             format: of the records' values: `"json"`, objects; `"csv"` or `ps.csv(…)`, lines with the schema's
                 columns in their order; `ps.pattern(…)`, lines in which a regular expression finds them.
         """
@@ -128,24 +128,24 @@ class Flow:
         time: EventTime | None = None,
         partitions: int = 1,
     ) -> Table:
-        """Reads a compacted topic, or a changelog, as a table: of each key the newest row.
+        """Reads a compacted topic, or a changelog, as a table: the newest row of each key.
 
         A record is the new row of its key. A record without a value (a tombstone) deletes the row of the
-        record's key: the text of the key column, or a JSON object with the key columns, be it by itself
-        or as the `payload` beside a `schema`. Records of one key must be in one partition; the last one
+        record's key: the text of the key column, or a JSON object with the key columns, alone or as the
+        `payload` next to a `schema`. Records of one key must be in one partition; the last one
         counts. A record that doesn't fit goes to the dead-letter topic.
 
         Args:
-            topic: its name; created with `partitions` where it doesn't exist.
+            topic: its name; created with `partitions` if it doesn't exist.
             schema: the columns, as in SQL. The key's are NOT NULL.
-            key: the column, or the columns, that tell rows apart.
+            key: the column or columns that identify a row.
             format: of the records' values. `"json"`: the row. `"debezium"`: Debezium's envelope, with or
                 without its schema, or what `Table.to(…, emit="changes")` writes. `"maxwell"`: what Maxwell
                 writes.
             time: when changes happen, for `enrich(…, as_of="event time")`:
                 `ps.event_time(column, lateness=…)`; by default the record's own timestamp, which is also
                 that of every deletion.
-            partitions: how many the topic is created with.
+            partitions: the number of partitions of a new topic.
         """
         _check_topic(topic)
         columns = check_schema(schema)
@@ -205,7 +205,7 @@ class Flow:
         return known
 
     def view(self, name: str, table: Table) -> Table:
-        """Keeps a table's content up to date under a name, for `penstock query` and the page.
+        """Publishes a table under a name, for `penstock query` and the page, and keeps it up to date.
 
         Returns:
             The table, to build on.

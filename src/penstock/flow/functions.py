@@ -48,14 +48,14 @@ __all__ = [
 def tumbling(
     size: str | timedelta, *, offset: str | timedelta = "0 seconds", zone: str | None = None
 ) -> Window:
-    """Windows of one size, one after the other: every row belongs to one.
+    """Windows of one size, one after another. Each row belongs to one window.
 
     Args:
         size: `"1 minute"`, or of the calendar: `"1 month"`, `"1 quarter"`, `"1 year"`.
-        offset: windows begin so much later: a day at `"6 hours"`, a fiscal year at `"3 months"`.
-        zone: whose days, weeks, months or years they are, such as `"Europe/Berlin"`: a day then has 23, 24
-            or 25 hours. Weeks begin on Monday. Without it, windows are counted from 1970-01-01, a Thursday,
-            in UTC; months and years are those of UTC.
+        offset: shifts the beginning: a day that begins at `"6 hours"`, a fiscal year at `"3 months"`.
+        zone: the time zone of days, weeks, months or years, such as `"Europe/Berlin"`: a day then has
+            23, 24 or 25 hours. Weeks begin on Monday. Without it, windows are counted from 1970-01-01,
+            a Thursday, in UTC; months and years are those of UTC.
     """
     return _window("tumbling", size, size, offset, zone)
 
@@ -67,22 +67,23 @@ def hopping(
     offset: str | timedelta = "0 seconds",
     zone: str | None = None,
 ) -> Window:
-    """Windows of one size that begin every so often and overlap: a row belongs to several.
+    """Windows of one size that begin at regular intervals and overlap. A row belongs to several windows.
 
-    Arguments as of `tumbling`. With `zone=…`, and of months, the size is a multiple of `every`.
+    Arguments as for `tumbling`. With `zone=…`, and of months, the size is a multiple of `every`.
     """
     return _window("hopping", size, every, offset, zone)
 
 
 def session(gap: str | timedelta) -> Window:
-    """Windows that a group's rows make themselves: each row lies less than `gap` after the one before.
+    """Windows defined by a group's activity: each row lies less than `gap` after the one before.
 
-    A session begins with its first row and ends `gap` after its last one. A row that comes out of order may
-    make a session longer, or one of two. When the watermark has passed its end, a session is closed and
-    stays as it is, unless late rows correct. A row is late when the watermark has passed its own time.
+    A session begins with its first row and ends `gap` after its last one. A row that arrives out of
+    order may extend a session or join two. When the watermark has passed its end, a session is closed
+    and never changes again, unless late rows correct it. A row is late when the watermark has passed
+    its own time.
 
     Args:
-        gap: without a row for so long, a session ends: `"30 minutes"`.
+        gap: a session ends after this long without a row: `"30 minutes"`.
     """
     gap_us = check_duration(gap, "a session's gap", "'30 minutes'")
     if gap_us <= 0:
@@ -127,8 +128,8 @@ def count(column: str | None = None, *, where: str | None = None) -> AggregateCa
     """The number of rows; of a column, the number of its values that aren't NULL.
 
     Args:
-        column: a column, or a SQL expression over the row's columns; None counts rows.
-        where: counts only the rows for which this condition is true.
+        column: a column, or an SQL expression over the row's columns; None counts rows.
+        where: counts only rows for which this condition is true.
     """
     return _call("count", column, where)
 
@@ -137,54 +138,54 @@ def sum(column: str, *, where: str | None = None) -> AggregateCall:  # noqa: A00
     """The sum of a column's values; NULL where there are none.
 
     Args:
-        column: a column, or a SQL expression over the row's columns: `ps.sum("price * amount")`.
-        where: takes only the rows for which this condition is true.
+        column: a column, or an SQL expression over the row's columns: `ps.sum("price * amount")`.
+        where: uses only rows for which this condition is true.
     """
     return _call("sum", column, where)
 
 
 def min(column: str, *, where: str | None = None) -> AggregateCall:  # noqa: A001
-    """The smallest of a column's values; NULL where there are none. Arguments as of `sum`."""
+    """The smallest of a column's values; NULL without any. Arguments as for `sum`."""
     return _call("min", column, where)
 
 
 def max(column: str, *, where: str | None = None) -> AggregateCall:  # noqa: A001
-    """The largest of a column's values; NULL where there are none. Arguments as of `sum`."""
+    """The largest of a column's values; NULL without any. Arguments as for `sum`."""
     return _call("max", column, where)
 
 
 def avg(column: str, *, where: str | None = None) -> AggregateCall:
-    """The mean of a column's values; NULL where there are none. Arguments as of `sum`."""
+    """The mean of a column's values; NULL without any. Arguments as for `sum`."""
     return _call("avg", column, where)
 
 
 def variance(column: str, *, where: str | None = None) -> AggregateCall:
-    """The variance of a sample (`var_samp`); NULL below two values. Arguments as of `sum`."""
+    """The variance of a sample (`var_samp`); NULL below two values. Arguments as for `sum`."""
     return _call("variance", column, where)
 
 
 def stddev(column: str, *, where: str | None = None) -> AggregateCall:
-    """The standard deviation of a sample (`stddev_samp`); NULL below two values. Arguments as of `sum`."""
+    """The standard deviation of a sample (`stddev_samp`); NULL below two values. Arguments as for `sum`."""
     return _call("stddev", column, where)
 
 
 def count_distinct(column: str, *, where: str | None = None) -> AggregateCall:
-    """How many different values a column has, exactly: each is kept. Arguments as of `sum`."""
+    """The exact number of distinct values of a column. All values are kept. Arguments as for `sum`."""
     return _call("count_distinct", column, where)
 
 
 def approx_count_distinct(column: str, *, where: str | None = None) -> AggregateCall:
-    """About how many different values a column has: within 1.6 % (standard error), in 12 KiB at most.
+    """An estimate of the number of distinct values: within 1.6 % (standard error), in 12 KiB at most.
 
-    Of streams; of tables, `count_distinct`. Arguments as of `sum`.
+    For streams; use `count_distinct` for tables. Arguments as for `sum`.
     """
     return _call("approx_count_distinct", column, where)
 
 
 def approx_quantile(column: str, share: float, *, where: str | None = None) -> AggregateCall:
-    """About the value below which a share of a column's values lies: within 0.8 % of itself.
+    """An estimate of the value below which a share of a column's values lies, within 0.8 % of it.
 
-    What is kept is a histogram, however many values there are. Arguments as of `quantile`.
+    It keeps a histogram, whatever the number of values. Arguments as for `quantile`.
     """
     return replace(
         _call("approx_quantile", column, where), parameter=_share(share, "approx_quantile")
@@ -192,23 +193,23 @@ def approx_quantile(column: str, share: float, *, where: str | None = None) -> A
 
 
 def arg_min(column: str, by: str, *, where: str | None = None) -> AggregateCall:
-    """The column's value in the row that is least by another: `ps.arg_min("shop", by="price")`.
+    """The column's value in the row with the least value of another: `ps.arg_min("shop", by="price")`.
 
-    Rows that are NULL in either are skipped. Of rows that are equal in `by`, the least value is taken.
+    Rows with NULL in either are skipped. Ties in `by` give the least value.
 
     Args:
-        column: a column, or a SQL expression over the row's columns.
+        column: a column, or an SQL expression over the row's columns.
         by: likewise.
-        where: takes only the rows for which this condition is true.
+        where: uses only rows for which this condition is true.
     """
     check_text(by, "what arg_min is by", "ps.arg_min('shop', by='price')")
     return _call("arg_min", column, where, by)
 
 
 def arg_max(column: str, by: str, *, where: str | None = None) -> AggregateCall:
-    """The column's value in the row that is greatest by another; otherwise as `arg_min`.
+    """The column's value in the row with the greatest value of another; otherwise as `arg_min`.
 
-    Of rows that are equal in `by`, the greatest value is taken.
+    Ties in `by` give the greatest value.
     """
     check_text(by, "what arg_max is by", "ps.arg_max('user', by='score')")
     return _call("arg_max", column, where, by)
@@ -217,7 +218,7 @@ def arg_max(column: str, by: str, *, where: str | None = None) -> AggregateCall:
 def first(column: str, *, where: str | None = None) -> AggregateCall:
     """The column's first value by event time, NULLs skipped; of several at that time, the least.
 
-    Arguments as of `sum`.
+    Arguments as for `sum`.
     """
     return _call("arg_min", column, where, TIME, "first")
 
@@ -225,18 +226,18 @@ def first(column: str, *, where: str | None = None) -> AggregateCall:
 def last(column: str, *, where: str | None = None) -> AggregateCall:
     """The column's last value by event time, NULLs skipped; of several at that time, the greatest.
 
-    Arguments as of `sum`.
+    Arguments as for `sum`.
     """
     return _call("arg_max", column, where, TIME, "last")
 
 
 def quantile(column: str, share: float, *, where: str | None = None) -> AggregateCall:
-    """The value below which a share of a column's values lies (`quantile_cont`), exactly; NULL without any.
+    """The exact value below which a share of a column's values lies (`quantile_cont`); NULL without any.
 
     Args:
         column: a column of numbers, or a SQL expression over the row's columns. All its values are kept.
         share: 0 to 1: 0.5 is the median, 0.99 the 99th percentile.
-        where: takes only the rows for which this condition is true.
+        where: uses only rows for which this condition is true.
     """
     return replace(_call("quantile", column, where), parameter=_share(share, "quantile"))
 
@@ -252,15 +253,15 @@ def _share(share: float, name: str) -> float:
 def collect(
     column: str, *, limit: int, by: str | None = None, where: str | None = None
 ) -> AggregateCall:
-    """The first of a column's values in some order, as an array; NULLs are skipped. NULL without any.
+    """The first values of a column in an order, as an array; NULLs are skipped. NULL without any.
 
     Args:
-        column: a column, or a SQL expression over the row's columns. All its values are kept.
+        column: a column, or an SQL expression over the row's columns. All its values are kept.
         limit: how many values at most.
         by: what they are ordered by, a column or an expression: `by="at DESC"` puts the newest first. Rows
             that are NULL in it are skipped; those that are equal are ordered by their value. By default,
             values are in ascending order.
-        where: takes only the rows for which this condition is true.
+        where: uses only rows for which this condition is true.
     """
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise FlowError(f"expected a limit, such as ps.collect('page', limit=10); found {limit!r}")
@@ -277,18 +278,18 @@ def collect(
 def frequent(column: str, *, limit: int, where: str | None = None) -> AggregateCall:
     """The most frequent of a column's values as an array, the most frequent first; NULL without any.
 
-    Exact: all values are kept, with how often they are there. Of equally frequent ones the least is first.
+    Exact: all values are kept with their counts. Among equally frequent values the least comes first.
 
     Args:
-        column: a column, or a SQL expression over the row's columns.
+        column: a column, or an SQL expression over the row's columns.
         limit: how many values at most.
-        where: takes only the rows for which this condition is true.
+        where: uses only rows for which this condition is true.
     """
     return _frequent("frequent", column, limit, where)
 
 
 def frequencies(column: str, *, limit: int, where: str | None = None) -> AggregateCall:
-    """How often the values are there that `frequent` gives, in the same order; arguments as of it."""
+    """The counts of the values that `frequent` gives, in the same order. Same arguments."""
     return _frequent("frequencies", column, limit, where)
 
 
@@ -301,11 +302,11 @@ def _frequent(kind: str, column: str, limit: int, where: str | None) -> Aggregat
 def csv(*, delimiter: str = ",", null: str = "") -> Csv:
     """Records whose values are lines of CSV, with the schema's columns in their order.
 
-    An empty text is NULL where the column isn't STRING.
+    An empty text is NULL if the column isn't STRING.
 
     Args:
         delimiter: one character between values.
-        null: another text that stands for NULL, such as `-` or `NA`.
+        null: another text for NULL, such as `-` or `NA`.
     """
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
         raise FlowError(f"expected a delimiter of one character, such as ';'; found {delimiter!r}")
@@ -317,14 +318,13 @@ def csv(*, delimiter: str = ",", null: str = "") -> Csv:
 def pattern(expression: str, *, time_format: str | None = None, null: str = "") -> Pattern:
     """Records whose values are lines in which a regular expression finds the columns.
 
-    Each column is the text of the group that has its name, `(?P<status>[0-9]+)`. A group that takes no
-    part gives an empty text, which is NULL where the column isn't STRING. A line that the expression
-    isn't found in is a dead letter.
+    Each column is the text of the group that has its name, `(?P<status>[0-9]+)`. A group without a match
+    gives an empty text, which is NULL if the column isn't STRING. A line without a match is a dead letter.
 
     Args:
         expression: in RE2's syntax; `^` and `$` are the line's ends.
         time_format: of TIMESTAMP columns, as for `strptime` (`%d/%b/%Y:%H:%M:%S %z`); by default ISO 8601.
-        null: another text that stands for NULL, such as `-`.
+        null: another text for NULL, such as `-`.
     """
     check_text(expression, "a pattern", r"ps.pattern(r'^(?P<user>\w+) ')")
     if time_format is not None:
@@ -337,12 +337,12 @@ def pattern(expression: str, *, time_format: str | None = None, null: str = "") 
 def avro(schema: str | Mapping[str, Any] | Mapping[int, str | Mapping[str, Any]]) -> Avro:
     """Records whose values are Avro's binary encoding of a record.
 
-    Columns are fields of the same name; other fields are passed over, and a field that the writer doesn't
-    have is NULL. A union is of null and one type; a logical type is `date`, `timestamp-millis` or
+    Columns are fields of the same name; other fields are skipped, and a column without a field is
+    NULL. A union is of null and one type; a logical type is `date`, `timestamp-millis` or
     `timestamp-micros`.
 
     Args:
-        schema: the writer's, as JSON or what JSON says. For values that begin with a schema registry's
+        schema: the writer's, as JSON text or as a dict. For values that begin with a schema registry's
             head (a zero byte and an id of four bytes) a mapping of the ids to their schemas; other ids
             are dead letters.
     """

@@ -43,11 +43,11 @@ def sliding(size: str | timedelta) -> RowWindow:
     """A window for each row: the rows of its group that happened less than `size` before it, and it itself.
 
     As SQL's `RANGE BETWEEN size PRECEDING AND CURRENT ROW`, without the bound itself: any two rows less than
-    `size` apart are in one window. What is computed comes out beside the row, as a stream, when the
-    watermark has passed the row's time.
+    `size` apart are in one window. The aggregates are added to the row. The result is a stream; a row
+    is emitted when the watermark has passed its time.
 
     Args:
-        size: how far it reaches back: `"5 minutes"`.
+        size: how far the window reaches back: `"5 minutes"`.
     """
     size_us = check_duration(size, "a window's size", "'5 minutes'")
     if not 0 < size_us <= SLIDING_US_MAX:
@@ -59,13 +59,13 @@ def sliding(size: str | timedelta) -> RowWindow:
 
 
 def count_window(rows: int, *, every: int | None = None) -> RowWindow:
-    """Windows of so many rows of a group, in the order of their event time.
+    """Windows of a number of rows of a group, in event-time order.
 
-    A window comes out, once, when it is full and the watermark has passed its last row.
+    A window is emitted once, when it is full and the watermark has passed its last row.
 
     Args:
         rows: how many a window has.
-        every: how many rows after a window's first the next one begins; by default, where it ends.
+        every: the number of rows between the beginnings of two windows; by default, windows don't overlap.
     """
     check_number(rows, "rows of a window", 1, COUNT_MAX)
     if every is not None:

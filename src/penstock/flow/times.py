@@ -53,7 +53,7 @@ class EventTime:
         idle_us: who brings nothing for so long (wall clock) no longer holds the watermark.
         ahead_us: how far a row may lie after its record's timestamp and still move the watermark there.
         sent: the column that says when the row was sent, by the same clock as `column`.
-        received: when it was received, by a clock that is right; None takes the record's timestamp.
+        received: when it was received, by a correct clock; None uses the record's timestamp.
         producer: what tells producers apart, each of which has a watermark of its own.
         expected: producers that hold the watermark until something of them was read.
         punctuated: a condition; only rows for which it is true move the watermark.
@@ -98,28 +98,28 @@ def event_time(
     expected: list[str] | tuple[str, ...] = (),
     punctuated: str | None = None,
 ) -> EventTime:
-    """Says when a stream's rows happened.
+    """Names the event time of a stream's rows.
 
     Args:
-        column: a TIMESTAMP column; None takes the timestamp that each record has in the log.
+        column: a TIMESTAMP column; None uses the record's timestamp in the log.
         lateness: how far a row may lie behind the newest one of its partition, or of its producer there. A
-            row whose windows have all ended that long ago is late: it is counted and kept in the
+            row whose windows all ended longer ago is late: it is counted and written to the
             dead-letter topic.
-        idle: a partition, or a producer, without new rows for so long no longer holds back the watermark;
-            nor does a topic without any those that it is joined or united with.
-        ahead: how far a row may lie after its record's timestamp. One that lies further ahead is counted in
-            its windows, but the watermark moves to its record's timestamp only, so that a clock that is
-            ahead makes nobody else's rows late. Records without a timestamp are believed.
+        idle: a partition or producer without new rows for this long no longer holds back the watermark. An
+            idle topic doesn't hold back the topics that it is joined or united with.
+        ahead: how far a row may lie after its record's timestamp. A row further ahead is counted in
+            its windows, but moves the watermark only to its record's timestamp, so a clock that is
+            ahead doesn't make other rows late. Records without a timestamp are trusted.
         sent: a TIMESTAMP column of when the row was sent, by the same clock as `column`. The event time is
-            then `column + (received - sent)`: right even where that clock is wrong.
-        received: a TIMESTAMP column of when it was received, by a clock that is right; None takes the
-            record's timestamp.
-        producer: a column, or `ps.header(…)`, that tells producers apart. Each has a watermark of its own,
-            and the least counts: one that is behind, or slow, holds the windows open until it is idle.
-        expected: producers by name. No window closes before something of each was read, or it has been
+            then `column + (received - sent)`: correct even if that clock is wrong.
+        received: a TIMESTAMP column of when it was received, by a correct clock; None uses the record's
+            timestamp.
+        producer: a column, or `ps.header(…)`, that identifies the producer. Each producer has its own
+            watermark, and the lowest counts: a producer that is behind holds windows open until it is idle.
+        expected: names of producers. No window closes before a row of each was read, or it has been
             idle.
         punctuated: a condition over the row's columns, such as `"kind = 'end of day'"`. A row for which it is
-            true says that nothing of a time before its own will come; only such rows move the watermark.
+            true promises that no earlier row will come. Only such rows move the watermark.
     """
     for name, what in ((column, "the event time's column"), (sent, "sent"), (received, "received")):
         if name is not None:
@@ -151,11 +151,11 @@ def event_time(
 
 
 def processing_time() -> EventTime:
-    """Says that a stream's rows happen when they are processed.
+    """Uses the time at which rows are processed.
 
-    All rows of a batch have the time of the batch's plan, which a repetition of the batch has, too; windows
-    close by the clock, and no row is late. Another run over the same log gives other results: take
-    `event_time()`, the timestamps that records have in the log, where these will do.
+    All rows of a batch have the time of the batch's plan, which a repeated batch keeps. Windows close
+    by the clock, and no row is late. Another run over the same log gives other results; prefer
+    `event_time()`, the records' timestamps, if they suffice.
     """
     return EventTime(None, 0, 0, processing=True)
 
@@ -166,15 +166,15 @@ def header(name: str) -> Header:
 
 
 def corrected_time(occurred: str, sent: str, received: str) -> str:
-    """The expression `occurred + (received - sent)`: the time of an event by a clock that is right.
+    """The expression `occurred + (received - sent)`: the time of an event by a correct clock.
 
-    Whatever is wrong with a device's clock is in `occurred` and in `sent` alike, so it goes out in their
-    difference; what is left is the time that the event took to arrive.
+    The error of a device's clock is the same in `occurred` and `sent`, so it cancels out in their
+    difference.
 
     Args:
         occurred: a TIMESTAMP column, or an expression: when it happened, by the device's clock.
         sent: when it was sent, by the same clock.
-        received: when it was received, by a clock that is right.
+        received: when it was received, by a correct clock.
 
     Returns:
         SQL, for `select(at=ps.corrected_time("occurred", "sent", "received"))`.

@@ -10,8 +10,8 @@ The rules, by format; a record without a value (a *tombstone*) deletes its key i
   of `data`; an update whose `old` has a key column deletes the old key before. `delete` deletes the key of
   `data`. The beginning and end of a bootstrap are no change.
 
-A record's key is the text of the key column, or a JSON object with the key columns, be it by itself or as
-the `payload` beside a `schema`.
+A record's key is the text of the key column, or a JSON object with the key columns, alone or as the
+`payload` next to a `schema`.
 
 A record that doesn't fit is bad, with a reason; the others aren't touched by it.
 """

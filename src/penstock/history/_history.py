@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class History:
-    """A topic's rows, old and new. Blocking, for one thread.
+    """A topic's rows, old and new. Calls block; use it from one thread.
 
     The topic names its table (`penstock.iceberg.table`), which the broker appends to, and the
     columns of its values (`penstock.schema`). Rows have `partition`, `offset`, `timestamp`, `key`,
@@ -81,8 +81,8 @@ class History:
     ) -> pa.RecordBatchReader:
         """The rows as Arrow: iterate over batches, take all (`read_all`), or give it to DuckDB.
 
-        One partition follows on another, in each the offsets are in order. (Not where somebody has
-        rewritten the table in another order.)
+        Partitions follow one another, each in the order of its offsets. (Not if the table was rewritten
+        in another order.)
 
         Args:
             columns: which; None for all. Fewer are read faster.

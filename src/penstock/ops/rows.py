@@ -110,7 +110,7 @@ class Select:
 
 @dataclass(frozen=True)
 class Unnest:
-    """Makes a row of each element of an array; a row whose array is empty or NULL goes.
+    """Makes a row from each element of an array. A row with an empty or NULL array is dropped.
 
     Attributes:
         column: the array.

@@ -120,7 +120,7 @@ class Views:
         return self.snapshot().status()
 
     def snapshot(self, version: int | None = None) -> Snapshot:
-        """All views as of a committed version, the last one where none is named.
+        """All views of a committed version, by default the last one.
 
         Raises:
             QueryError: nothing has been committed yet, or that version isn't kept.
@@ -161,7 +161,7 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """Its number."""
+        """The version's number."""
         return int(self._content["version"])
 
     def names(self) -> list[str]:
@@ -185,7 +185,7 @@ class Snapshot:
         Args:
             name: of the view.
             window_from_us: leaves out windows that begin earlier.
-            limit: at most so many rows, those of the newest windows.
+            limit: most rows, those of the newest windows.
 
         Raises:
             QueryError: there is no such view.
@@ -235,7 +235,7 @@ class Snapshot:
         return self.part(name).schema
 
     def part(self, name: str) -> ViewPart:
-        """What a view's rows are made of, to be read elsewhere.
+        """The parts of a view's rows, to be read elsewhere.
 
         Raises:
             QueryError: there is no such view.
@@ -275,7 +275,7 @@ class Snapshot:
 
         Args:
             query: one SELECT.
-            rows_max: how many rows are kept; the others are counted, as far as that goes quickly.
+            rows_max: most rows that are returned; the others are counted, if that is quick.
             memory_bytes_max: that DuckDB may use, which then spills nothing to disk.
 
         Raises:

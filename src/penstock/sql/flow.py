@@ -39,20 +39,20 @@ class SqlFlow(Flow):
         tables: Mapping[str, Stream | Table] | None = None,
         dialect: str = "duckdb",
     ) -> Table:
-        """Keeps a table's content up to date under a name, for `penstock query` and the page.
+        """Publishes a table under a name, for `penstock query` and the page, and keeps it up to date.
 
         Args:
             name: of letters, digits and `_`.
-            table: what is kept; or
+            table: the table; or
             sql: a SELECT over this app's streams, tables (by their topics' names) and views.
-            tables: what else the query may name, by these names.
+            tables: other tables that the query may name, by these names.
             dialect: of the query, as sqlglot calls it: `"duckdb"`, `"postgres"`, `"spark"`.
 
         Returns:
             The table, to build on.
 
         Raises:
-            SchemaError: the query can't be read, or its result can't be kept up to date.
+            SchemaError: the query can't be parsed, or isn't supported.
         """
         if sql is None:
             if tables is not None:
@@ -63,15 +63,15 @@ class SqlFlow(Flow):
         return super().view(name, self._query(check_text(sql, "sql", EXAMPLE), tables, dialect))
 
     def sql(self, program: str, *, dialect: str = "duckdb") -> None:
-        """Takes up a program in SQL: statements, each ended by `;`.
+        """Adds a program in SQL: statements, each terminated by `;`.
 
         Args:
             program: CREATE STREAM, TABLE, VIEW, MATERIALIZED VIEW and SINK.
             dialect: of the queries in it.
 
         Raises:
-            FlowError: a statement can't be read; or SchemaError: its query can't be kept up to date.
-                The message names the line.
+            FlowError: a statement can't be read; or SchemaError: its query isn't supported. The message
+                names the line.
         """
         from penstock.sql.statements import statements
 

@@ -76,7 +76,7 @@ class Cluster:
         patience_s: how long to keep trying.
         on_wait: called before each pause with what is waited for and the seconds so far.
         timeout_s: how long one answer may take.
-        security: what the address does not say of TLS and of logging in.
+        security: settings of TLS and log-in that the address does not have.
     """
 
     def __init__(
