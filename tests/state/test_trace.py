@@ -184,6 +184,29 @@ def test_pieces_stay_large_where_a_few_rows_are_late(monkeypatch):
     assert np.mean(pieces) > 100
 
 
+def test_numbers_from_many_pieces_are_one_batch(monkeypatch):
+    """A look-up of few rows in many pieces makes no batch for each; of texts it does, of the same rows."""
+    for name, value in [("TINY_ROWS", 4), ("PIECE_ROWS_MAX", 16), ("FUEL_MIN", 1)]:
+        monkeypatch.setattr(trace, name, value)
+    monkeypatch.setattr("penstock.state.runs.PIECE_ROWS_MAX", 16)
+    files = MemoryStateFiles()
+    now = Trace(LAYOUT, files)
+    for i in range(8):
+        rows = [(w, "a", i, 1, float(w), None) for w in range(40)]
+        now = now.append(batch(rows), Writer(files, "s", i, "0"))
+    wanted = Layout(LAYOUT.keys, ())
+    places = batch([(w, "a", 0, 1, 0.0, None) for w in (0, 20, 39)]).select(wanted.schema.names)
+    which, found = now.lookup(places, ["v", "$n"])
+    assert len(found) == 1
+    assert sorted(zip(which.tolist(), *found[0].to_pydict().values(), strict=True)) == sorted(
+        (number, float(w), 1) for number, w in enumerate((0, 20, 39)) for _ in range(8)
+    )
+    again, texts = now.lookup(places, ["k", "v"])
+    assert len(texts) > 1
+    assert again.tolist() == which.tolist()
+    assert [v for rows in texts for v in rows["v"].to_pylist()] == found[0]["v"].to_pylist()
+
+
 def test_vacuum_spares_what_is_needed_and_what_is_being_made():
     """Only files of versions up to the newest that no kept description names are deleted."""
     files = MemoryStateFiles()

@@ -110,7 +110,7 @@ def raw(column: pa.Array) -> Vector:
 
 
 def int64s(column: pa.Array) -> Vector:
-    """The values of a column of int64, as `raw` gives them, but without a look at its type."""
+    """The values of a column of 64 bits each, as int64 and without a look at its type; no copy."""
     rows = len(column)
     if not rows:
         return np.zeros(0, np.int64)

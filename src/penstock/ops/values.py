@@ -86,10 +86,9 @@ def recounted(
     groups = len(touched)
     before, known = np.zeros(groups, np.int64), np.zeros(groups, np.bool_)
     which, found = counts.lookup(touched, [COUNTED])
-    for rows in found:
-        some, which = which[: len(rows)], which[len(rows) :]
-        before[some] += vectors.raw(rows.column(0))  # a group is in a run once
-        known[some] = True
+    if found:
+        np.add.at(before, which, vectors.raw(concat(found).column(0)))
+        known[which] = True
     unknown = np.flatnonzero(~known)
     if len(unknown):
         asked = touched.take(vectors.from_int64(unknown))

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.core.vectors import Vector
 from penstock.state import kernels
 from penstock.state.layout import Layout, concat, hashes, ranks, windows
 from penstock.state.runs import Piece, Run
@@ -31,13 +33,16 @@ class _Head:
     hi: int
     more: bool  # whether the input goes on after hi
 
+    @cached_property
+    def places(self) -> tuple[Vector, Vector]:
+        return windows(self.rows), hashes(self.rows)
+
     def key(self, row: int) -> tuple[int, int]:
-        return int(windows(self.rows)[row]), int(hashes(self.rows)[row])
+        w, h = self.places
+        return int(w[row]), int(h[row])
 
     def bisect(self, key: tuple[int, int], *, after: bool) -> int:
-        return int(
-            kernels.bisect(windows(self.rows), hashes(self.rows), self.lo, self.hi, *key, after)
-        )
+        return int(kernels.bisect(*self.places, self.lo, self.hi, *key, after))
 
 
 def start(inputs: Sequence[Run]) -> tuple[Position, ...]:

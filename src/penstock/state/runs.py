@@ -12,11 +12,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import crc32c
 import pyarrow as pa
 
+from penstock.core.vectors import Vector
 from penstock.errors import CorruptError
 from penstock.state.files import StateFiles
 from penstock.state.layout import Layout, concat, hashes, windows
@@ -171,22 +172,32 @@ def _has_loose_bits(column: pa.Array) -> bool:
     return any(b is not None and bool(b[len(column) // 8] >> bits) for b in bitmaps)
 
 
+class Opened(NamedTuple):
+    """A piece's rows, and the columns that they are found by."""
+
+    rows: pa.RecordBatch
+    windows: Vector
+    hashes: Vector
+
+
 class OpenPieces:
     """The pieces that this process has mapped and verified, least recently used first."""
 
     def __init__(self, pieces_max: int = OPEN_PIECES_MAX) -> None:
         self.pieces_max = pieces_max
-        self._open: OrderedDict[tuple[str, str, int], pa.RecordBatch] = OrderedDict()
+        self._open: OrderedDict[tuple[str, str, int], Opened] = OrderedDict()
         self._lock = threading.Lock()
 
-    def put(self, files: StateFiles, piece: Piece, rows: pa.RecordBatch) -> None:
+    def put(self, files: StateFiles, piece: Piece, rows: pa.RecordBatch) -> Opened:
         """Remembers a piece."""
+        opened = Opened(rows, windows(rows), hashes(rows))
         with self._lock:
-            self._open[files.identity, piece.path, piece.crc] = rows
+            self._open[files.identity, piece.path, piece.crc] = opened
             while len(self._open) > self.pieces_max:
                 self._open.popitem(last=False)
+        return opened
 
-    def get(self, files: StateFiles, piece: Piece, layout: Layout) -> pa.RecordBatch:
+    def get(self, files: StateFiles, piece: Piece, layout: Layout) -> Opened:
         """The piece's rows.
 
         Raises:
@@ -194,13 +205,11 @@ class OpenPieces:
         """
         key = (files.identity, piece.path, piece.crc)
         with self._lock:
-            rows = self._open.get(key)
-            if rows is not None:
+            opened = self._open.get(key)
+            if opened is not None:
                 self._open.move_to_end(key)
-                return rows
-        rows = load(files, piece, layout)
-        self.put(files, piece, rows)
-        return rows
+                return opened
+        return self.put(files, piece, load(files, piece, layout))
 
     def forget(self, files: StateFiles, pieces: Iterable[Piece]) -> None:
         """Lets go of pieces, so that a deleted file's room is free; who still needs one maps it again."""

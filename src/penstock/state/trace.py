@@ -30,11 +30,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.vectors import Vector, from_int64, raw
+from penstock.core.vectors import Vector, raw
 from penstock.errors import CorruptError
 from penstock.state import kernels, merging
 from penstock.state.files import StateFiles
-from penstock.state.layout import Layout, concat, equal, hashes, windows
+from penstock.state.layout import Layout, concat, equal, gathered, hashes, windows
 from penstock.state.merging import Position
 from penstock.state.runs import OPEN, PIECE_ROWS_MAX, Piece, Run, Writer
 
@@ -191,12 +191,11 @@ class Trace:
             between: a column of 64-bit numbers; its least and greatest value for each row of `wanted`.
 
         Returns:
-            The number in `wanted` of each row found: int64[rows]; and the rows, in as many batches
-            as runs and pieces have some. Each run has its own part of a row.
+            The number in `wanted` of each row found: int64[rows]; and the rows, in some batches. Each run
+            has its own part of a row.
         """
         which: list[Vector] = []
-        found: list[pa.RecordBatch] = []
-        names = self.layout.schema.names if columns is None else list(columns)
+        found: list[tuple[pa.RecordBatch, Vector]] = []
         for start, rows, lo, hi in self.ranges(wanted):
             total = int((hi - lo).sum())
             q, at = np.empty(total, np.int64), np.empty(total, np.int64)
@@ -212,10 +211,11 @@ class Trace:
                 q, at = q[keep], at[keep]
             if len(q):
                 which.append(q)
-                found.append(rows.select(names).take(from_int64(at)))
+                found.append((rows, at))
         if not which:
             return np.zeros(0, np.int64), []
-        return np.concatenate(which), found
+        names = self.layout.schema.names if columns is None else columns
+        return np.concatenate(which), gathered(found, [self.layout.schema.field(n) for n in names])
 
     def ranges(
         self, wanted: pa.RecordBatch
@@ -246,19 +246,18 @@ class Trace:
                 end = kernels.bisect(w, h, start, n, *piece.last, True)  # noqa: FBT003
                 if start == end:
                     continue
-                rows = self._open(piece)
+                there = OPEN.get(self.files, piece, self.layout)
                 lo, hi = np.empty(end - start, np.int64), np.empty(end - start, np.int64)
-                asked = w[start:end], h[start:end]
-                if kernels.find(*asked, windows(rows), hashes(rows), lo, hi):
-                    yield start, rows, lo, hi
+                if kernels.find(w[start:end], h[start:end], there.windows, there.hashes, lo, hi):
+                    yield start, there.rows, lo, hi
 
     def alike(
         self, wanted: pa.RecordBatch, which: Vector, rows: pa.RecordBatch, at: Vector
     ) -> Vector | None:
         """bool[n]: whether row at[i] has the keys of wanted[which[i]], whose hash it has; None is all."""
         found: Vector | None = None
-        for field in self.layout.keys:
-            ours, theirs = wanted.column(field.name), rows.column(field.name)
+        for i in range(2, 2 + len(self.layout.keys)):  # behind window and hash, in both
+            ours, theirs = wanted.column(i), rows.column(i)
             if not self.layout.exact or ours.null_count or theirs.null_count:
                 same = equal(ours, which, theirs, at)
                 found = same if found is None else found & same
@@ -299,7 +298,7 @@ class Trace:
             last = piece.last
 
     def _open(self, piece: Piece) -> pa.RecordBatch:
-        return OPEN.get(self.files, piece, self.layout)
+        return OPEN.get(self.files, piece, self.layout).rows
 
     def _above(self, rows: pa.RecordBatch, low_us: int) -> pa.RecordBatch:
         if low_us == ALWAYS or not len(rows):
