@@ -28,8 +28,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "BOOLEAN": st.booleans(),
     "INT": st.integers(-(2**31), 2**31 - 1),
     "BIGINT": st.integers(-(2**63), 2**63 - 1),
-    "FLOAT": st.floats(width=32, allow_nan=False, allow_infinity=False),
-    "DOUBLE": st.floats(allow_nan=False, allow_infinity=False),
+    "FLOAT": st.one_of(st.floats(width=32, allow_nan=False), st.just(math.nan)),
+    "DOUBLE": st.one_of(st.floats(allow_nan=False), st.just(math.nan)),
     "STRING": TEXT,
     "TIMESTAMP": INSTANTS | INSTANTS.map(lambda t: t.replace(microsecond=0)),
     "DATE": st.dates(),
@@ -65,11 +65,6 @@ def decode(rows: pa.StringArray, schema: Schema) -> pa.Table:
     return pa.Table.from_batches([decoded.columns])
 
 
-def bits(array: pa.ChunkedArray) -> bytes:
-    """The doubles' bytes."""
-    return struct.pack(f"{len(array)}d", *(math.nan if v is None else v for v in array.to_pylist()))
-
-
 @settings(max_examples=examples(300), deadline=None)
 @given(tables(), st.data())
 def test_rows_read_back_the_same(table: pa.Table, data: st.DataObject) -> None:
@@ -79,10 +74,8 @@ def test_rows_read_back_the_same(table: pa.Table, data: st.DataObject) -> None:
     rows = encode_rows(part)
     rows.validate(full=True)
     again = decode(rows, Schema.from_arrow(table.schema))
-    assert again.equals(part.combine_chunks())
-    for name in part.column_names:
-        if part.schema.field(name).type == pa.float64():
-            assert bits(again.column(name)) == bits(part.column(name))  # zero has a sign
+    assert again.schema.types == part.schema.types
+    assert repr(again.to_pylist()) == repr(part.to_pylist())  # zero has a sign, and NaN is NaN
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -130,10 +123,10 @@ def test_the_text_of_each_type() -> None:
         '"t":"1970-01-01T00:00:00.001Z","a":"9999-12-31","l":[]}'
     )
     assert third == (
-        '{"b":null,"i":null,"d":null,"s":null,"t":"1970-01-01T00:00:00.000001Z","a":null,"l":null}'
+        '{"b":null,"i":null,"d":"NaN","s":null,"t":"1970-01-01T00:00:00.000001Z","a":null,"l":null}'
     )
     assert fourth == (
-        '{"b":true,"i":0,"d":null,"s":"é😀","t":"1969-12-31T23:59:59.999999Z","a":"2024-02-29",'
+        '{"b":true,"i":0,"d":"Infinity","s":"é😀","t":"1969-12-31T23:59:59.999999Z","a":"2024-02-29",'
         '"l":[2]}'
     )
     assert fifth == '{"b":false,"i":-1,"d":1e+300,"s":"\u2028/","t":null,"a":null,"l":[3]}'

@@ -2,9 +2,9 @@
 
 The text is a function of the values alone: no spaces, columns in order, doubles in their shortest
 form that reads back the same (with `.0` where they are whole), instants as ISO 8601 in UTC with as
-many places (0, 3 or 6) as they need, only what must be escaped escaped. What it writes,
-`JsonDecoder` reads back equal; but a double that isn't finite, which JSON can't name, becomes
-null.
+many places (0, 3 or 6) as they need, only what must be escaped escaped. JSON has no numbers that are not
+finite: they are the texts "NaN", "Infinity" and "-Infinity", as in Protobuf's JSON and Debezium's. What
+it writes, `JsonDecoder` reads back equal.
 """
 
 from __future__ import annotations
@@ -137,8 +137,7 @@ def _pieces(array: Any, name: str) -> _Pieces:
     if pa.types.is_signed_integer(type_):
         return _integer_pieces(array)
     if pa.types.is_floating(type_):
-        finite = pc.is_finite(array)
-        return _number_pieces(pc.if_else(finite, array, pa.scalar(None, type_)), point=True)
+        return _number_pieces(array, point=True)
     if (
         pa.types.is_integer(type_)
         or pa.types.is_boolean(type_)
@@ -209,19 +208,35 @@ def _integer_pieces(array: Any) -> _Pieces:
 
 def _double_pieces(array: Any) -> _Pieces:
     values = array.fill_null(0.0).to_numpy()
-    valid = _valid(array) & np.isfinite(values).view(np.uint8)
+    valid = _valid(array)
     places = np.empty(len(array), np.int8)
     others = pa.array([], pa.float64())
     if scalars.find_places(values, places) < len(array):
         others = pa.array(values[(places < 0) & (valid != 0)])
-    at, data = _text(others.cast(pa.large_string()))
+    at, data = _text(_number_texts(others))
     pieces = _outputs(len(array), len(array) * scalars.DOUBLE_BYTES)
     scalars.write_doubles(values, valid, places, at, data, pieces.ends, pieces.data)
     return pieces
 
 
+def _number_texts(array: Any) -> Any:
+    """Numbers as Arrow writes them; those that are not finite as quoted text."""
+    texts = array.cast(pa.large_string())
+    if not pa.types.is_floating(array.type) or pc.all(pc.is_finite(array)).as_py() is not False:
+        return texts
+    large: Any = pa.large_string()
+    infinity: Any = pa.scalar(float("inf"), array.type)
+    for is_so, text in (
+        (pc.equal(array, infinity), '"Infinity"'),
+        (pc.equal(array, pc.negate(infinity)), '"-Infinity"'),
+        (pc.is_nan(array), '"NaN"'),
+    ):
+        texts = pc.if_else(is_so, pa.scalar(text, large), texts)
+    return texts
+
+
 def _number_pieces(array: Any, *, point: bool) -> _Pieces:
-    at, data = _text(array.cast(pa.large_string()))
+    at, data = _text(_number_texts(array))
     pieces = _outputs(len(array), int(at[-1] - at[0]) + 6 * len(array))
     scalars.write_numbers(at, data, _valid(array), point, pieces.ends, pieces.data)
     return pieces

@@ -149,10 +149,10 @@ def put_decimal(out, q, value, places):
 
 @inlined
 def put_number(at, data, row, point, out, q):
-    """Copies the text of a number, with `.0` if it is to have a `point` and is whole."""
+    """Copies a number's text, with `.0` if it is to have a `point` and is whole and not quoted."""
     begin, size = at[row], at[row + 1] - at[row]
     copy_plain(data, begin, out, q, size)
-    if point:
+    if point and data[begin] != 34:
         for k in range(begin, begin + size):
             if data[k] == 46 or data[k] == 101:
                 return q + size

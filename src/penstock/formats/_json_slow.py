@@ -175,7 +175,13 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
     return read
 
 
+_NOT_FINITE: Final = {name: float(name) for name in ("NaN", "Infinity", "-Infinity")}
+"""What JSON has no numbers for, as text: Protobuf's JSON and Debezium write the same."""
+
+
 def _double(value: Any) -> float:
+    if type(value) is str and value in _NOT_FINITE:
+        return _NOT_FINITE[value]
     if type(value) is not _Integer and type(value) is not _Real:
         raise ValueError
     number = float(value)
