@@ -382,7 +382,7 @@ class Queue:
                 return None
 
     def __iter__(self) -> Iterator[Job]:
-        """Every job, for ever. What was not settled when the next one is asked for stays locked."""
+        """Every job, forever. What was not settled when the next one is asked for stays locked."""
         while True:
             job = self.get()
             assert job is not None

@@ -96,7 +96,7 @@ class EmbeddedBroker:
         return False
 
     def _launch(self) -> None:
-        """Takes the address of before where it is free, so that producers find the log again."""
+        """Takes the previous address where it is free, so that producers find the log again."""
         process = BrokerProcess(self.directory / LOG, listen=self._free_address())
         process.start()
         self._process = process

@@ -156,7 +156,7 @@ class _StateExam:
             f"expected the JSON of number {number} with {', '.join(sorted(_KEYS[folder]))}, found "
         )
         text += f"{data[:40]!r} ({len(data):,} bytes)"
-        if folder != "epochs" and number >= self.newest:  # what the pipeline goes on from
+        if folder != "epochs" and number >= self.newest:  # what the pipeline continues from
             self.report.add(Level.DAMAGE, path, f"{text}; {_REBUILD}")
         else:
             self.report.add(Level.WARNING, path, f"{text}; the pipeline doesn't need it any more")

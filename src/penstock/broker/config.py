@@ -1,4 +1,4 @@
-"""What a broker is told when it starts."""
+"""What a broker is given when it starts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BrokerConfig:
         migration_policy: which of "upgrade", "downgrade" a group of consumers may go through while it
             has members of both protocols; "bidirectional", "disabled": both, none (Kafka's
             group.consumer.migration.policy).
-        group_defaults: what groups have that aren't told otherwise, by Kafka's names: see
+        group_defaults: what groups have that aren't configured otherwise, by Kafka's names: see
             `penstock.broker.groups.settings.BROKER_WIDE`.
         flush_interval_ms: records that nobody waits for (acks=1) are made durable this often.
         checkpoint_interval_ms: what was appended is vouched for by a checkpoint this often (Kafka's

@@ -6,7 +6,7 @@ once, or for this one, which comes first.
 
 Most are defaults of topics that have no setting of their own; some are the broker's own; the others are
 kept and told, and change nothing. What is so is what was set for this broker, else what was set for all,
-else what the broker was told when it started, else Kafka's default.
+else what the broker was given when it started, else Kafka's default.
 """
 
 from __future__ import annotations

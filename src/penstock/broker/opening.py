@@ -54,7 +54,7 @@ class Opening:
         advertised: the request types that it will serve, in which versions.
         loop: the event loop that it lives in.
         clock_ms: the time.
-        spawn: runs something beside the requests.
+        spawn: runs something next to the requests.
 
     Raises:
         SetupError: something in the directory can't be read.
@@ -192,7 +192,7 @@ class Opening:
         return int(self._loop.time() * 1000)
 
     def _next_producer_id(self) -> int:
-        return self._producer_ids.take()  # opened last: it goes on above all that the others know
+        return self._producer_ids.take()  # opened last: it continues above all that the others know
 
     def _known_producers(self) -> Iterator[int]:
         """Every producer id that anything in the directory knows of."""

@@ -71,7 +71,7 @@ def known_ends(
 
 
 def go_on_above(topics: Topics, ends: Mapping[tuple[str, int], KnownEnd], now_ms: int) -> None:
-    """Has logs that were longer go on where they were; tells what is lost."""
+    """Has logs that were longer continue where they were; tells what is lost."""
     for (topic, index), known in ends.items():
         served = topics.get(topic)
         hosted = None if served is None else served.partition(index)

@@ -273,7 +273,7 @@ class Broker:
             self._lock.release()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs something beside the requests, and keeps hold of it."""
+        """Runs something next to the requests, and keeps hold of it."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -301,7 +301,7 @@ class Broker:
             await asyncio.sleep(pause_ms / 1000)
 
     def _look_at_room(self) -> None:
-        """Refuses records while the disk is full; what failed for that goes on when it isn't."""
+        """Refuses records while the disk is full; what failed for that continues when it isn't."""
         services = self.services
         try:
             services.room.look()

@@ -1,4 +1,4 @@
-"""What a broker consists of, for those who answer its requests and who look after it.
+"""What a broker consists of, for those who answer its requests and who operate it.
 
 `penstock.broker.opening` makes one of a data directory. Nothing that is in it knows of it: each part is
 told of the few others that it needs.

@@ -268,7 +268,7 @@ class _Session:
             self._log.close()
 
     def _check_owner(self) -> None:
-        """A connection that is made anew doesn't take back what another process has taken over.
+        """A connection that is created again doesn't take back what another process has taken over.
 
         Raises:
             FencedError: another one has.

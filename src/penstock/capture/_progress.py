@@ -4,7 +4,7 @@
                transactions that committed before `State.lsn`, each once, and of no other
 
 The newest record says it. Who begins starts transactions under the same id, which ends what a killed one
-left, and then reads the topic; so it goes on at exactly that place.
+left, and then reads the topic; so it continues at exactly that place.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
 
 
 def tell(name: str, what: Literal["pause", "resume"], log: str, **settings: Any) -> None:
-    """Lets a capture pause or go on; it is told within a second, or when it is started.
+    """Lets a capture pause or continue; it is told within a second, or when it is started.
 
     Raises:
         UserError: there is no such capture.

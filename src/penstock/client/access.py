@@ -1,4 +1,4 @@
-"""Quotas, access control lists and users of a broker or cluster, for those who look after it.
+"""Quotas, access control lists and users of a broker or cluster, for its operators.
 
     AccessAdmin.quotas, set_quotas              KIP-546
     AccessAdmin.rules, add_rules, remove_rules  KIP-11, KIP-290

@@ -8,7 +8,7 @@ and that producer's sequence numbers are committed, in one commit, as an offset 
 numbers, and the target's leaders keep one of each batch.
 
 Old records may be read from the topic's Iceberg table (`OldRecords`), which gives the same ones. A
-job that was begun with it goes on with it, for the log may have lost by then what the table has.
+job that was begun with it continues with it, for the log may have lost by then what the table has.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Place:
 
 
 class Copy:
-    """A replay that can go on where it was.
+    """A replay that can continue where it was.
 
     Args:
         bootstrap: "host:port[,host:port]".

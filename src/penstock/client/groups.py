@@ -1,4 +1,4 @@
-"""Consumer groups for those who look after them: lag, the time that is left, resets.
+"""Consumer groups for operators: lag, the time that is left, resets.
 
 A reset is made in two steps: `GroupAdmin.planned` says what each offset would become, `GroupAdmin.
 reset` does it, and only to a group that has no members.
@@ -52,7 +52,7 @@ class GroupPosition:
         start: the partition's first offset.
         end: its next offset.
         committed: the group's.
-        metadata: what the group wrote beside it.
+        metadata: what the group wrote next to it.
         time_left_ms: until retention, by time or by size, reaches the group's position; None: never,
             or there is no lag, or it wasn't asked for.
     """
@@ -83,7 +83,7 @@ class GroupPosition:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a group is to go on.
+    """Where a group is to continue.
 
     Attributes:
         kind: `earliest`, `latest`, `time` (value: ms), `shift` (by value), `offset` (value).
@@ -258,7 +258,7 @@ class GroupAdmin(Client):
 
         Args:
             group: its name.
-            target: where it is to go on.
+            target: where it is to continue.
             topics: which topics, and of them which partitions; None: all that it has offsets of.
 
         Raises:

@@ -3,7 +3,7 @@
 Exactly once on retries (KIP-98): each batch carries a producer id, an epoch and the sequence number
 of its first record, and a partition's leader stores a batch only if it follows on the last one.
 Batch boundaries depend on the input alone, so a process that starts over and sends the same input
-finds what it had already stored, whole batch by whole batch, and goes on from there.
+finds what it had already stored, whole batch by whole batch, and continues from there.
 
 A leader that knows nothing of a producer takes any first sequence number. So the first batch
 travels alone: were it refused for a passing reason while the next one, sent ahead, was taken, the
@@ -263,7 +263,7 @@ class _Sending:
                 connection.discard(number)
 
     def _judge(self, answer: list[hot.Produced]) -> bool:
-        """Counts the next batch as stored, or raises; False where sending must begin anew."""
+        """Counts the next batch as stored, or raises; False where sending must start again."""
         if len(answer) != 1 or answer[0].partition != self._partition:
             raise ProtocolError(f"expected one partition in a Produce answer; found {answer}")
         code = answer[0].error

@@ -31,7 +31,7 @@ CHUNK_BYTES_MAX: Final = 1 << 30  # a single batch can't be larger than a respon
 WAIT_MS: Final = 500  # a long poll's length, as Kafka's own consumer's
 
 OnDamage = Callable[[int, int], None]
-"""Is told of a stretch that can't be read: its first offset, and the next one that can."""
+"""Is called with a stretch that can't be read: its first offset, and the next one that can."""
 
 # How far the estimate of a range's bytes may fall short before a second request is needed.
 _ESTIMATE_SLACK: Final = 1.25
@@ -254,7 +254,7 @@ class Reader:
         )
 
     def _damaged(self, cursor: _Cursor) -> None:
-        """Skips what the broker can't read, or says what that is and how to go on."""
+        """Skips what the broker can't read, or says what that is and how to continue."""
         first, following = cursor.position, self._first_readable(cursor)
         if cursor.on_damage is not None:
             cursor.on_damage(first, following)

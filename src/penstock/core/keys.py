@@ -1,6 +1,6 @@
 """Hashes of keys: which shard a row belongs to, and where in a run a group lies.
 
-`hash_columns` is stable for ever: state on disk is sorted by it. Integers, booleans, timestamps and
+`hash_columns` is stable forever: state on disk is sorted by it. Integers, booleans, timestamps and
 dates hash by their number (so an INT that becomes a BIGINT keeps its place), floats by their value as
 a double (-0.0 as 0.0, all NaNs alike), text by its bytes. Two keys may share a hash; whoever groups by
 it compares the keys as well.

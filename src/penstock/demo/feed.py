@@ -1,11 +1,11 @@
 """Feeders: threads that send the world's events to a log while a pipeline runs.
 
-Both outlive a broker that is restarted: they find its address anew and go on.
+Both outlive a broker that is restarted: they find its address again and continue.
 
 - `SampleFeed` looks at the machine every second. It doesn't look while there is no broker; rates
   are then over the longer time.
 - `LineFeed` sends each line once: its topic has one partition that nobody else writes, so a line's
-  offset is its number in the file, and the log itself says where to go on.
+  offset is its number in the file, and the log itself says where to continue.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Lines:
 
     Args:
         name: the file, or `-`.
-        follow: whether to wait for more at the end, and to go on when the file is rotated.
+        follow: whether to wait for more at the end, and to continue when the file is rotated.
         stop: when set, following ends.
         line_bytes_max: where longer lines are cut.
     """

@@ -4,7 +4,7 @@
     run N    = tasks over plan N and version N-1          on Spark, or in this process
     version N = what the tasks report                     committed if absent, all of it at once
 
-A crash between any two steps is mended by taking the same steps again. See `penstock.engine.store`
+A crash between any two steps is repaired by taking the same steps again. See `penstock.engine.store`
 for why two drivers at once can't do harm.
 """
 
@@ -189,7 +189,7 @@ class Driver:
         return self._progress(plan, reports, own, 1_000 * (ended - started))
 
     def close(self) -> None:
-        """Ends what is done beside the batches; all that is committed survives the machine then.
+        """Ends what is done next to the batches; all that is committed survives the machine then.
 
         Raises:
             OSError: files can't be written.
@@ -316,7 +316,7 @@ class Driver:
             self._planning_since = time.perf_counter()
 
     def _check_topics(self) -> None:
-        """Raises `FlowError` where a topic is not what it was: it has grown, or was made anew."""
+        """Raises `FlowError` where a topic is not what it was: it has grown, or was created again."""
         for topic, ends in self._ends.items():
             expected = self.physical.partitions[topic]
             if len(ends) != expected:
@@ -334,7 +334,7 @@ class Driver:
                     )
 
     def _check_ids(self) -> None:
-        """Raises `FlowError` where a topic was made anew, however long it is by now."""
+        """Raises `FlowError` where a topic was created again, however long it is by now."""
         for topic, known in self.version.get("topic_ids", {}).items():
             if self._topic_ids.get(topic, known) != known and any(
                 self.version["offsets"].get(topic, {}).values()
@@ -394,7 +394,7 @@ class Driver:
         )
 
     def _splits_of(self, begun: Json) -> tuple[Split, ...]:
-        """The splits of a batch that the program of before has begun; see `penstock.engine.upgrade`."""
+        """The splits of a batch that the previous program has begun; see `penstock.engine.upgrade`."""
         ends = begun["ends"]
         return tuple(
             replace(split, end=max(split.start, ends.get(f"{split.topic}/{split.partition}", 0)))
@@ -408,7 +408,7 @@ class Driver:
         return look(sources, self.physical.peers, version, activity, ends, now_us, rows_max)
 
     def _must_keep(self, found: Look, now_us: int) -> bool:
-        """Whether idleness that is under way should be kept, lest a restart begins it anew."""
+        """Whether idleness that is under way should be kept, lest a restart begins it again."""
         if found.keep_us is None or not self.version["version"]:
             return False
         return bool(now_us - self.version["wall_us"] >= found.keep_us)

@@ -77,7 +77,7 @@ class Log(Protocol):
         Args:
             topic: its name.
             partitions: to create it with.
-            retention_us: likewise; None keeps records for ever.
+            retention_us: likewise; None keeps records forever.
         """
         ...
 
@@ -135,12 +135,12 @@ class Log(Protocol):
             writer: that `begin` gave.
             place: the topic and partition that the offset is of.
             offset: to commit.
-            note: beside it.
+            note: next to it.
         """
         ...
 
     def counted(self, group: str, place: tuple[str, int]) -> tuple[int, str]:
-        """The offset that was committed last, and the note beside it; 0 and nothing where none was."""
+        """The offset that was committed last, and the note next to it; 0 and nothing where none was."""
         ...
 
     def close(self) -> None:

@@ -101,7 +101,7 @@ def run_pipeline(
         on_restart: called when Spark was gone and has been started again, on another thread.
         on_plan: called when it is known how the program runs, before its first batch.
         rebuild: whether to compute all state again from the log.
-        savepoint: to go back to first; None goes on from the last version.
+        savepoint: to go back to first; None continues from the last version.
         outputs: what is written to topics that may have it already; see `Outputs`.
     """
     log = KafkaLog(address)
@@ -200,7 +200,7 @@ def find_upgrade(
     rows_max: int = Limits.rows_max,
     wall_us: Callable[[], int] | None = None,
 ) -> Upgrade | None:
-    """What has to be done before a program can go on with a pipeline; None: nothing.
+    """What has to be done before a program can continue with a pipeline; None: nothing.
 
     Args:
         graph: the program.
@@ -276,7 +276,7 @@ def _as_it_is(version: Json) -> Json:
 
 
 def _mended(graph: Graph, log: Log, version: Json) -> Json:
-    """A version without what it has read of topics that were made anew."""
+    """A version without what it has read of topics that were created again."""
     topics = [source.topic for source in graph.sources]
     ends, ids = log.end_offsets(topics), log.topic_ids(topics)
     known = version.get("topic_ids", {})
@@ -327,7 +327,7 @@ def lay_out(
     Args:
         graph: the program.
         log: where it reads and writes.
-        version: the last one; its shards stay, unless told otherwise.
+        version: the last one; its shards stay, unless configured otherwise.
         cores: tasks at a time.
         shards: into how many exchanged state is cut.
     """

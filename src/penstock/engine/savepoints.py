@@ -166,7 +166,7 @@ def drop_savepoint(store: Store, name: str) -> None:
 
 
 def go_back(store: Store, name: str, outputs: Collection[str], *, again: bool) -> int:
-    """Makes the version of a savepoint the newest one: the pipeline goes on from there.
+    """Makes the version of a savepoint the newest one: the pipeline continues from there.
 
     Versions are never taken back: a new one has the savepoint's content. Its writers are new ones, since
     brokers take the sequences of the old ones for repetitions of what was written after the savepoint.

@@ -1,7 +1,7 @@
 """A pipeline's durable record: owners, plans and versions.
 
     epochs/E         who owns the pipeline; the highest number does
-    plans/N          what batch N reads: written before it runs, once and for ever
+    plans/N          what batch N reads: written before it runs, once and forever
     versions/N       what is true after batch N: offsets, watermarks, every trace, every sequence
     settled.json     up to which version all is on the disk, where not every version waited for that
     savepoints/NAME  a version that is kept until it is dropped
@@ -33,7 +33,7 @@ __all__ = ["Json", "Store", "unsealed"]
 
 Json: TypeAlias = dict[str, Any]
 VERSIONS_KEPT: Final = 64
-"""For readers of an older version while batches go on: some 10 s at full speed."""
+"""For readers of an older version while batches continue: some 10 s at full speed."""
 PROBES_MAX: Final = 8
 """Versions after a known one that are looked for one by one; listing all costs as much as some ten."""
 UPGRADES: Final = "upgrades"
@@ -57,7 +57,7 @@ class Store:
 
         Args:
             owner: the process, for messages.
-            why: what the owner of before is told behind "another process".
+            why: what the previous owner is told behind "another process".
         """
         epoch = self.newest_epoch()
         while True:
@@ -199,7 +199,7 @@ class Store:
         self.files.delete(f"{self.folder}savepoints/{name}.json")
 
     def note(self, name: str, content: Json) -> Json:
-        """Writes something down once and for ever; what counts of all that was written under the name."""
+        """Writes something down once and forever; what counts of all that was written under the name."""
         self._create(f"{name}.json", content)
         return self._read(f"{name}.json")
 

@@ -1,6 +1,6 @@
 """What a version says of the program that it is of, and what another program has in common with it.
 
-State belongs to operators, and these are told apart by their identity, a digest of all that their rows
+State belongs to operators, and these are distinguished by their identity, a digest of all that their rows
 depend on. So a program that has changed shares with a version what it computes in the same way.
 """
 
@@ -135,7 +135,7 @@ def change_of(
 
 
 def same_program(version: Json, physical: Physical, *, unfit: frozenset[str] = frozenset()) -> bool:
-    """Whether a version can be gone on from as it is; arguments as of `change_of`."""
+    """Whether a version can be continued from as it is; arguments as of `change_of`."""
     change = change_of(version, physical, unfit=unfit)
     graph = physical.graph
     sources = {source.topic: source.identity for source in graph.sources}
@@ -185,7 +185,7 @@ def before_first(physical: Physical, plan: Json) -> Json:
 
 
 def without_topics(version: Json, sources: Collection[Source]) -> Json:
-    """A version that has read nothing of some topics: they were made anew, and what is in them is new."""
+    """A version that has read nothing of some topics: they were created again, and what is in them is new."""
     topics = {source.topic: source.identity for source in sources}
     kept = {
         what: {t: one for t, one in version.get(what, {}).items() if t not in topics}
@@ -269,11 +269,11 @@ def _some(rest: pa.RecordBatch | None, more: Iterator[pa.RecordBatch]) -> pa.Rec
 
 
 def writes_alike(version: Json, plan: Json, physical: Physical) -> bool:
-    """Whether a program writes what the one of before has begun with by the same shards.
+    """Whether a program writes what the previous one has begun with by the same shards.
 
     Args:
         version: the last one.
-        plan: of the batch after it, which the program of before has begun.
+        plan: of the batch after it, which the previous program has begun.
         physical: the program.
     """
     for output in physical.graph.outputs:

@@ -5,7 +5,7 @@
 A *mark* is the newest time up to which a partition, or one of its producers, has moved the watermark.
 Idle is who has brought nothing for `idle` on the clock of its partition, which stands still while nobody
 looks (a suspended machine, a broker that was away) and, for producers, while the partition is far behind.
-Everything that is known of this is in the version, so a pipeline that restarts goes on counting.
+Everything that is known of this is in the version, so a pipeline that restarts continues counting.
 
 Pure: version, ends of the log and the wall clock come in, what a plan says goes out.
 """
@@ -35,7 +35,7 @@ class Look:
     Attributes:
         watermark_us: by topic; absent: nothing is known.
         held: by topic, who holds its watermark while others are further; absent: nobody does.
-        activity: by topic, when data was last seen: what the next look goes on from.
+        activity: by topic, when data was last seen: what the next look continues from.
         keep_us: how old the last version may be before idleness that is under way should be kept in a new
             one; None where nothing waits for it.
     """

@@ -30,7 +30,7 @@ STEP_BYTES: Final = 8 << 20
 LOOK_S: Final = 1.0
 """How often a directory is looked at."""
 TOPIC_SETTINGS: Final = {"retention.ms": "-1", "max.message.bytes": str(32 << 20)}
-"""Of topics that are created here: kept for ever, as those of pipelines, with lines as long as are read."""
+"""Of topics that are created here: kept forever, as those of pipelines, with lines as long as are read."""
 UNFINISHED: Final = (".tmp", ".part", ".partial", ".crdownload", ".swp", "~")
 """Ends of names of files that are still being written."""
 SUFFIXES: Final = {

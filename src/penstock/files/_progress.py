@@ -3,7 +3,7 @@
     invariant: after any transaction, the target has the rows of each file up to its place, each once
 
 The newest record of a path says how far it has been read. Who begins starts transactions under the same
-id, which ends what a killed one left, and then reads the topic; so it goes on at exactly that place.
+id, which ends what a killed one left, and then reads the topic; so it continues at exactly that place.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def compared(flow: _Flow, closed: Node, to: str | timedelta, prefix: str) -> Sta
     """The node of closed rows beside former ones; see `Table.compared`.
 
     Raises:
-        FlowError: there is no window at that distance, or columns that tell rows apart are gone.
+        FlowError: there is no window at that distance, or columns that identify rows are gone.
     """
     check_text(prefix, "a prefix", "prefix='last_week_'")
     least_us, most_us = _distance(_window_of(closed), to)
@@ -81,7 +81,7 @@ def _former(flow: _Flow, closed: Node, key: tuple[str, ...], prefix: str) -> Row
 
 
 def _groups(closed: Node, key: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns that a window's rows are told apart by: the first of the key is the window."""
+    """The columns that a window's rows are distinguished by: the first of the key is the window."""
     return tuple(name for name in key[1:] if name in closed.schema)
 
 

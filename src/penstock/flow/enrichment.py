@@ -1,4 +1,4 @@
-"""`Stream.enrich`: a stream's rows with those of a table beside them."""
+"""`Stream.enrich`: a stream's rows with those of a table next to them."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Changelog:
     """How a topic's records are changes of a table.
 
     Attributes:
-        key: the columns that tell its rows apart.
+        key: the columns that identify its rows.
         format: of the records.
     """
 
@@ -77,7 +77,7 @@ class Source:
         time: when its rows happened, and how late they may come.
         key: the column that the log is partitioned by, if the producers keep to one.
         partitions: of the topic, where Penstock creates it.
-        retention_us: likewise, how long its records are kept; None is for ever.
+        retention_us: likewise, how long its records are kept; None is forever.
         changelog: where it is read as a table, how; its rows then have `$deleted`.
         marker: where only some rows move the watermark, the condition that they fulfil.
         format: of the values, where they aren't JSON.
@@ -341,7 +341,7 @@ def timed(node: Node) -> bool:
 
 
 def row_key(node: Node) -> tuple[str, ...]:
-    """The columns that tell a table's rows apart; none where some are left out, or nothing does."""
+    """The columns that identify a table's rows; none where some are left out, or nothing does."""
     match node:
         case Stateful():
             found = node.operator.keys

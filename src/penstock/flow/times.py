@@ -54,7 +54,7 @@ class EventTime:
         ahead_us: how far a row may lie after its record's timestamp and still move the watermark there.
         sent: the column that says when the row was sent, by the same clock as `column`.
         received: when it was received, by a correct clock; None uses the record's timestamp.
-        producer: what tells producers apart, each of which has a watermark of its own.
+        producer: what identifies producers, each of which has a watermark of its own.
         expected: producers that hold the watermark until something of them was read.
         punctuated: a condition; only rows for which it is true move the watermark.
         processing: rows happen when they are processed; nothing else here counts.

@@ -19,7 +19,7 @@ Late: TypeAlias = Literal["drop", "correct"]
 def check_window(
     node: Node, window: object, keep: str | timedelta | None, late: Late
 ) -> tuple[int | None, int]:
-    """How long windows are kept, and how long they are corrected: us; None keeps them for ever.
+    """How long windows are kept, and how long they are corrected: us; None keeps them forever.
 
     Raises:
         FlowError: rows can't be cut into such windows.

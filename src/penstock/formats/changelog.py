@@ -133,7 +133,7 @@ class ChangelogDecoder:
 
     Args:
         schema: of the rows.
-        key: the columns that tell them apart, which are NOT NULL.
+        key: the columns that identify them, which are NOT NULL.
         format: of the records' values.
     """
 

@@ -1,4 +1,4 @@
-"""What recovery takes out of a log, and keeps beside it for people to look at: nothing reads it.
+"""What recovery takes out of a log, and keeps next to it for people to look at: nothing reads it.
 
     DIRECTORY/OFFSET.N.cut      bytes that followed on the record before OFFSET: no whole batch
     DIRECTORY/BASE.log.lost     a segment that doesn't follow on the one before it

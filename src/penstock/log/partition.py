@@ -171,7 +171,7 @@ class Partition(SyncedPartition):
             self._start_again(offset, now_ms)
 
     def _start_again(self, offset: int, now_ms: int) -> None:
-        """Local records up to an offset are gone, or in the tier; offsets go on from there."""
+        """Local records up to an offset are gone, or in the tier; offsets continue from there."""
         for segment in self.segments:
             remove_segment(self._files, segment)
         self.segments = [Segment(self._files, self.directory, offset, now_ms)]

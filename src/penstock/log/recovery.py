@@ -72,7 +72,7 @@ class Recovered:
         durable_offset: everything before it is on the disk.
         cut_bytes: bytes that were left out.
         tier_fault: why it isn't known what lies in the tier, if it isn't.
-        is_end_unknown: nothing is left that says at which offset to go on.
+        is_end_unknown: nothing is left that says at which offset to continue.
         faults: what is not as it was written, but for what segments know of.
         notes: what was cut, and other things that people should know.
         interrupted: the transactions that damage may have split, or joined to others.
@@ -401,7 +401,7 @@ class _Recovery:
         """Aborted transactions that no index knows of, and, where the snapshot and the log don't fit
         together, the producers: then only the log counts. But a transaction of which the snapshot knows
         that it has ended isn't open, wherever its marker is: readers of committed data would wait for
-        it for ever.
+        it forever.
         """
         first, end = self._segments[0].base_offset, self._segments[-1].next_offset
         fits = self._has_snapshot and not self._lacks_end and first <= self._replay_from <= end

@@ -60,7 +60,7 @@ def kept_from(pieces: Sequence[Piece], active: Piece, config: LogConfig, now_ms:
         if one is active and one.size == 0:
             break
         if one.size == 0:
-            continue  # lost: nothing tells its age, so it goes with the one after it
+            continue  # lost: nothing shows its age, so it goes with the one after it
         if not (too_old or too_large):
             break
         excess -= one.size

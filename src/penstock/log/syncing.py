@@ -7,7 +7,7 @@ vouched for, and when `want_checkpoint` asks for one, which the broker does by t
 the producers out where they are many: it is there to vouch for bytes, and the loop isn't to wait.
 Where nothing was appended since the last one there is none.
 
-A segment of which recovery found something damaged gets none: it is read anew at each start, as its
+A segment of which recovery found something damaged gets none: it is read again at each start, as its
 file may be restored.
 """
 
@@ -146,7 +146,7 @@ class SyncedPartition(PartitionReader):
         return task
 
     def note_durable(self, upto: int) -> None:
-        """A sync that goes on has come that far."""
+        """A sync that continues has come that far."""
         self.durable_offset = max(self.durable_offset, upto)
 
     def end_sync(self, task: SyncTask, failure: OSError | None = None) -> None:
@@ -175,7 +175,7 @@ class SyncedPartition(PartitionReader):
             self._vouched_bytes = max(self._vouched_bytes, task.vouched_bytes)
 
     def mend(self) -> bool:
-        """Goes on after a sync that failed for want of room; False where that can't be.
+        """Continues after a sync that failed because the disk was full; False where that can't be.
 
         The kernel may have forgotten that pages are not on the disk. So what isn't known to be durable
         is read back, checked, and written again; the next sync then makes it durable, or fails.

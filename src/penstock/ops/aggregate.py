@@ -12,7 +12,7 @@ Contract
     1. A step is a function of state, partials and context: retried, it gives the same rows.
     2. All rows of a key are on one shard; which one is the caller's choice.
     3. `closed` gives each closed window once, provided rows were judged against the same watermarks; with
-       `correct_us`, what late rows change of it later is taken back and given anew.
+       `correct_us`, what late rows change of it later is taken back and given again.
 """
 
 from __future__ import annotations

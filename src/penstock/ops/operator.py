@@ -189,7 +189,7 @@ class Operator(Protocol):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Columns that tell a table's rows apart, with the window where there is one; of a stream, none."""
+        """Columns that identify a table's rows, with the window where there is one; of a stream, none."""
         ...
 
     def key(self, port: int) -> tuple[str, ...]:

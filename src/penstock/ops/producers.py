@@ -32,7 +32,7 @@ __all__ = ["PRODUCERS_MAX", "ProducerMarks"]
 PRODUCERS_MAX: Final = 10_000
 """Of one topic, shared out evenly to its partitions: each is some 50 bytes of every version."""
 NAME_MAX: Final = 200
-"""Characters of a producer's name; a longer one is cut, and told apart by its digest."""
+"""Characters of a producer's name; a longer one is cut, and distinguished by its digest."""
 UNKNOWN: Final = 2**63 - 1  # the leaf of a slot without a producer
 OTHERS: Final = 0  # the slot that the surplus share
 

@@ -4,7 +4,7 @@ They are linear: a row's weight passes through unchanged, so they work on stream
 Columns whose name begins with `$` (weight, event time, offset…) ride along untouched.
 
 A row whose expression fails (a cast that can't be, a division of the wrong kind) is taken out of the
-batch and reported; the rest goes on.
+batch and reported; the rest continues.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ State. Three traces, so that a step looks at the open sessions of the keys that 
 An open session's identity is its start. When it gets an earlier one, or becomes a part of another, the
 row of the old start is emptied: its `$n` is 0. That start never comes again, as its row lies inside
 another session from then on. Each open session has one entry on the agenda, at or before its last row.
-When the frontier is a gap beyond the entry, the session is closed, or, where it has grown, entered anew.
+When the frontier is a gap beyond the entry, the session is closed, or, where it has grown, entered again.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class SessionAggregate(Clockless):
 
     @property
     def _identity(self) -> list[str]:
-        """The columns that tell sessions apart; the first of the layout."""
+        """The columns that identify sessions; the first of the layout."""
         return [WINDOW, HASH, *self.keys, START]
 
     @staticmethod

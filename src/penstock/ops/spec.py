@@ -67,7 +67,7 @@ class AggregateSpec:
     """A windowed aggregate.
 
     Args:
-        keys: columns to group by, beside the window.
+        keys: columns to group by, next to the window.
         window: how rows are put into windows.
         aggregates: what is computed of each group.
         time: the event-time column; None only without windows.
@@ -75,7 +75,7 @@ class AggregateSpec:
             cheap, and a batch needs no look at the state.
         changes: whether `step` gives the view's changes as a delta.
         closed: whether `step` gives the rows of the windows that the watermark has closed.
-        keep_us: how long closed windows stay in the view; None is for ever.
+        keep_us: how long closed windows stay in the view; None is forever.
         correct_us: for so long after a window was closed, rows still count in it, and `closed` takes back
             what it gave; 0 makes them late.
     """

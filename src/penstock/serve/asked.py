@@ -21,7 +21,7 @@ from penstock.errors import LimitError, PenstockError, QueryError
 from penstock.serve.queries import ANSWER_BYTES_MAX
 from penstock.serve.views import Views
 
-NICE: Final = 10  # the pipeline beside it comes first
+NICE: Final = 10  # the pipeline next to it comes first
 
 
 def main(where: str, memory_bytes: int) -> None:

@@ -1,7 +1,7 @@
 """Queries in processes of their own, which end when their time is up.
 
 A query that somebody types may take all memory, or never end, and no library can be interrupted
-everywhere. So it runs beside the process that asks, never in it: a process (`penstock.serve.asked`) with
+everywhere. So it runs next to the process that asks, never in it: a process (`penstock.serve.asked`) with
 limits that the system enforces, and that is killed when a query takes too long or nobody waits for
 its answer any more. One is kept for the next query: to start it takes some seconds. One that has not
 given back the memory of its query (`worn`) is not kept, as the next query would lack that memory.

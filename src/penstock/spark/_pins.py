@@ -1,8 +1,8 @@
 """Pins: a view in one version, kept for as long as Spark needs it.
 
 A pipeline deletes files of old versions, some seconds after they have been replaced. What Spark plans
-now it may read later, and the changes of a view are what differs from a version of before, maybe from
-before a restart. So a pin is a directory of its own beside the state, with hard links to the view's
+now it may read later, and the changes of a view are what differs from an earlier version, maybe from
+before a restart. So a pin is a directory of its own next to the state, with hard links to the view's
 files, and `pin.json`, written last, which says what they are. Nothing that the pipeline does touches it.
 
     state/pins/NAME/pin.json

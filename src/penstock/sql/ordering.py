@@ -18,7 +18,7 @@ __all__ = ["limited"]
 def limited(scope: Scope, query: exp.Expr, carried: Sequence[str]) -> Relation:
     """The first rows by a query's ORDER BY, of each combination of the carried columns.
 
-    Rows that are equal in the order are told apart by their other columns.
+    Rows that are equal in the order are distinguished by their other columns.
 
     Args:
         scope: the rows; `("", label)` are the result's columns.

@@ -67,7 +67,7 @@ class Value:
 
     @property
     def precise(self) -> bool:
-        """Whether a column of rounding errors stands beside it."""
+        """Whether a column of rounding errors stands next to it."""
         return self.reduce == "sum" and vectors.is_float(self.type)
 
 
@@ -132,7 +132,7 @@ class Layout:
         return ranks([batch.column(f.name) for f in self.identity], len(batch))
 
     def distinct(self, rows: pa.RecordBatch, ids: Vector, first: Vector) -> bool:
-        """Whether, in this grouping, window and hash tell all keys apart, and the tie all else."""
+        """Whether, in this grouping, window and hash identify all keys, and the tie all else."""
         if not all(same(ids, first, rows.column(f.name)) for f in self.carried):
             return False
         columns = [rows.column(f.name) for f in self.keys]

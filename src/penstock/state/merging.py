@@ -31,7 +31,7 @@ class _Head:
     rows: pa.RecordBatch
     lo: int
     hi: int
-    more: bool  # whether the input goes on after hi
+    more: bool  # whether the input continues after hi
 
     @cached_property
     def places(self) -> tuple[Vector, Vector]:

@@ -65,7 +65,7 @@ class _Read:
     Attributes:
         number: int64[n], the group of each row.
         rows: of all ranges.
-        groups: int64[m], a group for each range that goes on.
+        groups: int64[m], a group for each range that continues.
         edges: int64[m], the last row that was read of that range, by its number in `rows`.
     """
 
@@ -130,7 +130,7 @@ def weights(trace: Trace, groups: pa.RecordBatch, rows: pa.RecordBatch, number: 
     """The weight that each of some rows has in a trace: int64[rows].
 
     Args:
-        trace: whose rows of a group are told apart by the tie alone.
+        trace: whose rows of a group are distinguished by the tie alone.
         groups: `$window`, `$hash` and the layout's keys; sorted, each once.
         rows: in the trace's layout.
         number: int64[rows], the group of each.

@@ -151,7 +151,7 @@ class Writer:
 
 
 def _exact(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows in memory of their own, where Arrow would write bytes or bits that lie beside them.
+    """Rows in memory of their own, where Arrow would write bytes or bits that lie next to them.
 
     So the same rows are the same bytes, whatever they were a part of.
     """

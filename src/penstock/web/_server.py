@@ -1,4 +1,4 @@
-"""The page's server: uvicorn in a thread of its own, on loopback, beside the pipeline."""
+"""The page's server: uvicorn in a thread of its own, on loopback, next to the pipeline."""
 
 from __future__ import annotations
 

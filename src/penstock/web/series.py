@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from penstock.errors import UserError
 from penstock.web._json import kind, plain_values
 
-TOP_MAX: Final = 24  # lines: more can't be told apart by eye
+TOP_MAX: Final = 24  # lines: more can't be distinguished by eye
 WINDOWS_MAX: Final = 2_000  # points of a line: more than a screen has pixels for
 _WINDOW_COLUMNS: Final = ("window_start", "window_end")
 
@@ -25,7 +25,7 @@ def key_columns(table: pa.Table, keys: Sequence[str] | None = None) -> list[str]
     """Which columns of a view are its keys.
 
     Views put keys before aggregates. So where nobody says (`keys` is None) it is the shortest run of
-    columns, the last text among them, that tells the rows of a window apart.
+    columns, the last text among them, that identifies the rows of a window.
     """
     names = [name for name in table.column_names if name not in _WINDOW_COLUMNS]
     if keys is not None:

@@ -4,7 +4,7 @@ finds.
     report = examine(Path("shop.penstock"))
     report.is_sound, report.findings, report.topics
 
-A finding is a *note* (worth knowing), a *warning* (the next start deals with it; nothing tells whether
+A finding is a *note* (worth knowing), a *warning* (the next start deals with it; nothing shows whether
 what is lost was ever acknowledged), or *damage* (records that were durable are gone or changed).
 `repair` does what is safe: what the next start would do anyway, and clearing away what nothing refers
 to. Whatever the bytes are, it ends with a report.

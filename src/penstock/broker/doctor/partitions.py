@@ -295,7 +295,7 @@ class PartitionExam:
         return self._ended.get((producer_id, first))
 
     def _examine_transactions(self) -> None:
-        """What damage did to transactions, as far as the journal tells."""
+        """What damage did to transactions, as far as the journal shows."""
         knowledge = self._knowledge
         outcomes = knowledge.outcomes.get(self._place, [])
         holes = sorted(set(self._holes))

@@ -87,7 +87,7 @@ def assign_uniformly(
 def _keep(
     wishes: Mapping[str, Wish], counts: Mapping[UUID, int], member_id: str, taken: set[Part]
 ) -> list[Part]:
-    """What a member owns and may go on owning."""
+    """What a member owns and may continue owning."""
     wish = wishes[member_id]
     return [
         part

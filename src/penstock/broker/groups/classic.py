@@ -88,7 +88,7 @@ class Groups:
         self._adopted.add(group.id)
 
     def release(self, group_id: str) -> list[Reply]:
-        """Gives a group away to another kind; its members are told to join again."""
+        """Gives a group away to another kind; its members are asked to join again."""
         for member in self._groups.pop(group_id).members.values():
             self._answer_stale(member)
         self._changed.add(group_id)
@@ -224,7 +224,7 @@ class Groups:
     def _answer_stale(
         self, member: Member, code: ErrorCode = ErrorCode.rebalance_in_progress
     ) -> None:
-        """Answers what the member still waits for: it has asked anew, or is gone."""
+        """Answers what the member still waits for: it has asked again, or is gone."""
         for token in (member.join_token, member.sync_token):
             if token is not None:
                 self._reply(token, error_code=code, member_id=member.id, generation_id=-1)

@@ -211,7 +211,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def told_of(self, member: Member, leader: str | None) -> dict[str, Any]:
-        """What a member that has joined is told of the present generation; `leader` is told what all
+        """What a member that has joined learns of the present generation; `leader` is told what all
         the members said.
         """
         members = []

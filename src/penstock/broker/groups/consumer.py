@@ -10,7 +10,7 @@ Invariant (see `check`): a partition has one owner at most: the member that it i
 that was told to give it up and hasn't said it did. It is given to another one only after its owner
 has said so, has left, or is fenced: its session ended, or its time to give it up.
 
-A member that is fenced without noticing may go on for a while, but its commits are refused: its
+A member that is fenced without noticing may continue for a while, but its commits are refused: its
 id is unknown by then. The protocol relies on a client's requests arriving in order, which holds for
 one connection; a heartbeat of an earlier connection that arrives late could claim that nothing is
 owned any more.

@@ -13,7 +13,7 @@ when what it waited for is free.
 
 Either conversion can be forbidden (`group.consumer.migration.policy`). Without the upgrade members of
 KIP-848 are refused as long as there are others; without the downgrade a group of classic members may
-go on as a consumer group; without both there are no groups with members of both.
+continue as a consumer group; without both there are no groups with members of both.
 
 Invariant (see `check`): a group id is of one coordinator; a consumer group with members has one of
 KIP-848 among them, if groups may be downgraded. That a partition has one owner is `ConsumerGroups`' affair.
@@ -241,7 +241,7 @@ class MixedGroups:
         is_static = join.instance_id is not None and group.by_instance(join.instance_id) is not None
         is_fenced = bool(join.member_id) and join.member_id not in group.members and not is_static
         if is_fenced and (said.owned or join.instance_id is not None):
-            # Others may have what it owned by now, or its instance was taken out: it begins anew.
+            # Others may have what it owned by now, or its instance was taken out: it starts again.
             raise _RefusedError(ErrorCode.unknown_member_id)
         member_id = join.member_id
         if not member_id and join.instance_id is None:
@@ -350,7 +350,7 @@ class MixedGroups:
                 self._classic.adopt(self._downgraded(group), now_ms)
 
     def _downgraded(self, group: ConsumerGroup) -> Group:
-        # Members behind it have to begin anew. The group's epoch would make that all of them.
+        # Members behind it have to start again. The group's epoch would make that all of them.
         generation = max(one.epoch for one in group.members.values())
         classic = Group(group.id, GroupState.PREPARING, generation, CONSUMERS, is_seen=True)
         for one in group.members.values():
@@ -451,7 +451,7 @@ def _must_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 
 def _extend(now_ms: int, group: ConsumerGroup, member: ConsumerMember, classic: Classic) -> None:
-    """The member's session begins anew. Clocks may go back, so it may end earlier than before."""
+    """The member's session starts again. Clocks may go back, so it may end earlier than before."""
     member.session_ends_ms = now_ms + classic.session_ms
     group.ends_ms = min(group.ends_ms or member.ends_ms, member.ends_ms)
 

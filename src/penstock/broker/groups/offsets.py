@@ -238,7 +238,7 @@ class GroupOffsets:
 
 
 def reached_in(bodies: Iterable[bytes]) -> dict[Key, tuple[int, str]]:
-    """Up to where partitions once were, as a journal tells, and the group that read up to there."""
+    """Up to where partitions once were, according to a journal, and the group that read up to there."""
     groups: dict[Key, dict[str, int]] = {}
 
     def note(group: str, entries: list[list[Any]]) -> None:

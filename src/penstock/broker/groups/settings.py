@@ -182,7 +182,7 @@ BROKER_WIDE: Final = (
     "group.share.record.lock.duration.ms",
     "group.share.session.timeout.ms",
 )
-"""Kafka's names of what a broker can be told for all groups that aren't told otherwise."""
+"""Kafka's names of what a broker can be told for all groups that aren't configured otherwise."""
 _PREFIX: Final = "group."
 _NOTHING: Final[dict[str, str]] = {}
 
@@ -282,7 +282,7 @@ class GroupSettings:
 
     Args:
         files: the data directory.
-        broker_wide: what groups have that aren't told otherwise: see `broker_wide`.
+        broker_wide: what groups have that aren't configured otherwise: see `broker_wide`.
     """
 
     def __init__(self, files: LogFiles, broker_wide: Mapping[str, str] = _NOTHING) -> None:

@@ -3,7 +3,7 @@
 DATA/groups/members.journal     one JSON record per change, [kind, group, what it is now or null]
 
 What a change looks like is its coordinator's affair (see `Kept`). A change is in the journal before
-the answer that tells of it is sent, so a broker that is killed goes on where it was: members keep
+the answer that tells of it is sent, so a broker that is killed continues where it was: members keep
 their generation or epoch and their partitions, and no record is read twice for it. It is durable
 with the next flush; after a power failure members may be refused and join again, as after a
 session's end.
@@ -59,7 +59,7 @@ class GroupStore:
     Args:
         files: the data directory.
         kept: the coordinators, by the name that the journal has for them.
-        now_ms: the present time on the coordinators' clock; sessions begin anew.
+        now_ms: the present time on the coordinators' clock; sessions start again.
     """
 
     def __init__(self, files: LogFiles, kept: Mapping[str, Kept], now_ms: int) -> None:

@@ -338,7 +338,7 @@ async def _wait(
     """Records as soon as there are some, or none when the time is over. A request that also brought
     acknowledgements is answered at once, as their sender waits for that.
 
-    A partition's fault is told at once, too, but only once: a member that goes on to ask for a topic
+    A partition's fault is told at once, too, but only once: a member that continues to ask for a topic
     that is gone, until its next heartbeat tells it, asks as often as if there were no records.
     """
     broker = call.broker

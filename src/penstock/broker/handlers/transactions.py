@@ -30,7 +30,7 @@ FENCED_FROM: Final = 2
 VERIFIED_FROM: Final = 4
 """Version of AddPartitionsToTxn that brokers use among themselves, for many transactions."""
 ABORTABLE_FROM: Final = 4
-"""Version of TxnOffsetCommit whose clients know that they may abort and go on (KIP-890)."""
+"""Version of TxnOffsetCommit whose clients know that they may abort and continue (KIP-890)."""
 JOINS_FROM: Final = 5
 """Version of TxnOffsetCommit that makes its group part of the transaction (KIP-890)."""
 BUMPS_FROM: Final = 5

@@ -232,7 +232,7 @@ class FetchApi:
             connection.block_on(_wait_and_answer(request, slot, corr, version))
 
     def _find_session(self, request: Request, version: int) -> ErrorCode | None:
-        """Begins, goes on with or ends a session, and puts what it knows into the request."""
+        """Begins, continues with or ends a session, and puts what it knows into the request."""
         sessions, now_s = self.sessions, self.clock_s()
         if not request.is_incremental:
             if request.session_id:
@@ -349,7 +349,7 @@ def _wake(changed: asyncio.Future[None]) -> None:
 
 
 def _render_fault(code: ErrorCode, corr: int, version: int) -> list[Buffer]:
-    """An answer that says why a session can't be gone on with; the client starts afresh."""
+    """An answer that says why a session can't be continued with; the client starts afresh."""
     flexible = version >= FLEXIBLE_FROM
     out = bytearray(4)
     out += _INT32.pack(corr)

@@ -118,7 +118,7 @@ class FetchSessions(Generic[T]):
         changed: dict[Key, T],
         forgotten: Collection[Key],
     ) -> Session[T] | ErrorCode:
-        """The session as a request changes it, or why it can't be gone on with. It is over where
+        """The session as a request changes it, or why it can't be continued with. It is over where
         nothing is left in it.
         """
         session = self._sessions.get(number)

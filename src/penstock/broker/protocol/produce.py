@@ -48,7 +48,7 @@ ATTRIBUTES_AT: Final = 22
 JOINS_FROM: Final = 12
 """Version from which on a batch makes its partition part of the transaction (KIP-890)."""
 ABORTABLE_FROM: Final = 11
-"""Version from which on producers know that they may abort and go on (KIP-890)."""
+"""Version from which on producers know that they may abort and continue (KIP-890)."""
 _TRANSACTIONAL_BIT: Final = 0x10
 _PRODUCER_AT: Final = 43
 _PRODUCER = struct.Struct(">qh")

@@ -1,6 +1,6 @@
 """The broker's side of TLS: certificate and key, read again when asked to, and client certificates.
 
-A changed certificate counts for new connections; those that are open go on with the old one.
+A changed certificate counts for new connections; those that are open continue with the old one.
 """
 
 from __future__ import annotations

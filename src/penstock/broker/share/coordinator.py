@@ -34,7 +34,7 @@ LEAVE: Final = -1
 
 Assignment: TypeAlias = frozenset[Part]
 Layout: TypeAlias = Mapping[str, tuple[UUID, int]]
-"""Topic -> its id and number of partitions. A topic that was made anew is another one."""
+"""Topic -> its id and number of partitions. A topic that was created again is another one."""
 
 
 class Beat(NamedTuple):
@@ -206,7 +206,7 @@ class ShareGroups:
         return Answer(ErrorCode.none, member.epoch, assignment)
 
     def _refresh(self, group: ShareGroup) -> None:
-        """Assigns anew where members, subscriptions or topics have changed."""
+        """Assigns again where members, subscriptions or topics have changed."""
         found_topics = {topic: self._find(topic) for topic in group.topics()}
         layout = {topic: one for topic, one in found_topics.items() if one is not None}
         if layout == group.layout:
@@ -243,7 +243,7 @@ class ShareGroups:
 
 
 def member_fields(member: ShareMember) -> dict[str, Any]:
-    """What is told of a member to those who ask about its group."""
+    """What others see of a member when they describe its group."""
     return {
         "member_id": member.id,
         "rack_id": member.rack,

@@ -7,7 +7,7 @@
 
     run = [first, last, state, count, until, letter, reason]
 
-`topic` is the topic's id in hexadecimal digits, so that a new topic of an old name begins anew;
+`topic` is the topic's id in hexadecimal digits, so that a new topic of an old name starts again;
 `letters` is the number of the next dead letter, `producer` the producer id that writes them (-1:
 none yet), `until` a time of the wall clock (ms) before which an available record is not handed out.
 Who has acquired what is not written: after a restart nobody has.
@@ -114,7 +114,7 @@ class ShareJournal:
 
 
 def reached_in(bodies: Iterable[bytes]) -> dict[tuple[str, int], tuple[int, str]]:
-    """Up to where partitions once were, by topic id and number, as a journal tells, and the group that
+    """Up to where partitions once were, by topic id and number, according to a journal, and the group that
     was given records up to there.
     """
     ends: dict[Key, int] = {}

@@ -467,7 +467,7 @@ class SharePartition:
                 self._finish(run.first, last)
 
     def number_letters(self, first: int) -> None:
-        """Numbers the letters that are due anew, from `first` on; none of them may be written."""
+        """Numbers the letters that are due again, from `first` on; none of them may be written."""
         rejected = [run for run in self.runs if run.state is State.REJECTED]
         self.next_letter = first
         for run in sorted(rejected, key=lambda run: run.letter):
@@ -490,7 +490,7 @@ class SharePartition:
         self._finish(self.start_offset, offset - 1)
 
     def cut_end(self, offset: int) -> None:
-        """The log ends there: what lay behind was lost, and its offsets are given out anew."""
+        """The log ends there: what lay behind was lost, and its offsets are given out again."""
         if self.start_offset >= offset:
             if self.end_offset > offset:
                 self.reset(offset)
@@ -499,7 +499,7 @@ class SharePartition:
             self._keys = {one: key for one, key in self._keys.items() if one < offset}
 
     def reset(self, offset: int) -> None:
-        """Begins anew at an offset; who has records loses them."""
+        """Begins again at an offset; who has records loses them."""
         self._window.reset(offset)
         self._keys = {}
 

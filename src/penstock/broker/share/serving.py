@@ -1,7 +1,7 @@
 """Handing out records: from the log, through a share partition's state, into an answer.
 
 What is sent are whole batches as they lie in the log (a view, not a copy); which of their records
-the member has acquired is said beside them. Offsets that can't be read (see `DamagedError`) are
+the member has acquired is said next to them. Offsets that can't be read (see `DamagedError`) are
 passed over, like those that compaction took away.
 """
 

@@ -1,6 +1,6 @@
 """Share sessions: what a member fetches from, kept between its requests (KIP-932).
 
-A session begins with epoch 0, goes on with 1, 2, ... and ends with -1. It belongs to a connection
+A session begins with epoch 0, continues with 1, 2, ... and ends with -1. It belongs to a connection
 and ends with it. When it ends, what its member has acquired is given back: then, or when a lock
 ends, and not when the member leaves its group.
 """
@@ -72,7 +72,7 @@ class Sessions:
         return self._sessions.get((group, member))
 
     def next(self, group: str, member: str, epoch: int, connection: Any) -> Session | ErrorCode:
-        """The session that a request goes on with (or ends, with epoch -1)."""
+        """The session that a request continues with (or ends, with epoch -1)."""
         session = self._sessions.get((group, member))
         if session is None:
             return ErrorCode.share_session_not_found

@@ -51,7 +51,7 @@ class Shares:
         new_producer_id: gives out an id that was never given out before.
         clock_ms: the time.
         now_ms: a clock for timeouts, which nobody sets back.
-        spawn: runs something beside the requests.
+        spawn: runs something next to the requests.
         cache: what lies in object storage is read through it; None: nothing does.
     """
 
@@ -201,7 +201,7 @@ class Shares:
         return self.place(group, hosted, self._first_offset(hosted, policy.reset))
 
     def place(self, group: str, hosted: Hosted, offset: int) -> Held:
-        """Makes a group's partition begin at an offset, new or anew."""
+        """Makes a group's partition begin at an offset, for the first time or again."""
         key = Key(group, hosted.topic.id.hex, hosted.index)
         held = self._held.get(group, {}).get((key.topic_id, key.partition))
         if held is None:

@@ -33,7 +33,7 @@ class Window:
         self.reset(start_offset)
 
     def reset(self, offset: int) -> None:
-        """Begins anew at an offset."""
+        """Begins again at an offset."""
         self.start_offset = self.end_offset = offset
         self._runs: list[Run] = []
         self._sizes = dict.fromkeys(State, 0)

@@ -2,7 +2,7 @@
 
 While a log is being synced, whoever wants its records durable waits for the next sync; what is written
 before a thread really begins is part of it still. So under load one fdatasync serves all the requests
-that arrived during the one before it, and an idle broker answers after one. The thread of a log goes on
+that arrived during the one before it, and an idle broker answers after one. The thread of a log continues
 with it while more is wanted: on busy processors two threads that wake each other take as long as the
 disk.
 """
@@ -75,7 +75,7 @@ class Durable(Protocol):
         ...
 
     def note_durable(self, upto: int) -> None:
-        """Takes note of how far it went, and that it goes on."""
+        """Takes note of how far it went, and that it continues."""
         ...
 
     def end_sync(self, task: Any, failure: OSError | None = None) -> None:
@@ -83,7 +83,7 @@ class Durable(Protocol):
         ...
 
     def mend(self) -> bool:
-        """Goes on after a sync that failed for want of room; False where that can't be."""
+        """Continues after a sync that failed because the disk was full; False where that can't be."""
         ...
 
 
@@ -211,7 +211,7 @@ class Flusher:
         else:
             self._leave(log)
         self._busy_threads -= 1
-        self._begin_next()  # the disk goes on while those are told whose wait is over
+        self._begin_next()  # the disk continues while those are told whose wait is over
         _tell(over)
 
     def _leave(self, log: Durable) -> None:
@@ -239,7 +239,7 @@ class Flusher:
         return over
 
     def mend(self) -> int:
-        """Lets those go on whose sync failed for want of room; returns how many can."""
+        """Lets those continue whose sync failed because the disk was full; returns how many can."""
         mended = {one for one in self.failed if one.failure is None or one.mend()}
         self.failed -= mended
         return len(mended)

@@ -30,7 +30,7 @@ DOCUMENTS: Final = {
         "ids continue far above the highest one known here",
     ),
 }
-"""Each document, what it says, and how the broker goes on without it."""
+"""Each document, what it says, and how the broker continues without it."""
 
 
 def lost_files(has: Callable[[str], bool]) -> Iterator[tuple[str, str]]:

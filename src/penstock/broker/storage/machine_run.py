@@ -2,7 +2,7 @@
 
     DATA/machine-run        which run of the machine a broker last had recovered the directory in
 
-As long as that run goes on, the system has kept all that was written, synced or not, whatever became of
+As long as that run continues, the system has kept all that was written, synced or not, whatever became of
 the process. After another one what was not synced may be lost, in any order. The file is written once
 all is recovered, so that a start that is cut short doesn't hide from the next one what it has to expect.
 """

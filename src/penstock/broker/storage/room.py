@@ -1,7 +1,7 @@
-"""Room on the disk: when to refuse records so that everything else can go on.
+"""Room on the disk: when to refuse records so that everything else can continue.
 
 Records are refused (KAFKA_STORAGE_ERROR, which clients retry) while less is free than a reserve. What
-is left is for what must go on: committed offsets, checkpoints, transactions' ends, retention. Once
+is left is for what must continue: committed offsets, checkpoints, transactions' ends, retention. Once
 refused, records are taken again when there is some more room than the reserve, so that it doesn't
 flicker.
 

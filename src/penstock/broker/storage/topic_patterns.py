@@ -1,7 +1,7 @@
 """Topic names that match a regular expression, in time linear in their length.
 
 Kafka uses RE2/J here and not Java's own engine, so that no client can send an expression that takes
-for ever. Python's engine backtracks as Java's does; Arrow carries RE2 itself. It is loaded with the
+forever. Python's engine backtracks as Java's does; Arrow carries RE2 itself. It is loaded with the
 first expression, since a broker without such subscriptions can do without it.
 """
 

@@ -122,7 +122,7 @@ class Topics:
         lost_power: whether the machine may have gone down since the last process wrote there.
 
     Attributes:
-        before_create: is told of each new topic's name before it is there.
+        before_create: is notified of each new topic's name before it is there.
     """
 
     def __init__(

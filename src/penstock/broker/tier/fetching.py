@@ -1,7 +1,7 @@
 """The part of a fetch that concerns object storage: what has to be brought before it is answered.
 
 A fetch of old offsets waits in its own connection until their bytes are at hand, at most
-`WAIT_MS_MIN` or its own patience. What takes longer goes on meanwhile; the client gets an empty
+`WAIT_MS_MIN` or its own patience. What takes longer continues meanwhile; the client gets an empty
 answer and finds it when it asks again. A store that is away, or silent for seconds, gives
 KAFKA_STORAGE_ERROR, which clients retry.
 """

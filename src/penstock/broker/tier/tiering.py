@@ -397,7 +397,7 @@ class Tiering:
         checksums.append(whole)
 
     async def _commit(self, hosted: Hosted, manifest: Manifest) -> None:
-        """Makes a manifest the truth, then puts a copy of it beside the segments."""
+        """Makes a manifest the truth, then puts a copy of it next to the segments."""
         log, state = hosted.log, self._state(hosted)
         await self._store_manifest(hosted, manifest)
         log.remote = manifest

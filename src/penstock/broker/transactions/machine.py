@@ -82,7 +82,7 @@ class Transaction:
         epoch: the producer's epoch; lower ones are fenced.
         last_epoch: the epoch before the last bump, whose request may be repeated; or `NO_EPOCH`.
         previous_producer_id: the producer id before the epochs ran out; or `NO_ID`.
-        next_producer_id: the one to go on with after this transaction; or `NO_ID`.
+        next_producer_id: the one to continue with after this transaction; or `NO_ID`.
         timeout_ms: how long a transaction may take.
         state: where it stands.
         serial: number of the present or last transaction, over all ids.
@@ -108,7 +108,7 @@ class Transaction:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """The producer id and epoch that its producer goes on with."""
+        """The producer id and epoch that its producer continues with."""
         if self.next_producer_id != NO_ID:
             return self.next_producer_id, 0
         return self.producer_id, self.epoch
@@ -268,7 +268,7 @@ class Transactions:
         return Answer(ErrorCode.none, *after.identity, Change(known, after))
 
     def _fault(self, transactional_id: str, producer_id: int, epoch: int) -> ErrorCode | None:
-        """Why a producer may not go on with its transaction; None if it may."""
+        """Why a producer may not continue with its transaction; None if it may."""
         if not transactional_id:
             return ErrorCode.invalid_request
         known = self._known.get(transactional_id)

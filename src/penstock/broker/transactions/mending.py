@@ -1,4 +1,4 @@
-"""What damage to a log did to transactions, as far as the journal and the log tell.
+"""What damage to a log did to transactions, as far as the journal and the log show.
 
 A marker that is lost leaves its transaction open: nobody would read on, or the producer's next
 transaction would decide for both. A committed transaction of which records are lost stays committed, in
@@ -28,7 +28,7 @@ def lost_marker(
 
     Returns:
         The outcome, and whether it can be written: several transactions that ended in different
-        ways, or one that goes on, can't be told apart without the markers between them.
+        ways, or one that continues, can't be distinguished without the markers between them.
     """
     ended = [one for one in outcomes if one.end > began]
     if all(one.serial in unsettled for one in ended):

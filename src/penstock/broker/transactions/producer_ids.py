@@ -4,9 +4,9 @@
 
 A block of ids is reserved on disk before its first one is given out; a restart skips what is left. The
 file is there from the first start on. Where it is missing, damaged, or older than what the logs know
-(a copy was put back), ids go on above the highest that is known, and skip many more: a producer that
+(a copy was put back), ids continue above the highest that is known, and skip many more: a producer that
 has an id and has written nothing with it, or nothing that is still remembered, is known nowhere.
-A new producer under an id of before would have its first records taken for repetitions.
+A new producer under an earlier id would have its first records taken for repetitions.
 """
 
 from __future__ import annotations

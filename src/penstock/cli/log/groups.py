@@ -1,4 +1,4 @@
-"""`penstock groups`: consumer groups, how far they are, and where they go on."""
+"""`penstock groups`: consumer groups, how far they are, and where they continue."""
 
 from __future__ import annotations
 

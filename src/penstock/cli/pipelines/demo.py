@@ -194,7 +194,7 @@ def _first_offset(directory: Path, file: str, *, go_on: bool) -> int:
     """Prepares the directory; the offset that the file's first line has in the topic.
 
     Raises:
-        UserError: the directory is something else's, or another file's where it is to go on.
+        UserError: the directory is something else's, or another file's where it is to continue.
     """
     mark = directory / MARK
     content = orjson.loads(mark.read_bytes()) if mark.exists() else None

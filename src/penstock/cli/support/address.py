@@ -1,7 +1,7 @@
 """Where the broker is: said, in the environment, of the pipeline that runs here, or the usual.
 
 Whether a pipeline's broker runs is asked of its log's lock, so that a command never waits for one that
-is stopped, and never takes another one that listens at the address of before.
+is stopped, and never takes another one that listens at the previous address.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Hosting:
         ui: whether there is a page.
         port: of the page; None takes the usual or the next free one.
         rebuild: whether to compute all state again.
-        savepoint: to go back to; None goes on.
+        savepoint: to go back to; None continues.
         outputs: what topics get of what is computed again.
         until_done: whether to end when the feeds have no more and all is processed.
         print_views: whether to print the views at the end.

@@ -18,7 +18,7 @@ TOPIC_S_MAX: Final = 60.0  # for the pipeline to make its topics
 
 
 class FileFeed(Feed):
-    """Writes the rows of files to a topic, each once, and goes on with files that appear.
+    """Writes the rows of files to a topic, each once, and continues with files that appear.
 
     Args:
         topic: where they go.

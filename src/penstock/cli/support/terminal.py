@@ -1,6 +1,6 @@
 """The short display of a running pipeline: its status, and its views' newest rows.
 
-On a terminal it is drawn anew a few times a second; elsewhere a line says now and then how it goes.
+On a terminal it is redrawn a few times a second; elsewhere a line says now and then how it goes.
 """
 
 from __future__ import annotations

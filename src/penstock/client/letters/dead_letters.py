@@ -7,7 +7,7 @@
         dead.replay(Where())                            # to where they came from, each once
 
 A dead letter is a record with headers that say why it is one and where it came from. What is done
-about it is written to a ledger beside the topic (see `penstock.client.letters.ledger`, which also says
+about it is written to a ledger next to the topic (see `penstock.client.letters.ledger`, which also says
 why a replay stores each letter once, however often it is run or killed).
 """
 

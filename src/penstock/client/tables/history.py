@@ -1,7 +1,7 @@
 """A topic's Iceberg table and the log beyond it: the same rows (`penstock.formats.rows`) of both.
 
 The table is what the broker wrote (`penstock.iceberg.table`); what isn't in it yet comes from the log,
-as committed. A `TopicTable` is the table at one snapshot, and `covered` says where the log goes on, so
+as committed. A `TopicTable` is the table at one snapshot, and `covered` says where the log continues, so
 each record is read once. `penstock.history` is what people use.
 
 Records as they were produced come from tables that keep values as bytes (`TopicTable.records`).

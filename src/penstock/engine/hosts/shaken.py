@@ -1,6 +1,6 @@
 """Runs batches in this process as roughly as a cluster may: the default of `penstock.testing`.
 
-    chunks      what the log gives is cut anew in each attempt
+    chunks      what the log gives is cut again in each attempt
     lanes       another number in each attempt, run in any order; parcels arrive in any order
     bytes       plans, states, parcels and reports pass through the frames that a cluster sends
     memory      what lanes have open is thrown away at times; what a file holds is read again

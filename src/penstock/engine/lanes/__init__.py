@@ -13,6 +13,6 @@ A Spark job costs 100 to 170 ms, a round of these messages 0.1 ms (decision 18).
 carries the code there, and starts a lost one again.
 
 Invariant: each attempt at a batch has a *ticket*, a number that only grows; whatever belongs to an
-older ticket is dropped unread. So an attempt that was given up may go on for a while, and does no harm:
+older ticket is dropped unread. So an attempt that was given up may continue for a while, and does no harm:
 it could only write what the next attempt writes as well (`penstock.engine.store`).
 """

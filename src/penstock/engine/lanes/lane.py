@@ -116,7 +116,7 @@ class _Runner:
             self._called()
 
     def _called(self) -> None:
-        """Hears the driver while an attempt goes on."""
+        """Hears the driver while an attempt continues."""
         match self.control.receive():
             case Written(ticket):
                 self._written = ticket

@@ -26,7 +26,7 @@ __all__ = ["Spark", "session_for", "start_session"]
 # small, it holds 304 MB after its first jobs instead of 398, for the same processor time.
 JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms48m -Xmn16m"
 LANE_FAILURES_MAX: Final = 64
-"""Times that Spark starts one lane again before it gives up the job, which is then begun anew."""
+"""Times that Spark starts one lane again before it gives up the job, which is then started again."""
 
 
 class Spark:
@@ -192,7 +192,7 @@ def start_session(
 
 
 def _log4j(folder: Path) -> Path:
-    """A log4j configuration that writes warnings to a file beside it."""
+    """A log4j configuration that writes warnings to a file next to it."""
     path = folder / "log4j2.properties"
     path.write_text(
         "rootLogger.level = warn\n"

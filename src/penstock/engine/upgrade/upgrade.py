@@ -7,7 +7,7 @@
 
 The *backfill* makes the new operators: it runs the part of the graph that they need over the log, up to
 the offsets of the last version and never beyond its watermarks, in a record of its own
-(`upgrades/NAME/`). The program of before runs meanwhile. When little is left, the *switch* takes the
+(`upgrades/NAME/`). The previous program runs meanwhile. When little is left, the *switch* takes the
 pipeline over and fixes version N as the base: by a plan N+1 that reads nothing or, where the program of
 before has begun a batch N+1, by that. The backfill reads up to the offsets of the base and ends with its
 frontiers, and states are cut. Then version N+1 is committed, if absent.
@@ -15,12 +15,12 @@ frontiers, and states are cut. Then version N+1 is committed, if absent.
 Invariants
     1. Whether a row of the log is late is a function of the log before it, so what is backfilled is what a
        rebuild up to the base makes, row for row.
-    2. Plan N+1 is unique: no batch of the program of before is begun between the base and the switch. One
+    2. Plan N+1 is unique: no batch of the previous program is begun between the base and the switch. One
        that was begun before is run again by the new program as N+2, with the same offsets, watermarks, clock
        and sequences, so that topics which both write get the same records, once.
     3. All that the switch does is committing one version: before it the old views are there, after it the
        new ones.
-    4. Everything before is repeatable: an upgrade that is killed goes on where it stopped.
+    4. Everything before is repeatable: an upgrade that is killed continues where it stopped.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ where a topic is empty, else what is new."""
 
 CLOSE_ROWS: Final = 200_000  # left to read when the switch begins: less than a second's work
 PAUSE_S: Final = 0.05  # where a host asks on after the end
-ROUNDS_MAX: Final = 20  # that the backfill follows a version of before that runs ahead of it
+ROUNDS_MAX: Final = 20  # that the backfill follows an earlier version that runs ahead of it
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Upgrade:
         outputs: what topics get that the program didn't write so far.
         limits: of a batch.
         wall_us: the clock.
-        mend: makes of a version what can be gone on from.
+        mend: makes of a version what can be continued from.
         unfit: operators whose state has another form than they have now.
     """
 
@@ -115,7 +115,7 @@ class Upgrade:
         base = self._base = mend(base)
         self._change = change_of(base, target.physical, anew=anew, unfit=unfit)
         self._unfit = unfit
-        self._recut: tuple[int, Json] = (-1, {})  # the base's number, and states that were cut anew
+        self._recut: tuple[int, Json] = (-1, {})  # the base's number; states cut again
         self.program = target.physical.digest(target.output_partitions)
         how = f"{self.program} {'anew' if anew else ''} {outputs} {sorted(self._change.kept)}"
         digest = blake2b(how.encode(), digest_size=8).hexdigest()
@@ -385,7 +385,7 @@ class Upgrade:
                 f"expected to commit version {content['version']}; found that another process has gone on "
                 "with the pipeline. Stop it, and run this program again"
             )
-        # The process of before has ended its batch after all.
+        # The previous process has ended its batch after all.
         self._is_bound = self._is_finishing = False
         if self.backfill is not None:
             self.backfill.finish(last=False)
@@ -474,7 +474,7 @@ class Upgrade:
         return {topic: offsets for topic, offsets in starts.items() if offsets}
 
     def _add_counts(self, counts: Json, made: Json) -> None:
-        """Adds what the backfill has counted to what the program of before had: what is new of it."""
+        """Adds what the backfill has counted to what the previous program had: what is new of it."""
         names = {placed.name for placed in self._change.new}
         for what, found in made.get("counts", {}).items():
             for name, count in found.items():

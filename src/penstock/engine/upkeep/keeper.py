@@ -33,8 +33,8 @@ class Keeper:
 
     Args:
         store: the record.
-        relaxed: whether batches go on before their versions are settled.
-        beside: whether the work is done in a thread, while batches go on.
+        relaxed: whether batches continue before their versions are settled.
+        beside: whether the work is done in a thread, while batches continue.
     """
 
     def __init__(self, store: Store, *, relaxed: bool = False, beside: bool = False) -> None:

@@ -43,7 +43,7 @@ class Csv:
 
     Attributes:
         delimiter: between values.
-        null: a text that stands for NULL, beside the empty one.
+        null: a text that stands for NULL, next to the empty one.
     """
 
     delimiter: str = ","
@@ -57,7 +57,7 @@ class Pattern:
     Attributes:
         expression: in RE2's syntax.
         time_format: of TIMESTAMP columns, as for `strptime`; None is ISO 8601.
-        null: a text that stands for NULL, beside the empty one.
+        null: a text that stands for NULL, next to the empty one.
     """
 
     expression: str

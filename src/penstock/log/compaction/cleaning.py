@@ -16,7 +16,7 @@ time, and aborted transactions that reach into one stay in the index. Where a ho
 index is lost, too, records in transactions before its end are kept as they are.
 
 Memory: the key map, one chunk of the log, and one unpacked piece. A key map that is full ends the
-pass early; the next one goes on from there. Source: Kafka's LogCleaner, KIP-98, KIP-534.
+pass early; the next one continues from there. Source: Kafka's LogCleaner, KIP-98, KIP-534.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _CRC_FROM: Final = 21
 _BODY = struct.Struct(">hiqqqhii")
 
 Pace = Callable[[int], None]
-"""Is told of each stretch of bytes that was worked off; may sleep, or raise to stop the work."""
+"""Is called with each stretch of bytes that was worked off; may sleep, or raise to stop the work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,7 +274,7 @@ class Compactor:
         Args:
             now_ms: the time.
             hash_key: two random 64-bit numbers.
-            pace: is told of each stretch of bytes; may sleep, or raise to stop.
+            pace: is notified of each stretch of bytes; may sleep, or raise to stop.
             map_bytes_max: most memory for the key map.
             force: don't ask whether it pays.
         """

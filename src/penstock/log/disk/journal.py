@@ -8,7 +8,7 @@ Recovery keeps the whole records up to the first torn one, which it cuts off wit
 record in the middle that was changed (its checksum is wrong, a whole record follows) is left out.
 Either is told. `rewrite` replaces the file by one that holds only what is still of use.
 
-An end that is lost exactly between two records can't be seen in the file. The length beside it tells:
+An end that is lost exactly between two records can't be seen in the file. The length next to it tells:
 it is stored after a sync once the journal has grown by `LENGTH_STEP_BYTES`, and when it is closed;
 before the journal becomes shorter it is deleted. So it never says too much, whatever crashes.
 """
@@ -176,7 +176,7 @@ class Journal:
             self.note_durable(task.end_offset)
 
     def mend(self) -> bool:
-        """Goes on after a sync that failed for want of room; False where that can't be.
+        """Continues after a sync that failed because the disk was full; False where that can't be.
 
         What isn't known to be durable is read back, checked, and written again; the next sync then
         makes it durable, or fails.

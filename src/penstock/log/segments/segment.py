@@ -35,9 +35,9 @@ NAME_DIGITS: Final = 20
 """Of a segment's base offset in its file name: so names sort."""
 
 Visit = Callable[["Segment", int, Header], None]
-"""Is told of a batch in the segment: its position and header."""
+"""Is called with a batch in the segment: its position and header."""
 PassOver = Callable[["Segment", Damage], None]
-"""Is told of damage between batches."""
+"""Is called with damage between batches."""
 
 
 def segment_name(base_offset: int) -> str:

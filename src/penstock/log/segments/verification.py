@@ -5,7 +5,7 @@ comes near them, an index interval (16 KiB, or one batch) at a time: each checks
 lie outside the checksums, the running sum of the batches' first 16 bytes that the index holds.
 
 Damage stays where it is: of an interval that is not as it was, the batches that can be told to be
-whole are served, and what lies between is refused. Readers who ask for an offset beyond it go on.
+whole are served, and what lies between is refused. Readers who ask for an offset beyond it continue.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`sum` and `avg`: exact for whole numbers, in double-double arithmetic for others.
 
-A sum of whole numbers is kept modulo 2**64, beside the sum of their upper halves, which stays small:
+A sum of whole numbers is kept modulo 2**64, next to the sum of their upper halves, which stays small:
 
     sum(x) = 2**32 * sum(x >> 32) + l,    0 <= l < 2**32 * rows
 

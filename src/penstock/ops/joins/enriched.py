@@ -58,7 +58,7 @@ def enriched(
     here: Vector,
     there: Vector,
 ) -> pa.Table:
-    """Rows of a stream with those of a table beside them.
+    """Rows of a stream with those of a table next to them.
 
     Args:
         schema: from `enriched_schema`.

@@ -13,7 +13,7 @@ taken back take their pairs with them.
 
 Whether a row has no partner is decided when none can come any more: when the other side's frontier has
 passed the last time at which one could lie. It is decided by a look at the other side, not by a mark on
-the row, so it is right however rows were taken back and given anew. From then on the other side doesn't
+the row, so it is right however rows were taken back and given again. From then on the other side doesn't
 change within the row's reach: a row that is taken back later meets the same decision. Rows that wait
 for theirs lie in a second trace in order of time, of which each batch reads what is due and no more.
 

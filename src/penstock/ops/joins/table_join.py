@@ -5,7 +5,7 @@
 
 so a change costs the rows of its own key on the other side, and a key's unmatched rows are written again
 only when the other side's first row comes or its last one goes. Both tables are kept as bags, found by the
-key; where unmatched rows matter, a count of each key stands beside them, so that whether a key has
+key; where unmatched rows matter, a count of each key stands next to them, so that whether a key has
 partners is known without reading these. The joined rows aren't kept: a reader joins the bags of its version.
 
 NULL is equal to nothing, as in SQL: a row whose key has one is unmatched.
@@ -53,7 +53,7 @@ class TableJoin(Unwindowed):
         left: the left table's columns.
         right: the right table's.
         on: pairs of columns that must be equal: the left one's name, the right one's.
-        keys: the columns of the result that tell its rows apart; none where nothing does.
+        keys: the columns of the result that identify its rows; none where nothing does.
         gives: whether `step` gives changes.
     """
 

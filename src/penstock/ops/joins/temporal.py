@@ -9,7 +9,7 @@ the watermark of its own partition is late, as are rows of the stream.
 
 State. Rows that wait are kept by time: they are taken out, and forgotten, a stretch at a time. Versions are
 found by key. No row will ask for a time below m, the least of both frontiers; so a version goes once the
-next one of its key began before m. Which keys that may concern is kept by time, beside the versions.
+next one of its key began before m. Which keys that may concern is kept by time, next to the versions.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Paced(Unwindowed):
 
     Args:
         input: the table's columns.
-        row_key: those that tell its rows apart; none where nothing does.
+        row_key: those that identify its rows; none where nothing does.
         interval_us: from one tick to the next one.
         is_timed: whether the table's rows have an event time, which is handed on.
     """

@@ -9,7 +9,7 @@ key is to be looked at again, though no row comes: a timer of event time.
 
 The function is given many keys at once, as columns: it is called once a batch and shard, not once a row.
 
-It may be told a table beside them (`penstock.ops.keyed.rules`). Where that is as of the event time, rows
+It may be told a table next to them (`penstock.ops.keyed.rules`). Where that is as of the event time, rows
 wait for its changes, too, and a batch's rows are cut where the table changes: one call for each version that
 rows or timers meet.
 """

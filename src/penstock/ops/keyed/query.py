@@ -50,7 +50,7 @@ class GroupQuery(Unwindowed):
         query: a SELECT over `rows0`, `rows1`, …; empty keeps the only port's rows as they are.
         output: the columns that it gives, of these types.
         placed: the columns of the output that have the values of the key, if it has them all.
-        row_key: columns that tell the output's rows apart, where something does.
+        row_key: columns that identify the output's rows, where something does.
         always: whether the query is asked of no rows, too, as a count is 0 then; there is no key then.
         gives: whether `step` gives changes.
     """

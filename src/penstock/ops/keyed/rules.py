@@ -81,7 +81,7 @@ class Rules:
 
     Args:
         table: its columns.
-        keys: those that tell its rows apart, where it comes as changes with times.
+        keys: those that identify its rows, where it comes as changes with times.
         timed: whether it does.
     """
 

@@ -47,7 +47,7 @@ class Top(Unwindowed):
         order: columns, and whether the greatest comes first. NULL comes last.
         n: how many rows of each group.
         takes_back: whether rows may be taken back.
-        row_key: columns that tell the input's rows apart, where something does.
+        row_key: columns that identify the input's rows, where something does.
         gives: whether `step` gives changes.
     """
 

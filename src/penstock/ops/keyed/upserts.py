@@ -71,7 +71,7 @@ class Upserts(Unwindowed):
 
     Args:
         schema: of the table's rows.
-        keys: the columns that tell them apart.
+        keys: the columns that identify them.
     """
 
     kind: ClassVar[str] = "upserts"

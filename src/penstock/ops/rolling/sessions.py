@@ -5,7 +5,7 @@
 
 What a session was can't be told from its aggregates once a row goes: it may fall apart. So rows are kept, by
 key, as long as something may come that changes their session; the sessions of a key that is touched are
-computed anew, from all its rows that are kept, and compared with what they were. That also takes
+recomputed, from all its rows that are kept, and compared with what they were. That also takes
 aggregates that need all values. `penstock.ops.sessions` is for rows that only ever come: it keeps
 aggregates, and a batch costs it no more than its own rows.
 

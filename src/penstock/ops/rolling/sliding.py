@@ -1,4 +1,4 @@
-"""The sliding window: each row beside the aggregates of its group's rows shortly before it.
+"""The sliding window: each row next to the aggregates of its group's rows shortly before it.
 
     out = { r ++ aggregates of { s : s.key = r.key, r.time - size < s.time <= r.time } : r in the stream }
 

@@ -1,7 +1,7 @@
 """DescribeConfigs: every setting of a resource, with its value and where that comes from.
 
 A value is the first of its synonyms: what was set for the resource itself, under the name of the
-broker's setting what was set for this broker (2), for all (3), what the broker was told when it started
+broker's setting what was set for this broker (2), for all (3), what the broker was given when it started
 (4), and Kafka's default (5).
 """
 
