@@ -258,13 +258,13 @@ def test_the_state_is_told_with_what_to_do(browser: Any, views: Any, width: int)
             told = page.inner_text("#health")
             assert told.startswith("stalled since 2025-12-31 23:58:20 UTC (1 min 4")
             assert "25,000 records wait in the log" in told
-            assert "what was committed is safe" in told
+            assert "committed data is safe" in told
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert "25,000" in page.inner_text("#topics")
             assert page.title().startswith("stalled")
             server.close()
             page.wait_for_selector("#health :text('no answer')")
-            assert "what was committed is safe" not in page.inner_text("#health")
+            assert "committed data is safe" not in page.inner_text("#health")
     finally:
         server.close()
 
@@ -277,13 +277,13 @@ def test_late_and_unusable_records_are_told_apart(browser: Any, views: Any) -> N
         with visit(browser, server.url) as page:
             page.wait_for_selector("#dot.good")
             tiles = dict(tile.split("\n")[:2] for tile in page.locator(".tile").all_inner_texts())
-            assert tiles["late events, in all"] == "40"
-            assert tiles["unusable records, in all"] == "6"
+            assert tiles["late events, total"] == "40"
+            assert tiles["unusable records, total"] == "6"
             assert "as of version 7" in page.inner_text("#counted")
             assert "shop.dead-letters" in page.inner_text("#counted")
             pipeline.board.add(Progress(200.0, {"plan": 0.01, "fetch": 0.02, "commit": 0.02}))
             page.wait_for_selector("#split .stack")
             assert "waiting, and handing over 160 ms" in page.inner_text("#split")
-            assert "in all 200 ms" in page.inner_text("#split")
+            assert "total 200 ms" in page.inner_text("#split")
     finally:
         server.close()

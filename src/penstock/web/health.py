@@ -91,8 +91,8 @@ def judge(facts: Facts | None, now_us: int, *, alive: bool = True) -> Health:
         return Health(
             State.UNKNOWN,
             None,
-            "No process has left word here of how it is: none has run since this state was written, or it "
-            "runs elsewhere.",
+            "No process has reported here: none has run since this state was written, or it runs "
+            "elsewhere.",
         )
     return (
         _over(facts, alive=alive)
@@ -111,16 +111,16 @@ def _over(facts: Facts, *, alive: bool) -> Health | None:
     if facts.ended_us is not None:
         if facts.error is not None:
             return Health(
-                State.FAILED, facts.ended_us, facts.error, f"What was committed is safe. {again}."
+                State.FAILED, facts.ended_us, facts.error, f"Committed data is safe. {again}."
             )
-        return Health(State.STOPPED, facts.ended_us, "It was stopped in order.", f"{again}.")
+        return Health(State.STOPPED, facts.ended_us, "It was stopped.", f"{again}.")
     if not alive:
         return Health(
             State.KILLED,
             facts.said_us,
-            f"Its process ({facts.pid} on {facts.machine}) ended without a word: it was killed, or the "
+            f"Its process ({facts.pid} on {facts.machine}) ended without reporting: it was killed, or the "
             "machine went down.",
-            f"What was committed is safe. {again}.",
+            f"Committed data is safe. {again}.",
         )
     return None
 
@@ -131,10 +131,10 @@ def _silent(facts: Facts, now_us: int) -> Health | None:
     return Health(
         State.STALLED,
         facts.said_us,
-        f"Its process ({facts.pid} on {facts.machine}) is there and has said nothing since "
+        f"Its process ({facts.pid} on {facts.machine}) runs, but has not reported since "
         f"{_clock(facts.said_us)}.",
         f"If it was suspended, resume it: kill -CONT {facts.pid}. Otherwise end it and start it again: "
-        "what was committed is safe.",
+        "committed data is safe.",
     )
 
 
@@ -161,7 +161,7 @@ def _log(facts: Facts, now_us: int) -> Health | None:
     else:
         advice = (
             f"Check that a broker runs at {facts.log} (log=… of the program). The pipeline continues by "
-            "itself when it answers, and gives up after some minutes; what was committed is safe."
+            "itself when the log answers, and gives up after some minutes; committed data is safe."
         )
     reason = f"The log at {facts.log} {ever} {_clock(heard_us)}{because}."
     return Health(State.LOG_UNREACHABLE, heard_us, reason, advice)
@@ -192,7 +192,7 @@ def _starting(facts: Facts, now_us: int) -> Health | None:
     else:
         since_us, what = (
             facts.spark_us,
-            "Spark is there; its tasks are being started for the first batch.",
+            "Spark runs; its tasks are starting for the first batch.",
         )
     waiting = _waiting(facts)
     advice = ""
@@ -218,7 +218,7 @@ def _engine(facts: Facts, now_us: int) -> Health | None:
         f"No batch has ended since {_clock(facts.looked_us)}{usual}.{_waiting(facts)}",
         f"Spark or one of its tasks hangs or is suspended{_warning(facts)}. Spark's log is "
         f"{facts.directory}/spark/spark.log. If it doesn't continue, stop the pipeline and start it again: "
-        "what was committed is safe.",
+        "committed data is safe.",
     )
 
 
@@ -228,9 +228,10 @@ def _reading(facts: Facts, now_us: int) -> Health:
         return Health(
             State.BEHIND,
             facts.behind_us,
-            f"What was in the log at {_clock(facts.behind_us)} is not yet in the views.{_waiting(facts)}",
+            f"Records that were in the log at {_clock(facts.behind_us)} are not yet in the views."
+            f"{_waiting(facts)}",
             "It catches up unless more comes in than it can read; then give it more cores "
-            "(ps.App(cores=…)) then.",
+            "(ps.App(cores=…)).",
         )
     if facts.read_us is None or now_us - facts.read_us > QUIET_US:
         return _quiet(facts)

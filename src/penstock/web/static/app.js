@@ -94,7 +94,7 @@ function health() {
   return {
     name: "no answer", level: "bad", since_us: status.now_us,
     reason: "Whoever serves this page doesn't answer: the process has ended, hangs, or is suspended. What is shown is of then.",
-    advice: "Look where it was started. This page goes on by itself when it is there again.",
+    advice: "Look where it was started. This page continues when the pipeline is back.",
     now_us: status.now_us + (Date.now() - heard) * 1000,
   };
 }
@@ -118,11 +118,11 @@ function header() {
 
 const TILES = [
   ["events per second", (s) => number(s.rows_per_s), 2],
-  ["lag (records that wait)", (s) => number(s.lag), 3],
+  ["lag (waiting records)", (s) => number(s.lag), 3],
   ["watermark delay", (s) => duration(s.watermark_delay_ms), 4],
   ["time of the last batch", (s) => duration(s.batch_ms), 1],
-  ["late events, in all", (s) => count(s.late_rows), 5, (s) => (s.late_rows ? "warn" : "")],
-  ["unusable records, in all", (s) => count(s.unusable_rows), 6, (s) => (s.unusable_rows ? "bad" : "")],
+  ["late events, total", (s) => count(s.late_rows), 5, (s) => (s.late_rows ? "warn" : "")],
+  ["unusable records, total", (s) => count(s.unusable_rows), 6, (s) => (s.unusable_rows ? "bad" : "")],
 ];
 
 function tiles() {
@@ -146,8 +146,8 @@ function topics() {
   if (!rows.length) rows.push(html("tr", {}, html("td", { textContent: "nothing read yet", colSpan: names.length, className: "null" })));
   $("topics").replaceChildren(head, ...rows);
   const { version, dead_letter_topic } = state.status;
-  $("counted").textContent = version === null ? "" : `Events, late, unusable and lost ones: in all, as of version ${version}. ` +
-    `Late and unusable records lie in the topic ${dead_letter_topic} with their reasons (penstock dlq list); retention removed lost ones before they were read.`;
+  $("counted").textContent = version === null ? "" : `Totals as of version ${version}. ` +
+    `Late and unusable records are in the topic ${dead_letter_topic} with their reasons (penstock dlq list). Lost records were removed by retention before they were read.`;
 }
 
 function split() {
@@ -164,7 +164,7 @@ function split() {
     mark.style.background = color(i);
     legend.append(html("li", {}, mark, html("span", { textContent: `${name} ${duration(ms)}` })));
   });
-  legend.append(html("li", {}, html("span", { textContent: `in all ${duration(total)}` })));
+  legend.append(html("li", {}, html("span", { textContent: `total ${duration(total)}` })));
   $("split").replaceChildren(stack, legend);
 }
 
@@ -205,7 +205,7 @@ function notice(text) {
 
 function arrange(views) {
   $("empty").hidden = views.length > 0;
-  $("empty").textContent = "No views are committed yet: they come with the first batch that reads something.";
+  $("empty").textContent = "No views yet: they appear with the first batch that reads records.";
   for (const [name, card] of state.views) {
     if (!views.some((v) => v.name === name)) { card.root.remove(); state.views.delete(name); }
   }
