@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC = {
-    "penstock": ("capture", "serve", "spark", "testing"),
+    "penstock": ("capture", "serve", "sinks", "spark", "testing"),
     "penstock.app": ("App",),
     "penstock.engine.driver": ("Progress",),
     "penstock.errors": ("PenstockError",),

@@ -1,5 +1,6 @@
 from penstock import capture as capture
 from penstock import serve as serve
+from penstock import sinks as sinks
 from penstock import spark as spark
 from penstock import testing as testing
 from penstock.app import App as App

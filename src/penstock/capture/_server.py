@@ -1,6 +1,6 @@
 """The PostgreSQL server that is captured: connections, its catalog, its slot and its publication.
 
-`psycopg` is imported when it is used: it comes with the extra `postgres`.
+Values come as texts of one form, whatever the database's settings are.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 from penstock.capture._envelope import Facts
 from penstock.capture._pgoutput import Column, Relation, lsn_number, lsn_text
 from penstock.capture._types import Type
+from penstock.core.databases import described, psycopg_module
 from penstock.errors import SetupError, UserError
 
-__all__ = ["Server", "TableName", "described", "driver", "parse_tables"]
+__all__ = ["Server", "TableName", "parse_tables"]
 
 SETTINGS: Final = (
     "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=3 "
@@ -32,38 +32,6 @@ _LITERAL: Final = re.compile(
 )
 TableName = tuple[str, str]
 """Schema and name."""
-
-
-def driver() -> Any:
-    """The module `psycopg`.
-
-    Raises:
-        SetupError: it isn't installed.
-    """
-    try:
-        import psycopg
-    except ImportError as error:
-        raise SetupError(
-            f"expected psycopg, to talk to PostgreSQL; found that it can't be imported ({error}). "
-            "Install it: pip install 'penstock[postgres]'"
-        ) from None
-    return psycopg
-
-
-def described(url: str) -> str:
-    """An address without its password, for messages and for what is kept.
-
-    >>> described("postgresql://ann:secret@db:5432/shop?sslmode=require&password=x")
-    'postgresql://ann@db:5432/shop?sslmode=require'
-    """
-    if "://" not in url:
-        return re.sub(r"\s*\b(ssl)?password\s*=\s*('(?:[^'\\]|\\.)*'|\S+)", "", url).strip()
-    parts = urlsplit(url)
-    user, _, host = parts.netloc.rpartition("@")
-    user = user.split(":", 1)[0]
-    query = "&".join(q for q in parts.query.split("&") if q and "password" not in q.split("=")[0])
-    netloc = f"{user}@{host}" if user else host
-    return f"{parts.scheme}://{netloc}{parts.path}{'?' + query if query else ''}"
 
 
 def parse_tables(tables: Iterable[str]) -> list[str]:
@@ -107,7 +75,7 @@ class Server:
     """
 
     def __init__(self, url: str) -> None:
-        self._psycopg = driver()
+        self._psycopg = psycopg_module()
         self.url, self.name = url, described(url)
         self._sql: Any = None
         self._replication: Any = None
@@ -449,8 +417,3 @@ def _literal(expression: str) -> bytes | None:
     if found[1] is not None:
         return found[1].replace("''", "'").encode()
     return (found[2] or found[3][0]).encode()
-
-
-def user_of(url: str) -> str:
-    """The user that an address names; empty where it doesn't."""
-    return unquote(urlsplit(url).username or "") if "://" in url else ""

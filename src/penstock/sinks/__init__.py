@@ -1,1 +1,15 @@
-"""Tables of other systems that follow topics."""
+"""Tables of other systems that follow topics: each row of a topic's newest state, exactly once.
+
+    ps.sinks.Sink(ps.sinks.postgres("postgresql://localhost/reports", table="users"),
+                  "users", "id BIGINT NOT NULL, name STRING", key="id").run()
+
+docs/sinks.md says how each is exactly-once.
+"""
+
+from penstock.sinks._files import duckdb, sqlite
+from penstock.sinks._postgres import postgres
+from penstock.sinks._sink import Followed, Sink
+from penstock.sinks._target import Target
+from penstock.sinks._targets import from_address
+
+__all__ = ["Followed", "Sink", "Target", "duckdb", "from_address", "postgres", "sqlite"]

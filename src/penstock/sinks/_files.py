@@ -1,0 +1,233 @@
+"""Tables of databases in a file: SQLite and DuckDB."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import sqlite3
+import uuid
+from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+
+from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID, type_text
+from penstock.sinks._target import SqlTarget, quoted
+
+__all__ = ["DuckTarget", "SqliteTarget", "duckdb", "sqlite"]
+
+BUSY_S: Final = 5.0
+"""How long a lock of another process is waited for, before it is tried again later."""
+
+
+def sqlite(path: str | Path, *, table: str, create: bool = True) -> SqliteTarget:
+    """A table of a SQLite database. Others may read and write the file meanwhile.
+
+    Instants, dates and times are ISO 8601 text, decimals text, intervals microseconds, arrays and objects
+    JSON.
+
+    Args:
+        path: of the file, created where it isn't there.
+        table: its name.
+        create: whether to create it where it isn't there.
+    """
+    return SqliteTarget(path, table, create=create)
+
+
+def duckdb(path: str | Path, *, table: str, create: bool = True) -> DuckTarget:
+    """A table of a DuckDB database. While the sink runs, no other process can open the file.
+
+    Args:
+        path: of the file, created where it isn't there.
+        table: its name.
+        create: whether to create it where it isn't there.
+    """
+    return DuckTarget(path, table, create=create)
+
+
+class SqliteTarget(SqlTarget):
+    """See `sqlite`."""
+
+    def __init__(self, path: str | Path, table: str, *, create: bool) -> None:
+        super().__init__(table, create=create)
+        self._path = Path(path)
+        self._connection: sqlite3.Connection | None = None
+
+    @property
+    def name(self) -> str:
+        """The file and the table."""
+        return f"{self._path} {self.table}"
+
+    @property
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """Locks of others; a disk that is full."""
+        return (sqlite3.OperationalError,)
+
+    @property
+    def refusing(self) -> tuple[type[BaseException], ...]:
+        """Of values and constraints."""
+        return (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
+
+    def connect(self) -> None:
+        """Opens the file."""
+        self.close()
+        self._connection = sqlite3.connect(
+            self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+
+    def close(self) -> None:
+        """Closes it."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def execute(self, statement: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+        """Runs a statement; its rows."""
+        if self._connection is None:
+            raise sqlite3.OperationalError("the file is closed")
+        # A transaction that writes takes the lock when it begins: none is read by two at once.
+        told = "BEGIN IMMEDIATE" if statement == "BEGIN" else statement
+        return self._connection.execute(told, tuple(values)).fetchall()
+
+    def columns(self) -> list[str]:
+        """The table's columns."""
+        return [row[1] for row in self.execute(f"PRAGMA table_info({quoted(self.table)})")]
+
+    @property
+    def path(self) -> str:
+        """The table's name, quoted: there are no schemas."""
+        return quoted(self.table)
+
+    def type_of(self, type_: pa.DataType) -> str:
+        """What a column's type is called there."""
+        if pa.types.is_integer(type_) or type_ in (pa.bool_(), INTERVAL):
+            return "INTEGER"
+        if pa.types.is_floating(type_):
+            return "REAL"
+        return "BLOB" if type_ == pa.binary() else "TEXT"
+
+    def load(self, statement: str, rows: pa.RecordBatch) -> None:
+        """Puts the rows into a temporary table, and runs the statement with it."""
+        assert self._connection is not None, "open comes first"
+        names = ", ".join(map(quoted, rows.schema.names))
+        marks = ", ".join("?" * len(rows.schema.names))
+        columns = [
+            [_plain(value, field.type) for value in column.to_pylist()]
+            for field, column in zip(rows.schema, rows.columns, strict=True)
+        ]
+        self.execute("DROP TABLE IF EXISTS temp.penstock_staged")
+        self.execute(f"CREATE TEMPORARY TABLE penstock_staged ({names})")
+        insert = f"INSERT INTO temp.penstock_staged VALUES ({marks})"
+        self._connection.executemany(insert, zip(*columns, strict=True))
+        self.execute(statement.format(rows="temp.penstock_staged"))
+
+
+def _plain(value: Any, type_: pa.DataType) -> Any:
+    """A value as SQLite keeps it."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if type_ == UUID:
+        return str(uuid.UUID(bytes=value))
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, dt.timedelta):
+        return (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
+    if isinstance(value, dt.datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, list | dict):
+        whole = dict(value) if pa.types.is_map(type_) else value
+        return orjson.dumps(whole, default=str).decode()
+    return value
+
+
+class DuckTarget(SqlTarget):
+    """See `duckdb`."""
+
+    def __init__(self, path: str | Path, table: str, *, create: bool) -> None:
+        import duckdb as module
+
+        super().__init__(table, create=create)
+        self._path, self._module = Path(path), module
+        self._connection: Any = None
+
+    @property
+    def name(self) -> str:
+        """The file and the table."""
+        return f"{self._path} {self.table}"
+
+    @property
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """A file that another process has open; conflicts; a disk that is full."""
+        return (self._module.IOException, self._module.TransactionException)
+
+    @property
+    def refusing(self) -> tuple[type[BaseException], ...]:
+        """Of values and constraints."""
+        return (
+            self._module.ConstraintException,
+            self._module.ConversionException,
+            self._module.OutOfRangeException,
+        )
+
+    def connect(self) -> None:
+        """Opens the file."""
+        self.close()
+        self._connection = self._module.connect(str(self._path))
+
+    def close(self) -> None:
+        """Closes it."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def execute(self, statement: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+        """Runs a statement; its rows."""
+        if self._connection is None:
+            raise self._module.IOException("the file is closed")
+        found: list[tuple[Any, ...]] = self._connection.execute(
+            statement, tuple(values) or None
+        ).fetchall()
+        return found
+
+    def columns(self) -> list[str]:
+        """The table's columns."""
+        *schema, name = self.table.split(".")
+        found = self.execute(
+            "SELECT column_name FROM duckdb_columns() WHERE table_name = ? AND schema_name = ? "
+            "AND database_name = current_database() ORDER BY column_index",
+            (name, schema[-1] if schema else "main"),
+        )
+        return [column for (column,) in found]
+
+    def type_of(self, type_: pa.DataType) -> str:
+        """What a column's type is called there."""
+        if type_ == TIMESTAMP:
+            return "TIMESTAMPTZ"
+        if type_ in (UUID, TIME_OF_DAY, INTERVAL, pa.binary()):
+            return {UUID: "UUID", TIME_OF_DAY: "TIME", INTERVAL: "INTERVAL"}.get(type_, "BLOB")
+        if pa.types.is_list(type_):
+            return f"{self.type_of(type_.value_type)}[]"
+        if pa.types.is_nested(type_):
+            return "JSON"
+        return type_text(type_)
+
+    def load(self, statement: str, rows: pa.RecordBatch) -> None:
+        """Runs the statement on the Arrow columns themselves."""
+        columns = [
+            pa.array([_plain(value, field.type) for value in column.to_pylist()], pa.string())
+            if field.type == UUID or pa.types.is_struct(field.type) or pa.types.is_map(field.type)
+            else column
+            for field, column in zip(rows.schema, rows.columns, strict=True)
+        ]
+        table = pa.Table.from_arrays(columns, names=rows.schema.names)
+        self._connection.register("penstock_staged", table)
+        try:
+            self.execute(statement.format(rows="penstock_staged"))
+        finally:
+            with contextlib.suppress(self._module.Error):  # what went wrong is told already
+                self._connection.unregister("penstock_staged")

@@ -1,0 +1,228 @@
+"""A table of PostgreSQL: rows are loaded by COPY, and offsets stored in the same transaction."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Iterable
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from penstock.core.databases import described, psycopg_module
+from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
+from penstock.errors import SetupError, UserError
+from penstock.sinks._target import Rows, SqlTarget, quoted
+
+__all__ = ["PostgresTarget", "postgres"]
+
+_TYPES: Final[dict[pa.DataType, str]] = {
+    pa.bool_(): "boolean",
+    pa.int32(): "integer",
+    pa.int64(): "bigint",
+    pa.float32(): "real",
+    pa.float64(): "double precision",
+    pa.string(): "text",
+    TIMESTAMP: "timestamptz",
+    pa.date32(): "date",
+    pa.binary(): "bytea",
+    TIME_OF_DAY: "time",
+    UUID: "uuid",
+    INTERVAL: "interval",
+}
+_REFUSED: Final = ("authentication failed", "no password supplied", "does not exist", "pg_hba.conf")
+
+
+def postgres(url: str, *, table: str, create: bool = True) -> PostgresTarget:
+    """A table of a PostgreSQL database.
+
+    Args:
+        url: `postgresql://user@host:port/database`; a password is taken from PGPASSWORD, PGPASSFILE or
+            `~/.pgpass` where it isn't in the address.
+        table: its name, which may have a schema: `public.users`. It must have the key as its primary key, or
+            a unique index over it.
+        create: whether to create it where it isn't there.
+    """
+    return PostgresTarget(url, table, create=create)
+
+
+class PostgresTarget(SqlTarget):
+    """See `postgres`."""
+
+    placeholder = "%s"
+    for_share = " FOR SHARE"
+
+    def __init__(self, url: str, table: str, *, create: bool) -> None:
+        super().__init__(table, create=create)
+        self._url, self._psycopg = url, psycopg_module()
+        self._connection: Any = None
+        self._staged: dict[tuple[str, ...], str] = {}
+
+    @property
+    def name(self) -> str:
+        """The address without a password, and the table."""
+        return f"{described(self._url)} {self.table}"
+
+    @property
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """Of connections, deadlocks, servers that restart."""
+        return (self._psycopg.OperationalError, self._psycopg.InterfaceError)
+
+    @property
+    def refusing(self) -> tuple[type[BaseException], ...]:
+        """Of values and constraints."""
+        return (self._psycopg.DataError, self._psycopg.IntegrityError)
+
+    def connect(self) -> None:
+        """Opens the connection.
+
+        Raises:
+            SetupError: the server refuses it for good.
+        """
+        self.close()
+        try:
+            self._connection = self._psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=10,
+                client_encoding="UTF8",
+                application_name="penstock",
+                options="-c timezone=UTC -c datestyle=ISO",
+            )
+        except self._psycopg.OperationalError as error:
+            if any(one in str(error) for one in _REFUSED):
+                raise SetupError(
+                    f"expected to log in at {described(self._url)}; found: {str(error).strip()}"
+                ) from None
+            raise
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+        self._staged.clear()
+
+    def execute(self, statement: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+        """Runs a statement; its rows."""
+        if self._connection is None:
+            raise self._psycopg.OperationalError("the connection is closed")
+        cursor = self._connection.execute(statement, tuple(values) or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def _ensure(self, statement: str) -> None:
+        errors = self._psycopg.errors
+        try:
+            self.execute(statement)
+        except (errors.UniqueViolation, errors.DuplicateTable):
+            pass  # another one has created it meanwhile
+        except errors.InsufficientPrivilege as error:
+            raise SetupError(
+                f"expected to create tables at {described(self._url)}; found: {str(error).strip()}. Create "
+                f"it as somebody who may, and grant SELECT, INSERT, UPDATE, DELETE: {statement}"
+            ) from None
+
+    def columns(self) -> list[str]:
+        """The table's columns."""
+        found = self.execute(
+            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
+            "AND NOT attisdropped ORDER BY attnum",
+            (self.path,),
+        )
+        return [name for (name,) in found]
+
+    def _check_key(self, rows: Rows) -> None:
+        if rows.key and not self.execute(
+            "SELECT 1 FROM pg_index i WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND "
+            "i.indpred IS NULL AND (SELECT array_agg(a.attname::text ORDER BY 1) FROM pg_attribute a "
+            "WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])) = %s",
+            (self.path, sorted(rows.key)),
+        ):
+            keys = ", ".join(map(quoted, rows.key))
+            raise UserError(
+                f"expected the table {self.table!r} to have the key ({', '.join(rows.key)}) as its primary "
+                f"key; found no unique index over it. Add one: ALTER TABLE {self.path} ADD PRIMARY KEY "
+                f"({keys});"
+            )
+
+    def type_of(self, type_: pa.DataType) -> str:
+        """What a column's type is called there."""
+        if pa.types.is_decimal(type_):
+            return f"numeric({type_.precision}, {type_.scale})"
+        if pa.types.is_list(type_):
+            return f"{self.type_of(type_.value_type)}[]"
+        return _TYPES.get(type_, "jsonb")
+
+    def load(self, statement: str, rows: pa.RecordBatch) -> None:
+        """Copies the rows into a temporary table of the table's types, and runs the statement with it."""
+        staged = self._staged[tuple(rows.schema.names)]
+        listed = ", ".join(map(quoted, rows.schema.names))
+        with (
+            self._connection.cursor() as cursor,
+            cursor.copy(f"COPY {staged} ({listed}) FROM STDIN (FORMAT csv)") as copy,
+        ):
+            copy.write(_csv(rows))
+        self.execute(statement.format(rows=staged))
+
+    def _check_table(self, rows: Rows) -> None:
+        super()._check_table(rows)
+        self._check_key(rows)
+        for i, names in enumerate({rows.schema.names, rows.key} - {()}):
+            listed = ", ".join(map(quoted, names))
+            self._staged[names] = f"penstock_staged_{i}"
+            self.execute(
+                f"CREATE TEMPORARY TABLE penstock_staged_{i} ON COMMIT DELETE ROWS AS "
+                f"SELECT {listed} FROM {self.path} WITH NO DATA"
+            )
+
+
+def _csv(rows: pa.RecordBatch) -> bytes:
+    """Rows as PostgreSQL's CSV: NULL is nothing, everything else is in quotes."""
+    texts = [_text(column) for column in rows.columns]
+    table = pa.Table.from_arrays(texts, names=[f"c{i}" for i in range(len(texts))])
+    out = io.BytesIO()
+    options = csv.WriteOptions(include_header=False, quoting_style="all_valid")
+    csv.write_csv(table, out, options)
+    return out.getvalue()
+
+
+def _text(column: pa.Array) -> pa.Array:
+    """A column's values as PostgreSQL reads them."""
+    type_ = column.type
+    if type_ == pa.string():
+        return column
+    simple = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_)
+    simple = simple or pa.types.is_decimal(type_) or pa.types.is_timestamp(type_)
+    if simple or pa.types.is_date(type_) or pa.types.is_time(type_):
+        return pc.cast(column, pa.string())
+    return pa.array([_one(value, type_) for value in column.to_pylist()], pa.string())
+
+
+def _one(value: Any, type_: pa.DataType) -> str | None:
+    """A single value."""
+    if value is None:
+        return None
+    if type_ == UUID:
+        return str(uuid.UUID(bytes=value))
+    if pa.types.is_binary(type_):
+        return "\\x" + bytes(value).hex()
+    if pa.types.is_duration(type_):
+        us = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
+        return f"{us} microseconds"
+    if pa.types.is_list(type_):
+        items = (_one(item, type_.value_type) for item in value)
+        return "{" + ",".join("NULL" if item is None else _item(item) for item in items) + "}"
+    if pa.types.is_boolean(type_):
+        return "true" if value else "false"
+    if pa.types.is_map(type_):
+        return orjson.dumps(dict(value), default=str).decode()
+    if pa.types.is_struct(type_):
+        return orjson.dumps(value, default=str).decode()
+    return str(value)
+
+
+def _item(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,306 @@
+"""`Sink`: a target follows a topic, with a pace and offsets of its own.
+
+    invariant: the target has what the records before its offsets come to, and of no other record anything
+
+Offsets are written in the target's own transaction, so it says itself how far it is; the group's offsets
+in the log only show the lag.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.client import Client, Producer, Reader
+from penstock.core.schema import Schema
+from penstock.errors import BrokerError, FencedError, SetupError, UserError
+from penstock.formats.changelog import FORMATS, ChangelogDecoder, ChangelogFormat, Changes
+from penstock.formats.json import encode_rows
+from penstock.sinks._target import Batch, RefusedError, Rows, Target
+from penstock.wire.columns import Records
+
+__all__ = ["Followed", "Sink"]
+
+STEP_OFFSETS: Final = 50_000
+"""Records of a transaction of the target, at most."""
+CHUNK_BYTES: Final = 4 << 20
+"""Bytes that are read from the log at a time, and are in memory."""
+WAIT_S: Final = 0.5
+"""How long a poll waits for records."""
+SHOWN_S: Final = 1.0
+"""How often the group's offsets, which show the lag, are committed to the log."""
+BACKOFF_S: Final = (0.2, 30.0)
+"""The first pause after an error that passes, and the longest; doubled each time, with jitter."""
+LETTER_BYTES_MAX: Final = 8 << 20
+"""Of a dead letter; what is longer is cut."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Followed:
+    """What a sink has done since it began.
+
+    Attributes:
+        phase: `starting`, `following`, or `waiting` (for the target or the log).
+        upserts: rows written.
+        deletes: keys deleted.
+        dead: records that don't fit, or that the target refused: they are dead letters.
+        lag: records that are in the log and not in the target.
+        offsets: the next ones, by partition.
+        trouble: why it waits; empty where it doesn't.
+    """
+
+    phase: str = "starting"
+    upserts: int = 0
+    deletes: int = 0
+    dead: int = 0
+    lag: int | None = None
+    offsets: dict[int, int] = field(default_factory=dict)
+    trouble: str = ""
+
+
+class Sink:
+    """Keeps a target equal to what a topic says.
+
+    Args:
+        target: `ps.sinks.postgres(…)`, `ps.sinks.sqlite(…)`, `ps.sinks.duckdb(…)`.
+        topic: what it follows.
+        schema: the columns, as for `App.table`.
+        key: the column, or columns, that tell rows apart; without one, rows are appended.
+        log: the broker's address.
+        format: of the records: `json`, `debezium` or `maxwell`.
+        name: under which offsets are kept; by default `TOPIC.TABLE`. One process at a time has it: another
+            one that begins fences the first.
+        settings: further arguments of `penstock.client.Client`.
+
+    Raises:
+        UserError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        topic: str,
+        schema: str | Schema,
+        *,
+        key: str | tuple[str, ...] = (),
+        log: str = "127.0.0.1:9092",
+        format: ChangelogFormat = "json",  # noqa: A002 - the field's name
+        name: str | None = None,
+        **settings: Any,
+    ) -> None:
+        columns = Schema.parse(schema) if isinstance(schema, str) else schema
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        for one in keys:
+            columns[one]  # raises the error that says which there are
+        if format not in FORMATS:
+            raise UserError(f"expected format among {', '.join(FORMATS)}; found {format!r}")
+        if format != "json" and not keys:
+            raise UserError(f"expected a key with format={format!r}; found none")
+        self._target, self._rows = target, Rows(topic, columns, keys)
+        self._decoder = ChangelogDecoder(columns, keys or columns.names[:1], format)
+        self._address, self._settings = log.removeprefix("kafka://"), settings
+        self.name = name or f"{topic}.{getattr(target, 'table', 'sink')}"
+        self._end = threading.Event()
+        self._shown = 0.0
+        self.done = Followed()
+
+    @property
+    def group(self) -> str:
+        """The consumer group whose offsets show the lag."""
+        return f"penstock.sink.{self.name}"
+
+    def stop(self) -> None:
+        """Ends `run` soon; from any thread."""
+        self._end.set()
+
+    def run(self, *, until: Callable[[Followed], bool] | None = None) -> Followed:
+        """Follows, until it is stopped; a target or a log that is away is waited for.
+
+        Args:
+            until: asked often; it ends when this is true.
+
+        Raises:
+            FencedError: another process has begun under this name.
+            UserError: the target's table doesn't fit.
+            SetupError: the target can't be used.
+        """
+        pause_s = BACKOFF_S[0]
+        while not self._is_over(until):
+            began = time.monotonic()
+            try:
+                self._session(until)
+            except (SetupError, UserError, FencedError):
+                raise
+            except Exception as error:
+                if not isinstance(error, (BrokerError, OSError, *self._target.passing)):
+                    raise
+                if time.monotonic() - began > BACKOFF_S[1]:
+                    pause_s = BACKOFF_S[0]
+                self.done.phase, self.done.trouble = "waiting", str(error).strip()
+                _log.warning("%s: %s; trying again", self.name, self.done.trouble)
+                self._end.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+                pause_s = min(2 * pause_s, BACKOFF_S[1])
+        return self.done
+
+    def _is_over(self, until: Callable[[Followed], bool] | None) -> bool:
+        return self._end.is_set() or (until is not None and until(self.done))
+
+    def _session(self, until: Callable[[Followed], bool] | None) -> None:
+        topic, settings = self._rows.topic, self._settings
+        with (
+            Client(self._address, **settings) as client,
+            Reader(self._address, **settings) as reader,
+            Producer(self._address, **settings) as self._letters,
+        ):
+            try:
+                offsets = self._target.open(self.name, self._rows)
+                known = client.offsets(topic, "earliest")
+                for partition, first in known.items():
+                    offsets.setdefault(partition, first)
+                self.done.offsets = offsets
+                self.done.phase, self.done.trouble = "following", ""
+                while True:
+                    ends = client.offsets(topic, "latest")
+                    self._check(offsets, ends)
+                    self._catch_up(reader, ends, client)
+                    self._show(client, ends)
+                    if self._is_over(until):
+                        return
+                    positions = {(topic, p): offset for p, offset in offsets.items()}
+                    client.wait_for_data(positions, WAIT_S)
+            finally:
+                self._target.close()
+
+    def _check(self, offsets: Mapping[int, int], ends: Mapping[int, int]) -> None:
+        """Whether the topic is the one that was followed.
+
+        Raises:
+            SetupError: it is shorter than what was read of it.
+        """
+        for partition, offset in offsets.items():
+            if offset > ends.get(partition, 0):
+                raise SetupError(
+                    f"expected {self._rows.topic}[{partition}] to have records up to offset {offset}, as the "
+                    f"sink {self.name!r} has written them; found that it ends at {ends.get(partition, 0)}. "
+                    "The topic was made anew: empty the target's table, and choose another name=…"
+                )
+
+    def _catch_up(self, reader: Reader, ends: Mapping[int, int], client: Client) -> None:
+        offsets = self.done.offsets
+        for partition, end in ends.items():
+            at = offsets.setdefault(partition, 0)
+            while at < end and not self._end.is_set():
+                stop = min(end, at + STEP_OFFSETS)
+                for records in reader.read(
+                    self._rows.topic, partition, at, stop, chunk_bytes=CHUNK_BYTES, missing="skip"
+                ):
+                    at = int(records.offset[-1]) + 1
+                    self._write(records, partition, at)
+                if at < stop:  # the last offsets are a transaction's markers
+                    at = stop
+                    self._write(None, partition, at)
+                self._show(client, ends)
+
+    def _show(self, client: Client, ends: Mapping[int, int]) -> None:
+        done = self.done
+        done.lag = sum(max(end - done.offsets.get(p, 0), 0) for p, end in ends.items())
+        if time.monotonic() - self._shown >= SHOWN_S:
+            self._shown = time.monotonic()
+            client.commit(self.group, {(self._rows.topic, p): o for p, o in done.offsets.items()})
+
+    # -- records to the target --------------------------------------------------------------------------
+
+    def _write(self, records: Records | None, partition: int, offset: int) -> None:
+        offsets = {partition: offset}
+        if records is None:
+            self._target.write(self._nothing, offsets)
+        else:
+            changes = self._decoder.decode(records)
+            self._bury(records, changes, partition)
+            batch = self._batch(changes)
+            self._put(batch, offsets, partition)
+            self.done.upserts += len(batch.upserts)
+            self.done.deletes += len(batch.deletes)
+        self.done.offsets[partition] = offset
+
+    @property
+    def _nothing(self) -> Batch:
+        schema = pa.schema([pa.field(f.name, f.type) for f in self._rows.schema])
+        none = pa.RecordBatch.from_pylist([], schema)
+        return Batch(none, none.select(list(self._rows.key)))
+
+    def _batch(self, changes: Changes) -> Batch:
+        """Of each key the last change."""
+        keys = list(self._rows.key)
+        columns, deleted = changes.columns, changes.deleted
+        if not keys:
+            return Batch(columns.filter(pa.array(~deleted)), columns.slice(0, 0).select([]))
+        numbers = pa.array(np.arange(len(columns)))
+        table = pa.Table.from_batches([columns.select(keys)]).append_column("$at", numbers)
+        last = np.sort(
+            table.group_by(keys).aggregate([("$at", "max")]).column("$at_max").to_numpy()
+        )
+        gone = deleted[last]
+        return Batch(
+            columns.take(pa.array(last[~gone])),
+            columns.select(keys).take(pa.array(last[gone])),
+        )
+
+    def _put(self, batch: Batch, offsets: Mapping[int, int], partition: int) -> None:
+        """Writes a batch; rows that the target refuses are found by halving it, and are dead letters.
+
+        The halves are transactions of their own; the last one has the offsets. A kill in between repeats
+        those before, which changes nothing, as a key's last row is the same. (Without a key, the rows of a
+        refused batch may be there twice then.)
+        """
+        try:
+            self._target.write(batch, offsets)
+        except RefusedError as error:
+            if len(batch) > 1:
+                first, second = batch.halves()
+                self._put(first, {}, partition)
+                self._put(second, offsets, partition)
+                return
+            some = batch.upserts if len(batch.upserts) else batch.deletes
+            values = pc.cast(encode_rows(pa.Table.from_batches([some])), pa.binary())
+            self._send_letters(values, [str(error)], [-1], partition)
+            self._target.write(self._nothing, offsets)
+
+    def _bury(self, records: Records, changes: Changes, partition: int) -> None:
+        """Makes dead letters of the records that don't fit."""
+        if not len(changes.bad_rows):
+            return
+        values = records.values().take(pa.array(changes.bad_rows))
+        offsets = records.offset[changes.bad_rows].tolist()
+        self._send_letters(values, changes.reasons, offsets, partition)
+
+    def _send_letters(
+        self, values: Any, reasons: list[str], offsets: list[int], partition: int
+    ) -> None:
+        topic = f"{self.name}.dead-letters"
+        with Client(self._address, **self._settings) as client:
+            client.create_topic(topic, 1, {"retention.ms": "-1"}, exists_ok=True)
+        headers = [
+            [
+                ("penstock.reason", reason[:2000].encode()),
+                ("penstock.topic", self._rows.topic.encode()),
+                ("penstock.partition", str(partition).encode()),
+                ("penstock.offset", str(offset).encode()),
+            ]
+            for reason, offset in zip(reasons, offsets, strict=True)
+        ]
+        cut = pc.binary_slice(values, 0, LETTER_BYTES_MAX)
+        now_ms = np.full(len(values), time.time_ns() // 1_000_000)
+        self._letters.send(topic, 0, None, cut, now_ms, headers=headers)
+        self.done.dead += len(values)
+        _log.warning("%s: %d dead letters, such as: %s", self.name, len(values), reasons[0])

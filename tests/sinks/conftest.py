@@ -1,0 +1,104 @@
+"""A broker and a PostgreSQL server that these tests share, and targets of each kind."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+from tests.databases import Postgres, postgres
+
+import penstock as ps
+from penstock.broker.process import BrokerProcess
+from penstock.client import Client, Producer
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Postgres]:
+    """A server that all tests share."""
+    with postgres() as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def log(tmp_path_factory) -> Iterator[str]:
+    """A broker's address."""
+    process = BrokerProcess(tmp_path_factory.mktemp("log"), die_with_parent=False).start()
+    yield process.address
+    process.stop()
+
+
+@dataclass
+class Place:
+    """A target, and how its rows are read."""
+
+    make: Callable[..., Any]
+    rows: Callable[[str], list[tuple[Any, ...]]]
+    execute: Callable[[str], None]
+
+
+@pytest.fixture(params=["postgres", "sqlite", "duckdb"])
+def place(request, tmp_path: Path) -> Place:
+    """A new database of each kind."""
+    if request.param == "postgres":
+        server: Postgres = request.getfixturevalue("server")
+        name = f"target{next(_numbers)}"
+        server.execute(f"CREATE DATABASE {name}")
+        return Place(
+            lambda **told: ps.sinks.postgres(server.url(name), **told),
+            lambda query: server.rows(query, name),
+            lambda commands: server.execute(commands, name),
+        )
+    path = tmp_path / "target"
+    kind = getattr(ps.sinks, request.param)
+
+    def run(query: str) -> list[tuple[Any, ...]]:
+        if request.param == "sqlite":
+            one = sqlite3.connect(path, isolation_level=None)
+        else:
+            one = duckdb.connect(str(path))
+        try:
+            return one.execute(query).fetchall()
+        finally:
+            one.close()
+
+    return Place(lambda **told: kind(path, **told), run, lambda commands: [run(commands), None][1])
+
+
+class Topic:
+    """A topic that rows are sent to."""
+
+    def __init__(self, log: str, partitions: int = 2) -> None:
+        self.log, self.name, self.partitions = log, f"topic{next(_numbers)}", partitions
+        with Client(log) as client:
+            client.create_topic(self.name, partitions, {"retention.ms": "-1"})
+
+    def send(self, *rows: dict[str, Any] | bytes, key: str = "id") -> None:
+        """Rows, or their keys (bytes) to delete them; a key is always in the same partition."""
+        with Producer(self.log) as producer:
+            for row in rows:
+                told = row if isinstance(row, bytes) else str(row[key]).encode()
+                value = None if isinstance(row, bytes) else orjson.dumps(row)
+                producer.send(
+                    self.name,
+                    sum(told) % self.partitions,
+                    pa.array([told], pa.binary()),
+                    pa.array([value], pa.binary()),
+                    np.zeros(1, np.int64),
+                )
+
+
+@pytest.fixture
+def topic(log) -> Topic:
+    """A new topic of two partitions."""
+    return Topic(log)

@@ -1,0 +1,111 @@
+"""Tables that follow topics: the same tests for each kind of database."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client import Client
+from penstock.errors import FencedError, UserError
+from penstock.sinks import Sink
+
+SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
+
+
+def follow(place, topic, schema=SCHEMA, key="id", **settings):
+    """Follows until everything was written."""
+    sink = Sink(place.make(table="users"), topic.name, schema, key=key, log=topic.log, **settings)
+    return sink.run(until=lambda done: done.lag == 0)
+
+
+def test_a_table_has_the_newest_row_of_each_key(place, topic) -> None:
+    """Rows are inserted, changed and deleted as the topic's records say; runs go on where they stopped."""
+    topic.send({"id": 1, "name": "ann"}, {"id": 2, "name": "bob"}, {"id": 1, "name": "anna"})
+    follow(place, topic)
+    assert place.rows("SELECT id, name FROM users ORDER BY id") == [(1, "anna"), (2, "bob")]
+    topic.send({"id": 3, "name": 'x"\\,\n'}, b"2", {"id": 1, "name": None}, {"id": 4, "name": ""})
+    done = follow(place, topic)
+    assert (done.upserts, done.deletes, done.dead) == (3, 1, 0)
+    found = place.rows("SELECT id, name FROM users ORDER BY id")
+    assert found == [(1, None), (3, 'x"\\,\n'), (4, "")]
+
+
+def test_rows_of_all_types_are_kept(place, topic) -> None:
+    """Of each type, values come as the database writes them."""
+    schema = (
+        "id BIGINT NOT NULL, b BOOLEAN, i INT, f FLOAT, d DOUBLE, n DECIMAL(10, 2), t TIMESTAMP, day DATE, "
+        "clock TIME, raw BINARY, u UUID, span INTERVAL, list ARRAY<STRING>, s STRUCT<a BIGINT>"
+    )
+    row = {
+        "id": 1,
+        "b": True,
+        "i": -5,
+        "f": 0.5,
+        "d": 1e300,
+        "n": "12.50",
+        "t": "2024-02-29T13:45:30.123456Z",
+        "day": "2024-02-29",
+        "clock": "13:45:30.5",
+        "raw": "AP8=",
+        "u": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+        "span": "PT1H",
+        "list": ["a", None, 'q"\\'],
+        "s": {"a": 7},
+    }
+    topic.send(row, {"id": 2})
+    assert follow(place, topic, schema).dead == 0
+    [(number, *rest)] = place.rows("SELECT count(*), count(t), count(list), count(u) FROM users")
+    assert (number, *rest) == (2, 1, 1, 1)
+    [(text,)] = place.rows(
+        "SELECT CAST(n AS VARCHAR(20)) || ' ' || CAST(u AS VARCHAR(40)) FROM users WHERE id = 1"
+    )
+    assert text == "12.50 a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+
+
+def test_rows_that_are_refused_are_dead_letters_and_hold_up_nothing(place, topic) -> None:
+    """A row that breaks a constraint is put aside with the reason; those beside it are written."""
+    place.execute("CREATE TABLE users (id BIGINT PRIMARY KEY, name TEXT CHECK (name <> 'bad'))")
+    rows = [{"id": i, "name": "bad" if i in {7, 30} else "good"} for i in range(50)]
+    topic.send(*rows, b"7")
+    done = follow(place, topic, "id BIGINT NOT NULL, name STRING", name="refusing" + topic.name)
+    assert place.rows("SELECT count(*) FROM users WHERE name = 'good'") == [(48,)]
+    assert done.dead in {1, 2}  # 7 may have been deleted before it was tried
+    with Client(topic.log) as client:
+        assert client.offsets(f"refusing{topic.name}.dead-letters") == {0: done.dead}
+
+
+def test_records_that_do_not_fit_are_dead_letters(place, topic) -> None:
+    """A record that isn't a row of the schema is put aside."""
+    topic.send({"id": 1, "name": "ann"}, {"id": "x"}, {"id": 2, "name": "bob"})
+    assert follow(place, topic).dead == 1
+    assert place.rows("SELECT id FROM users ORDER BY id") == [(1,), (2,)]
+
+
+def test_without_a_key_rows_are_appended(place, topic) -> None:
+    """Each record is a row, once."""
+    topic.send({"id": 1}, {"id": 1}, {"id": 2})
+    follow(place, topic, "id BIGINT NOT NULL", key=())
+    topic.send({"id": 2})
+    follow(place, topic, "id BIGINT NOT NULL", key=())
+    assert place.rows("SELECT id FROM users ORDER BY id") == [(1,), (1,), (2,), (2,)]
+
+
+def test_a_second_sink_fences_the_first(place, topic) -> None:
+    """Who has opened a target under a name before writes nothing more."""
+    topic.send({"id": 1, "name": "ann"})
+    sink = Sink(place.make(table="users"), topic.name, SCHEMA, key="id", log=topic.log)
+    target = sink._target
+    target.open(sink.name, sink._rows)
+    place.execute("UPDATE penstock_sinks SET epoch = epoch + 1") if not hasattr(
+        target, "_module"
+    ) else target.execute("UPDATE penstock_sinks SET epoch = epoch + 1")
+    with pytest.raises(FencedError):
+        target.write(sink._nothing, {0: 5})
+    target.close()
+    assert place.rows("SELECT count(*) FROM penstock_sinks WHERE part = 0") == [(0,)]
+
+
+def test_a_table_that_lacks_columns_is_an_error(place, topic) -> None:
+    """The message names the columns."""
+    place.execute("CREATE TABLE users (id BIGINT PRIMARY KEY)")
+    with pytest.raises(UserError, match="to have the columns name"):
+        follow(place, topic)
