@@ -14,6 +14,7 @@ import pytest
 
 import penstock as ps
 from penstock.cli import main
+from penstock.web import _metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -107,3 +108,21 @@ def test_every_request_is_on_the_page_on_http() -> None:
     listed = set(re.findall(r"^\| `GET ([^`?]+)", page, re.MULTILINE))
     source = (ROOT / "src" / "penstock" / "web" / "_app.py").read_text()
     assert listed == set(re.findall(r'Route\("([^"]+)"', source))
+
+
+def test_every_metric_is_on_the_page_on_metrics() -> None:
+    """Those of a broker and those of a pipeline, and none that isn't there."""
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    name = "((?:penstock|process)_[a-z_]+)"
+    listed = {one.removesuffix("_total") for one in re.findall(f"`{name}", page)}
+    known = set()
+    for module in ("broker/monitoring/metrics.py", "web/_metrics.py"):
+        source = (ROOT / "src" / "penstock" / module).read_text()
+        known |= set(re.findall(f'"{name}"', source))
+    for kind, tables in (
+        ("pipeline", (_metrics._PIPELINE, _metrics._TOPIC_COUNTERS)),
+        ("node", (_metrics._NODE_COUNTERS, _metrics._NODE_GAUGES)),
+    ):
+        known |= {f"penstock_{kind}_{row[0]}" for table in tables for row in table}
+    known |= {"penstock_pipeline_lag_records", "penstock_pipeline_watermark_timestamp_seconds"}
+    assert listed == known
