@@ -145,7 +145,7 @@ class MemoryLog:
         stored = self._stored[where]
         assert first <= len(stored), "a writer's sequence has a gap"
         keys = itertools.repeat(None) if outgoing.keys is None else outgoing.keys.to_pylist()
-        headers: Iterable[list[tuple[str, bytes]]] = outgoing.headers or itertools.repeat([])
+        headers = outgoing.header_pairs()
         rows = zip(
             keys,
             outgoing.values.to_pylist(),

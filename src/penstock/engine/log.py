@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.wire.columns import Records
+from penstock.wire.headers import header_pairs
 
 if TYPE_CHECKING:
     from penstock.client import TransactionalProducer
@@ -53,14 +54,21 @@ class Outgoing:
         keys: binary or string, or None where no record has a key.
         values: binary or string.
         timestamps_ms: int64, one per record.
-        headers: of each record, or None.
+        headers: of each record, as they stand in it (`penstock.wire.headers.raw_headers`); or None.
     """
 
     partition: int
     keys: pa.Array | None
     values: pa.Array
     timestamps_ms: np.ndarray
-    headers: list[list[tuple[str, bytes]]] | None = None
+    headers: pa.Array | None = None
+
+    def header_pairs(self) -> list[list[tuple[str, bytes]]]:
+        """The headers of each record, as names and values."""
+        if self.headers is None:
+            return [[] for _ in range(len(self.values))]
+        raw: list[Any] = self.headers.to_pylist()
+        return [[(name, value or b"") for name, value in header_pairs(one)] for one in raw]
 
 
 class Log(Protocol):

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from penstock.core import delta
 from penstock.core.delta import TIME
 from penstock.core.partitioner import murmur2_partitions
+from penstock.engine.letters.letters import Letters, headers_of
 from penstock.engine.log import Outgoing
-from penstock.engine.source import DeadLetter
 from penstock.flow.graph import Origin, OutputNode
 from penstock.formats.json import encode_rows
 
@@ -190,29 +190,16 @@ def _joined(parts: list[Outgoing]) -> Outgoing:
 
 
 def dead_letters_outgoing(
-    origin: str, letters: list[DeadLetter], *, partitions: int, wall_us: int
+    origin: str, letters: Letters, *, partitions: int, wall_us: int
 ) -> Outgoing:
-    """Dead letters as records: key and value as they were, the rest as headers.
-
-    `penstock.cut` says how many bytes a record had of which only the beginning is here.
-    """
+    """Dead letters as records: key and value as they were, the rest as headers."""
     topic, _, partition = origin.rpartition("/")
-    headers = [
-        [
-            ("penstock.reason", letter.reason.encode()),
-            ("penstock.topic", topic.encode()),
-            ("penstock.partition", partition.encode()),
-            ("penstock.offset", str(letter.offset).encode()),
-            *([("penstock.cut", str(letter.cut_bytes).encode())] if letter.cut_bytes else []),
-        ]
-        for letter in letters
-    ]
     return Outgoing(
         partition=int(partition) % partitions,
-        keys=pa.array([letter.key for letter in letters], pa.binary()),
-        values=pa.array([letter.value for letter in letters], pa.binary()),
-        timestamps_ms=np.minimum([letter.timestamp_ms for letter in letters], wall_us // 1_000),
-        headers=headers,
+        keys=letters.keys,
+        values=letters.values,
+        timestamps_ms=np.minimum(letters.timestamps_ms, wall_us // 1_000),
+        headers=headers_of(letters, topic, partition),
     )
 
 

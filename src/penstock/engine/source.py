@@ -8,8 +8,7 @@ higher). So whether a row is late depends on the log alone, not on how it was cu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +26,9 @@ from penstock.core.time import (
     duration_text,
     instant_text,
 )
+from penstock.core.vectors import from_int64
+from penstock.engine.letters.letters import Letters
+from penstock.engine.letters.reasons import Reasons
 from penstock.engine.plan import AHEAD_MAX_US, Split
 from penstock.engine.watermarks import no_producers
 from penstock.expr import EvaluationError, Expression
@@ -41,47 +43,13 @@ from penstock.ops.windows import NOTHING_YET_US
 from penstock.wire.columns import Records
 from penstock.wire.headers import header_values
 
-__all__ = ["DeadLetter", "SourceReader"]
+__all__ = ["SourceReader"]
 
 STAMP_MIN_MS: Final = (
     INSTANT_MIN_US // 1_000 - 1
 )  # beyond these a timestamp is as wrong as it can be
 STAMP_MAX_MS: Final = INSTANT_MAX_US // 1_000 + 1
 _FALSE: Final = pa.scalar(value=False)
-
-
-PART_BYTES_MAX: Final = 8 << 20
-"""Of a dead letter's key, and of its value: both fit into a topic's largest record, uncompressed."""
-CUT_BYTES: Final = 64 << 10
-"""What is left of a larger one: enough to see what it was. The record itself is where it came from."""
-REASON_CHARS_MAX: Final = 2_000
-
-
-@dataclass(frozen=True)
-class DeadLetter:
-    """A record that could not be used, and why.
-
-    Attributes:
-        cut_bytes: how long key and value were together, if they were cut; 0: they weren't.
-    """
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int
-    reason: str
-    cut_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        parts = [self.key or b"", self.value or b""]
-        if max(map(len, parts)) > PART_BYTES_MAX:
-            object.__setattr__(self, "cut_bytes", sum(map(len, parts)))
-            for name in ("key", "value"):
-                part = getattr(self, name)
-                if part is not None and len(part) > PART_BYTES_MAX:
-                    object.__setattr__(self, name, part[:CUT_BYTES])
-        if len(self.reason) > REASON_CHARS_MAX:
-            object.__setattr__(self, "reason", self.reason[:REASON_CHARS_MAX] + "…")
 
 
 class SourceReader:
@@ -105,7 +73,7 @@ class SourceReader:
         self.late_count = 0
         self.end: int | None = None  # where reading ended, if before the split's end
         self.lost_count = 0  # offsets that retention removed before they were read
-        self.dead: list[DeadLetter] = []
+        self._dead: list[Letters] = []
         self._floor_us = NOTHING_YET_US if watermark_us is None else watermark_us
         self._ahead_max_us = min(wall_us + AHEAD_MAX_US, EVENT_MAX_US)
         self._check_key = check_key
@@ -144,37 +112,35 @@ class SourceReader:
     def _decoded(self, records: Records) -> tuple[pa.Table, np.ndarray]:
         """A stream's rows, and the record of each."""
         decoded = self._decoder.decode(records.buffer, records.value_start, records.value_length)
-        for row, reason in zip(decoded.bad_rows, decoded.reasons, strict=True):
-            self._refuse(int(row), reason)
+        self._refuse(np.asarray(decoded.bad_rows, np.int64), decoded.reasons)
         return pa.Table.from_batches([decoded.columns]), decoded.rows
 
     def _changed(self, records: Records) -> tuple[pa.Table, np.ndarray]:
         """A table's changes, and the record of each."""
         assert self._changes is not None
         changes = self._changes.decode(records)
-        for row, reason in zip(changes.bad_rows, changes.reasons, strict=True):
-            self._refuse(int(row), reason)
+        self._refuse(np.asarray(changes.bad_rows, np.int64), changes.reasons)
         rows = pa.Table.from_batches([changes.columns])
         return rows.append_column(DELETED, pa.array(changes.deleted)), changes.rows
 
-    def refuse_offsets(self, reasons: dict[int, str]) -> None:
+    def refuse_offsets(self, reasons: Reasons) -> None:
         """Makes dead letters of records of the current chunk, by offset."""
         assert self._chunk is not None
-        offsets = np.fromiter(reasons, np.int64, len(reasons))
-        for row, reason in zip(
-            np.searchsorted(self._chunk.offset, offsets), reasons.values(), strict=True
-        ):
-            self._refuse(int(row), reason)
+        rows = np.searchsorted(self._chunk.offset, reasons.offsets)
+        self._refuse(rows, reasons.texts)
+
+    def letters(self) -> list[Letters]:
+        """The dead letters since this was asked last."""
+        found, self._dead = self._dead, []
+        return found
 
     def _timed(self, rows: pa.Table, index: np.ndarray) -> pa.Table:
         assert self._chunk is not None
         times, known = self._times(rows, index)
         fits = known & (times >= EVENT_MIN_US) & (times <= self._ahead_max_us)
         if not fits.all():
-            for position in np.flatnonzero(~fits):
-                self._refuse(
-                    int(index[position]), self._time_reason(known[position], times[position])
-                )
+            bad = np.flatnonzero(~fits)
+            self._refuse(index[bad], list(map(self._time_reason, known[bad], times[bad])))
             rows, times, index = rows.filter(pa.array(fits)), times[fits], index[fits]
         rows, times, index = self._keyed(rows, times, index)
         marks = self._marks(rows, self._moves(rows, times, index), index)
@@ -236,12 +202,12 @@ class SourceReader:
         fits = keys_match(chunk.buffer, chunk.key_start[index], chunk.key_length[index], column)
         if fits.all():
             return rows, times, index
-        for position in np.flatnonzero(~fits):
-            self._refuse(
-                int(index[position]),
-                f"expected the record's key to be the text of {key!r}, as key={key!r} says; found "
-                f"{key}={column[int(position)].as_py()!r}",
-            )
+        bad = np.flatnonzero(~fits)
+        expected = (
+            f"expected the record's key to be the text of {key!r}, as key={key!r} says; found "
+        )
+        found = column.take(from_int64(bad)).to_pylist()
+        self._refuse(index[bad], [f"{expected}{key}={value!r}" for value in found])
         return rows.filter(pa.array(fits)), times[fits], index[fits]
 
     def _times(self, rows: pa.Table, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -284,18 +250,12 @@ class SourceReader:
             f"wall clock, in {what}; found {found}"
         )
 
-    def _refuse(self, row: int, reason: str) -> None:
+    def _refuse(self, rows: np.ndarray, reasons: Sequence[str] | pa.Array) -> None:
+        if not len(rows):
+            return
         assert self._chunk is not None
-        chunk = self._chunk
-        self.dead.append(
-            DeadLetter(
-                offset=int(chunk.offset[row]),
-                key=_slice(chunk.buffer, chunk.key_start[row], chunk.key_length[row]),
-                value=_slice(chunk.buffer, chunk.value_start[row], chunk.value_length[row]),
-                timestamp_ms=int(chunk.timestamp_ms[row]),
-                reason=reason,
-            )
-        )
+        texts = reasons if isinstance(reasons, pa.Array) else pa.array(reasons, pa.string())
+        self._dead.append(Letters.of_records(self._chunk, rows, texts))
 
 
 def _needed(source: Source, columns: frozenset[str] | None) -> frozenset[str] | None:
@@ -306,10 +266,6 @@ def _needed(source: Source, columns: frozenset[str] | None) -> frozenset[str] | 
     named = [time.column, time.sent, time.received, time.producer, source.key]
     marked = frozenset() if source.marker is None else source.marker.columns
     return columns | marked | {name for name in named if isinstance(name, str)}
-
-
-def _slice(buffer: np.ndarray, start: int, length: int) -> bytes | None:
-    return None if length < 0 else buffer[start : start + length].tobytes()
 
 
 def _instants(rows: pa.Table, name: str, known: np.ndarray) -> np.ndarray:

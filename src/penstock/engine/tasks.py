@@ -27,7 +27,8 @@ import pyarrow as pa
 
 from penstock.core import vectors
 from penstock.core.delta import OFFSET, TIME, WATERMARK
-from penstock.core.time import instant_text
+from penstock.engine.letters.letters import Letters
+from penstock.engine.letters.reasons import Reasons
 from penstock.engine.log import Log, Outgoing, Writer
 from penstock.engine.outgoing import (
     dead_letters_outgoing,
@@ -40,7 +41,7 @@ from penstock.engine.outgoing import (
 from penstock.engine.physical import Physical, Placed, Reader
 from penstock.engine.plan import Plan, Split
 from penstock.engine.progress.meter import Meter
-from penstock.engine.source import DeadLetter, SourceReader
+from penstock.engine.source import SourceReader
 from penstock.engine.store import Json, Store
 from penstock.errors import BrokerError, PenstockError
 from penstock.flow.graph import Closed, Node, Origin, OutputNode, RowStep, Source, Union, origins
@@ -57,7 +58,7 @@ OFFSET_OUT_OF_RANGE: Final = 1  # Kafka's error code
 WRITTEN: Final = (
     ">"  # begins the name under which parts of a topic are handed on; no operator's does
 )
-DEAD_LETTERS_AT_ONCE: Final = 10_000  # each is a Python object while it waits: bounds memory
+DEAD_LETTERS_AT_ONCE: Final = 10_000  # bounds memory, and how often is written
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ class LaneBatch:
         self.writers: dict[str, Writer] = {}
         self.transacted: dict[str, dict[str, int]] = defaultdict(dict)  # next sequences
         self.late: dict[str, int] = defaultdict(int)
-        self.dead: dict[str, list[DeadLetter]] = defaultdict(list)  # waiting, by origin
+        self.dead: dict[str, list[Letters]] = defaultdict(list)  # waiting, by origin
         self.dead_count: dict[str, int] = defaultdict(int)  # by the topic that they are of
         self.clock = _Clock()
         self.meter = Meter()
@@ -273,10 +274,9 @@ class LaneBatch:
                 now = self.clock.add("json", self._since)
                 before = self.clock.seconds["operator"]
                 if source.identity in self.job.lettered:
-                    reader.dead = []
+                    reader.letters()
                 self._take_chunk(source, reader, rows, readers, inputs)
-                self.bury(split.topic, name, reader.dead)
-                reader.dead = []
+                self.bury(split.topic, name, reader.letters())
                 self._since = self.clock.add("steps", now)
                 self.clock.seconds["steps"] -= self.clock.seconds["operator"] - before
         self.meter.read(source.identity, reader.row_count, self._reading_s() - reading_s)
@@ -338,32 +338,28 @@ class LaneBatch:
         readers: list[Reader],
         inputs: list[list[Any]],
     ) -> None:
-        reasons: dict[int, str] = {}  # of late rows, by offset
-        partly: set[int] = set()  # of rows that are late for some windows
+        reasons = Reasons()
         refused: list[Refused] = []
         evaluated: dict[str, pa.Table] = {source.identity: rows}
         for one, gathered in zip(readers, inputs, strict=True):
             table = self._evaluate(one.node, evaluated, refused)
             if isinstance(one.to, Placed):
-                gathered.append(self._prepared(one.to, one.port, table, reasons, partly))
+                gathered.append(self._prepared(one.to, one.port, table, reasons))
             else:
                 gathered.append(table)
-        reader.late_count += len(reasons.keys() | partly)
+        reader.late_count += reasons.late()
         for bad in refused:
-            reasons |= dict.fromkeys(_vector(bad.rows, OFFSET).tolist(), bad.reason)
-        if reasons:
-            reader.refuse_offsets(dict(sorted(reasons.items())))
+            reasons.note(_vector(bad.rows, OFFSET), bad.reason)
+        reader.refuse_offsets(reasons)
 
-    def _prepared(
-        self, to: Placed, port: int, table: pa.Table, reasons: dict[int, str], partly: set[int]
-    ) -> Any:
-        """A chunk's parcel; notes its late rows by offset: in `reasons`, or `partly` if they count still."""
+    def _prepared(self, to: Placed, port: int, table: pa.Table, reasons: Reasons) -> Any:
+        """A chunk's parcel; notes its late rows by offset."""
         started = time.perf_counter()
         prepared = to.operator.prepare(port, table)
         if prepared.partly_late is not None and len(prepared.partly_late):
             self.late[to.name] += len(prepared.partly_late)
             self.meter.late(to.id, len(prepared.partly_late))
-            partly.update(_vector(table, OFFSET)[prepared.partly_late].tolist())
+            reasons.note_partly(_vector(table, OFFSET)[prepared.partly_late])
         if prepared.late is not None and len(prepared.late):
             self._note_late(to, table, prepared.late, reasons)
         self.meter.got(to.id, table.num_rows)
@@ -371,22 +367,13 @@ class LaneBatch:
         self.clock.add("operator", started)
         return prepared.parcel
 
-    def _note_late(
-        self, to: Placed, table: pa.Table, index: np.ndarray, reasons: dict[int, str]
-    ) -> None:
+    def _note_late(self, to: Placed, table: pa.Table, index: np.ndarray, reasons: Reasons) -> None:
         self.late[to.name] += len(index)
         self.meter.late(to.id, len(index))
         if to.id in self.job.lettered:
             return
-        columns = (_vector(table, column)[index].tolist() for column in (OFFSET, TIME, WATERMARK))
-        for offset, at, mark in zip(*columns, strict=True):
-            if offset in reasons:
-                reasons[offset] += f"; and for {to.name}"
-            else:
-                reasons[offset] = (
-                    f"late: its event time is {instant_text(at)}, the watermark was already "
-                    f"{instant_text(mark)}, and what it belongs to was closed; for {to.name}"
-                )
+        offsets, times, marks = (_vector(table, one)[index] for one in (OFFSET, TIME, WATERMARK))
+        reasons.note_late(offsets, times, marks, to.name)
 
     # -- operators ----------------------------------------------------------------------------------
 
@@ -456,10 +443,8 @@ class LaneBatch:
             else:
                 inputs.append([table])
         for bad in refused:
-            letters = [
-                DeadLetter(-1, None, row, self.plan.wall_us // 1_000, bad.reason)
-                for row in encode_rows(bad.rows).cast(pa.binary()).to_pylist()
-            ]
+            values = encode_rows(bad.rows).cast(pa.binary())
+            letters = [Letters.of_values(values, self.plan.wall_us // 1_000, bad.reason)]
             self.bury(placed.name, f"{placed.id}/{shard}", letters)
         self._finish(readers, inputs, origin, shard)
 
@@ -539,7 +524,7 @@ class LaneBatch:
             self.transacted[topic][str(partition)] = writer.next_sequence[partition]
         self.clock.add("output", started)
 
-    def bury(self, topic: str, origin: str, letters: list[DeadLetter]) -> None:
+    def bury(self, topic: str, origin: str, letters: list[Letters]) -> None:
         """Takes dead letters of later offsets than before; writes them in counts that never differ.
 
         Args:
@@ -547,20 +532,27 @@ class LaneBatch:
             origin: whose they are: `topic/partition`, or an operator's `id/shard`.
             letters: of one chunk, or one step.
         """
-        self.dead_count[topic] += len(letters)
-        waiting = self.dead[origin]
-        waiting += sorted(letters, key=lambda letter: letter.offset)
-        while len(waiting) >= DEAD_LETTERS_AT_ONCE:
-            self._write_dead_letters(origin, waiting[:DEAD_LETTERS_AT_ONCE])
-            del waiting[:DEAD_LETTERS_AT_ONCE]
+        letters = [some for some in letters if len(some)]
+        if not letters:
+            return
+        come = Letters.joined(letters)
+        self.dead_count[topic] += len(come)
+        self.dead[origin].append(come)
+        count = sum(map(len, self.dead[origin]))
+        if count >= DEAD_LETTERS_AT_ONCE:
+            waiting, at = Letters.joined(self.dead.pop(origin)), 0
+            for at in range(0, count - DEAD_LETTERS_AT_ONCE + 1, DEAD_LETTERS_AT_ONCE):
+                self._write_dead_letters(origin, waiting.slice(at, at + DEAD_LETTERS_AT_ONCE))
+            self.dead[origin].append(waiting.slice(at + DEAD_LETTERS_AT_ONCE, count))
 
     def write_dead_letters(self) -> None:
         """Writes what is left."""
-        for origin, letters in self.dead.items():
-            if letters:
-                self._write_dead_letters(origin, letters)
+        for origin, parts in self.dead.items():
+            left = Letters.joined(parts)
+            if len(left):
+                self._write_dead_letters(origin, left)
 
-    def _write_dead_letters(self, origin: str, letters: list[DeadLetter]) -> None:
+    def _write_dead_letters(self, origin: str, letters: Letters) -> None:
         started = time.perf_counter()
         topic = self.job.dead_letter_topic
         maker, _, part = origin.rpartition("/")

@@ -251,14 +251,19 @@ def decode(buffer: Buffer | Batches, *, verify_crc: bool = True) -> Records:
 def header(records: Records, i: int) -> list[tuple[str, bytes | None]]:
     """The headers of record i, in order (a key may be there more than once)."""
     at = int(records.value_start[i]) + max(int(records.value_length[i]), 0)
-    count, at = _read_varint(records.buffer, at)
+    return headers_at(records.buffer, at)
+
+
+def headers_at(buffer: Bytes, at: int) -> list[tuple[str, bytes | None]]:
+    """The headers of a record that begin at a position, in checked bytes."""
+    count, at = _read_varint(buffer, at)
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        length, at = _read_varint(records.buffer, at)
-        name = bytes(records.buffer[at : at + length]).decode("utf-8", "replace")
+        length, at = _read_varint(buffer, at)
+        name = bytes(buffer[at : at + length]).decode("utf-8", "replace")
         at += length
-        length, at = _read_varint(records.buffer, at)
-        headers.append((name, None if length < 0 else bytes(records.buffer[at : at + length])))
+        length, at = _read_varint(buffer, at)
+        headers.append((name, None if length < 0 else bytes(buffer[at : at + length])))
         at += max(length, 0)
     return headers
 

@@ -15,12 +15,12 @@ from numba import njit, types
 
 from penstock.errors import CorruptError
 from penstock.wire import kernels
-from penstock.wire.columns import Records, gather_column, header_bytes
+from penstock.wire.columns import Records, gather_column, header_bytes, headers_at
 
 _READ, _READ64, _READ32 = kernels._READ, kernels._READ64, kernels._READ32  # noqa: SLF001
 varint = kernels.varint
 
-__all__ = ["header_values", "raw_headers", "records_of"]
+__all__ = ["header_pairs", "header_values", "raw_headers", "records_of"]
 
 
 @njit(
@@ -82,6 +82,15 @@ def raw_headers(records: Records) -> pa.BinaryArray | None:
     """Each record's headers as they stand in it (what `encode` takes); None if there are none."""
     found = _column(records, b"")
     return None if found.equals(pa.array([b"\0"] * len(found), pa.binary())) else found
+
+
+def header_pairs(raw: bytes) -> list[tuple[str, bytes | None]]:
+    """One record's headers of what `raw_headers` gave.
+
+    >>> header_pairs(header_bytes([("h", b"x"), ("none", None)]))
+    [('h', b'x'), ('none', None)]
+    """
+    return headers_at(np.frombuffer(raw, np.uint8), 0)
 
 
 def records_of(

@@ -310,7 +310,7 @@ def _records(parts: Sequence[Outgoing]) -> list[Any]:
             [None] * len(part.values) if part.keys is None else part.keys.to_pylist(),
             part.values.to_pylist(),
             np.asarray(part.timestamps_ms).tolist(),
-            part.headers or [[]] * len(part.values),
+            part.header_pairs(),
             strict=True,
         )
     ]

@@ -1,0 +1,1 @@
+"""Dead letters on their way out: what they are, and why."""
