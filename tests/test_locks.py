@@ -32,12 +32,20 @@ def needed(wanted: list[str]) -> set[str]:
         if name in found and not one.extras:
             continue
         found.add(name)
-        for text in metadata.requires(name) or []:
+        for text in _requires(name):
             more = Requirement(text)
             if more.marker is None or any(more.marker.evaluate({"extra": e}) for e in extras):
                 more.marker = None
                 todo.append(more)
     return found
+
+
+def _requires(name: str) -> list[str]:
+    """What an installed package needs; of one that isn't installed nothing is known."""
+    try:
+        return metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        return []
 
 
 def test_the_lock_is_what_a_pipeline_needs() -> None:

@@ -105,9 +105,11 @@ def test_every_command_is_in_the_reference(site: Path) -> None:
 def test_every_request_is_on_the_page_on_http() -> None:
     """The paths that the page's server knows are those of the table."""
     page = (ROOT / "docs" / "reference" / "http.md").read_text()
-    listed = set(re.findall(r"^\| `GET ([^`?]+)", page, re.MULTILINE))
-    source = (ROOT / "src" / "penstock" / "web" / "_app.py").read_text()
-    assert listed == set(re.findall(r'Route\("([^"]+)"', source))
+    listed = set(re.findall(r"^\| `(?:GET|POST) ([^`?]+)", page, re.MULTILINE))
+    web = ROOT / "src" / "penstock" / "web"
+    source = "".join((web / one).read_text() for one in ("_app.py", "console/api.py"))
+    routes = re.findall(r'Route\("([^"]+)"', source)
+    assert listed == {one.replace(":path", "") for one in routes}
 
 
 def test_every_metric_is_on_the_page_on_metrics() -> None:

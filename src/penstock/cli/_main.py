@@ -64,7 +64,7 @@ _COMMANDS: Final = {
     "ui": (
         "penstock.cli.pipelines.ui",
         "ui",
-        "Serve the live page of a pipeline that runs elsewhere.",
+        "Serve the page of a pipeline or a broker: topics, groups, dead letters.",
     ),
     "status": (
         "penstock.cli.pipelines.status",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.web._json import kind, plain_values
     from penstock.web._server import PORT, Server
     from penstock.web.board import StatusBoard
+    from penstock.web.console import Console
     from penstock.web.health import Health, State, judge
 else:
     __getattr__ = lazy_names(
@@ -22,6 +23,7 @@ else:
             "_app": ("create_app",),
             "_json": ("kind", "plain_values"),
             "_server": ("PORT", "Server"),
+            "console": ("Console",),
             "board": ("StatusBoard",),
             "health": ("Health", "State", "judge"),
         },
@@ -29,6 +31,7 @@ else:
 
 __all__ = [
     "PORT",
+    "Console",
     "Health",
     "Server",
     "State",

@@ -9,10 +9,11 @@
     GET /api/views/{name}/series        lines for a chart: ?measure= &top= &windows=
     GET /api/query?sql=SELECT           read-only SQL over the views
     GET /api/events                     an event for each new version
+    /api/console, topics, groups, …     the log beneath (`penstock.web.console.api`)
 
-Everything is read-only and for this machine alone: the Host header must name loopback (a page
-elsewhere can't reach it by rebinding its own name), requests that a browser marks as coming from
-another site are refused, and there is no CORS.
+Everything is read-only, but for dead letters where changes were allowed. The page is for this machine alone:
+the Host header must name loopback (a page elsewhere can't reach it by rebinding its own name), requests
+that a browser marks as coming from another site are refused, and there is no CORS.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from penstock.errors import LimitError, PenstockError, UserError
+from penstock.client.network.errors import UNKNOWN_TOPIC
+from penstock.errors import BrokerError, LimitError, PenstockError, UserError
 from penstock.web._api import Api, Graph, Status, UnknownViewError, ViewSource, json_response
 from penstock.web._guard import LOOPBACK, Guard
+from penstock.web.console import Console
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -42,6 +45,7 @@ def create_app(
     graph: Graph = lambda: None,
     hosts: tuple[str, ...] = LOOPBACK,
     stopping: threading.Event | None = None,
+    console: Console | None = None,
 ) -> Starlette:
     """Builds the app.
 
@@ -51,6 +55,7 @@ def create_app(
         graph: gives the drawing's places; see `Graph`.
         hosts: the names in a Host header that are answered.
         stopping: when set, event streams end, so that the server can.
+        console: what shows the log beneath; None leaves it out.
     """
     api = Api(views, status_source, stopping or threading.Event(), graph)
     routes = [
@@ -63,6 +68,7 @@ def create_app(
         Route("/api/views/{name}/series", api.series),
         Route("/api/query", api.query),
         Route("/api/events", api.events),
+        *(console.routes if console is not None else ()),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     return Starlette(
@@ -77,10 +83,13 @@ async def _page(_request: Request) -> Response:
 
 
 async def _problem(_request: Request, error: Exception) -> Response:
-    status = 404 if isinstance(error, UnknownViewError) else 400
+    missing = isinstance(error, UnknownViewError) or (
+        isinstance(error, BrokerError) and error.code == UNKNOWN_TOPIC
+    )
+    status = 404 if missing else 400
     if isinstance(error, LimitError):
         status = 422
-    elif not isinstance(error, UserError):
+    elif not missing and not isinstance(error, UserError):
         status = 503
     return json_response({"error": str(error)}, status)
 

@@ -14,6 +14,7 @@ from penstock.errors import SetupError
 from penstock.web._api import Graph, Status, ViewSource
 from penstock.web._app import create_app
 from penstock.web._guard import LOOPBACK
+from penstock.web.console import Console
 
 PORT: Final = 8750
 PORTS_TRIED: Final = 20  # from the usual port up: more pipelines than one machine watches
@@ -31,6 +32,7 @@ class Server:
         graph: gives the drawing's places; see `penstock.web._api.Graph`.
         host: a loopback address; anything else must be asked for and widens who can read the views.
         port: the port; None takes 8750 or the next free one.
+        console: what shows the log beneath; None leaves it out.
 
     Raises:
         SetupError: the port is taken.
@@ -44,13 +46,19 @@ class Server:
         graph: Graph = lambda: None,
         host: str = "127.0.0.1",
         port: int | None = None,
+        console: Console | None = None,
     ) -> None:
         self._socket = _bind(host, port)
         self.port = int(self._socket.getsockname()[1])
         self.url = f"http://{host}:{self.port}"
         self._stopping = threading.Event()
         app = create_app(
-            views, status, graph=graph, hosts=(*LOOPBACK, host), stopping=self._stopping
+            views,
+            status,
+            graph=graph,
+            hosts=(*LOOPBACK, host),
+            stopping=self._stopping,
+            console=console,
         )
         config = uvicorn.Config(
             app,

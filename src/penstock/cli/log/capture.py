@@ -6,13 +6,12 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import click
-import pyarrow as pa
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.errors import Group
 from penstock.cli.support.options import broker_option, client_settings, form_option
 from penstock.cli.support.progress import counter
-from penstock.cli.support.tables import note, write_table
+from penstock.cli.support.tables import note, write_rows
 
 if TYPE_CHECKING:
     from penstock.capture import Captured
@@ -140,21 +139,16 @@ def status(name: str | None, url: str | None, form: str, broker: str | None) -> 
         with Client(log, **client_settings()) as client:
             some = names(client)
     found = [ask(one, log, url=url, **client_settings()) for one in some]
-    table = pa.table(
-        {
-            "name": [one.name for one in found],
-            "state": [one.state for one in found],
-            "position": [one.position for one in found],
-            "lag_bytes": pa.array([one.lag_bytes for one in found], pa.int64()),
-            "lag_s": pa.array(
-                [None if one.lag_s is None else round(one.lag_s, 1) for one in found], pa.float64()
-            ),
-            "slot": [one.slot for one in found],
-            "tables": [", ".join(one.tables) for one in found],
-            "database": [one.server for one in found],
-        }
-    )
-    write_table(table, form)
+    names_ = ("name", "state", "position", "lag_bytes", "lag_s", "slot", "tables", "database")
+    rows = [
+        (
+            *(one.name, one.state, one.position, one.lag_bytes),
+            None if one.lag_s is None else round(one.lag_s, 1),
+            *(one.slot, ", ".join(one.tables), one.server),
+        )
+        for one in found
+    ]
+    write_rows(names_, rows, form)
     for one in found:
         if one.trouble:
             note(f"{one.name}: the database can't be asked: {one.trouble}")

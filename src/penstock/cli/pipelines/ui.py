@@ -1,51 +1,159 @@
-"""`penstock ui`: the live page for a pipeline that runs elsewhere, or not at all."""
+"""`penstock ui`: the page of a pipeline that runs elsewhere or not at all, and of any broker."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli.support.address import FILE, LOG, find_broker, owner_runs
+from penstock.cli.support.options import broker_option
 from penstock.cli.support.tables import note
+from penstock.errors import SetupError
+
+if TYPE_CHECKING:
+    from penstock.cli.support.host import LateViews
+    from penstock.web import StatusBoard
 
 
 @click.command(
     epilog="""\b
-Example:
-  penstock ui machine        reads machine.penstock, whether the pipeline runs or not
+Examples:
+  penstock ui shop                          a pipeline, whether it runs or not, and its log
+  penstock ui kafka.example:9092            a broker: topics, groups, dead letters
+  penstock ui penstock-log --serve-log      a broker's directory, served while the page is open
 """
 )
-@click.argument("app")
+@click.argument("target", required=False)
 @click.option("--port", type=click.IntRange(1, 65535), help="Default: 8750, or the next free one.")
-def ui(app: str, port: int | None) -> None:
-    """Serve the live page of APP (a pipeline's name or directory) until Ctrl-C."""
-    from penstock.app import read_facts, read_graph
-    from penstock.cli.support.host import LateViews
-    from penstock.serve import Views
-    from penstock.web import Server, StatusBoard
+@click.option(
+    "--allow-changes", is_flag=True, help="Let the page mend, replay and drop dead letters."
+)
+@click.option(
+    "--serve-log",
+    is_flag=True,
+    help="Where the log is stopped, serve it until Ctrl-C. Its pipeline can't start meanwhile.",
+)
+@broker_option
+def ui(
+    target: str | None,
+    port: int | None,
+    broker: str | None,
+    *,
+    allow_changes: bool,
+    serve_log: bool,
+) -> None:
+    """Serve the page of TARGET until Ctrl-C: a pipeline's name or directory, or a broker.
 
-    Views(app)  # told at once where there is nothing to show
-    views = LateViews(app)
-    directory = directory_of(app)
+    It shows the pipeline, and what its log holds: topics with their records, groups, dead letters,
+    versions. Without TARGET it shows the broker that the other commands would use.
+    """
+    from penstock.web import Console, Server
+
+    directory = None if target is None else directory_of(target)
+    has_pipeline = target is not None and _has_state(target, directory)
+    if not has_pipeline and directory is None:
+        find_broker(broker or target)  # says at once that there is nothing to show
+    with contextlib.ExitStack() as stack:
+        address = partial(_address, broker, target, directory)
+        if serve_log and directory is not None:
+            stack.enter_context(_served(directory))
+        views, board = _shown(target or "log", directory, has_pipeline=has_pipeline)
+        stack.callback(views.close)
+        graph = (lambda: None) if directory is None else partial(_graph, directory)
+        console = Console(
+            address,
+            has_pipeline=has_pipeline,
+            allow_changes=allow_changes,
+            versions=partial(_versions, target) if has_pipeline and target else None,
+        )
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        server = Server(views, board.status, graph=graph, port=port, console=console)
+        stack.callback(server.close)
+        note(f"serving {target or address()} on {server.url}; Ctrl-C stops")
+        stop.wait()
+
+
+def _shown(
+    name: str, directory: Path | None, *, has_pipeline: bool
+) -> tuple[LateViews, StatusBoard]:
+    """A pipeline's views and state; of a log alone none."""
+    from penstock.app import read_facts
+    from penstock.cli.support.host import LateViews
+    from penstock.web import StatusBoard
+
+    views = LateViews(name if has_pipeline else os.devnull)
     board = StatusBoard(
-        Path(app).name.removesuffix(".penstock"),
+        Path(name).name.removesuffix(".penstock"),
         lambda: time.time_ns() // 1_000,
-        lambda: None if directory is None else read_facts(directory),
+        lambda: read_facts(directory) if has_pipeline and directory is not None else None,
         views.status,
     )
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    graph = (lambda: None) if directory is None else partial(read_graph, directory)
-    server = Server(views, board.status, graph=graph, port=port)
-    note(f"serving {app} on {server.url}; Ctrl-C stops")
-    stop.wait()
-    server.close()
-    views.close()
+    return views, board
+
+
+def _graph(directory: Path) -> dict[str, Any] | None:
+    from penstock.app import read_graph
+
+    return read_graph(directory)
+
+
+def _versions(target: str) -> dict[str, Any]:
+    from penstock.serve import Views
+    from penstock.web.console import versions_of
+
+    return versions_of(Views(target).store)
+
+
+def _has_state(target: str, directory: Path | None) -> bool:
+    """Whether a pipeline is there, or was.
+
+    Raises:
+        QueryError: the target is the URI of a state that isn't there.
+    """
+    if directory is not None:
+        return any((directory / one).exists() for one in ("state", "versions", FILE))
+    if "://" not in target or target.partition("://")[0].startswith("kafka"):
+        return False
+    from penstock.serve import Views
+
+    Views(target)
+    return True
+
+
+def _address(broker: str | None, target: str | None, directory: Path | None) -> str:
+    """Where the log is now.
+
+    Raises:
+        PenstockError: it doesn't run, or isn't known.
+    """
+    if broker is not None or directory is not None:
+        return find_broker(broker or str(directory))
+    if target is not None and "://" in target and not target.startswith("kafka"):
+        raise SetupError(
+            "expected the address of the log, which the state doesn't name; found none. Name it: "
+            "penstock ui … --broker HOST:PORT"
+        )
+    return find_broker(target)
+
+
+def _served(directory: Path) -> contextlib.AbstractContextManager[object]:
+    """A stopped log, served by a process of its own; nothing where it runs already."""
+    from penstock.broker import BrokerProcess
+
+    data = directory / LOG if (directory / LOG).is_dir() else directory
+    if owner_runs(data):
+        return contextlib.nullcontext()
+    return BrokerProcess(data)
 
 
 def directory_of(app: str) -> Path | None:

@@ -167,6 +167,13 @@ def _served(data: Path) -> str | None:
     return None
 
 
+def owner_runs(data: Path) -> bool:
+    """Whether a broker serves a data directory."""
+    from penstock.broker.storage.data_lock import owner_of
+
+    return owner_of(data) is not None
+
+
 def _stopped(known: Known) -> SetupError:
     return SetupError(
         f"expected the broker of {known.name} to run; found it stopped. Start it ({known.start}), or "

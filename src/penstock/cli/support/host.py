@@ -17,8 +17,8 @@ import pyarrow as pa
 from penstock.cli.support.tables import note, text_table
 from penstock.cli.support.terminal import Terminal
 from penstock.demo.feed import Feed
-from penstock.errors import PenstockError
-from penstock.web import Server, StatusBoard, kind, plain_values
+from penstock.errors import PenstockError, SetupError
+from penstock.web import Console, Server, StatusBoard, kind, plain_values
 
 if TYPE_CHECKING:
     import penstock as ps
@@ -160,6 +160,23 @@ class _Run:
 
         return read_graph(self.app.directory)
 
+    def log_address(self) -> str:
+        """Where the log is.
+
+        Raises:
+            SetupError: it is still being started.
+        """
+        if not self.app.address:
+            raise SetupError("expected the log to be served; found that it is still being started")
+        return self.app.address
+
+    def versions(self) -> dict[str, Any]:
+        """Committed versions and savepoints."""
+        from penstock.serve import Views
+        from penstock.web.console import versions_of
+
+        return versions_of(Views(self.app.settings.state or self.app.directory).store)
+
     def started(self, address: str) -> None:
         """The log can be used."""
         note(f"the log is at {address}, for any Kafka client")
@@ -235,7 +252,13 @@ def _page(run: _Run) -> Iterator[str | None]:
     if not run.hosting.ui:
         yield None
         return
-    server = Server(run.views, run.board.status, graph=run.graph, port=run.hosting.port)
+    server = Server(
+        run.views,
+        run.board.status,
+        graph=run.graph,
+        port=run.hosting.port,
+        console=Console(run.log_address, versions=run.versions),
+    )
     try:
         yield server.url
     finally:

@@ -2,6 +2,7 @@
 // and everything is asked for anew.
 
 import { color, draw, html, spark } from "./chart.js";
+import { about } from "./console.js";
 import * as graph from "./graph.js";
 import { count, duration, elapsed, exact, instant, moment, number } from "./format.js";
 
@@ -100,6 +101,7 @@ function health() {
 }
 
 function header() {
+  if (state.alone) return;
   const s = state.status;
   const { name, level, since_us, reason, advice, now_us } = health();
   const now = (now_us ?? (s ? s.now_us + (Date.now() - state.heard) * 1000 : 0)) / 1000;
@@ -351,4 +353,13 @@ $("sql").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !asking) $("ask").requestSubmit();
 });
 
-listen();
+// A log without a pipeline has no state of its own: its pages say what it holds, or why it doesn't answer.
+function alone(found) {
+  state.alone = true;
+  $("app").textContent = found.log || "log";
+  document.title = `${found.log || "log"} · Penstock`;
+  $("dot").className = found.log ? "good" : "bad";
+  $("state").textContent = found.log ? "broker" : "no broker";
+}
+
+about().then((found) => (found && !found.pipeline ? alone(found) : listen()));

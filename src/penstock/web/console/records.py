@@ -1,0 +1,196 @@
+"""A page of a topic's records: from the newest or the oldest, from offsets or a time, with search.
+
+The next page begins at `next`, which has an offset for each partition. Newest first, it is the offset to
+stop before; oldest first, the offset to begin at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.client import Client, Reader
+from penstock.core.time import instant_text
+from penstock.errors import BrokerError
+from penstock.wire.columns import header
+
+PAGE_MAX: Final = 500  # records of one page: what a person looks through
+SEARCH_STEP: Final = 5_000  # offsets of each partition that are read at a time
+SEARCH_RECORDS_MAX: Final = 200_000  # of one question; the page offers to continue
+SEARCH_SECONDS_MAX: Final = 5.0  # likewise: a page that waits longer looks dead
+SHOWN_CHARS_MAX: Final = 20_000  # of a key or a value: a browser holds a page of them
+DAMAGED_SHOWN_MAX: Final = 10
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which records are asked for.
+
+    Attributes:
+        topic: its name.
+        newest: whether the newest come first.
+        positions: where to begin (oldest first) or to stop before (newest first); of partitions that
+            aren't named, at the end of that side.
+        partitions: which; None is all.
+        limit: how many.
+        search: a text that the key, the value or a header contains, in any case; empty is none.
+    """
+
+    topic: str
+    newest: bool = True
+    positions: Mapping[int, int] = field(default_factory=dict)
+    partitions: tuple[int, ...] | None = None
+    limit: int = 50
+    search: str = ""
+
+
+@dataclass
+class _Look:
+    """What has been seen so far."""
+
+    found: list[dict[str, Any]] = field(default_factory=list)
+    scanned: int = 0
+    damaged: list[str] = field(default_factory=list)
+
+
+def read_page(client: Client, reader: Reader, wanted: Wanted) -> dict[str, Any]:
+    """A page of records.
+
+    Returns:
+        `records`, each a dictionary; `next`, the positions of the next page, empty where there is none;
+        `scanned`, how many records were looked at; `damaged`, what the broker couldn't read.
+
+    Raises:
+        BrokerError: there is no such topic or partition.
+    """
+    first = client.offsets(wanted.topic, "earliest")
+    last = client.offsets(wanted.topic, "latest")
+    chosen = sorted(last) if wanted.partitions is None else list(wanted.partitions)
+    for p in chosen:
+        if p not in last:
+            raise BrokerError(
+                f"expected a partition of {wanted.topic!r} from 0 to {len(last) - 1}; found {p}"
+            )
+    begin = {p: first[p] for p in chosen}
+    end = {p: last[p] for p in chosen}
+    side = end if wanted.newest else begin
+    for p, offset in wanted.positions.items():
+        if p in side:
+            side[p] = min(max(offset, first[p]), last[p])
+    look = _Look()
+    deadline = time.monotonic() + SEARCH_SECONDS_MAX
+    step = SEARCH_STEP if wanted.search else wanted.limit
+    while any(begin[p] < end[p] for p in chosen):
+        spans = {}
+        for p in chosen:
+            low = max(begin[p], end[p] - step) if wanted.newest else begin[p]
+            spans[p] = (low, end[p] if wanted.newest else min(end[p], begin[p] + step))
+        _read(reader, wanted, spans, look)
+        for p, (low, high) in spans.items():
+            if wanted.newest:
+                end[p] = low
+            else:
+                begin[p] = high
+        full = len(look.found) >= wanted.limit
+        if full or look.scanned >= SEARCH_RECORDS_MAX or time.monotonic() > deadline:
+            break
+    return _page(look, wanted, begin, end)
+
+
+def _read(
+    reader: Reader, wanted: Wanted, spans: Mapping[int, tuple[int, int]], look: _Look
+) -> None:
+    """Reads a span of each partition; what fits is added to what was found."""
+    needle = wanted.search.lower().encode()
+    for p, (low, high) in spans.items():
+        if low >= high:
+            continue
+
+        def damage(begin: int, end: int, p: int = p) -> None:
+            if len(look.damaged) < DAMAGED_SHOWN_MAX:
+                look.damaged.append(f"partition {p}, offsets {begin} to {end - 1}")
+
+        for records in reader.read(wanted.topic, p, low, high, missing="skip", on_damage=damage):
+            look.scanned += len(records)
+            keys, values = records.keys().to_pylist(), records.values().to_pylist()
+            for i, (key, value) in enumerate(zip(keys, values, strict=True)):
+                headers = header(records, i)
+                if needle and not _holds(needle, key, value, headers):
+                    continue
+                at_ms = int(records.timestamp_ms[i])
+                one = _record(p, int(records.offset[i]), at_ms, key, value, headers)
+                look.found.append(one)
+
+
+def _holds(
+    needle: bytes,
+    key: bytes | None,
+    value: bytes | None,
+    headers: list[tuple[str, bytes | None]],
+) -> bool:
+    texts = [value, key, *(text for pair in headers for text in (pair[0].encode(), pair[1]))]
+    return any(needle in text.lower() for text in texts if text)
+
+
+def _page(
+    look: _Look, wanted: Wanted, begin: Mapping[int, int], end: Mapping[int, int]
+) -> dict[str, Any]:
+    """The records to show in their order, and where the next page begins."""
+    order = sorted(look.found, key=lambda one: (one["ms"], one["partition"], one["offset"]))
+    if wanted.newest:
+        order.reverse()
+    shown, left = order[: wanted.limit], order[wanted.limit :]
+    following = {p: end[p] if wanted.newest else begin[p] for p in begin}
+    for one in left:  # read, and not shown: the next page has them
+        p, offset = one["partition"], one["offset"]
+        if wanted.newest:
+            following[p] = max(following[p], offset + 1)
+        else:
+            following[p] = min(following[p], offset)
+    more = bool(left) or any(begin[p] < end[p] for p in begin)
+    return {
+        "records": shown,
+        "next": following if more else {},
+        "scanned": look.scanned,
+        "damaged": look.damaged,
+    }
+
+
+def _record(
+    partition: int,
+    offset: int,
+    at_ms: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: list[tuple[str, bytes | None]],
+) -> dict[str, Any]:
+    return {
+        "partition": partition,
+        "offset": offset,
+        "ms": at_ms,
+        "at": instant_text(at_ms * 1_000),
+        "key": shown(key),
+        "value": shown(value),
+        "bytes": len(key or b"") + len(value or b""),
+        "headers": [[name, shown(text)] for name, text in headers],
+    }
+
+
+def shown(data: bytes | None) -> dict[str, Any] | None:
+    """Bytes for a page: as text where they are UTF-8, in hexadecimal otherwise; cut where they are long.
+
+    >>> shown(b"tea"), shown(bytes([255, 0])), shown(None)
+    ({'text': 'tea', 'form': 'text'}, {'text': 'ff 00', 'form': 'hex'}, None)
+    """
+    if data is None:
+        return None
+    try:
+        text, form = data.decode(), "text"
+    except UnicodeDecodeError:
+        text, form = data[: SHOWN_CHARS_MAX // 3].hex(" "), "hex"
+    found: dict[str, Any] = {"text": text[:SHOWN_CHARS_MAX], "form": form}
+    if len(text) > SHOWN_CHARS_MAX or (form == "hex" and len(data) > SHOWN_CHARS_MAX // 3):
+        found["bytes"] = len(data)
+    return found

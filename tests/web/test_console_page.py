@@ -1,0 +1,200 @@
+"""The console in a real browser, over a real broker: every page of it, in any light and width."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tests.patience import wait_until
+from tests.web.browsing import WIDTHS, chromium, visit
+from tests.web.logs import Log, filled_log, write_letters
+
+from penstock.errors import SetupError
+from penstock.web import Console, Server
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
+    """A broker with something of everything."""
+    with filled_log(tmp_path_factory.mktemp("console")) as found:
+        write_letters(found, "orders")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser(log: Log) -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def served(log: Log) -> Iterator[SimpleNamespace]:
+    """A page of the log alone, which may change it; and one that is read-only."""
+    servers = [
+        Server(
+            None,
+            lambda **_: {},
+            console=Console(lambda: log.address, has_pipeline=False, allow_changes=allow_changes),
+        )
+        for allow_changes in (True, False)
+    ]
+    yield SimpleNamespace(url=servers[0].url, read_only=servers[1].url)
+    for server in servers:
+        server.close()
+
+
+def records(page: Any, count: int) -> None:
+    """Waits until so many records are shown. (The page's policy forbids Playwright's functions in texts.)"""
+    shown = page.locator("button.open")
+    wait_until(lambda: page.wait_for_timeout(20) or shown.count() == count, f"{count} records")
+
+
+PAGES = {
+    "topics": "#/topics",
+    "topic": "#/topics/clicks",
+    "odd": "#/topics/odd?from=oldest",
+    "groups": "#/groups",
+    "group": "#/groups/audit",
+    "reasons": "#/letters",
+    "letters": "#/letters/orders.dead-letters",
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_page_fits_and_asks_nobody_else(
+    browser: Any, served: Any, width: int, scheme: str
+) -> None:
+    """No error in the console, no request to third parties, nothing wider than the window.
+
+    With PENSTOCK_SCREENSHOTS=DIR the pages are drawn there.
+    """
+    folder = os.environ.get("PENSTOCK_SCREENSHOTS")
+    with visit(browser, "about:blank", width=width, color_scheme=scheme) as page:
+        said: list[str] = []
+        asked: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("request", lambda request: asked.append(request.url))
+        for name, fragment in PAGES.items():
+            page.goto(f"{served.url}/{fragment}")
+            page.wait_for_selector(f"#console[data-page='{fragment}']:not([aria-busy])")
+            page.wait_for_selector("#console:not(:has([aria-busy])) :is(table, article)")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            assert page.locator("nav a[aria-current]").count() == 1
+            if folder:
+                page.screenshot(path=str(Path(folder) / f"{name}-{scheme}-{width}.png"))
+        assert said == []
+        assert {urlsplit(url).netloc for url in asked} == {urlsplit(served.url).netloc}
+
+
+def test_a_record_is_found_and_opened(browser: Any, served: Any) -> None:
+    """From the list to the topic, by search to a record, and all that it has; the address leads there."""
+    with visit(browser, served.url) as page:
+        page.get_by_role("link", name="clicks", exact=True).click()
+        page.wait_for_selector(".records td")
+        page.fill("input[type=search]", "k77")
+        page.get_by_role("button", name="Show", exact=True).click()
+        records(page, 1)
+        page.locator("button.open").click()
+        page.wait_for_selector(".whole pre")
+        assert '"id": 77' in page.inner_text(".whole")
+        assert "t77" in page.inner_text(".whole")
+        assert page.url.endswith("#/topics/clicks?search=k77")
+        page.reload()
+        records(page, 1)
+
+
+def test_pages_of_records_follow(browser: Any, served: Any) -> None:
+    """More records come below those that are there; any offset is a beginning."""
+    with visit(browser, f"{served.url}/#/topics/clicks") as page:
+        page.wait_for_selector(".records td")
+        assert page.locator("button.open").count() == 50
+        page.get_by_role("button", name="show more").click()
+        records(page, 100)
+        page.select_option("select[name=from]", "offset")
+        page.fill("input[name=at]", "55")
+        page.get_by_role("button", name="Show", exact=True).click()
+        records(page, 10)
+        assert page.get_by_role("button", name="show more").count() == 0
+
+
+def test_bytes_of_others_are_text(browser: Any, served: Any) -> None:
+    """Markup in a record is shown, not taken; long numbers keep their digits; tombstones say so."""
+    with visit(browser, f"{served.url}/#/topics/odd?from=oldest") as page:
+        page.wait_for_selector(".records td")
+        assert page.locator(".records b").count() == 0
+        text = page.inner_text(".records")
+        for part in ("ff 00", "null", "<b>bold</b>", "12345678901234567890"):
+            assert part in text
+        page.locator("button.open").nth(2).click()
+        assert "of 30 KB in all" in page.inner_text(".whole")
+
+
+def test_letters_are_a_workflow(browser: Any, served: Any, log: Log) -> None:
+    """By reason; one is mended, all are replayed, the late one is dropped; what is done is said."""
+    write_letters(log, "worked")
+    with visit(browser, f"{served.url}/#/letters") as page:
+        answers = iter(["counted by hand"])
+        asked: list[str] = []
+
+        def answer(dialog: Any) -> None:
+            asked.append(dialog.message)
+            if dialog.type == "prompt":
+                dialog.accept(next(answers))
+            else:
+                dialog.accept()
+
+        page.on("dialog", answer)
+        row = page.locator("tr", has_text="worked.dead-letters").filter(has_text="no such field")
+        row.get_by_role("link").click()
+        page.get_by_role("button", name="Mend…").first.click()
+        page.fill("article textarea", '{"user": 1}')
+        page.get_by_role("button", name="Keep").click()
+        page.wait_for_selector("[role=status]:text('mended 1 letter')")
+        page.get_by_role("button", name="Replay…").click()
+        page.wait_for_selector("[role=status]:text('replayed 2 letters')")
+        page.goto(f"{served.url}/#/letters")
+        late = page.locator("tr", has_text="worked.dead-letters").filter(has_text="late:")
+        late.get_by_role("link").click()
+        page.wait_for_selector("article :text('will be late again')")
+        page.get_by_role("button", name="Drop…").click()
+        page.wait_for_selector("[role=status]:text('dropped 1 letter')")
+        page.goto(f"{served.url}/#/letters")
+        page.wait_for_selector("tr:has-text('worked.dead-letters'):has-text('dropped')")
+        assert "all open letters with this reason" in asked[0]
+
+
+def test_a_read_only_page_has_no_buttons_that_change(browser: Any, served: Any) -> None:
+    """It says how changes are made instead."""
+    with visit(browser, f"{served.read_only}/#/letters/orders.dead-letters") as page:
+        page.wait_for_selector("article")
+        for name in ("Mend…", "Replay…", "Drop…"):
+            assert page.get_by_role("button", name=name).count() == 0
+        assert "--allow-changes" in page.inner_text("#console")
+
+
+def test_a_log_that_is_stopped_says_how_to_start_it(browser: Any) -> None:
+    """The page is there, with the reason; it tries again when it is asked to."""
+
+    def stopped() -> str:
+        raise SetupError(
+            "expected the broker of shop to run; found it stopped. Start it: penstock …"
+        )
+
+    server = Server(None, lambda **_: {}, console=Console(stopped, has_pipeline=False))
+    try:
+        with visit(browser, server.url) as page:
+            page.wait_for_selector("#console .error")
+            assert "found it stopped. Start it: penstock …" in page.inner_text("#console")
+            assert page.inner_text("#state") == "no broker"
+            page.get_by_role("button", name="Try again").click()
+            page.wait_for_selector("#console .error")
+    finally:
+        server.close()
