@@ -100,6 +100,7 @@ def test_a_program_goes_on_without_its_jvm(tmp_path: Path) -> None:
                 wait_until(is_there, stderr.read_text, patience_s=PATIENCE_S)
         assert rows(directory, "one") == [("tea", 14)]
         assert rows(directory, "hours") == rows(directory, "hours_too") == [(14,)]
+        assert sum(one.is_dir() for one in (directory / "spark/tmp").iterdir()) == 1
         child.terminate()
         assert child.wait(PATIENCE_S) == 0
     finally:

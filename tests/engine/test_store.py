@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+import penstock as ps
+from penstock.engine import store as module
 from penstock.engine.store import Store
-from penstock.errors import CorruptError
+from penstock.engine.upkeep.keeper import VACUUM_EVERY
+from penstock.errors import CorruptError, FencedError
 from penstock.state import MemoryStateFiles
 
 
@@ -54,3 +57,50 @@ def test_the_newest_version_is_found_from_wherever_one_looked_before() -> None:
     for number in range(1, 99):
         files.delete(f"versions/{number:020d}.json")
     assert reader.newest_version() == 99
+
+
+def test_the_record_is_as_large_after_many_batches_and_starts_as_after_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Epochs, plans, versions and the state's files: those of the last ones."""
+    monkeypatch.setattr(module, "VERSIONS_KEPT", 4)
+    monkeypatch.setattr(module, "EPOCHS_KEPT", 3)
+    app = ps.App("few")
+    events = app.stream("events", "k BIGINT, n BIGINT")
+    app.view("sums", events.group_by("k").agg(n=ps.sum("n")))
+    run = ps.testing.run(app, shaken=False)
+    largest: dict[str, int] = {}
+    for number in range(8 * VACUUM_EVERY):
+        run.send("events", k=number % 3, n=1)
+        run.settle()
+        if number % 8 == 7:
+            run.restart()
+        if number >= 4 * VACUUM_EVERY:
+            for folder in ("epochs", "plans", "versions", "runs"):
+                count = len(run.store.files.list(folder))
+                largest[folder] = max(largest.get(folder, 0), count)
+    assert run.view("sums").rows() == [{"k": k, "n": (128 - k + 2) // 3} for k in range(3)]
+    few = VACUUM_EVERY + 8
+    assert largest["epochs"] <= 3 + few // 8 + 1
+    assert largest["versions"] <= 4 + few
+    assert largest["plans"] <= few
+    assert largest["runs"] <= 10 * few
+
+
+def test_an_owner_of_long_ago_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose successors' epochs have been vacuumed; and one that was slow to take its own."""
+    monkeypatch.setattr(module, "EPOCHS_KEPT", 2)
+    files = MemoryStateFiles()
+    old, slow = Store(files), Store(files)
+    epoch = old.claim("old")
+    for number in range(9):
+        Store(files).claim(f"process {number}")
+    old.vacuum(0, [])
+    assert len(files.list("epochs")) == 2
+    with pytest.raises(FencedError, match="found epoch 10, taken by process 8"):
+        old.check_owner(epoch)
+    seen = iter([1])
+    newest = slow.newest_epoch
+    monkeypatch.setattr(slow, "newest_epoch", lambda: next(seen, None) or newest())
+    assert slow.claim("slow") == 11
+    slow.check_owner(11)

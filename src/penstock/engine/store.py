@@ -34,6 +34,8 @@ __all__ = ["Json", "Store", "unsealed"]
 Json: TypeAlias = dict[str, Any]
 VERSIONS_KEPT: Final = 64
 """For readers of an older version while batches continue: some 10 s at full speed."""
+EPOCHS_KEPT: Final = 64
+"""Owners of the last; an older one finds its own epoch gone, which says the same as a newer one."""
 PROBES_MAX: Final = 8
 """Versions after a known one that are looked for one by one; listing all costs as much as some ten."""
 UPGRADES: Final = "upgrades"
@@ -62,8 +64,12 @@ class Store:
         epoch = self.newest_epoch()
         while True:
             epoch += 1
-            if self._create(f"epochs/{epoch:020d}.json", {"owner": owner, "why": why}):
+            if not self._create(f"epochs/{epoch:020d}.json", {"owner": owner, "why": why}):
+                continue
+            newest = self.newest_epoch()
+            if newest == epoch:
                 return epoch
+            epoch = newest  # so slow that the number had been taken, and was vacuumed
 
     def newest_epoch(self) -> int:
         """The epoch of the owner; 0 where there was none."""
@@ -71,11 +77,16 @@ class Store:
 
     def check_owner(self, epoch: int) -> None:
         """Raises `FencedError` where a newer owner has taken over."""
-        following = f"epochs/{epoch + 1:020d}.json"
-        if self.files.exists(self.folder + following):  # epochs are taken one after the other
-            found = self._read(following)
+        number = epoch + 1
+        # Epochs are taken one after the other; vacuuming leaves the newest ones.
+        if not self.files.exists(f"{self.folder}epochs/{number:020d}.json"):
+            if self.files.exists(f"{self.folder}epochs/{epoch:020d}.json"):
+                return
+            number = self.newest_epoch()
+        if number != epoch:
+            found = self._read(f"epochs/{number:020d}.json") if number else {}
             raise FencedError(
-                f"expected to own this pipeline in epoch {epoch}; found epoch {epoch + 1}, taken by "
+                f"expected to own this pipeline in epoch {epoch}; found epoch {number}, taken by "
                 f"{found.get('owner', 'unknown')}. Another process "
                 f"{found.get('why', 'runs the same pipeline: stop one of the two')}"
             )
@@ -248,6 +259,7 @@ class Store:
         first = newest if known is None else min(newest, known["version"] + 1)
         doomed = [f"plans/{n:020d}.json" for n in self._numbers("plans") if n < first]
         doomed += [f"versions/{n:020d}.json" for n in self._numbers("versions") if n < oldest]
+        doomed += [f"epochs/{n:020d}.json" for n in self._numbers("epochs")[:-EPOCHS_KEPT]]
         for path in doomed:
             self.files.delete(self.folder + path)
         vacuum(self.files, f"{self.folder}runs", states, newest)

@@ -28,7 +28,7 @@ from tests.engine.kills.harness import (
     ends_of,
     is_lane,
 )
-from tests.engine.spark.daemons import Daemon, master, worker
+from tests.engine.spark.daemons import Daemon, free_port, master, worker
 from tests.patience import wait_until
 from tests.peers import kafka_peer
 
@@ -36,6 +36,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3_000)]
 
 VICTIMS = ("worker", "lane", "driver", "broker")
 KILLS = rounds("PENSTOCK_CLUSTER_KILLS", quick=len(VICTIMS), full=len(VICTIMS))
+BUCKET = "state"
 
 
 @pytest.fixture
@@ -43,6 +44,24 @@ def kafka(tmp_path: Path) -> Iterator[Any]:
     """Three brokers; a topic has a copy on each."""
     with kafka_peer().KafkaCluster(tmp_path / "kafka") as cluster:
         yield cluster
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of moto's server, by its URI."""
+    moto = pytest.importorskip("moto.server")
+    boto3 = pytest.importorskip("boto3")
+    port = free_port()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "any")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server.start()
+    try:
+        url = f"http://127.0.0.1:{port}"
+        boto3.client("s3", endpoint_url=url, region_name="us-east-1").create_bucket(Bucket=BUCKET)
+        yield f"s3://{BUCKET}/hit?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
+    finally:
+        server.stop()
 
 
 class Fire:
@@ -126,3 +145,8 @@ def test_state_in_a_shared_folder(tmp_path: Path, kafka: Any) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     check(tmp_path, kafka, folder.as_uri())
+
+
+def test_state_in_a_bucket(tmp_path: Path, kafka: Any, bucket: str) -> None:
+    """So is an object store that has conditional writes."""
+    check(tmp_path, kafka, bucket)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import sys
 import warnings
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.engine.spark import archive
+from penstock.engine.spark import archive, scratch
 from penstock.engine.spark.java import java_home
 from penstock.errors import FlowError
 
@@ -154,6 +155,8 @@ def start_session(
     from pyspark.sql import SparkSession
 
     folder.mkdir(parents=True, exist_ok=True)
+    # Where the JVM is gone, py4j logs what it raises as well.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     java = java_home(folder)
     if jvm_options is None:
         jvm_options = archive.use_options(java)
@@ -182,7 +185,11 @@ def start_session(
     builder = SparkSession.builder.appName(name).master(
         master or f"local[{cores},{LANE_FAILURES_MAX}]"
     )
-    if master is not None:
+    if master is None:
+        temporary = scratch.begin(folder)
+        options["spark.local.dir"] = str(temporary)
+        options["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={temporary}"'
+    else:
         for key in ("spark.driver.bindAddress", "spark.driver.host"):
             del options[key]
     for key, value in options.items():
