@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.engine.driver import Driver, Limits, Progress
 from penstock.engine.log import KafkaLog, Log
 from penstock.engine.physical import Physical, compile_graph
-from penstock.engine.plan import Work
+from penstock.engine.plan import SWITCH, Execute, Work
 from penstock.engine.savepoints import go_back
 from penstock.engine.spark.host import SparkHost
 from penstock.engine.spark.session import Spark, session_for
@@ -43,6 +44,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 DEAD_LETTER_SUFFIX: Final = ".dead-letters"
+PAUSE_S: Final = 0.05  # where a host asks on after the end
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ def run_pipeline(
     cores, folder = settings.cores, settings.directory / "spark"
     opening = functools.partial(open_store, settings.state_uri)
     log_opening = functools.partial(open_log, address)
-    upgrade = find_upgrade(
+    finding = functools.partial(
+        find_upgrade,
         graph,
         store,
         log,
@@ -126,6 +129,7 @@ def run_pipeline(
         outputs=outputs,
         rows_max=settings.rows_max,
     )
+    upgrade = finding()
     if upgrade is None:
         lay_out(graph, log, None, cores=cores)  # producers need the topics while Spark still starts
     with (
@@ -139,12 +143,8 @@ def run_pipeline(
             "log": str(folder / "spark.log"),
             "on_restart": on_restart,
         }
-        if upgrade is not None:
-            job = upgrade_job(upgrade, opening, log_opening)
-            _run_upgrade(upgrade, job, spark, where, on_backfill, until)
-            if not upgrade.done:
-                return
-        job, driver = assemble(
+        assembling = functools.partial(
+            assemble,
             graph,
             store,
             log,
@@ -156,12 +156,66 @@ def run_pipeline(
             beside=True,
             relaxed=str(session.conf.get("spark.master", "")).startswith("local"),
         )
+
+        def run(job: Job, driver: Driver, last: int | None = None) -> None:
+            steps = _Upto(driver, last)
+            host = SparkHost(spark, job, lanes=driver.lanes, **where)
+            try:
+                host.run(steps, on_progress, lambda: steps.are_over or until(), on_idle)
+            finally:
+                driver.close()
+
+        def change(upgrade: Upgrade) -> bool:
+            job = upgrade_job(upgrade, opening, log_opening)
+            _run_upgrade(upgrade, job, spark, where, on_backfill, until)
+            return upgrade.done
+
+        if upgrade is not None:
+            try:
+                done = change(upgrade)
+            except FlowError:
+                number = _begun_as_it_is(graph, store, log, cores=cores)
+                if not number:
+                    raise
+                # This program, with shards as they were, was killed in a batch that it alone can end.
+                run(*assembling(), number)
+                upgrade = None if until() else finding()
+                done = not until() and (upgrade is None or change(upgrade))
+            if not done:
+                return
+        job, driver = assembling()
         on_plan(job.physical)
-        host = SparkHost(spark, job, lanes=driver.lanes, **where)
-        try:
-            host.run(driver, on_progress, until, on_idle)
-        finally:
-            driver.close()
+        run(job, driver)
+
+
+class _Upto:
+    """A driver's batches up to a version; without one, all of them."""
+
+    def __init__(self, driver: Driver, last: int | None) -> None:
+        self._driver, self._last = driver, last
+
+    @property
+    def are_over(self) -> bool:
+        """Whether the last one is committed."""
+        return self._last is not None and self._driver.version["version"] >= self._last
+
+    def step(self, execute: Execute, *, timeout_s: float = 0.0) -> Progress | None:
+        """See `Driver`."""
+        if self.are_over:
+            time.sleep(min(timeout_s, PAUSE_S))
+            return None
+        return self._driver.step(execute, timeout_s=timeout_s)
+
+
+def _begun_as_it_is(graph: Graph, store: Store, log: Log, *, cores: int) -> int:
+    """The number of a batch that this program began before its state was to be cut anew; 0: there is none."""
+    number = store.newest_version()
+    plan = store.plan(number + 1) if number else None
+    if plan is None:
+        return 0
+    target = lay_out(graph, log, store.version(number), cores=cores)
+    is_own = plan["program"] == target.physical.digest(target.output_partitions)
+    return number + 1 if is_own and SWITCH not in plan else 0
 
 
 def _run_upgrade(
