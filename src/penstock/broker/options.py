@@ -95,15 +95,15 @@ OPTIONS: Final = (
     Option(
         "--listen",
         "PLAINTEXT (the default), SSL, SASL_SSL or SASL_PLAINTEXT; may be given several times. Port "
-        "0 takes a free one; which, is printed.",
+        "0 takes a free one, and prints it.",
         default=("127.0.0.1:9092",),
         metavar="[PROTOCOL://]HOST:PORT",
         is_multiple=True,
     ),
     Option(
         "--advertise",
-        "Where clients are told to connect, if not where they have reached the broker; one for each "
-        "listener, with commas between them.",
+        "Addresses for clients, if they differ from the listeners; one for each "
+        "listener, separated by commas.",
         metavar="HOST:PORT",
     ),
     Option(
@@ -115,7 +115,7 @@ OPTIONS: Final = (
     ),
     Option(
         "--allow-remote",
-        "Permit an address beyond loopback without authentication. Whoever reaches it can read and "
+        "Permit an address beyond loopback without authentication. Anyone who reaches it can read and "
         "delete everything.",
         is_flag=True,
     ),
@@ -127,8 +127,10 @@ OPTIONS: Final = (
         metavar="S",
     ),
     # -- topics
-    Option("--partitions", "Of topics that are made on first use.", _whole(1), 1, "N"),
-    Option("--no-auto-create", "Don't make topics on first use.", is_flag=True),
+    Option(
+        "--partitions", "Partitions of topics that are created on first use.", _whole(1), 1, "N"
+    ),
+    Option("--no-auto-create", "Don't create topics on first use.", is_flag=True),
     Option(
         "--flush-interval-ms",
         "How often records without a waiting producer are synced to disk.",
@@ -138,20 +140,24 @@ OPTIONS: Final = (
     ),
     Option(
         "--checkpoint-interval-ms",
-        "How often what was appended is vouched for by a checkpoint.",
+        "How often a checkpoint covers what was appended.",
         _whole(1),
         60_000,
         "MS",
     ),
     Option(
         "--retention-interval-ms",
-        "How often to look for old segments, and for groups that nobody uses.",
+        "How often to look for old segments and unused groups.",
         _whole(1),
         30_000,
         "MS",
     ),
     Option(
-        "--cleaner-interval-ms", "How often to look for what to compact.", _whole(1), 15_000, "MS"
+        "--cleaner-interval-ms",
+        "How often to look for segments to compact.",
+        _whole(1),
+        15_000,
+        "MS",
     ),
     Option(
         "--min-free-bytes", "Refuse records while less is free on the disk.", _whole(0), None, "N"
@@ -173,13 +179,13 @@ OPTIONS: Final = (
     ),
     Option(
         "--migration-policy",
-        "Which way groups of consumers may change their protocol while they have members.",
+        "In which direction groups of consumers may change their protocol while they have members.",
         default=BIDIRECTIONAL,
         choices=POLICIES,
     ),
     Option(
         "--group-default",
-        "What groups have that aren't told otherwise; may be given several times. NAME is one of "
+        "A default for groups without their own setting; may be given several times. NAME is one of "
         f"{', '.join(BROKER_WIDE)}.",
         _pair,
         default=(),
@@ -193,8 +199,8 @@ OPTIONS: Final = (
         "file:///DIR. Credentials come from the environment.",
         metavar="URI",
     ),
-    Option("--tier-cache-mb", "Memory for what is read back from there.", _whole(1), 128, "MB"),
-    Option("--tier-interval-ms", "How often to look for what to copy.", _whole(1), 1000, "MS"),
+    Option("--tier-cache-mb", "Memory for data that is read from there.", _whole(1), 128, "MB"),
+    Option("--tier-interval-ms", "How often to look for segments to copy.", _whole(1), 1000, "MS"),
     Option(
         "--iceberg-catalog",
         "Append topics with penstock.iceberg.table to tables of this catalog: "
@@ -208,27 +214,27 @@ OPTIONS: Final = (
     Option("--tls-key", "Its key, if in another file.", Path, metavar="PEM"),
     Option(
         "--tls-client-ca",
-        "Who issues clients' certificates: SSL listeners then ask for one.",
+        "Issuer of clients' certificates: SSL listeners then require one.",
         Path,
         metavar="PEM",
     ),
     Option(
         "--sasl-mechanisms",
-        "What SASL listeners offer.",
+        "Mechanisms that SASL listeners offer.",
         _names,
         default=(PLAIN, *MECHANISMS),
         metavar="NAME[,NAME]",
     ),
     Option(
         "--session-lifetime-s",
-        "After how long clients must log in again; 0: never.",
+        "Time after which clients must log in again; 0: never.",
         _seconds,
         0.0,
         "S",
     ),
     Option(
         "--authorize",
-        "Refuse what no access control list allows; on by itself where there is one.",
+        "Refuse what no access control list allows; on by default if there is one.",
         is_flag=True,
     ),
     Option(
@@ -238,7 +244,7 @@ OPTIONS: Final = (
         metavar="User:NAME",
         is_multiple=True,
     ),
-    Option("--allow-if-no-acl", "Allow what no list is about.", is_flag=True),
+    Option("--allow-if-no-acl", "Allow access to resources without a list.", is_flag=True),
     Option("--connections-per-address", "Most connections of one address.", _whole(1), None, "N"),
     # -- what it says
     Option("--metrics", "Serve Prometheus metrics there (http, /metrics).", metavar="HOST:PORT"),

@@ -119,7 +119,7 @@ Examples:
 @click.option(
     "--broker",
     metavar="ADDRESS",
-    help="Of the commands that talk to a broker, as their own --broker; also $PENSTOCK_BROKER.",
+    help="The broker, for all commands that use one. Also $PENSTOCK_BROKER.",
 )
 @click.version_option(
     None, "-V", "--version", package_name="penstock", message="penstock %(version)s"

@@ -33,7 +33,7 @@ def _rule_options(command: F) -> F:
             click.option("--transactional-id", metavar="NAME", help="About a transactional id."),
             click.option("--cluster", is_flag=True, help="About the cluster."),
             click.option("--prefix", is_flag=True, help="The name is a prefix."),
-            click.option("--host", metavar="ADDRESS", help="From this address alone."),
+            click.option("--host", metavar="ADDRESS", help="Only from this address."),
             click.option(
                 "--operation",
                 "operations",
@@ -41,7 +41,9 @@ def _rule_options(command: F) -> F:
                 metavar="NAME",
                 help="read, write, create, delete, alter, describe, …, all; several times.",
             ),
-            click.option("--deny", is_flag=True, help="Forbid, which wins over what is allowed."),
+            click.option(
+                "--deny", is_flag=True, help="Deny; this takes precedence over what is allowed."
+            ),
         )
     ):
         command = option(command)
@@ -62,10 +64,10 @@ Examples:
 def acl() -> None:
     """Manage access control lists (Kafka's model).
 
-    From the first rule on, what no rule allows is refused; start the broker with --super-user
-    User:NAME for whoever is to do everything. With --data it changes the directory of a broker on
-    this machine, which takes changes up within seconds; with --broker it asks a broker or a cluster
-    that has authorization turned on.
+    Once there is a rule, everything that no rule allows is refused. Start the broker with --super-user
+    User:NAME for an administrator. With --data it changes the directory of a broker on this machine,
+    which applies changes within seconds; with --broker it changes a broker or a cluster with
+    authorization turned on.
     """
 
 

@@ -61,7 +61,7 @@ def quotas(ctx: click.Context, broker: str | None) -> None:
     """Manage quotas of users and client ids. Without a command it lists them.
 
     The most specific quota counts: of a user with a client id, of a user, of a client id; a name of
-    its own before *. Who goes beyond is made to wait, and loses nothing.
+    its own before *. A client that exceeds its quota is delayed, and loses nothing.
     """
     ctx.obj = broker
     if ctx.invoked_subcommand is None:

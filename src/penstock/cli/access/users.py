@@ -27,10 +27,9 @@ Examples:
 def users() -> None:
     """Manage the users who can log in to a broker (SASL PLAIN and SCRAM).
 
-    With --data it changes the directory of a broker on this machine, which takes changes up within
-    seconds; with --broker it asks a broker or a cluster. Passwords are never arguments: they are
-    asked for, or come from PENSTOCK_PASSWORD or standard input. What is stored does not tell them,
-    and what is sent doesn't either.
+    With --data it changes the directory of a broker on this machine, which applies changes within seconds;
+    with --broker it changes a broker or a cluster. Passwords are never arguments: they are prompted
+    for, or read from PENSTOCK_PASSWORD or standard input. They are neither stored nor sent.
     """
 
 
@@ -40,8 +39,8 @@ def users() -> None:
 def add(name: str, data: Path, broker: str | None) -> None:
     """Add a user, or change the password.
 
-    With a --broker that you log in to, PENSTOCK_PASSWORD is your own password; the new one is asked
-    for, or comes from standard input.
+    With a --broker that you log in to, PENSTOCK_PASSWORD is your own password; the new one is prompted
+    for, or read from standard input.
     """
     from penstock.broker.security.users import name_fault
 

@@ -38,8 +38,8 @@ Examples:
   penstock capture resume shop
   penstock capture drop shop                 forgets it: slot, publication and position
 
-A password is taken from PGPASSWORD, PGPASSFILE or ~/.pgpass. Each change is stored once, also where this
-is killed and run again.
+A password is taken from PGPASSWORD, PGPASSFILE or ~/.pgpass. Each change is stored once, even if the
+command is killed and run again.
 """,
 )
 def capture() -> None:
@@ -52,7 +52,9 @@ def capture() -> None:
     "--tables", "-t", required=True, multiple=True, metavar="TABLE", help="Such as 'public.*'."
 )
 @click.option("--to", required=True, metavar="PREFIX", help="Topics are PREFIX.SCHEMA.TABLE.")
-@click.option("--name", metavar="NAME", help="Under which the position is kept. Default: PREFIX.")
+@click.option(
+    "--name", metavar="NAME", help="The name under which the position is stored. Default: PREFIX."
+)
 @click.option(
     "--format",
     "form",
@@ -66,13 +68,13 @@ def capture() -> None:
     type=click.Choice(["precise", "readable"]),
     default="precise",
     show_default=True,
-    help="Of decimals, dates and times: as Debezium has them, or as text.",
+    help="Decimals, dates and times: in Debezium's form, or as text.",
 )
 @click.option("--slot", metavar="SLOT", help="Default: penstock_NAME.")
 @click.option("--publication", metavar="PUBLICATION", help="Default: penstock_NAME.")
 @click.option("--partitions", type=click.IntRange(1, 1024), default=1, show_default=True)
 @click.option("--compact", is_flag=True, help="Topics keep the newest record of each key.")
-@click.option("--once", is_flag=True, help="End when there is nothing more at hand.")
+@click.option("--once", is_flag=True, help="End when no more changes are available.")
 @broker_option
 def run(
     url: str,
@@ -128,7 +130,7 @@ _url = click.option("--url", metavar="URL", help="Of the database. Default: the 
 @form_option
 @broker_option
 def status(name: str | None, url: str | None, form: str, broker: str | None) -> None:
-    """Say how far captures are behind: one of NAME, or all."""
+    """Show how far the capture NAME, or all captures, are behind."""
     from penstock.capture import names
     from penstock.capture import status as ask
     from penstock.client import Client
@@ -168,8 +170,8 @@ def _command(what: Any, told: str) -> click.Command:
     return command
 
 
-pause = _command("pause", "Let the capture NAME pause; the database keeps its log meanwhile.")
-resume = _command("resume", "Let the capture NAME go on.")
+pause = _command("pause", "Pause the capture NAME; the database keeps its log meanwhile.")
+resume = _command("resume", "Resume the capture NAME.")
 
 
 @capture.command("drop")

@@ -41,10 +41,10 @@ Examples:
   penstock consume clicks --from end --follow     new records only
   penstock consume clicks --from "2 hours ago" --max 10 --format json
   penstock consume shop.dead-letters --format json | jq .headers
-  penstock consume clicks --group audit           goes on where the group stopped
+  penstock consume clicks --group audit           continues where the group stopped
 
 A record in --format json is one line with topic, partition, offset, timestamp, key, value and
-headers; bytes that aren't UTF-8 are written with replacement marks.
+headers; bytes that aren't UTF-8 are written with replacement characters.
 """
 )
 @click.argument("topic")
@@ -60,12 +60,12 @@ headers; bytes that aren't UTF-8 are written with replacement marks.
 @click.option(
     "--group", "-g", help="Begin at this group's committed offsets, and commit what was printed."
 )
-@click.option("--max", "-n", "most", type=click.IntRange(1), help="End after so many records.")
-@click.option("--follow", "-F", is_flag=True, help="At the end, wait for more.")
+@click.option("--max", "-n", "most", type=click.IntRange(1), help="End after this many records.")
+@click.option("--follow", "-F", is_flag=True, help="Wait for new records at the end.")
 @click.option(
     "--skip-damaged",
     is_flag=True,
-    help="Go on behind records that the broker can't read, with a warning.",
+    help="Skip records that the broker can't read, with a warning.",
 )
 @click.option(
     "--format",
@@ -94,7 +94,7 @@ def consume(
     follow: bool,
     skip_damaged: bool,
 ) -> None:
-    """Print the records of TOPIC, a line each, and end at its end.
+    """Print the records of TOPIC, one on each line, and stop at its end.
 
     Order is kept within a partition.
     """

@@ -74,13 +74,13 @@ def _filters(command: Decorated) -> Decorated:
 
     found: Decorated = chosen
     for option in (
-        click.option("--since", metavar="TIME", help="Of this time or later ('2 hours ago')."),
+        click.option("--since", metavar="TIME", help="From this time on ('2 hours ago')."),
         click.option("--partition", type=click.IntRange(0), help="From this partition of it."),
         click.option("--origin", metavar="TOPIC", help="From this topic."),
         click.option(
             "--reason",
             metavar="PATTERN",
-            help="Whose reason matches, as in '*no such field*', or is of the kind that `list` shows.",
+            help="Letters with a matching reason, such as '*no such field*', or a kind that `list` shows.",
         ),
     ):
         found = option(found)
@@ -88,7 +88,7 @@ def _filters(command: Decorated) -> Decorated:
 
 
 _letters = click.argument("letters", nargs=-1, metavar="[PARTITION/OFFSET]...")
-_all = click.option("--all", "everything", is_flag=True, help="All that are still open.")
+_all = click.option("--all", "everything", is_flag=True, help="All open letters.")
 _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
@@ -102,8 +102,8 @@ Examples:
   penstock dlq replay shop.dead-letters --all
   penstock dlq drop shop.dead-letters --reason 'late*' --because "counted by hand"
 
-A letter is named by its place in the dead-letter topic: PARTITION/OFFSET. Nothing here changes
-that topic; what was done is written to TOPIC.ledger. A replay sends each letter once, however often
+A letter is identified by its place in the dead-letter topic: PARTITION/OFFSET. The commands don't
+change that topic; they record actions in TOPIC.ledger. A replay sends each letter once, however often
 it is run or killed.
 """,
 )
@@ -141,8 +141,8 @@ def list_letters(
 ) -> None:
     """Count dead letters by kind of reason, origin and state. Default: of every topic *.dead-letters.
 
-    A kind is the reason without the times and values that it names, which are shown as …; each
-    comes with one of its letters.
+    A kind is the reason without its times and values, which are shown as …, with one letter as
+    an example.
     """
     from penstock.client import Client
     from penstock.client.letters.dead_letters import TOPIC_SUFFIX
@@ -203,7 +203,7 @@ def _group_text(topic: str, group: Group) -> str:
     "states",
     multiple=True,
     type=click.Choice(["open", "mended", "replayed", "dropped"]),
-    help="Whose state is this.",
+    help="Letters in this state.",
 )
 @click.option("--max", "-n", "most", type=click.IntRange(1), default=20, show_default=True)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
@@ -324,7 +324,7 @@ def _edited(value: bytes | None) -> bytes | None:
 @_filters
 @_all
 @click.option("--to-topic", metavar="TOPIC", help="Default: where each letter came from.")
-@click.option("--dry-run", is_flag=True, help="Only say how many would be sent.")
+@click.option("--dry-run", is_flag=True, help="Only show how many would be sent.")
 @click.pass_obj
 def replay(
     broker: str | None,
@@ -382,7 +382,7 @@ def drop(
     everything: bool,
     yes: bool,
 ) -> None:
-    """Mark dead letters as done with, without replaying them. The records stay in the topic."""
+    """Mark dead letters as done without replaying them. The records stay in the topic."""
     where = chosen.meant(everything=everything)
     with _open(broker, topic) as dead:
         if not yes:

@@ -42,7 +42,7 @@ Examples:
 @broker_option
 @click.pass_context
 def groups(ctx: click.Context, broker: str | None) -> None:
-    """List, describe, reset and delete consumer groups. Alone, it lists them."""
+    """List, describe, reset and delete consumer groups. Without a command it lists them."""
     ctx.obj = broker
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_groups, form="table")
@@ -72,7 +72,7 @@ def list_groups(broker: str | None, form: str) -> None:
 @form_option
 @click.pass_obj
 def describe(broker: str | None, group: str, form: str) -> None:
-    """Show how far a group is, and how long until retention reaches it."""
+    """Show a group's lag, and the time until retention reaches it."""
     from penstock.client import Reader
 
     with _admin(broker) as admin, Reader(find_broker(broker), **client_settings()) as reader:
@@ -124,10 +124,12 @@ def _warn(one: GroupPosition) -> None:
 @click.option("--to-earliest", is_flag=True, help="To the first record.")
 @click.option("--to-latest", is_flag=True, help="To the end.")
 @click.option("--to-time", metavar="TIME", help="To the first record of this time or later.")
-@click.option("--by-duration", metavar="DURATION", help="To that long ago, as in '2 hours'.")
-@click.option("--shift", type=int, metavar="N", help="By so many records, back where negative.")
+@click.option(
+    "--by-duration", metavar="DURATION", help="To the records of this long ago, such as '2 hours'."
+)
+@click.option("--shift", type=int, metavar="N", help="By this many records; negative: back.")
 @click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset.")
-@click.option("--execute", is_flag=True, help="Do it; without this it is only shown.")
+@click.option("--execute", is_flag=True, help="Apply it; without this option it is only shown.")
 @form_option
 @click.pass_obj
 def reset(
@@ -210,7 +212,7 @@ def _topics(texts: tuple[str, ...]) -> dict[str, list[int] | None] | None:
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.pass_obj
 def delete(broker: str | None, group: str, *, yes: bool) -> None:
-    """Forget a group without members, and its offsets."""
+    """Delete a group without members, and its offsets."""
     if not yes:
         click.confirm(f"Forget group {group} and its offsets?", abort=True, err=True)
     with _admin(broker) as admin:

@@ -21,20 +21,20 @@ Examples:
   penstock ingest "incoming/*.jsonl.gz" --topic clicks --watch
   penstock ingest flights.csv --topic flights --schema "id BIGINT NOT NULL, tail STRING" --key tail
 
-Each row is stored once, also where this is killed and run again. A file is taken when it hasn't changed
-for the time of --settle; write under a name that ends in .tmp, and rename.
+Each row is stored once, even if the command is killed and run again. A file is read once it hasn't changed
+for --settle; write under a name that ends in .tmp, then rename.
 """
 )
 @click.argument("files", metavar="PATTERN")
 @click.option("--topic", "-t", required=True, metavar="TOPIC", help="Where the rows go.")
-@click.option("--watch", is_flag=True, help="Go on with files that appear.")
+@click.option("--watch", is_flag=True, help="Continue with new files.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["json", "csv", "parquet"]),
-    help="Of the files. Default: as their names end.",
+    help="The files' format. Default: by their names' endings.",
 )
-@click.option("--schema", metavar="COLUMNS", help="Of the rows, such as 'user BIGINT NOT NULL'.")
+@click.option("--schema", metavar="COLUMNS", help="The columns, such as 'user BIGINT NOT NULL'.")
 @click.option("--key", metavar="COLUMN", help="The column whose text is the record's key.")
 @click.option(
     "--settle",
@@ -44,7 +44,7 @@ for the time of --settle; write under a name that ends in .tmp, and rename.
     help="How long a file must not have changed.",
 )
 @click.option(
-    "--name", metavar="NAME", help="Under which is remembered what was read. Default: TOPIC."
+    "--name", metavar="NAME", help="The name under which positions are stored. Default: TOPIC."
 )
 @broker_option
 def ingest(

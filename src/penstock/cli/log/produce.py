@@ -43,7 +43,10 @@ Examples:
     show_default=True,
 )
 @click.option(
-    "--key-separator", "-K", metavar="TEXT", help="What is before it in a line is the record's key."
+    "--key-separator",
+    "-K",
+    metavar="TEXT",
+    help="Separates the record's key from its value in a line.",
 )
 @click.option(
     "--partition",
@@ -64,7 +67,9 @@ Examples:
     default="none",
     show_default=True,
 )
-@click.option("--create", is_flag=True, help="Create the topic (one partition) if it isn't there.")
+@click.option(
+    "--create", is_flag=True, help="Create the topic (one partition) if it doesn't exist."
+)
 @broker_option
 def produce(
     topic: str,
@@ -79,7 +84,7 @@ def produce(
 ) -> None:
     """Send each line of a file or of standard input to TOPIC as a record.
 
-    Lines are sent as they come, whole blocks at a time, each once, in order within a partition.
+    Lines are sent as they arrive, in blocks, each once, in order within a partition.
     """
     import numpy as np
     import pyarrow as pa

@@ -31,7 +31,7 @@ Examples:
 @broker_option
 @click.pass_context
 def queue(ctx: click.Context, broker: str | None) -> None:
-    """Jobs that are each worked on by one of many workers, until they are done."""
+    """Put jobs into queues and process them, each by one of many workers."""
     ctx.obj = broker
 
 
@@ -83,9 +83,9 @@ def work(
     show: bool,
     **options: Any,
 ) -> None:
-    """Work on jobs of the queue NAME: run COMMAND for each, or print them.
+    """Process jobs of the queue NAME: run COMMAND for each, or print them.
 
-    COMMAND gets the job on standard input. If it fails, the job is tried again later.
+    COMMAND receives the job on standard input. If it fails, the job is retried later.
     """
     with _open(broker, name, workers=workers, **options) as jobs:
         left = most
@@ -130,7 +130,7 @@ def _line(job: Job) -> bytes:
 @form_option
 @click.pass_obj
 def stats(broker: str | None, name: str, workers: str | None, form: str) -> None:
-    """How many jobs wait in the queue NAME, how many workers it has, how many jobs are dead."""
+    """Show the waiting jobs, workers and dead jobs of the queue NAME."""
     with _open(broker, name, workers=workers) as jobs:
         found = jobs.stats()
     row = [(name, found.waiting, found.workers, found.dead)]
@@ -141,7 +141,7 @@ def stats(broker: str | None, name: str, workers: str | None, form: str) -> None
 @form_option
 @click.pass_obj
 def list_queues(broker: str | None, form: str) -> None:
-    """List the queues that workers were seen of, and how many jobs wait in them."""
+    """List the queues with workers, and the number of waiting jobs."""
     from penstock.client.share import ShareClient
 
     rows = []

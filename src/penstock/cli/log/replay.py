@@ -31,14 +31,14 @@ Examples:
   penstock replay clicks --from 2026-11-21T09:00:00Z --to 2026-11-21T10:00:00Z --to-topic c --create
   penstock replay clicks --from 1000 --to-topic test --key alice --key bob --rate 500
   penstock replay clicks --to-topic c --iceberg-catalog sqlite:////srv/catalog.db
-  penstock replay --resume 3f2a                  goes on where it was interrupted
+  penstock replay --resume 3f2a                  continues where it was interrupted
 
 Keys, values, headers and timestamps are kept; a key's records stay in order. Each record is sent
-once, also where a replay is interrupted or killed and then resumed.
+once, even if a replay is interrupted or killed and then resumed.
 
-With --iceberg-catalog, what the topic's table covers is read from there, also where the log no
-longer has it, and the rest from the log. It takes a table that keeps values as bytes (a topic
-without penstock.schema): of decoded values the bytes can't be made again, and the replay says so.
+With --iceberg-catalog, records that the topic's table covers are read from there, even if the log
+no longer has them, and the rest from the log. The table must keep values as bytes (a topic without
+penstock.schema), because decoded values can't be turned back into the same bytes.
 """
 )
 @click.argument("topic", required=False)
@@ -61,12 +61,14 @@ without penstock.schema): of decoded values the bytes can't be made again, and t
 @click.option("--to-topic", metavar="TOPIC", help="Where the records go.")
 @click.option("--create", is_flag=True, help="Create that topic, with as many partitions.")
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="Only records with this key.")
-@click.option("--rate", type=click.IntRange(1), help="At most so many records a second.")
-@click.option("--resume", metavar="NAME", help="Go on with a replay that was interrupted.")
+@click.option("--rate", type=click.IntRange(1), help="Most records per second.")
+@click.option("--resume", metavar="NAME", help="Resume an interrupted replay.")
 @click.option(
     "--iceberg-catalog", metavar="URI", help="Read old records from the topic's Iceberg table."
 )
-@click.option("--iceberg-warehouse", metavar="URI", help="Of that catalog, where it needs it.")
+@click.option(
+    "--iceberg-warehouse", metavar="URI", help="The catalog's warehouse, if it needs one."
+)
 @broker_option
 def replay(
     topic: str | None,
@@ -82,7 +84,7 @@ def replay(
     *,
     create: bool,
 ) -> None:
-    """Send a stretch of TOPIC again, into another topic. Reading changes nothing in TOPIC."""
+    """Copy a range of TOPIC to another topic. TOPIC doesn't change."""
     from penstock.client import Client
     from penstock.client.copying import Copy, CopyJob
 

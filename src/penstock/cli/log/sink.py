@@ -23,15 +23,19 @@ Examples:
   penstock sink shop.public.users users.sqlite --table users --format debezium --schema "…" --key id
   penstock groups describe penstock.sink.users.users           how far it is behind
 
-Offsets are stored in the target's own transactions: each row is there once, also where this is killed
-and run again. Rows that the target refuses are dead letters of NAME.dead-letters.
+Offsets are stored in the target's transactions: each row is there once, even if the command is killed
+and run again. Rows that the target refuses become dead letters in NAME.dead-letters.
 """
 )
 @click.argument("topic")
 @click.argument("target")
-@click.option("--table", required=True, metavar="TABLE", help="Created where it isn't there.")
+@click.option("--table", required=True, metavar="TABLE", help="Created if it doesn't exist.")
 @click.option("--schema", required=True, metavar="COLUMNS", help="Of the rows.")
-@click.option("--key", metavar="COLUMNS", help="Those that tell rows apart; without, rows append.")
+@click.option(
+    "--key",
+    metavar="COLUMNS",
+    help="The columns that identify a row; without them, rows are appended.",
+)
 @click.option(
     "--format",
     "form",
@@ -40,7 +44,9 @@ and run again. Rows that the target refuses are dead letters of NAME.dead-letter
     show_default=True,
     help="Of the records.",
 )
-@click.option("--name", metavar="NAME", help="Under which offsets are kept. Default: TOPIC.TABLE.")
+@click.option(
+    "--name", metavar="NAME", help="The name under which offsets are stored. Default: TOPIC.TABLE."
+)
 @click.option("--once", is_flag=True, help="End when all is written.")
 @broker_option
 def sink(

@@ -59,7 +59,7 @@ Examples:
 @broker_option
 @click.pass_context
 def topics(ctx: click.Context, broker: str | None) -> None:
-    """List, create, describe, change and delete topics. Alone, it lists them."""
+    """List, create, describe, change and delete topics. Without a command it lists them."""
     ctx.obj = broker
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_topics, form="table")
@@ -69,7 +69,7 @@ def topics(ctx: click.Context, broker: str | None) -> None:
 @form_option
 @click.pass_obj
 def list_topics(broker: str | None, form: str) -> None:
-    """List topics with their partitions and how many records they hold."""
+    """List topics with their partitions and number of records."""
     with _client(broker) as client:
         counts = client.topics()
         rows = []
@@ -92,7 +92,7 @@ def list_topics(broker: str | None, form: str) -> None:
 @click.option(
     "--config", "configs", multiple=True, metavar="NAME=VALUE", help="Kafka's topic configs."
 )
-@click.option("--exists-ok", is_flag=True, help="It is no error if the topic is there already.")
+@click.option("--exists-ok", is_flag=True, help="Succeed if the topic exists.")
 @click.pass_obj
 def create(
     broker: str | None,
@@ -117,7 +117,7 @@ def create(
 
 @topics.command("describe")
 @click.argument("name")
-@click.option("--configs", is_flag=True, help="Its configs instead, and where they come from.")
+@click.option("--configs", is_flag=True, help="Show its configs and their sources instead.")
 @form_option
 @click.pass_obj
 def describe(broker: str | None, name: str, form: str, *, configs: bool) -> None:
@@ -139,11 +139,11 @@ def describe(broker: str | None, name: str, form: str, *, configs: bool) -> None
 @topics.command("alter")
 @click.argument("name")
 @click.option("--set", "new", multiple=True, metavar="NAME=VALUE", help="A config's new value.")
-@click.option("--unset", multiple=True, metavar="NAME", help="A config that gets its default.")
+@click.option("--unset", multiple=True, metavar="NAME", help="A config to reset to its default.")
 @click.option(
     "--partitions",
     type=click.IntRange(1),
-    help="How many it is to have, more than now. New records of a key may go to another partition "
+    help="The new number, higher than now. New records of a key may go to another partition "
     "than its old ones.",
 )
 @click.pass_obj
@@ -171,7 +171,7 @@ def alter(
 @click.option(
     "--before",
     metavar="WHEN",
-    help="2026-11-21T09:00:00Z, '30 days ago', or now: all that is there.",
+    help="2026-11-21T09:00:00Z, '30 days ago', or now: all records.",
 )
 @click.option("--to-offset", type=click.IntRange(0), metavar="N", help="Before this offset.")
 @click.option("--partition", "-p", type=click.IntRange(0), help="Only of this partition.")
@@ -186,9 +186,9 @@ def trim(
     *,
     yes: bool,
 ) -> None:
-    """Delete the records before a moment or an offset, for good.
+    """Delete the records before a time or an offset, permanently.
 
-    What goes is all that lies before a partition's first record of that moment or later.
+    In each partition, everything before the first record of that time or later is deleted.
     """
     if (before is None) == (to_offset is None):
         raise UserError("expected either --before or --to-offset, found both or none")

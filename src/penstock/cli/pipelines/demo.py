@@ -52,8 +52,8 @@ def demo() -> None:
 def machine(directory: Path, how: How) -> None:
     """Watch this machine: load, memory, disks, networks and processes, live.
 
-    Ctrl-C stops; started again, it continues where it stopped. With --seconds it ends by itself and
-    prints the views.
+    Ctrl-C stops; started again, it continues where it stopped. With --seconds it ends after that time
+    and prints the views.
     """
     from penstock.cli.support.programs import load
     from penstock.demo.feed import SampleFeed
@@ -87,9 +87,7 @@ Examples:
     show_default=True,
     help="A line is late when its window ended this long before the newest line.",
 )
-@click.option(
-    "--window", default="1 minute", show_default=True, help="The size of the windows counted in."
-)
+@click.option("--window", default="1 minute", show_default=True, help="The size of the windows.")
 @click.option(
     "--until-done/--no-until-done",
     default=None,
@@ -106,7 +104,7 @@ Examples:
     "--continue",
     "go_on",
     is_flag=True,
-    help="Go on where an earlier run with this file stopped. --follow always does.",
+    help="Continue where an earlier run with this file stopped. --follow always does.",
 )
 @run_options
 def weblog(

@@ -47,8 +47,8 @@ Examples:
 def dev(file: Path, options: tuple[str, ...]) -> None:
     """Run the pipeline in FILE, and restart it when a program in its folder changes.
 
-    OPTIONS are those of penstock run. The log and the state stay: after a restart the pipeline continues
-    where it was, and what is new in the program is computed from the log.
+    OPTIONS are those of penstock run. The log and the state are kept: after a restart the pipeline
+    continues, and new views are computed from the log.
     """
     if not file.is_file() or file.suffix not in SUFFIXES:
         raise UserError(f"expected a program such as shop.py or shop.sql; found {str(file)!r}")

@@ -15,8 +15,8 @@ Examples:
   penstock explain shop.py
   penstock explain shop.py --svg shop.svg
 
-Nothing is run. Where the pipeline has run, its state's sizes and watermarks are shown as well. An
-operator that is "in place" runs where its input is; the others get their rows from all lanes.
+Nothing is run. If the pipeline has run, the sizes of its state and its watermarks are shown as well.
+An operator that is "in place" runs where its input is; others receive rows from all lanes.
 """
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))

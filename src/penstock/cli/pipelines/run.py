@@ -99,7 +99,7 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--ingest",
             multiple=True,
             metavar="TOPIC=FILES",
-            help="Write these files' rows to a topic, each once, also of files that appear: "
+            help="Write the rows of these files, and of new ones, to a topic, each once: "
             "clicks=data/*.jsonl.",
         ),
         click.option(
@@ -117,17 +117,17 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--from",
             "savepoint",
             metavar="NAME",
-            help="Go back to this savepoint first (penstock savepoint list).",
+            help="Return to this savepoint first (penstock savepoint list).",
         ),
         click.option(
             "--rebuild",
             is_flag=True,
-            help="Recompute all state from the log; topics get nothing twice.",
+            help="Recompute all state from the log; topics receive nothing twice.",
         ),
         click.option(
             "--listen",
             metavar="HOST:PORT",
-            help="Where the embedded broker listens, on loopback. Default: where it was before, at "
+            help="Where the embedded broker listens, on loopback. Default: its last address, at "
             "first a free port.",
         ),
         click.option(
@@ -160,10 +160,10 @@ Examples:
 @click.argument("file", type=click.Path(path_type=Path))
 @run_options
 def run(file: Path, how: How) -> None:
-    """Run the pipeline in FILE.py: its `app`, or what its `pipeline()` gives; or a program in SQL.
+    """Run the pipeline in FILE.py: its `app`, or what its `pipeline()` returns; or a program in SQL.
 
-    It runs in the foreground until Ctrl-C; started again, it continues where it stopped. Without a
-    log of its own the program gets an embedded one, whose address is told.
+    It runs in the foreground until Ctrl-C; started again, it continues where it stopped. A program
+    without log=… uses an embedded broker and prints its address.
     """
     how.host(find_app(load(file), file), shlex.join(["penstock", "run", str(file)]))
 

@@ -33,7 +33,7 @@ def savepoint() -> None:
 def create(app: str, name: str | None) -> None:
     """Keep the last committed version of APP (a pipeline's name or directory) as NAME.
 
-    The pipeline may run meanwhile. Nothing is copied: the files of the version stay.
+    The pipeline can run meanwhile. Nothing is copied: the version's files are kept.
     """
     from penstock.engine.savepoints import create_savepoint
     from penstock.serve import Views
@@ -71,9 +71,9 @@ def list_all(app: str, form: str) -> None:
 @click.argument("app")
 @click.argument("name")
 def drop(app: str, name: str) -> None:
-    """Let go of the savepoint NAME of APP.
+    """Delete the savepoint NAME of APP.
 
-    The pipeline deletes its files, as far as nothing else needs them, while it runs.
+    The running pipeline deletes its files, unless something else needs them.
     """
     from penstock.engine.savepoints import drop_savepoint
     from penstock.serve import Views

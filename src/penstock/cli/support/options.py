@@ -38,7 +38,7 @@ class BrokerGroup(Suggesting):
                 metavar="ADDRESS",
                 expose_value=False,
                 callback=_take_broker,
-                help="As before the command.",
+                help="The broker; can also be given before the command.",
             )
             cmd.params.append(option)
         super().add_command(cmd, name)
