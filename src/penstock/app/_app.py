@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from penstock.app.databases import DatabaseFlow, Running
 from penstock.app.embedded import EmbeddedBroker, checked_listen, remember_log
 from penstock.app.facts import Facts
 from penstock.app.heartbeat import Heartbeat
@@ -22,7 +23,6 @@ from penstock.engine.runtime import Settings, run_pipeline
 from penstock.engine.upgrade import Backfilled, Outputs
 from penstock.errors import FlowError, QueryError, SetupError
 from penstock.flow.checks import check_function, check_number, check_text
-from penstock.sql import SqlFlow
 
 __all__ = ["App"]
 
@@ -36,7 +36,7 @@ EXAMPLES: Final = {
 }
 
 
-class App(SqlFlow):
+class App(DatabaseFlow):
     """A pipeline: what it computes, and where it runs.
 
     Args:
@@ -211,8 +211,11 @@ class App(SqlFlow):
             if on_backfill:
                 on_backfill(done)
 
+        running: Running | None = None
+
         def ended() -> bool:
             over = limit_s is not None and bool(began) and time.monotonic() - began[0] >= limit_s
+            over = over or (running is not None and running.error is not None)
             over = over or self._stop.is_set() or (until is not None and until())
             if over:
                 heart.stopping()
@@ -221,21 +224,25 @@ class App(SqlFlow):
         _make_directory(self.directory)
         with heart.beating(), _signals(self._stop) as take_signals, self._open_log() as address:
             started(address)
-            run_pipeline(
-                graph,
-                self.settings,
-                address,
-                on_progress=progressed,
-                on_idle=idled,
-                on_backfill=backfilled,
-                until=ended,
-                on_session=session_started,
-                on_restart=heart.spark_restarted,
-                on_plan=heart.planned,
-                rebuild=rebuild,
-                savepoint=savepoint,
-                outputs=outputs,
-            )
+            running = self.databases(address)
+            with running.running():
+                run_pipeline(
+                    graph,
+                    self.settings,
+                    address,
+                    on_progress=progressed,
+                    on_idle=idled,
+                    on_backfill=backfilled,
+                    until=ended,
+                    on_session=session_started,
+                    on_restart=heart.spark_restarted,
+                    on_plan=heart.planned,
+                    rebuild=rebuild,
+                    savepoint=savepoint,
+                    outputs=outputs,
+                )
+            if running.error is not None:
+                raise running.error
 
     @contextlib.contextmanager
     def _open_log(self) -> Iterator[str]:

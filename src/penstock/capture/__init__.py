@@ -6,6 +6,17 @@ docs/capture.md says what records look like, and what is guaranteed.
 """
 
 from penstock.capture._capture import Capture, Captured
+from penstock.capture._source import PostgresSource, postgres
 from penstock.capture._status import Status, drop, names, status, tell
 
-__all__ = ["Capture", "Captured", "Status", "drop", "names", "status", "tell"]
+__all__ = [
+    "Capture",
+    "Captured",
+    "PostgresSource",
+    "Status",
+    "drop",
+    "names",
+    "postgres",
+    "status",
+    "tell",
+]

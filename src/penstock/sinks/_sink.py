@@ -50,7 +50,7 @@ class Followed:
     """What a sink has done since it began.
 
     Attributes:
-        phase: `starting`, `following`, or `waiting` (for the target or the log).
+        phase: `starting`, `following`, `waiting` (for the target or the log), or `failed`.
         upserts: rows written.
         deletes: keys deleted.
         dead: records that don't fit, or that the target refused: they are dead letters.
@@ -110,7 +110,7 @@ class Sink:
         self._decoder = ChangelogDecoder(columns, keys or columns.names[:1], format)
         self._address, self._settings = log.removeprefix("kafka://"), settings
         self.name = name or f"{topic}.{getattr(target, 'table', 'sink')}"
-        self._end = threading.Event()
+        self._end, self._finishes = threading.Event(), threading.Event()
         self._shown = 0.0
         self.done = Followed()
 
@@ -122,6 +122,10 @@ class Sink:
     def stop(self) -> None:
         """Ends `run` soon; from any thread."""
         self._end.set()
+
+    def finish(self) -> None:
+        """Ends `run` when all there is was written; from any thread."""
+        self._finishes.set()
 
     def run(self, *, until: Callable[[Followed], bool] | None = None) -> Followed:
         """Follows, until it is stopped; a target or a log that is away is waited for.
@@ -170,10 +174,13 @@ class Sink:
                 self.done.offsets = offsets
                 self.done.phase, self.done.trouble = "following", ""
                 while True:
+                    finishes = self._finishes.is_set()  # before it is asked how much there is
                     ends = client.offsets(topic, "latest")
                     self._check(offsets, ends)
                     self._catch_up(reader, ends, client)
                     self._show(client, ends)
+                    if finishes:
+                        self._end.set()
                     if self._is_over(until):
                         return
                     positions = {(topic, p): offset for p, offset in offsets.items()}

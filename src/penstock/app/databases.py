@@ -1,0 +1,245 @@
+"""Databases in a program: tables that are captured, and tables that follow."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.capture import Capture, PostgresSource
+from penstock.core.schema import Schema
+from penstock.errors import FlowError, PenstockError
+from penstock.flow import Stream, Table
+from penstock.flow.graph import row_key
+from penstock.flow.times import EventTime
+from penstock.formats.changelog import ChangelogFormat
+from penstock.sinks import Sink, Target
+from penstock.sql import SqlFlow
+
+__all__ = ["DatabaseFlow", "Running"]
+
+DRAIN_S: Final = 5.0
+"""How long sinks may go on when the pipeline has ended, until they have written what there is."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Source:
+    topic: str
+    source: PostgresSource
+    partitions: int
+
+
+@dataclass(frozen=True)
+class _Sink:
+    name: str
+    target: Target
+    topic: str
+    schema: Schema
+    key: tuple[str, ...]
+
+
+class DatabaseFlow(SqlFlow):
+    """A flow with tables of databases at its ends."""
+
+    def __init__(self, name: str, *, transactions: bool = False) -> None:
+        super().__init__(name, transactions=transactions)
+        self._captured: dict[str, _Source] = {}
+        self._followers: dict[str, _Sink] = {}
+
+    def table(
+        self,
+        topic: str,
+        schema: str | Schema | None = None,
+        *,
+        key: str | tuple[str, ...] | None = None,
+        format: ChangelogFormat | None = None,  # noqa: A002 - the field's name
+        time: EventTime | None = None,
+        partitions: int = 1,
+        source: PostgresSource | None = None,
+    ) -> Table:
+        """Reads a compacted topic, or a changelog, as a table: the newest row of each key.
+
+        A record is the new row of its key. A record without a value (a tombstone) deletes the row of the
+        record's key: the text of the key column, or a JSON object with the key columns, alone or as the
+        `payload` next to a `schema`. Records of one key must be in one partition; the last one
+        counts. A record that doesn't fit goes to the dead-letter topic.
+
+        Args:
+            topic: its name; created with `partitions` if it doesn't exist.
+            schema: the columns, as in SQL. The key's are NOT NULL. With a source, by default the
+                database's, which is asked when the program is read.
+            key: the column or columns that identify a row; with a source, by default the primary key.
+            format: of the records' values. `"json"` (default): the row. `"debezium"`: Debezium's envelope,
+                with or without its schema, or what `Table.to(…, emit="changes")` writes. `"maxwell"`: what
+                Maxwell writes.
+            time: when changes happen, for `enrich(…, as_of="event time")`:
+                `ps.event_time(column, lateness=…)`; by default the record's own timestamp, which is also
+                that of every deletion.
+            partitions: the number of partitions of a new topic.
+            source: `ps.capture.postgres(url, table=…)`: while the program runs, the table is captured
+                into the topic.
+        """
+        if source is None:
+            if schema is None or key is None:
+                raise FlowError("expected schema and key=…, or source=…; found neither")
+            return super().table(
+                topic, schema, key=key, format=format or "json", time=time, partitions=partitions
+            )
+        if not isinstance(source, PostgresSource):
+            raise FlowError(f"expected source=ps.capture.postgres(…); found {source!r}")
+        if format is not None:
+            raise FlowError("expected format=… of the source; found one of the table")
+        if schema is None or key is None:
+            found, found_key = source.describe()
+            schema, key = schema or found, key or found_key
+        made = super().table(
+            topic,
+            schema,
+            key=key,
+            format="debezium" if source.format == "debezium" else "json",
+            time=time,
+            partitions=partitions,
+        )
+        one = _Source(topic, source, partitions)
+        if self._captured.setdefault(topic, one) != one:
+            raise FlowError(f"expected one source of the topic {topic!r}; found two")
+        return made
+
+    def sink(
+        self,
+        table: Table | Stream,
+        target: Target,
+        *,
+        topic: str | None = None,
+        name: str | None = None,
+        partitions: int = 1,
+    ) -> None:
+        """Keeps a table of another system equal to a table of this program, or appends a stream's rows to it.
+
+        The rows are written to a topic, exactly once; the target follows that, with a pace of its own, while
+        the program runs. A target that is away holds up nothing else.
+
+        Args:
+            table: what is written.
+            target: `ps.sinks.postgres(…)`, `ps.sinks.sqlite(…)`, `ps.sinks.duckdb(…)`.
+            topic: in between; by default `APP.TABLE`.
+            name: under which the target's offsets are kept; by default the topic's.
+            partitions: the number of partitions of a new topic.
+        """
+        if not isinstance(table, Table | Stream):
+            raise FlowError(f"expected a table or a stream; found {type(table).__name__}")
+        told = getattr(target, "table", "sink")
+        between = topic or re.sub(r"[^A-Za-z0-9._-]", "_", f"{self.name}.{told}")
+        table.to(between, partitions=partitions)
+        output = self._outputs[between]
+        key: tuple[str, ...] = ()
+        if isinstance(table, Table):
+            key = row_key(output.node)
+            if not key:
+                raise FlowError(
+                    f"expected columns that identify the rows of {told!r}; found none among "
+                    f"{', '.join(table.schema.names)}. Keep the key in select(…)"
+                )
+        elif output.emission != "rows":
+            raise FlowError(
+                f"expected a table, or a stream whose rows are never taken back, for {told!r}; found a "
+                "stream of changes"
+            )
+        own = name or between
+        if own in self._followers:
+            raise FlowError(f"expected each sink once; found two called {own!r}. Say name=…")
+        self._followers[own] = _Sink(own, target, between, output.node.schema, key)
+
+    def databases(self, address: str) -> Running:
+        """The captures and sinks of this program, for a log."""
+        return Running(self._make_captures(address), self._make_sinks(address))
+
+    def _make_captures(self, address: str) -> list[Capture]:
+        groups: dict[tuple[str, PostgresSource], list[_Source]] = {}
+        for one in self._captured.values():
+            source = one.source
+            name = source.name or re.sub(r"[^a-z0-9_]", "_", self.name.lower())[:50]
+            alike = PostgresSource(source.url, "", name, source.format)
+            groups.setdefault((name, alike), []).append(one)
+        names = [name for name, _ in groups]
+        for name in names:
+            if names.count(name) > 1:
+                raise FlowError(
+                    f"expected one database, and one format, for the capture {name!r}; found several. Say "
+                    "name=… in ps.capture.postgres(…)"
+                )
+        return [
+            Capture(
+                alike.url,
+                {one.source.table: one.topic for one in some},
+                name=name,
+                log=address,
+                format=alike.format,
+                values="readable",
+                partitions=max(one.partitions for one in some),
+            )
+            for (name, alike), some in groups.items()
+        ]
+
+    def _make_sinks(self, address: str) -> list[Sink]:
+        return [
+            Sink(one.target, one.topic, one.schema, key=one.key, log=address, name=one.name)
+            for one in self._followers.values()
+        ]
+
+
+class Running:
+    """Captures and sinks in threads.
+
+    An error of a capture that doesn't pass ends the pipeline, which gets nothing more to read. One of a sink
+    is logged, and the others go on.
+    """
+
+    def __init__(self, captures: list[Capture], sinks: list[Sink]) -> None:
+        self.captures, self.sinks = captures, sinks
+        #: What ended a capture.
+        self.error: PenstockError | None = None
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Running]:
+        """Runs them meanwhile; at the end sinks may write what there is, for a while."""
+        threads = [threading.Thread(target=self._capture, args=(one,)) for one in self.captures]
+        followers = [threading.Thread(target=self._follow, args=(one,)) for one in self.sinks]
+        for thread in threads + followers:
+            thread.start()
+        try:
+            yield self
+        finally:
+            for capture in self.captures:
+                capture.stop()
+            deadline = time.monotonic() + DRAIN_S
+            for sink in self.sinks:
+                sink.finish()
+            for thread in followers:
+                thread.join(max(deadline - time.monotonic(), 0.0))
+            for sink in self.sinks:
+                sink.stop()
+            for thread in threads + followers:
+                thread.join()
+
+    def _capture(self, capture: Capture) -> None:
+        try:
+            capture.run()
+        except PenstockError as error:
+            self.error = error
+        except Exception as error:  # noqa: BLE001 - what isn't known ends the pipeline, too
+            _log.debug("the capture failed", exc_info=True)
+            self.error = PenstockError(f"the capture {capture.name!r} failed: {error}")
+
+    def _follow(self, sink: Sink) -> None:
+        try:
+            sink.run()
+        except Exception as error:  # noqa: BLE001 - one that fails holds up nothing else
+            sink.done.phase, sink.done.trouble = "failed", str(error)
+            _log.error("the sink %s stopped: %s", sink.name, error)

@@ -1,0 +1,119 @@
+"""`postgres`: a database's table as the source of a program's table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.capture._envelope import Format, key_columns
+from penstock.capture._server import Server, parse_tables
+from penstock.capture._types import Type
+from penstock.core.databases import described
+from penstock.core.schema import DECIMAL_DIGITS_MAX, Schema
+from penstock.errors import UserError
+
+__all__ = ["PostgresSource", "postgres"]
+
+_COLUMNS: Final = {
+    "bool": "BOOLEAN",
+    "int2": "INT",
+    "int4": "INT",
+    "int8": "BIGINT",
+    "oid": "BIGINT",
+    "float4": "FLOAT",
+    "float8": "DOUBLE",
+    "bytea": "BINARY",
+    "date": "DATE",
+    "time": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMP",
+    "uuid": "UUID",
+}
+
+
+@dataclass(frozen=True)
+class PostgresSource:
+    """See `postgres`."""
+
+    url: str
+    table: str
+    name: str | None = None
+    format: Format = "flat"
+
+    def __repr__(self) -> str:
+        return f"postgres({described(self.url)!r}, table={self.table!r})"
+
+    def describe(self) -> tuple[Schema, tuple[str, ...]]:
+        """The table's columns and key, asked of the database.
+
+        Raises:
+            UserError: there is no such table, or it has no key.
+        """
+        server = Server(self.url)
+        try:
+            [table, *others] = server.tables(parse_tables([self.table]))
+            if others:
+                raise UserError(f"expected one table; found {1 + len(others)} as {self.table!r}")
+            relation = server.relation(table)
+            facts = server.facts(relation.oid)
+            columns = [
+                (one.name, column_type(server.type(one.oid, one.modifier)))
+                for one in relation.columns
+            ]
+        finally:
+            server.close()
+        key = key_columns(relation, facts)
+        if not key:
+            raise UserError(
+                f"expected the table {self.table!r} to have a primary key, by which its rows are told apart; "
+                "found none. Add one, or say schema=… and key=…"
+            )
+        text = ", ".join(
+            f'"{name.replace(chr(34), 2 * chr(34))}" {type_}'
+            + (" NOT NULL" if name in key or name in facts.required else "")
+            for name, type_ in columns
+            if type_
+        )
+        return Schema.parse(text), key
+
+
+def column_type(type_: Type) -> str:
+    """What a type's values are as a column; empty where they can't be one.
+
+    >>> column_type(Type("numeric", modifier=(12 << 16 | 2) + 4)), column_type(Type("mood", "e"))
+    ('DECIMAL(12, 2)', 'STRING')
+    """
+    if type_.element is not None:
+        return f"ARRAY<{column_type(type_.element)}>"
+    if type_.name == "point":
+        return ""
+    if type_.name == "numeric" and type_.modifier >= 0:
+        digits, scale = (type_.modifier - 4) >> 16, (type_.modifier - 4) & 0x7FF
+        if digits <= DECIMAL_DIGITS_MAX and scale <= digits:
+            return f"DECIMAL({digits}, {scale})"
+    if type_.name == "bit" and type_.modifier == 1:
+        return "STRING"
+    return _COLUMNS.get(type_.name, "STRING")
+
+
+def postgres(
+    url: str,
+    *,
+    table: str,
+    name: str | None = None,
+    format: Format = "flat",  # noqa: A002
+) -> PostgresSource:
+    """A table of a PostgreSQL database, as the source of `App.table`.
+
+    While the program runs, it captures the table into the topic. All tables of one database are one capture,
+    with one slot.
+
+    Args:
+        url: of the database, `postgresql://user@host:port/database`. A password that it doesn't have is
+            taken from PGPASSWORD, PGPASSFILE or `~/.pgpass`.
+        table: `schema.table`.
+        name: of the capture; by default the program's.
+        format: of the topic's records: `flat`, rows, or `debezium`, envelopes.
+    """
+    [one] = parse_tables([table])
+    return PostgresSource(url, one, name, format)
