@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit, types
 
 from penstock.core import vectors
+from penstock.core.kernels import njit, types
 from penstock.core.vectors import Vector
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)

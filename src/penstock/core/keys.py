@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numba import njit, types
 
+from penstock.core.kernels import njit, types
 from penstock.core.vectors import (
     Vector,
     codes,

@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit, types
 
+from penstock.core.kernels import njit, types
 from penstock.errors import UserError
 
 _SEED: Final = np.uint32(0x9747B28C)

@@ -26,7 +26,6 @@ __all__ = [
     "writer_name",
 ]
 
-_HEADS: Final = pa.array([f'{{"op":"{op}","before":' for op in "cud"])
 JOINED_BYTES_MAX: Final = 64 << 20  # of the values of parts that are written as one
 SLICE_ROWS: Final = 100_000  # rows encoded at a time: bounds memory, and JSON text to 2 GiB
 
@@ -104,7 +103,7 @@ def _texts(
         return keys, new
     old = _encoded(rows, before)
     kind = np.where(before < 0, 0, np.where(after < 0, 2, 1))
-    heads = _HEADS.take(_index(kind))
+    heads = pa.array([f'{{"op":"{op}","before":' for op in "cud"]).take(_index(kind))
     middle, end = (pa.repeat(text, len(kind)) for text in (',"after":', "}"))
     parts: list[Any] = [heads, old.fill_null("null"), middle, new.fill_null("null"), end, ""]
     values = pc.binary_join_element_wise(*parts)

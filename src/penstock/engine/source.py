@@ -49,7 +49,6 @@ STAMP_MIN_MS: Final = (
     INSTANT_MIN_US // 1_000 - 1
 )  # beyond these a timestamp is as wrong as it can be
 STAMP_MAX_MS: Final = INSTANT_MAX_US // 1_000 + 1
-_FALSE: Final = pa.scalar(value=False)
 
 
 class SourceReader:
@@ -287,4 +286,4 @@ def _is_true(condition: Expression, rows: pa.Table) -> np.ndarray:
             found = evaluate(rows, f"SELECT {condition.sql} AS x FROM rows").column(0)
         except EvaluationError:
             found = evaluate(rows, f"SELECT TRY({condition.sql}) AS x FROM rows").column(0)
-    return np.asarray(pc.fill_null(found, _FALSE).to_numpy(zero_copy_only=False), np.bool_)
+    return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), np.bool_)  # noqa: FBT003

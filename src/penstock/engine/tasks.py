@@ -324,7 +324,7 @@ class LaneBatch:
             if chunk is None:
                 return
             if left_bytes is not None:
-                chunk, left_bytes = _within(chunk, left_bytes)
+                chunk, left_bytes = chunk.within(left_bytes)
             yield chunk
             if left_bytes is not None and left_bytes <= 0 and chunk.next_offset < split.end:
                 reader.end = chunk.next_offset
@@ -573,16 +573,6 @@ class LaneBatch:
             sequences = {int(p): s for p, s in planned["next_sequence"].items()}
             self.writers[name] = Writer(planned["producer_id"], planned["epoch"], sequences)
         self.log.send(topic, outgoing, self.writers[name])
-
-
-def _within(chunk: Records, bytes_max: int) -> tuple[Records, int]:
-    """A chunk up to the record with which keys and values reach a limit, and what is left of it."""
-    sizes = np.maximum(chunk.key_length, 0).astype(np.int64) + np.maximum(chunk.value_length, 0)
-    total = int(sizes.sum())
-    if total < bytes_max:
-        return chunk, bytes_max - total
-    last = int(np.searchsorted(np.cumsum(sizes), bytes_max))
-    return chunk.slice(0, last + 1), 0
 
 
 def _in_log_order(rows: pa.Table) -> pa.Table:

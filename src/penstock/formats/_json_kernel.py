@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit, types
 
+from penstock.core.kernels import njit, types
 from penstock.formats._json_scalars import (
     read_date,
     read_decimal,

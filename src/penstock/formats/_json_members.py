@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from numba import njit, types
-
+from penstock.core.kernels import njit, types
 from penstock.formats._json_kernel import OK, SLOW, read_key
 from penstock.formats._json_scan import is_null, skip_space, skip_value
 from penstock.formats._words import U8_IN, U8_OUT, inlined

@@ -10,11 +10,10 @@ caller sizes every output for the worst case and `PADDING`; kernels write whole 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
 
+from penstock.core.kernels import BLOCK, njit, types
 from penstock.formats._json_text import copy_plain
 from penstock.formats._words import (
-    BLOCK,
     I64_OUT,
     U8_IN,
     U8_OUT,

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import types
 
+from penstock.core.kernels import types
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US, SECOND_US
 from penstock.formats._words import (
     U8_IN,

@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import types
 
+from penstock.core.kernels import BLOCK, types
 from penstock.formats._words import (
-    BLOCK,
     HIGH_BITS,
     ONES,
     U8_IN,

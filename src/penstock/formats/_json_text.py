@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from numba import njit, types
-
+from penstock.core.kernels import BLOCK, njit, types
 from penstock.formats._json_scan import ESCAPES, hex4
-from penstock.formats._words import BLOCK, U8_IN, U8_OUT, called, copy_block, inlined
+from penstock.formats._words import U8_IN, U8_OUT, called, copy_block, inlined
 
 PADDING = BLOCK  # bytes that the output has beyond the text: blocks are written whole
 

@@ -18,9 +18,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+
+from penstock.core.kernels import instruction, njit, types
 
 U64: Final = np.uint64
 U8_IN: Final = types.Array(types.uint8, 1, "C", readonly=True)  # a writable array fits as well
@@ -38,139 +37,16 @@ ONES: Final = U64(0x0101010101010101)
 HIGH_BITS: Final = U64(0x8080808080808080)
 ZERO_DIGITS: Final = U64(0x3030303030303030)
 
-BLOCK: Final = 32
-"""Bytes that are looked at or copied at once: what fits in a vector of most machines, or in two."""
-
-_I8 = ir.IntType(8)
-_I64 = ir.IntType(64)
-_I128 = ir.IntType(128)
-_V = ir.VectorType(_I8, BLOCK)
-
-
-def _pointer(context, builder, array_type, array, index, bits):
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), ir.IntType(bits).as_pointer())
-
-
-@intrinsic
-def load64(_typing, array, _index):
-    """The word at `index`, little-endian. Unchecked."""
-
-    def code(context, builder, signature, args):
-        return builder.load(
-            _pointer(context, builder, signature.args[0], args[0], args[1], 64), align=1
-        )
-
-    return types.uint64(array, types.int64), code
-
-
-@intrinsic
-def store64(_typing, array, _index, _value):
-    """Writes a word at `index`, little-endian. Unchecked."""
-
-    def code(context, builder, signature, args):
-        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], 64)
-        builder.store(args[2], pointer, align=1)
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64, types.uint64), code
-
-
-def _block(context, builder, array_type, array, index):
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), _V.as_pointer())
-
-
-def _every(byte):
-    return ir.Constant(_V, [byte] * BLOCK)
-
-
-def _marks(compare_spaces):
-    """A function of an array and an index: a bit for each byte of a block that ends plain text."""
-
-    def marks(_typing, array, _index):
-        def code(context, builder, signature, args):
-            text = builder.load(_block(context, builder, signature.args[0], *args), align=1)
-            hits = builder.or_(
-                builder.icmp_unsigned("==", text, _every(ord('"'))),
-                builder.icmp_unsigned("==", text, _every(ord("\\"))),
-            )
-            hits = builder.or_(hits, compare_spaces(builder, text))
-            return builder.zext(builder.bitcast(hits, ir.IntType(BLOCK)), _I64)
-
-        return types.uint64(array, types.int64), code
-
-    return intrinsic(marks)
-
-
-# A bit for each byte of a block where plain ASCII text ends: a quote, a backslash, a control character, or a
-# byte of a longer character (which is negative). Unchecked.
-marks_text = _marks(lambda builder, text: builder.icmp_signed("<", text, _every(32)))
-# A bit for each byte of a block that JSON must escape. Unchecked.
-marks_escapes = _marks(lambda builder, text: builder.icmp_unsigned("<", text, _every(32)))
-
-
-@intrinsic
-def copy_block(_typing, source, _from, target, _to):
-    """Copies a block. Unchecked."""
-
-    def code(context, builder, signature, args):
-        text = builder.load(_block(context, builder, signature.args[0], *args[:2]), align=1)
-        builder.store(text, _block(context, builder, signature.args[2], *args[2:]), align=1)
-        return context.get_dummy_value()
-
-    return types.void(source, types.int64, target, types.int64), code
-
-
-@intrinsic
-def trailing_zeros(_typing, _value):
-    """How many low bits are zero; 64 for zero."""
-
-    def code(_context, builder, _signature, args):
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), code
-
-
-@intrinsic
-def leading_zeros(_typing, _value):
-    """How many high bits are zero; 64 for zero."""
-
-    def code(_context, builder, _signature, args):
-        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.uint64(types.uint64), code
-
-
-@intrinsic
-def multiply_high(_typing, _left, _right):
-    """The upper 64 bits of the 128-bit product."""
-
-    def code(_context, builder, _signature, args):
-        product = builder.mul(builder.zext(args[0], _I128), builder.zext(args[1], _I128))
-        return builder.trunc(builder.lshr(product, ir.Constant(_I128, 64)), _I64)
-
-    return types.uint64(types.uint64, types.uint64), code
-
-
-@intrinsic
-def double_of_bits(_typing, _bits):
-    """The double that has these bits."""
-
-    def code(_context, builder, _signature, args):
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.uint64), code
-
-
-@intrinsic
-def bits_of_double(_typing, _value):
-    """A double's bits, as the signed integer that an 8-byte slot holds."""
-
-    def code(_context, builder, _signature, args):
-        return builder.bitcast(args[0], _I64)
-
-    return types.int64(types.float64), code
+load64 = instruction("load64")
+store64 = instruction("store64")
+marks_text = instruction("marks_text")
+marks_escapes = instruction("marks_escapes")
+copy_block = instruction("copy_block")
+trailing_zeros = instruction("trailing_zeros")
+leading_zeros = instruction("leading_zeros")
+multiply_high = instruction("multiply_high")
+double_of_bits = instruction("double_of_bits")
+bits_of_double = instruction("bits_of_double")
 
 
 @inlined

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit, types
 
+from penstock.core.kernels import njit, types
 from penstock.core.vectors import Vector
 from penstock.ops.windows import LATE, NO_TIME, Window
 

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numba import njit, types
 
+from penstock.core.kernels import njit, types
 from penstock.core.vectors import Vector
 from penstock.ops.windows import NOTHING_YET_US
 

@@ -30,10 +30,10 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
-from numba import njit, types
 
 from penstock.core import vectors
 from penstock.core.delta import WEIGHT, expiring
+from penstock.core.kernels import njit, types
 from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector
 from penstock.errors import CorruptError, SchemaError

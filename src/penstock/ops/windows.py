@@ -20,9 +20,9 @@ from math import gcd
 from typing import Any, Final, Literal
 
 import numpy as np
-from numba import njit, types
 
 from penstock.core.calendar import Calendar
+from penstock.core.kernels import njit, types
 from penstock.core.time import DAY_US, duration_text
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError

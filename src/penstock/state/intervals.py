@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numba import njit, types
 
 from penstock.core.delta import TIME
+from penstock.core.kernels import njit, types
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.state import kernels
 from penstock.state.layout import Layout, hashes

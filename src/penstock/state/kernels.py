@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import njit, types
 
+from penstock.core.kernels import njit, types
 from penstock.core.vectors import Vector, given
 
 _I64 = types.Array(types.int64, 1, "C", readonly=True)

@@ -96,6 +96,15 @@ class Records:
             int(self.offset[hi]) if hi < len(self) else self.next_offset,
         )
 
+    def within(self, bytes_max: int) -> tuple[Records, int]:
+        """Those up to the record with which keys and values reach a limit, and how much of it is left."""
+        sizes = np.maximum(self.key_length, 0).astype(np.int64) + np.maximum(self.value_length, 0)
+        total = int(sizes.sum())
+        if total < bytes_max:
+            return self, bytes_max - total
+        last = int(np.searchsorted(np.cumsum(sizes), bytes_max))
+        return self.slice(0, last + 1), 0
+
     def between(self, from_offset: int, to_offset: int) -> Records:
         """The records with `from_offset <= offset < to_offset`; offsets must be sorted."""
         lo, hi = np.searchsorted(self.offset, (from_offset, to_offset))

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit, types
 
+from penstock.core.kernels import njit, types
 from penstock.errors import CorruptError
 from penstock.wire import kernels
 from penstock.wire.columns import Records, gather_column, header_bytes, headers_at

@@ -20,10 +20,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from penstock.core.kernels import instruction, njit, types
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Int32s: TypeAlias = npt.NDArray[np.int32]
@@ -68,26 +66,7 @@ _INT = types.int64
 _TUPLE: Any = types.UniTuple
 
 
-def _copy_bytes(_context: Any, dst: Any, dst_at: Any, src: Any, src_at: Any, count: Any) -> Any:
-    """`dst[dst_at:][:count] = src[src_at:][:count]` by memcpy; the caller has checked bounds."""
-    signature = types.void(dst, dst_at, src, src_at, count)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        """Emits the call."""
-        pointer = ir.IntType(8).as_pointer()
-        to = context.make_array(sig.args[0])(context, builder, args[0])
-        frm = context.make_array(sig.args[2])(context, builder, args[2])
-        at = [context.cast(builder, args[i], sig.args[i], types.int64) for i in (1, 3, 4)]
-        target = builder.gep(builder.bitcast(to.data, pointer), [at[0]])
-        source = builder.gep(builder.bitcast(frm.data, pointer), [at[1]])
-        emit: Any = cgutils.raw_memcpy
-        emit(builder, target, source, at[2], 1)
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-copy_bytes: Any = intrinsic(_copy_bytes)
+copy_bytes: Any = instruction("copy_bytes")
 
 
 @njit(cache=True, nogil=True, inline="always")

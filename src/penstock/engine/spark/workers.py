@@ -14,8 +14,10 @@ import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
 import penstock.engine.tasks  # noqa: F401
+from penstock.core.kernels import load_all
 
 if __name__ == "__main__":
+    load_all()
     gc.collect()
     gc.freeze()
     daemon.manager()

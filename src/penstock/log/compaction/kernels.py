@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
 
+from penstock.core.kernels import njit, types
 from penstock.wire.kernels import ATTRIBUTES as ATTRIBUTES_AT
 from penstock.wire.kernels import (
     BASE_OFFSET,

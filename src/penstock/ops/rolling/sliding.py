@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from numba import njit, types
 
 from penstock.core.delta import TIME
+from penstock.core.kernels import njit, types
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.kept import Kept
