@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, work: Path) -> None:
         changed.set()
 
     def read_view() -> None:
-        """Serves what a commit made visible: read back from the committed view, beside the next batch."""
+        """Serves what a commit made visible: read back from the committed view, next to the next batch."""
         views = None
         while changed.wait():
             changed.clear()

@@ -5,7 +5,7 @@
 One broker with a directory as its tier, one topic of JSON events. The same stretch is read in full
 by the columnar reader: from local segments, from the tier with a cold cache, both decoded to rows;
 then from the Parquet files of its Iceberg table, all columns and two of them. Then Spark groups all
-records by a column: of `ps.History`, and beside it of Spark's own Kafka source and from_json, where that
+records by a column: of `ps.History`, and next to it of Spark's own Kafka source and from_json, where that
 is fetched (`benchmarks/peers/fetch.py spark`). Records per second.
 """
 

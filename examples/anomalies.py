@@ -1,4 +1,4 @@
-"""Which values of a metric are out of the ordinary: beside the mean and deviation of its last day.
+"""Which values of a metric are unusual, compared with the mean and deviation of its last day.
 
     penstock run examples/anomalies.py
     zcat nab_metrics.csv.gz | python examples/anomalies.py - | penstock produce readings

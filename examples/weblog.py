@@ -5,7 +5,7 @@
 
 The events come from a feeder (`penstock.demo`), one JSON object for each line, in the order of the
 file. A line that isn't in the log's format is sent as it is: it doesn't fit the schema below, so it
-goes to the dead-letter topic with its reason, and the rest goes on.
+goes to the dead-letter topic with its reason, and the rest continues.
 """
 
 from __future__ import annotations

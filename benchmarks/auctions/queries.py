@@ -1,4 +1,4 @@
-"""Nexmark's queries as Penstock's pipelines, beside the SQL of `duckdb.sql` over all events.
+"""Nexmark's queries as Penstock's pipelines, next to the SQL of `duckdb.sql` over all events.
 
 What the SQL gives, the pipeline must give. Where Nexmark leaves open which row counts (of two bids at one
 price and instant), the columns that are open aren't compared.

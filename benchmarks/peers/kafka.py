@@ -7,7 +7,7 @@
             connect(cluster.address)  # of all nodes: one of them may be killed and started again
 
 Everything that Kafka writes is under its data directory, its console included (`kafka.log`).
-Starting again on the same directory goes on with the same data, on the same port.
+Starting again on the same directory continues with the same data, on the same port.
 """
 
 import contextlib
@@ -194,7 +194,7 @@ class KafkaProcess:
         self.stop()
 
     def _configure(self, port: int, settings: dict[str, str]) -> int:
-        """Write the properties; the ports of a former start are kept unless told otherwise."""
+        """Write the properties; the ports of a former start are kept unless configured otherwise."""
         controller_port = 0
         if self._member is not None:
             controller_port = self._member.controllers[self._member.node_id - 1]
