@@ -31,7 +31,6 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.partitioner import murmur2_partitions
-from penstock.core.rows import sorted_rows
 from penstock.core.time import instant_us
 from penstock.engine.driver import Limits, Progress
 from penstock.engine.hosts.local import LocalHost
@@ -47,6 +46,7 @@ from penstock.errors import FencedError, FlowError, UserError
 from penstock.flow import Flow
 from penstock.flow.checks import check_columns, check_duration, check_name, check_number, check_text
 from penstock.flow.graph import Graph, Source
+from penstock.serve.notebook import View, table_html
 from penstock.serve.views import Snapshot
 from penstock.state import MemoryStateFiles
 from penstock.wire.columns import Records, decode, encode
@@ -235,17 +235,6 @@ class MemoryLog:
 
 class _Died(BaseException):
     """The process that runs a batch is gone."""
-
-
-class View:
-    """A view's content, for tests."""
-
-    def __init__(self, name: str, table: pa.Table) -> None:
-        self.name, self.table = name, table
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows as dictionaries, in the order of their columns' values."""
-        return sorted_rows(self.table)
 
 
 class Run:
@@ -488,6 +477,11 @@ class Run:
         if number == 0:
             return View(name, pa.table({}))
         return View(name, Snapshot(self.store, self.store.version(number)).table(name))
+
+    def _repr_html_(self) -> str:
+        """In a notebook: each view's first rows, after everything that was sent."""
+        views = (self.view(view.name) for view in self._graph.views)
+        return "".join(table_html(one.table, one.name) for one in views)
 
     def topic(self, name: str) -> list[Record]:
         """The records of a topic, after everything that was sent.

@@ -28,6 +28,7 @@ from penstock.engine.store import Json, Store
 from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
 from penstock.expr.duck import confine, known
 from penstock.ops import operator_from_spec
+from penstock.serve.notebook import table_html
 from penstock.serve.parts import ViewPart
 
 if TYPE_CHECKING:
@@ -82,6 +83,12 @@ class Views:
     def names(self) -> list[str]:
         """The views' names."""
         return self.snapshot().names()
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the views' first rows, of the last committed version."""
+        if self.version == 0:
+            return "<p>Nothing has been committed yet.</p>"
+        return self._again(lambda s: s._repr_html_())
 
     def keys(self, name: str) -> list[str]:
         """A view's grouping columns."""
@@ -258,6 +265,10 @@ class Snapshot:
         if name not in views:
             raise self._no_view(name)
         return views[name]  # type: ignore[no-any-return]
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the views' first rows."""
+        return "".join(table_html(self.table(name), name) for name in self.names())
 
     def sql(self, query: str) -> pa.Table:
         """Answers a DuckDB query over the views, each a table of its name.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from penstock.web._api import ViewSource
     from penstock.web._app import create_app
     from penstock.web._json import kind, plain_values
-    from penstock.web._server import PORT, Server
+    from penstock.web._server import PORT, MetricsServer, Server
     from penstock.web.board import StatusBoard
     from penstock.web.console import Console
     from penstock.web.health import Health, State, judge
@@ -22,7 +22,7 @@ else:
             "_api": ("ViewSource",),
             "_app": ("create_app",),
             "_json": ("kind", "plain_values"),
-            "_server": ("PORT", "Server"),
+            "_server": ("PORT", "MetricsServer", "Server"),
             "console": ("Console",),
             "board": ("StatusBoard",),
             "health": ("Health", "State", "judge"),
@@ -33,6 +33,7 @@ __all__ = [
     "PORT",
     "Console",
     "Health",
+    "MetricsServer",
     "Server",
     "State",
     "StatusBoard",

@@ -18,6 +18,7 @@ that a browser marks as coming from another site are refused, and there is no CO
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,7 @@ from penstock.client.network.errors import UNKNOWN_TOPIC
 from penstock.errors import BrokerError, LimitError, PenstockError, UserError
 from penstock.web._api import Api, Graph, Status, UnknownViewError, ViewSource, json_response
 from penstock.web._guard import LOOPBACK, Guard
+from penstock.web._metrics import METRICS_TYPE, metrics_text
 from penstock.web.console import Console
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -76,6 +78,29 @@ def create_app(
         middleware=[Middleware(Guard, hosts=hosts)],
         exception_handlers={PenstockError: _problem, Exception: _mishap},
     )
+
+
+def create_metrics_app(status_source: Status, *, hosts: tuple[str, ...] | None) -> Starlette:
+    """An app of `/metrics` for Prometheus and `/health` for whoever restarts services, without a page.
+
+    Health is 200 while the pipeline is well or starting, and 503 with the reason while it isn't.
+
+    Args:
+        status_source: gives the status board's dictionary.
+        hosts: the names in a Host header that are answered; None answers any.
+    """
+
+    async def metrics(_request: Request) -> Response:
+        status = await asyncio.to_thread(status_source, history=False)
+        return Response(metrics_text(status), media_type=METRICS_TYPE)
+
+    async def health(_request: Request) -> Response:
+        status = await asyncio.to_thread(status_source, history=False)
+        return json_response(status["state"], 503 if status["state"]["level"] == "bad" else 200)
+
+    routes = [Route("/metrics", metrics), Route("/health", health)]
+    guard = [] if hosts is None else [Middleware(Guard, hosts=hosts)]
+    return Starlette(routes=routes, middleware=guard)
 
 
 async def _page(_request: Request) -> Response:

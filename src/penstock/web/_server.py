@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
 import threading
 import time
 from typing import Final
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from penstock.errors import SetupError
 from penstock.web._api import Graph, Status, ViewSource
-from penstock.web._app import create_app
+from penstock.web._app import create_app, create_metrics_app
 from penstock.web._guard import LOOPBACK
 from penstock.web.console import Console
 
@@ -48,10 +50,7 @@ class Server:
         port: int | None = None,
         console: Console | None = None,
     ) -> None:
-        self._socket = _bind(host, port)
-        self.port = int(self._socket.getsockname()[1])
-        self.url = f"http://{host}:{self.port}"
-        self._stopping = threading.Event()
+        self._listen(host, port)
         app = create_app(
             views,
             status,
@@ -60,6 +59,17 @@ class Server:
             stopping=self._stopping,
             console=console,
         )
+        self._start(app)
+
+    def _listen(self, host: str, port: int | None) -> None:
+        self._socket = _bind(host, port)
+        self.port = int(self._socket.getsockname()[1])
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self.port}"
+        self._stopping = threading.Event()
+
+    def _start(self, app: ASGIApp) -> None:
+        """Serves an app, in a thread of its own, until `close`."""
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -90,6 +100,31 @@ class Server:
             self._server.force_exit = True
         with contextlib.suppress(OSError):
             self._socket.close()
+
+
+class MetricsServer(Server):
+    """Serves `/metrics` and `/health` alone, also beyond loopback.
+
+    Args:
+        status: the status board's `status`.
+        host: an address of this machine.
+        port: the port; 0 takes a free one.
+
+    Raises:
+        SetupError: the port is taken.
+    """
+
+    def __init__(self, status: Status, host: str, port: int) -> None:
+        self._listen(host, port)
+        self._start(create_metrics_app(status, hosts=LOOPBACK if is_loopback(host) else None))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _bind(host: str, port: int | None) -> socket.socket:

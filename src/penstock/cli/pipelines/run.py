@@ -39,10 +39,12 @@ class How:
     outputs: Literal["all", "new"] | None
     shards: int | None
     ingest: tuple[str, ...] = ()
+    metrics: str | None = None
+    log_format: Literal["text", "json"] = "text"
 
     def hosting(self, **more: Any) -> Hosting:
         """The same for whoever hosts the pipeline."""
-        from penstock.cli.support.host import Hosting
+        from penstock.cli.support.host import Hosting, host_and_port
 
         feeds = more.pop("feeds", lambda _: ())
         ended = {"print_views": self.seconds is not None, **more}
@@ -53,6 +55,8 @@ class How:
             self.rebuild,
             savepoint=self.savepoint,
             outputs=self.outputs,
+            metrics=None if self.metrics is None else host_and_port(self.metrics),
+            log_format=self.log_format,
             feeds=lambda address: [*feeds(address), *self._file_feeds(address)],
             **ended,
         )
@@ -95,6 +99,18 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     found: Callable[..., Any] = command
     for option in (
+        click.option(
+            "--metrics",
+            metavar="HOST:PORT",
+            help="Serve /metrics for Prometheus and /health there (http), also beyond loopback.",
+        ),
+        click.option(
+            "--log-format",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+            help="json writes what happens as JSON lines on standard error, for a service's log.",
+        ),
         click.option(
             "--ingest",
             multiple=True,

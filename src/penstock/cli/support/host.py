@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import threading
 import time
@@ -14,11 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 import pyarrow as pa
 
+from penstock.broker.logs import configure_logs
+from penstock.cli.support.errors import FAILED
+from penstock.cli.support.journal import Journal
 from penstock.cli.support.tables import note, text_table
 from penstock.cli.support.terminal import Terminal
 from penstock.demo.feed import Feed
-from penstock.errors import PenstockError, SetupError
-from penstock.web import Console, Server, StatusBoard, kind, plain_values
+from penstock.errors import PenstockError, SetupError, UserError
+from penstock.web import Console, MetricsServer, Server, StatusBoard, kind, plain_values
 
 if TYPE_CHECKING:
     import penstock as ps
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.engine.upgrade import Backfilled
     from penstock.serve import Answer, Queries, Views
 
+LOG: Final = logging.getLogger("penstock.run")
 ROWS_PRINTED: Final = 20  # of each view at the end; `penstock query` prints all
 IDLE_LOOKS: Final = 2  # the first may have begun before the last event came
 
@@ -44,6 +49,8 @@ class Hosting:
         outputs: what topics get of what is computed again.
         until_done: whether to end when the feeds have no more and all is processed.
         print_views: whether to print the views at the end.
+        metrics: where metrics and health are served besides.
+        log_format: `json`: lines of JSON instead of the display.
     """
 
     seconds: float | None = None
@@ -54,6 +61,8 @@ class Hosting:
     outputs: Literal["all", "new"] | None = None
     until_done: bool = False
     print_views: bool = False
+    metrics: tuple[str, int] | None = None
+    log_format: Literal["text", "json"] = "text"
     feeds: Callable[[str], Sequence[Feed]] = field(default=lambda _: ())
 
 
@@ -160,6 +169,19 @@ class _Run:
 
         return read_graph(self.app.directory)
 
+    def say(self, text: str) -> None:
+        """Says something on standard error."""
+        if self.hosting.log_format == "json":
+            LOG.info(text)
+        else:
+            note(text)
+
+    def display(self, url: str | None) -> Terminal | Journal:
+        """Shows how the pipeline is, until it is closed."""
+        if self.hosting.log_format == "json":
+            return Journal(self.board.status, LOG)
+        return Terminal(self.board.status, self.views, url, lambda: self.app.address, self.doing)
+
     def log_address(self) -> str:
         """Where the log is.
 
@@ -179,7 +201,7 @@ class _Run:
 
     def started(self, address: str) -> None:
         """The log can be used."""
-        note(f"the log is at {address}, for any Kafka client")
+        self.say(f"the log is at {address}, for any Kafka client")
         self.feeds = self.hosting.feeds(address)
         for feed in self.feeds:
             feed.start()
@@ -225,8 +247,13 @@ def host(app: ps.App, hosting: Hosting) -> None:
         PenstockError: what stopped it.
     """
     run = _Run(app, hosting)
-    with _page(run) as url:
-        terminal = Terminal(run.board.status, run.views, url, lambda: app.address, run.doing)
+    if hosting.log_format == "json":
+        configure_logs("warning", "json")
+        logging.getLogger("penstock").setLevel(logging.INFO)
+    with _page(run) as url, _metrics(run):
+        if url is not None and hosting.log_format == "json":
+            run.say(f"the page is at {url}")
+        terminal = run.display(url)
         try:
             app.run(
                 hosting.seconds,
@@ -239,12 +266,45 @@ def host(app: ps.App, hosting: Hosting) -> None:
                 savepoint=hosting.savepoint,
                 outputs=hosting.outputs,
             )
+        except PenstockError as error:
+            if hosting.log_format == "text":
+                raise
+            LOG.error(str(error))  # noqa: TRY400 - a message for whoever runs it, as on a terminal
+            sys.exit(FAILED)
         finally:
             terminal.close()
             run.close()
-    note(f"stopped; the log and the state are in {app.directory}")
+    run.say(f"stopped; the log and the state are in {app.directory}")
     if hosting.print_views:
         print_views(run.views)
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """The address that a text names.
+
+    Raises:
+        UserError: it names none.
+
+    >>> host_and_port("127.0.0.1:9645"), host_and_port("[::1]:0")
+    (('127.0.0.1', 9645), ('::1', 0))
+    """
+    host, colon, port = text.rpartition(":")
+    if not host or not colon or not port.isdecimal() or int(port) > 65535:
+        raise UserError(f"expected HOST:PORT, such as 127.0.0.1:9645; found {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@contextlib.contextmanager
+def _metrics(run: _Run) -> Iterator[None]:
+    if run.hosting.metrics is None:
+        yield
+        return
+    server = MetricsServer(run.board.status, *run.hosting.metrics)
+    run.say(f"metrics are at {server.url}/metrics")
+    try:
+        yield
+    finally:
+        server.close()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,86 @@
+"""Views' rows for tests, and tables as HTML for notebooks: the first rows, exact values, in the notebook's
+own colours.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import html
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.core.rows import sorted_rows
+
+__all__ = ["View", "table_html"]
+
+ROWS_SHOWN: Final = 20  # of a table: what fits a screen
+CELL_CHARS_MAX: Final = 80  # of a value: one long value must not hide the others
+_CELL: Final = "padding:.2em .8em;white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)"
+
+
+class View:
+    """A view's content, for tests."""
+
+    def __init__(self, name: str, table: pa.Table) -> None:
+        self.name, self.table = name, table
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as dictionaries, in the order of their columns' values."""
+        return sorted_rows(self.table)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the first rows."""
+        return table_html(self.table, self.name)
+
+
+def table_html(table: pa.Table, title: str) -> str:
+    """A table's first rows.
+
+    Args:
+        table: any; timestamps with a zone are shown in UTC.
+        title: stands above it, with the number of rows.
+
+    >>> "<td" in table_html(pa.table({"n": [1]}), "per_user")
+    True
+    """
+    right = [
+        pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t)
+        for t in table.schema.types
+    ]
+    aligned = [f"{_CELL};text-align:{'right' if one else 'left'}" for one in right]
+    count = table.num_rows
+    more = f", the first {ROWS_SHOWN} shown" if count > ROWS_SHOWN else ""
+    rows = f"{count:,} row{'' if count == 1 else 's'}{more}"
+    parts = [
+        '<table style="border-collapse:collapse"><caption style="text-align:left;padding:.3em .8em">',
+        f"<b>{html.escape(title)}</b> {rows}</caption><thead><tr>",
+        *(
+            f'<th scope="col" style="{style}">{html.escape(name)}</th>'
+            for name, style in zip(table.column_names, aligned, strict=True)
+        ),
+        "</tr></thead><tbody>",
+    ]
+    columns = [column.to_pylist() for column in table.slice(0, ROWS_SHOWN).columns]
+    for row in zip(*columns, strict=True):
+        cells = zip(row, aligned, strict=True)
+        inner = "".join(f'<td style="{style}">{_text(value)}</td>' for value, style in cells)
+        parts.append(f"<tr>{inner}</tr>")
+    return "".join([*parts, "</tbody></table>"])
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return '<i style="opacity:.6">NULL</i>'
+        case dt.datetime():
+            at = value if value.tzinfo is None else value.astimezone(dt.UTC)
+            text = at.replace(tzinfo=None).isoformat(" ") + ("" if value.tzinfo is None else "Z")
+        case Decimal():
+            text = format(value, "f")
+        case bytes():
+            text = value.decode("utf-8", "replace")
+        case _:
+            text = str(value)
+    return html.escape(text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…")

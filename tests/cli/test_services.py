@@ -1,0 +1,189 @@
+"""A pipeline as a service: metrics, health, a log of JSON lines, and the examples of units and containers."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import logging
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import pytest
+from tests.patience import PATIENCE_S, wait_until
+from tests.web.pipelines import NOW, WELL, Pipeline, S
+
+from penstock.cli import main
+from penstock.cli.support.journal import Journal
+from penstock.errors import SetupError
+from penstock.web import MetricsServer
+
+DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
+UNITS = sorted(DEPLOY.glob("*.service"))
+SPARK_PATIENCE_S = 600.0
+
+
+def check(words: list[str]) -> None:
+    """Whether a command line is one of ours; it isn't run."""
+    command: click.Command = main
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, words
+        command, words = found, words[1:]
+    command.make_context("penstock", words)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda one: one.name)
+def test_units_start_commands_that_there_are(unit: Path) -> None:
+    """With options that they take; a service that fails is started again."""
+    parser = configparser.ConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(unit.read_text())
+    program, *words = shlex.split(parser["Service"]["ExecStart"])
+    assert Path(program).name == "penstock"
+    check(words)
+    assert parser["Service"]["Restart"] == "on-failure"
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda one: one.name)
+def test_units_are_systemds(unit: Path) -> None:
+    """As systemd itself reads them, but for programs and users that aren't here."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("expected systemd-analyze; found none")
+    done = subprocess.run(
+        [analyze, "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    if "Failed to" in done.stderr and unit.name not in done.stderr:
+        pytest.skip(f"expected systemd-analyze to work here; found {done.stderr!r}")
+    faults = [
+        line
+        for line in done.stderr.splitlines()
+        if unit.name in line and "not executable" not in line and "not found" not in line
+    ]
+    assert faults == []
+
+
+def test_the_container_runs_a_command_that_there_is() -> None:
+    """Its state is in a volume, it isn't root, and the port that it exposes is that of the metrics."""
+    text = (DEPLOY / "Containerfile").read_text()
+    [entry] = re.findall(r"^ENTRYPOINT (\[.*\])$", text, re.MULTILINE)
+    program, *words = json.loads(entry)
+    assert program == "penstock"
+    check(words)
+    assert "VOLUME /data" in text
+    assert "\nUSER penstock\n" in text
+    [port] = re.findall(r"^EXPOSE (\d+)$", text, re.MULTILINE)
+    assert f"0.0.0.0:{port}" in words
+    [health] = re.findall(r"^HEALTHCHECK .*CMD (\[.*\])$", text, re.MULTILINE)
+    compile(json.loads(health)[2], "health", "exec")
+    assert f":{port}/health" in health
+
+
+@pytest.fixture
+def metrics() -> Any:
+    """Metrics of a pipeline whose state a test may change."""
+    pipeline = Pipeline(version=7, rows=100)
+    server = MetricsServer(pipeline.board.status, "127.0.0.1", 0)
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as client:
+        yield pipeline, client
+    server.close()
+
+
+def test_metrics_and_health_are_served_without_a_page(metrics: Any) -> None:
+    """And nothing else is; on loopback only under names of this machine."""
+    _, client = metrics
+    assert "penstock_pipeline_state" in client.get("/metrics").text
+    health = client.get("/health")
+    assert (health.status_code, health.json()["name"]) == (200, "live")
+    assert client.get("/api/status").status_code == 404
+    assert client.get("/metrics", headers={"Host": "evil.example"}).status_code == 403
+
+
+def test_health_is_bad_with_a_reason(metrics: Any) -> None:
+    """Whoever restarts services asks for it."""
+    pipeline, client = metrics
+    ago = NOW - 100 * S
+    pipeline.facts = replace(WELL, looked_us=ago, lag={"clicks": 25_000}, behind_us=ago)
+    health = client.get("/health")
+    assert health.status_code == 503
+    assert health.json()["name"] == "stalled"
+    assert "25,000 records" in health.json()["reason"]
+
+
+def test_a_port_that_is_taken_is_an_error(metrics: Any) -> None:
+    """The address is named."""
+    _, client = metrics
+    port = client.base_url.port
+    with pytest.raises(SetupError, match=str(port)):
+        MetricsServer(Pipeline(version=1, rows=1).board.status, "127.0.0.1", port)
+
+
+def test_states_are_logged_when_they_change(caplog: pytest.LogCaptureFixture) -> None:
+    """Once each, with the reason; figures in between."""
+    status: dict[str, Any] = {
+        "state": {"name": "live", "level": "good", "reason": "", "advice": ""},
+        "version": 7,
+        "rows_per_s": 1.0,
+        "lag": 0,
+        "late_rows": 0,
+        "unusable_rows": 0,
+    }
+    log = logging.getLogger("penstock.test-journal")
+    caplog.set_level(logging.INFO, log.name)
+    journal = Journal(lambda: status, log, every_s=1.0)
+    try:
+        wait_until(lambda: any("version 7" in m for m in caplog.messages), "figures")
+        bad = {"name": "stalled", "level": "bad", "reason": "No batch for 9 s.", "advice": "Look."}
+        status["state"] = bad
+        wait_until(lambda: any("stalled" in m for m in caplog.messages), "the new state")
+    finally:
+        journal.close()
+    assert caplog.messages.count("live") == 1
+    assert caplog.messages.count("stalled: No batch for 9 s. Look.") == 1
+    [record] = [one for one in caplog.records if "stalled" in one.message]
+    assert record.levelno == logging.ERROR
+
+
+PROGRAM = """
+import penstock as ps
+
+app = ps.App("served")
+sales = app.stream("sales", "item STRING")
+app.view("n", sales.group_by("item").agg(n=ps.count()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_pipeline_runs_as_a_service(tmp_path: Path) -> None:
+    """Each line of its log is JSON; metrics and health answer; SIGTERM ends it well."""
+    (tmp_path / "served.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "penstock.cli", "run", "served.py", "--no-ui"]
+    command += ["--metrics", "127.0.0.1:0", "--log-format", "json"]
+    stderr = tmp_path / "stderr"
+    with stderr.open("wb") as file:
+        child = subprocess.Popen(command, cwd=tmp_path, stderr=file, stdout=subprocess.DEVNULL)
+    try:
+        wait_until(
+            lambda: '"waiting for events' in stderr.read_text(),
+            stderr.read_text,
+            patience_s=SPARK_PATIENCE_S,
+        )
+        [url] = re.findall(r"metrics are at (http\S+)/metrics", stderr.read_text())
+        assert httpx.get(f"{url}/health", timeout=PATIENCE_S).status_code == 200
+        assert 'app="served"' in httpx.get(f"{url}/metrics", timeout=PATIENCE_S).text
+    finally:
+        child.terminate()
+        code = child.wait(SPARK_PATIENCE_S)
+    assert code == 0
+    lines = [json.loads(line) for line in stderr.read_text().splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    assert lines[-1]["message"].startswith("stopped")
