@@ -31,8 +31,8 @@ from penstock.errors import CorruptError
 from penstock.ops.lateness import first_open
 from penstock.ops.operator import Clockless, Context, Prepared, Step
 from penstock.ops.partials import GROUPS, Hash, Mapper, Partials, parse_partials, standard_hash
+from penstock.ops.reading.values import count_layouts
 from penstock.ops.spec import WINDOW_END, WINDOW_START, AggregateSpec
-from penstock.ops.values import count_layouts
 from penstock.ops.views import Assembler, timed
 from penstock.ops.windows import LATE, NO_TIME
 from penstock.state.files import StateFiles

@@ -26,8 +26,9 @@ from penstock.ops.partials import (
     kept_traces,
     value_names,
 )
+from penstock.ops.reading.panes import Grid
+from penstock.ops.reading.values import counts_name, readings, recounted
 from penstock.ops.spec import WINDOW_END, AggregateSpec
-from penstock.ops.values import counts_name, readings, recounted
 from penstock.state.layout import WINDOW, Layout, combine, concat, equal, take, windows
 from penstock.state.ordered import Side, ends
 from penstock.state.trace import ALWAYS, Trace
@@ -242,14 +243,18 @@ class Assembler:
         self, traces: Mapping[str, Trace], delta: Partials, touched: pa.RecordBatch
     ) -> tuple[Side, Side, dict[str, pa.RecordBatch]]:
         """The touched rows of the view before and after; and what is remembered of them, by the trace."""
-        wanted = self._wanted(touched)
         low = traces[GROUPS].low_us
+        grid = Grid.of(self.spec.window, self.place, touched)
+        wanted = self._wanted(touched) if grid is None else grid.panes()
         sides: list[list[Side]] = [[], []]
         everything = np.arange(len(touched), dtype=np.int64)
         _, found = traces[GROUPS].lookup(wanted)
         for side, rows in zip(sides, (found, [*found, delta.tables[GROUPS]]), strict=True):
             if rows:
-                here, number = self._in_touched(self.panes.padded(concat(rows)), touched, low)
+                panes = self.panes.padded(concat(rows))
+                if grid is not None:
+                    panes = self._summed(grid, panes, touched, side)
+                here, number = self._in_touched(panes, touched, low)
                 side.append((number, here.select(self.full.schema.names)))
         counted: dict[str, pa.RecordBatch] = {}
         for name, kept in self.kept.items():
@@ -276,6 +281,23 @@ class Assembler:
                         side.append((everything, made))
         before, after = (self._sum(side, touched) for side in sides)
         return before, after, counted
+
+    def _summed(
+        self, grid: Grid, panes: pa.RecordBatch, touched: pa.RecordBatch, side: list[Side]
+    ) -> pa.RecordBatch:
+        """Adds to a side the sums of panes that count in all of their windows; the others are given back."""
+        partly = np.zeros(len(panes), np.bool_)
+        if FROM in panes.schema.names:
+            firsts = self.spec.window.firsts(windows(panes))
+            partly = vectors.raw(panes.column(FROM)) > firsts
+        whole = panes.filter(pa.array(~partly))
+        made, number = grid.sums(self.full.values, whole)
+        there = np.flatnonzero(number >= 0)
+        place = touched.take(vectors.from_int64(there))
+        values = made.take(vectors.from_int64(number[there]))
+        columns = [*place.columns, *values.columns]
+        side.append((there, pa.RecordBatch.from_arrays(columns, schema=self.full.schema)))
+        return panes.filter(pa.array(partly))
 
     def _whole(
         self, trace: Trace, delta: pa.RecordBatch, wanted: pa.RecordBatch, touched: pa.RecordBatch
