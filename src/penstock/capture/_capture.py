@@ -319,7 +319,12 @@ class _Session:
             self._log.create_topic(topic, plan.partitions, configs)
         if self._has_messages:
             self._log.create_topic(self._message_topic, 1, {"retention.ms": "-1"})
-        kept = {t: w for t, w in state.tables.items() if w.topic in names.values()}
+        self._oids = {".".join(t): server.oid(t) for t in names}
+        kept = {
+            t: w
+            for t, w in state.tables.items()
+            if w.topic in names.values() and w.oid == self._oids.get(t)
+        }
         state = replace(state, tables=kept)
         new = {t: topic for t, topic in names.items() if ".".join(t) not in kept}
         return self._read_snapshot(state, new) if new else state
@@ -381,7 +386,8 @@ class _Session:
                 if self._log.waiting_bytes >= STEP_BYTES:
                     self._log.send()
             tables = {
-                ".".join(t): Watched(topic, snapshot.lsn, counts[t]) for t, topic in new.items()
+                (told := ".".join(t)): Watched(topic, snapshot.lsn, counts[t], self._oids[told])
+                for t, topic in new.items()
             }
             lsn = state.lsn if state.tables else snapshot.lsn
             state = replace(state, lsn=lsn, tables=state.tables | tables)

@@ -40,11 +40,13 @@ class Watched:
         topic: where its records go.
         since: the position of its snapshot: transactions that committed before are in that.
         rows: of the snapshot.
+        oid: which table it is: another one where it was created anew.
     """
 
     topic: str
     since: int
     rows: int = 0
+    oid: int = 0
 
 
 @dataclass(frozen=True)

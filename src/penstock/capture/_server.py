@@ -225,6 +225,15 @@ class Server:
                 found.add((one[0], one[1]))
         return sorted(found)
 
+    def oid(self, table: TableName) -> int:
+        """A table's number."""
+        [(found,)] = self.ask(
+            "SELECT c.oid::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = %s AND c.relname = %s",
+            *table,
+        )
+        return int(found)
+
     def relation(self, table: TableName) -> Relation:
         """A table as its changes would describe it now; generated columns are left out, as there."""
         oid, identity = self.ask(

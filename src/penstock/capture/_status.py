@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,9 @@ from penstock.client import Client, Producer
 from penstock.errors import PenstockError, UserError
 
 __all__ = ["Status", "drop", "names", "status", "tell"]
+
+RELEASE_S: Final = 5.0
+"""How long the slot of a capture that has ended may still be in use."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,9 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
     with Client(log, **settings) as client:
         found = _load(client, log, name, **settings)
         is_paused = last_value(client, log, control_topic(name), **settings) == b"pause"
+    if found is None:
+        never = "it has stored no position yet: its snapshot isn't complete, or it couldn't begin"
+        return Status(name, "", "unknown", "0/0", {}, trouble=never)
     tables = {table: one.topic for table, one in found.tables.items()}
     told = (name, found.server)
     try:
@@ -125,27 +131,36 @@ def drop(name: str, log: str, *, url: str | None = None, **settings: Any) -> Non
     """
     with Client(log, **settings) as client:
         found = _load(client, log, name, **settings)
-        server = Server(url or found.server)
-        try:
-            slot = server.slot(found.slot)
-            if slot is not None and slot.is_active:
-                raise UserError(
-                    f"expected the capture {name!r} to be stopped; found its slot {found.slot!r} in use. "
-                    "Stop its process first"
-                )
-            server.drop_slot(found.slot)
-            server.unpublish(found.publication)
-        finally:
-            server.close()
+        if found is not None:
+            server = Server(url or found.server)
+            try:
+                _release(server, name, found.slot)
+                server.drop_slot(found.slot)
+                server.unpublish(found.publication)
+            finally:
+                server.close()
         client.delete_topic(state_topic(name), missing_ok=True)
         client.delete_topic(control_topic(name), missing_ok=True)
 
 
-def _load(client: Client, log: str, name: str, **settings: Any) -> State:
-    found = None
-    if state_topic(name) in client.topics():
-        found = load(client, log, name, **settings)
-    if found is None:
+def _release(server: Server, name: str, slot: str) -> None:
+    """Waits until nobody has the slot: the server notices after a moment that a process has ended.
+
+    Raises:
+        UserError: somebody has it.
+    """
+    deadline = time.monotonic() + RELEASE_S
+    while (found := server.slot(slot)) is not None and found.is_active:
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"expected the capture {name!r} to be stopped; found its slot {slot!r} in use. Stop its "
+                "process first"
+            )
+        time.sleep(0.1)
+
+
+def _load(client: Client, log: str, name: str, **settings: Any) -> State | None:
+    if state_topic(name) not in client.topics():
         known = ", ".join(names(client)) or "none"
         raise UserError(f"expected a capture among {known}; found {name!r}")
-    return found
+    return load(client, log, name, **settings)

@@ -1,0 +1,125 @@
+"""Captures are looked after from the command line; what a server lacks is said with the SQL for it."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+from tests.databases import postgres
+from tests.patience import wait_until
+
+from penstock.capture import drop, status, tell
+from penstock.capture._progress import last_value, state_topic
+from penstock.cli import main
+from penstock.client import Client
+from penstock.errors import SetupError, UserError
+
+
+def command(*arguments: str) -> str:
+    """Runs a command; what it prints."""
+    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_server_without_logical_replication_is_told_what_to_do(source) -> None:
+    """The message has the setting."""
+    with postgres(wal_level="replica") as server:
+        source.server, source.database = server, "postgres"
+        server.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        with pytest.raises(SetupError, match="ALTER SYSTEM SET wal_level = logical"):
+            source.run()
+        server.execute("SELECT 1")
+
+
+def test_what_a_role_lacks_is_said_as_sql(source) -> None:
+    """Each message's SQL lets it get to the next one, and at last to the rows."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    role = f"role_{source.database}"
+    source.execute(f"CREATE ROLE {role} LOGIN")
+    url = source.server.url(source.database, role)
+    from penstock.capture import Capture
+
+    capture = Capture(url, ["t"], to=source.name, log=source.log)
+    for lacking in ("ALTER ROLE", "GRANT USAGE", "CREATE PUBLICATION"):
+        with pytest.raises(SetupError, match=lacking) as raised:
+            capture.run()
+        source.execute(lacking + str(raised.value).partition(lacking)[2])
+    capture.run(until=lambda done: done.snapshot_rows == 1 and done.lsn > 0)
+    assert len(source.records(f"{source.name}.public.t")) == 1
+
+
+def test_a_slot_that_is_gone_is_an_error_and_not_a_gap(source) -> None:
+    """Changes would be missing, so it stops; dropped and begun anew, it reads the tables again."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    source.run()
+    slot = f"penstock_{source.name}"
+    active = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{slot}' AND active"
+    wait_until(lambda: not source.rows(active))  # the server notices that its client is gone
+    source.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+    source.execute("INSERT INTO t VALUES (2)")
+    with pytest.raises(SetupError, match="Changes between were lost"):
+        source.run()
+    drop(source.name, source.log)
+    source.run()
+    keys = [key["id"] for key, _ in source.records(f"{source.name}.public.t")]
+    assert keys == [1, 1, 2]
+
+
+def test_tables_that_come_later_are_read_and_then_followed(source) -> None:
+    """A table that is created, or created anew, between two runs is read by the next one."""
+    source.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+    source.run()
+    source.execute("CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (10); TABLE a")
+    source.execute("INSERT INTO a VALUES (2)")
+    source.run()
+    source.execute("INSERT INTO b VALUES (11)")
+    source.execute("DROP TABLE a; CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (3)")
+    source.run()
+
+    def keys(table: str) -> list[int]:
+        return [key["id"] for key, _ in source.records(f"{source.name}.public.{table}")]
+
+    assert (keys("a"), keys("b")) == ([1, 2, 3], [10, 11])
+
+
+def test_it_pauses_goes_on_and_is_dropped(source) -> None:
+    """`pause` holds it within its look, `status` says so, `resume` lets it catch up."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    topic, name = f"{source.name}.public.t", source.name
+    with source.running() as capture:
+        source.follows(capture, lambda: capture.done.phase == "streaming")
+        assert status(name, source.log).state == "running"
+        command("capture", "pause", name, "--broker", source.log)
+        source.follows(capture, lambda: capture.done.phase == "paused")
+        source.execute("INSERT INTO t VALUES (1)")
+        told = status(name, source.log)
+        assert (told.state, told.tables) == ("paused", {"public.t": topic})
+        assert told.lag_bytes
+        assert source.records(topic) == []
+        tell(name, "resume", source.log)
+        source.follows(capture, lambda: len(source.records(topic)) == 1)
+    printed = command("capture", "status", name, "--format", "csv", "--broker", source.log)
+    assert printed.splitlines()[1].startswith(f"{name},stopped,")
+    command("capture", "drop", name, "--broker", source.log)
+    assert source.rows("SELECT 1 FROM pg_publication") == []
+    with pytest.raises(UserError, match="expected a capture among"):
+        status(name, source.log)
+
+
+def test_the_command_captures_and_tells_no_password(source) -> None:
+    """`penstock capture URL` runs a capture; neither its output nor what it keeps has the password."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    url = source.url.replace("postgres@", "postgres:secret7@")
+    told = command(
+        *("capture", url, "--tables", "public.t", "--to", source.name, "--once"),
+        *("--broker", source.log, "--format", "flat"),
+    )
+    assert [value for _, value in source.records(f"{source.name}.public.t")] == [
+        {"id": 1},
+        {"id": 2},
+    ]
+    told += command("capture", "status", "--broker", source.log)
+    with Client(source.log) as client:
+        kept = last_value(client, source.log, state_topic(source.name))
+    assert kept is not None
+    assert "secret7" not in told + kept.decode()
