@@ -12,6 +12,7 @@ import httpx
 import pytest
 from tests.web.logs import RECORDS, Log, filled_log, write_letters
 
+import penstock as ps
 from penstock.errors import SetupError
 from penstock.web import Console, create_app
 
@@ -119,11 +120,24 @@ def test_any_bytes_are_shown(log: Log) -> None:
 
 def test_groups_have_lag_and_positions(log: Log) -> None:
     """Of each group the sum; of one, each partition."""
-    [audit] = ask(log, "/api/groups").json()["groups"]
+    groups = ask(log, "/api/groups").json()["groups"]
+    [audit] = [one for one in groups if one["name"] == "audit"]
     assert (audit["name"], audit["topics"], audit["lag"]) == ("audit", ["clicks"], 50)
     group = ask(log, "/api/groups/audit").json()
     assert [(p["committed"], p["lag"]) for p in group["positions"]] == [(10, 50), (60, 0)]
     assert ask(log, "/api/groups/nobody").status_code == 400
+
+
+def test_share_groups_are_groups(log: Log) -> None:
+    """What is not settled is their lag; a member is counted."""
+    with ps.Queue("jobs", log.address) as jobs:
+        for i in range(3):
+            jobs.put(f"job {i}")
+        assert next(iter(jobs)) is not None
+        found = {one["name"]: one for one in ask(log, "/api/groups").json()["groups"]}
+        assert (found["jobs"]["kind"], found["jobs"]["lag"]) == ("share", 3)
+        group = ask(log, "/api/groups/jobs").json()
+        assert (group["members_count"], group["positions"][0]["lag"]) == (1, 3)
 
 
 @pytest.fixture

@@ -1,15 +1,20 @@
-"""Names that people get wrong: what they may have meant."""
+"""What messages say of a user's program: names that were meant, and where something was built."""
 
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
 from typing import Final
 
-__all__ = ["hint", "known_names"]
+__all__ = ["also_at", "hint", "known_names", "place"]
 
 SHOWN_MAX: Final = 12  # names in a message: more hide the others
 ALIKE_MIN: Final = 0.6  # of difflib's ratio: a slip of the finger or two
+_PENSTOCK: Final = str(Path(__file__).resolve().parents[1]) + "/"
+_NOT_THEIRS: Final = ("<frozen ", "/site-packages/", "importlib/")
 
 
 def hint(name: object, known: Iterable[str]) -> str:
@@ -35,3 +40,23 @@ def known_names(known: Iterable[str]) -> str:
     names = list(known)
     more = len(names) - SHOWN_MAX
     return ", ".join(names[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "") or "none"
+
+
+def place() -> str:
+    """The file and line of the user's code that calls us now; empty where there is none."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way that is as cheap
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_PENSTOCK) and not any(part in file for part in _NOT_THEIRS):
+            return f"{file}, line {frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def also_at(known: str) -> str:
+    """A sentence that says where the other one is; empty where that isn't known.
+
+    >>> also_at("shop.py, line 7")
+    ' The other one is in shop.py, line 7.'
+    """
+    return f" The other one is in {known}." if known else ""

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeVar
 
 import pyarrow as pa
 
+from penstock.core.names import also_at, place
 from penstock.core.schema import Schema, type_text
 from penstock.errors import FlowError
 from penstock.flow._collections import Stream, Table
@@ -65,6 +66,7 @@ class Flow:
         self._nodes: dict[str, Node] = {}  # by identity
         self._views: dict[str, ViewNode] = {}
         self._outputs: dict[str, OutputNode] = {}
+        self._places: dict[tuple[str, str], str] = {}
         #: What queries may name: streams and tables by their topics, views by their names.
         self.named: dict[str, Stream | Table] = {}
 
@@ -178,12 +180,17 @@ class Flow:
             FlowError: there is another one.
         """
         known = self._sources.setdefault(source.topic, source)
+        first = self._first("topic", source.topic)
         if astuple(known) != astuple(source):
             raise FlowError(
-                f"expected one declaration of the topic {source.topic!r}; found two that differ. "
+                f"expected one declaration of the topic {source.topic!r}; found two that differ.{first} "
                 "Declare it once, and build on that"
             )
         return known
+
+    def _first(self, kind: str, name: str) -> str:
+        """Notes where the program builds something; where it built it first, as a sentence."""
+        return also_at(self._places.setdefault((kind, name), place()))
 
     def node(self, node: N) -> N:
         """The one node of this flow that means the same, be it this one or one from before.
@@ -197,10 +204,11 @@ class Flow:
         known = self._nodes.setdefault(node.identity, node)
         assert isinstance(known, type(node)), "a digest collides"
         one, other = function_of(known), function_of(node)
+        first = "" if one is None else self._first("function", one[0])
         if one is not None and other is not None and not same_function(one[1], other[1]):
             raise FlowError(
                 "expected different functions to have different names, because state is kept "
-                f"under them; found two called {one[0]!r}. Pass name=… as well"
+                f"under them; found two called {one[0]!r}.{first} Pass name=… as well"
             )
         return known
 
@@ -212,13 +220,17 @@ class Flow:
         """
         _check_name(name)
         if name in self._views:
-            raise FlowError(f"expected each view once; found {name!r} twice")
+            first = self._first("view", name)
+            raise FlowError(
+                f"expected each view once; found {name!r} twice.{first} Rename one of them"
+            )
         if not isinstance(table, Table):
             raise FlowError(
                 f"expected a table for the view {name!r}; found {type(table).__name__}. "
                 "Aggregate the stream first: .window(…).group_by(…).agg(…)"
             )
         self._check_own(table)
+        self._first("view", name)
         self._views[name] = ViewNode(name, table.node)
         self.named[name] = table
         return table
@@ -236,7 +248,11 @@ class Flow:
         _check_topic(topic)
         _check_partitions(output.partitions)
         if topic in self._outputs:
-            raise FlowError(f"expected one writer for each topic; found two to {topic!r}")
+            raise FlowError(
+                f"expected one writer for each topic; found two to {topic!r}.{self._first('output', topic)} "
+                "Write to another topic, or write a union of both"
+            )
+        self._first("output", topic)
         self._outputs[topic] = output
 
     def graph(self) -> Graph:
