@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 
+import pandas as pd  # noqa: F401 - Arrow imports it at the first conversion
 import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
