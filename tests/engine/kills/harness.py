@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -128,8 +128,9 @@ class Pipeline:
         *more: str,
         spark: str | None = None,
         state: str | None = None,
+        program: Path = PROGRAM,
     ) -> None:
-        self.command = [sys.executable, str(PROGRAM), name, str(directory), address, *more]
+        self.command = [sys.executable, str(program), name, str(directory), address, *more]
         self.env = dict(os.environ)
         if spark is not None and state is not None:
             self.env |= {"SPARK_MASTER": spark, "STATE": state}
@@ -244,14 +245,16 @@ def ended(pipeline: Pipeline) -> Iterator[Pipeline]:
             pipeline.kill()
 
 
-def contents(name: str, state: Path | str, address: str) -> dict[str, list[object]]:
+def contents(
+    name: str, state: Path | str, address: str, outputs: Sequence[str] = OUTPUTS
+) -> dict[str, list[object]]:
     """All that a pipeline made, in an order of its own."""
     snapshot = Views(state).snapshot()
     found: dict[str, list[object]] = {
         view: sorted(map(repr, snapshot.table(view).to_pylist())) for view in snapshot.names()
     }
     with Client(address) as client, Reader(address) as reader:
-        for topic in OUTPUTS:
+        for topic in outputs:
             full = f"{name}-{topic}"
             rows: list[tuple[int, bytes | None, bytes | None]] = []
             for partition, end in client.offsets(full, "latest").items():

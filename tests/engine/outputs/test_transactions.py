@@ -186,6 +186,30 @@ def test_a_changed_program_takes_a_batch_over(ended: bool) -> None:
     assert ids(run.log.records("three")) == [1, 2, 3]
 
 
+def test_retention_between_two_attempts() -> None:
+    """What a batch wrote that died doesn't count; its repetition reads what is left, and topics follow it."""
+    run = ps.testing.run(app(partitions=1), shaken=False)
+    for number in range(5):
+        run.send("t", id=number, user="a")
+    assert run.crash(after="output")
+    read, first = run.log.read, 2
+
+    def read_from(topic: str, partition: int, start: int, end: int) -> Any:
+        if topic == "t" and start < first:
+            raise BrokerError("out of range", code=1)
+        yield from read(topic, partition, start, end)
+
+    run.log.read = read_from  # type: ignore[method-assign]
+    run.log.start_offsets = lambda topics: {t: {0: first} for t in topics}  # type: ignore[method-assign]
+    progress = run.step()
+    assert progress is not None
+    assert progress.lost_rows == first
+    for number in range(5, 8):
+        run.send("t", id=number, user="a")
+    run.settle()
+    assert check(run) == [2, 3, 4, 5, 6, 7]
+
+
 def test_batches_without_output_take_no_transaction() -> None:
     """Nothing is asked of the log where nothing is written."""
     run = ps.testing.run(app())
