@@ -119,11 +119,18 @@ def _signature(one: Any, *, bound: bool = False) -> str:
     plain = [
         each.replace(
             annotation=inspect.Parameter.empty,
-            default=each.default if _is_plain(each.default) else inspect.Parameter.empty,
+            default=each.default if _is_plain(each.default) else _Elided(),
         )
         for each in arguments
     ]
     return str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+
+
+class _Elided:
+    """A default that has no short text: shown as `...`, as in stubs."""
+
+    def __repr__(self) -> str:
+        return "..."
 
 
 def _is_plain(value: object) -> bool:
