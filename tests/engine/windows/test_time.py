@@ -324,7 +324,9 @@ def test_a_repeated_batch_has_the_same_processing_time() -> None:
     """A batch that was planned before a crash gives its rows the time of the plan."""
     run = ps.testing.run(counted(ps.processing_time()), now="2026-01-01T12:00:10Z")
     run.send("t", device="a")
-    assert run._driver._new_plan(0) is not None
+    plan = run._driver._new_plan(0)
+    assert plan is not None
+    run.store.write_plan(plan.version, plan.to_json())
     run._clock_us += 3_600_000_000
     run.restart()
     [row] = run.view("counts").rows()
