@@ -198,3 +198,22 @@ def test_a_log_that_is_stopped_says_how_to_start_it(browser: Any) -> None:
             page.wait_for_selector("#console .error")
     finally:
         server.close()
+
+
+def test_a_pipelines_topics_lead_to_their_records(
+    browser: Any, log: Log, views: Any, shared: SimpleNamespace
+) -> None:
+    """From the pipeline to what lies in its topics, and back to the charts."""
+    server = Server(views, shared.status, console=Console(lambda: log.address))
+    try:
+        with visit(browser, server.url) as page:
+            page.wait_for_selector(".card .chart svg")
+            page.locator("#topics").get_by_role("link", name="clicks").click()
+            page.wait_for_selector(".records td")
+            assert page.url.endswith("#/topics/clicks")
+            assert not page.is_visible("#pipeline")
+            page.get_by_role("link", name="Pipeline").click()
+            page.wait_for_selector("#pipeline .card .chart svg")
+            assert not page.is_visible("#console")
+    finally:
+        server.close()

@@ -139,7 +139,7 @@ function topics() {
   const names = ["topic", "events/s", "events", "lag", "late", "unusable", "lost", "watermark UTC", "delay", "held by"];
   const head = html("tr", {}, ...names.map((n) => html("th", { textContent: n, className: ["topic", "watermark UTC", "held by"].includes(n) ? "" : "number" })));
   const rows = sources.map(([name, s]) => html("tr", {},
-    html("td", { textContent: name }),
+    html("td", {}, $("nav").hidden ? name : html("a", { textContent: name, href: `#/topics/${encodeURIComponent(name)}` })),
     ...[number(s.rows_per_s), count(s.rows), count(s.lag), count(s.late_rows), count(s.unusable_rows), count(s.lost_rows)]
       .map((t) => html("td", { textContent: t, className: "number" })),
     html("td", { textContent: s.watermark_us === null ? "–" : instant(s.watermark_us / 1000) }),
