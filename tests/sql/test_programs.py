@@ -125,6 +125,7 @@ MISTAKES = {
     "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELEC x FROM s": "line 2, VIEW v: expected SQL; found",
     "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELECT now() AS x FROM s": "found now()",
     "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELECT random() AS x FROM s": "found random()",
+    "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELECT uuid() AS x FROM s": "found uuid()",
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT 1 AS x": "expected a FROM",
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x, x FROM s": "found 'x' twice",
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS DELETE FROM s": "expected one SELECT",

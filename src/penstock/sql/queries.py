@@ -19,6 +19,7 @@ from sqlglot import exp
 
 from penstock.errors import SchemaError
 from penstock.expr.expression import sql_type
+from penstock.ops import Window
 from penstock.sql.aggregation import Called, aggregated, call_of, counts, of_nothing, with_defaults
 from penstock.sql.ordering import limited
 from penstock.sql.recursion import recursive
@@ -202,18 +203,8 @@ class _Select:
                 self._rewrite({tree: plain})
         found = self._aggregates()
         scope, names = scope.computed(keys, "key")
-        calls = []
-        for i, tree in enumerate(found):
-            resolved = scope.resolved(tree)
-            scope.sql(tree)  # says what isn't there
-            name = scope.fresh(f"aggregate{i}")
-            calls.append(Called(name, lowered(resolved), call_of(resolved), counts(tree)))
-        groups = list(dict.fromkeys([*self.carried, *names]))
-        rows = aggregated(scope.rows, groups, calls, window)
-        if not keys and self.carry is not None:  # one row of each combination, even of no rows
-            rows = self._for_all(rows, calls)
-        elif not keys and window is None:
-            rows = of_nothing(rows, calls)
+        calls = _calls(scope, found)
+        rows = self._of_groups(scope, names, calls, window)
         made: dict[exp.Expr, exp.Expr] = {
             key: internal(name) for key, name in zip(keys, names, strict=True)
         }
@@ -226,6 +217,16 @@ class _Select:
         if window is not None:
             after |= {bound: bound[1] for bound in bounds}
         return Scope(rows, after)
+
+    def _of_groups(
+        self, scope: Scope, keys: Sequence[str], calls: Sequence[Called], window: Window | None
+    ) -> Relation:
+        """A row for each group; without keys one of all rows, also where there are none."""
+        groups = list(dict.fromkeys([*self.carried, *keys]))
+        rows = aggregated(scope.rows, groups, calls, window)
+        if not keys and self.carry is not None:
+            return self._for_all(rows, calls)
+        return of_nothing(rows, calls) if not keys and window is None else rows
 
     def _for_all(self, rows: Relation, calls: Sequence[Called]) -> Relation:
         """A row for each combination of the carried columns, also where no row is in the group."""
@@ -266,23 +267,10 @@ class _Select:
         name_of = dict(zip(every, names, strict=True))
         found = self._aggregates()
         plain = [tree for tree in found if not isinstance(tree, exp.Grouping)]
-        calls = [
-            Called(
-                scope.fresh(f"aggregate{i}"),
-                lowered(scope.resolved(tree)),
-                call_of(scope.resolved(tree)),
-                counts(tree),
-            )
-            for i, tree in enumerate(plain)
-        ]
+        calls = _calls(scope, plain)
         parts = []
         for one in sets:
-            mine = [name_of[key] for key in one]
-            rows = aggregated(scope.rows, list(dict.fromkeys([*self.carried, *mine])), calls, None)
-            if not one and self.carry is not None:
-                rows = self._for_all(rows, calls)
-            elif not one:
-                rows = of_nothing(rows, calls)
+            rows = self._of_groups(scope, [name_of[key] for key in one], calls, None)
             columns = {name: quoted(name) for name in self.carried}
             for key, name in name_of.items():
                 type_ = scope.rows.schema[name].type
@@ -368,6 +356,21 @@ class _Select:
             wide = Scope(rows, {key: c for key, c in wide.names.items() if c in rows.names})
         rows = limited(wide, self.select, self.carried)
         return Answer(rows.project(final), names, labels)
+
+
+def _calls(scope: Scope, trees: Sequence[exp.Expr]) -> list[Called]:
+    """Aggregates as they are computed.
+
+    Raises:
+        SchemaError: a column isn't there.
+    """
+    calls = []
+    for i, tree in enumerate(trees):
+        resolved = scope.resolved(tree)
+        scope.sql(tree)  # says what isn't there
+        name = scope.fresh(f"aggregate{i}")
+        calls.append(Called(name, lowered(resolved), call_of(resolved), counts(tree)))
+    return calls
 
 
 def _unaliased(item: exp.Expr) -> exp.Expr:
