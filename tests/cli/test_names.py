@@ -25,7 +25,7 @@ def clicks(broker: str) -> str:
     [
         (["topics", "describe", "named-click"], "did you mean 'named-clicks'?"),
         (["consume", "named-click"], "did you mean 'named-clicks'?"),
-        (["groups", "describe", "nope"], "expected a group among"),
+        (["groups", "describe", "nope"], "expected a group "),
         (["quety", "shop"], "did you mean 'query'?"),
         (["topics", "crete", "x"], "did you mean 'create'?"),
         (["run", "shp.py"], "did you mean 'shop.py'?"),

@@ -125,6 +125,10 @@ class GroupAdmin(Client):
         known = {one.name: one for one in self.list_groups()}
         if group in known:
             return known[group]
+        if not known:
+            raise UserError(
+                f"expected a group that exists; found {group!r} in a log without groups"
+            )
         raise UserError(
             f"expected a group among {known_names(known)}; found {group!r}{hint(group, known)}"
         )

@@ -155,8 +155,9 @@ def start_session(
     from pyspark.sql import SparkSession
 
     folder.mkdir(parents=True, exist_ok=True)
-    # Where the JVM is gone, py4j logs what it raises as well.
+    # Where the JVM is gone, py4j logs what it raises as well, some of it as the root logger.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_py4js)
     java = java_home(folder)
     if jvm_options is None:
         jvm_options = archive.use_options(java)
@@ -196,6 +197,10 @@ def start_session(
         builder = builder.config(key, value)
     with _stderr_to(folder / "spark.log"), _environment(threads):
         return builder.getOrCreate()
+
+
+def _is_not_py4js(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _log4j(folder: Path) -> Path:
