@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from _pytest.mark import ParameterSet
 
 import penstock as ps
 from penstock import flow
@@ -114,11 +115,25 @@ def test_the_guide_to_deploying_has_a_program() -> None:
     assert view.name == "per_minute"
 
 
-GUIDE = (ROOT / "docs" / "pipelines.md").read_text()
-EXAMPLES = [
-    pytest.param(code, id=re.findall(r"^#+ (.*)$", GUIDE[: GUIDE.index(code)], re.MULTILINE)[-1])
-    for code in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-]
+GUIDES = ("pipelines", "formats", "time", "windows", "joins", "testing", "upgrading")
+
+
+def examples(guide: str) -> list[ParameterSet]:
+    """Its Python blocks, each named after the heading above it."""
+    page = (ROOT / "docs" / f"{guide}.md").read_text()
+    return [
+        pytest.param(code, id=re.findall(r"^#+ (.*)$", page[: page.index(code)], re.MULTILINE)[-1])
+        for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    ]
+
+
+EXAMPLES = [example for guide in GUIDES for example in examples(guide)]
+
+
+def test_every_page_of_the_guide_is_run() -> None:
+    """Each page has examples, and none were lost when pages were split."""
+    assert all(examples(guide) for guide in GUIDES)
+    assert len(EXAMPLES) >= 30
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
@@ -128,7 +143,7 @@ def test_the_guides_examples_run(
     """Each is a program of its own, and what it asserts holds."""
     monkeypatch.chdir(tmp_path)
     assert "assert " in code
-    exec(compile(code, "docs/pipelines.md", "exec"), {"__name__": "example"})
+    exec(compile(code, "docs/guide.md", "exec"), {"__name__": "example"})
 
 
 @pytest.mark.spark
