@@ -16,7 +16,7 @@ from tests.databases import Postgres, postgres
 from tests.patience import wait_until
 
 from penstock.broker.process import BrokerProcess
-from penstock.capture import Capture, Captured, _capture
+from penstock.capture import Capture, Captured, _output
 from penstock.client import Client, Reader
 
 _numbers = itertools.count()
@@ -25,7 +25,7 @@ _numbers = itertools.count()
 @pytest.fixture(autouse=True)
 def _stores_often(monkeypatch) -> None:
     """The position is stored often, so that tests needn't wait for it."""
-    monkeypatch.setattr(_capture, "IDLE_STORE_S", 0.1)
+    monkeypatch.setattr(_output, "IDLE_STORE_S", 0.1)
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +81,7 @@ class Source:
     def run(self, *tables: str, **settings: Any) -> Captured:
         """Captures until all there is was captured."""
         end = self.end()
-        return self.capture(*tables, **settings).run(until=lambda done: done.lsn >= end)
+        return self.capture(*tables, **settings).run(until=lambda done: done.position >= end)
 
     @contextmanager
     def running(self, *tables: str, **settings: Any) -> Iterator[Capture]:

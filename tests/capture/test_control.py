@@ -44,7 +44,7 @@ def test_what_a_role_lacks_is_said_as_sql(source) -> None:
         with pytest.raises(SetupError, match=lacking) as raised:
             capture.run()
         source.execute(lacking + str(raised.value).partition(lacking)[2])
-    capture.run(until=lambda done: done.snapshot_rows == 1 and done.lsn > 0)
+    capture.run(until=lambda done: done.snapshot_rows == 1 and done.position > 0)
     assert len(source.records(f"{source.name}.public.t")) == 1
 
 

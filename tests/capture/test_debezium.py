@@ -103,7 +103,7 @@ def run(source: Any, name: str, **settings: Any) -> dict[str, list[Any]]:
         source.follows(capture, lambda: capture.done.phase == "streaming")
         source.steps(steps)
         end = source.end()
-        source.follows(capture, lambda: capture.done.lsn >= end)
+        source.follows(capture, lambda: capture.done.position >= end)
     return captured(source)
 
 

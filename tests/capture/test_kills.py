@@ -22,8 +22,8 @@ from penstock.errors import FencedError
 KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=4, full=25)
 PROGRAM = """
 import sys
-from penstock.capture import Capture, _capture
-_capture.STEP_BYTES = 4096
+from penstock.capture import Capture, _output
+_output.STEP_BYTES = 4096
 url, to, log, format = sys.argv[1:]
 Capture(url, ["public.*"], to=to, log=log, format=format, partitions=3).run()
 """

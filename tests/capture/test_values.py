@@ -34,7 +34,7 @@ def test_a_table_of_all_types_is_one_of_a_program(source, format) -> None:  # no
 
     def run() -> None:
         end = source.end()
-        Capture(source.url, log=source.log, **settings).run(until=lambda done: done.lsn >= end)
+        Capture(source.url, log=source.log, **settings).run(until=lambda done: done.position >= end)
 
     run()
     source.execute(

@@ -35,7 +35,7 @@ def test_dual_writes_leave_two_systems_different_and_capture_does_not(
     capture = Capture(
         server.url("leader"), {"public.t": "dual"}, name="dual", log=log, format="flat"
     )
-    capture.run(until=lambda done: done.lsn > 0)
+    capture.run(until=lambda done: done.position > 0)
     sink = Sink(
         postgres(server.url("copy"), table="t"), "dual", "id STRING, value INT", key="id", log=log
     )

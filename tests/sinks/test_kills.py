@@ -115,6 +115,6 @@ def settle(server: Postgres, first: str, second: str, name: str, log: str) -> No
     capture = Capture(
         first, {"public.account": name}, name=name, log=log, format="flat", values="readable"
     )
-    capture.run(until=lambda done: done.lsn >= position)
+    capture.run(until=lambda done: done.position >= position)
     sink = Sink(postgres(second, table="account"), name, SCHEMA, key="id", log=log)
     assert sink.run(until=lambda done: done.lag == 0).dead == 0

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.capture import Capture, PostgresSource
+from penstock.capture import Capture, TableSource
 from penstock.core.schema import Schema
 from penstock.errors import FlowError, PenstockError
 from penstock.flow import Stream, Table
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class _Source:
     topic: str
-    source: PostgresSource
+    source: TableSource
     partitions: int
 
 
@@ -61,7 +61,7 @@ class DatabaseFlow(SqlFlow):
         format: ChangelogFormat | None = None,  # noqa: A002 - the field's name
         time: EventTime | None = None,
         partitions: int = 1,
-        source: PostgresSource | None = None,
+        source: TableSource | None = None,
     ) -> Table:
         """Reads a compacted topic, or a changelog, as a table: the newest row of each key.
 
@@ -91,8 +91,10 @@ class DatabaseFlow(SqlFlow):
             return super().table(
                 topic, schema, key=key, format=format or "json", time=time, partitions=partitions
             )
-        if not isinstance(source, PostgresSource):
-            raise FlowError(f"expected source=ps.capture.postgres(…); found {source!r}")
+        if not isinstance(source, TableSource):
+            raise FlowError(
+                f"expected source=ps.capture.postgres(…) or another one of penstock.capture; found {source!r}"
+            )
         if format is not None:
             raise FlowError("expected format=… of the source; found one of the table")
         if schema is None or key is None:
@@ -161,18 +163,18 @@ class DatabaseFlow(SqlFlow):
         return Running(self._make_captures(address), self._make_sinks(address))
 
     def _make_captures(self, address: str) -> list[Capture]:
-        groups: dict[tuple[str, PostgresSource], list[_Source]] = {}
+        groups: dict[tuple[str, TableSource], list[_Source]] = {}
         for one in self._captured.values():
             source = one.source
             name = source.name or re.sub(r"[^a-z0-9_]", "_", self.name.lower())[:50]
-            alike = PostgresSource(source.url, "", name, source.format)
+            alike = TableSource(source.url, "", name, source.format)
             groups.setdefault((name, alike), []).append(one)
         names = [name for name, _ in groups]
         for name in names:
             if names.count(name) > 1:
                 raise FlowError(
                     f"expected one database, and one format, for the capture {name!r}; found several. Say "
-                    "name=… in ps.capture.postgres(…)"
+                    "name=… of the source"
                 )
         return [
             Capture(

@@ -5,15 +5,16 @@
 docs/capture.md says what records look like, and what is guaranteed.
 """
 
-from penstock.capture._capture import Capture, Captured
-from penstock.capture._source import PostgresSource, postgres
+from penstock.capture._capture import Capture
+from penstock.capture._output import Captured
+from penstock.capture._sources import TableSource, postgres
 from penstock.capture._status import Status, drop, names, status, tell
 
 __all__ = [
     "Capture",
     "Captured",
-    "PostgresSource",
     "Status",
+    "TableSource",
     "drop",
     "names",
     "postgres",

@@ -1,7 +1,7 @@
 """How far a database was captured: a compacted topic, written in the transactions of the records.
 
     invariant: after any transaction of the log, the topics have the changes of each of the database's
-               transactions that committed before `State.lsn`, each once, and of no other
+               transactions that committed before `State.position`, each once, and of no other
 
 The newest record says it. Who begins starts transactions under the same id, which ends what a killed one
 left, and then reads the topic; so it continues at exactly that place.
@@ -40,13 +40,13 @@ class Watched:
         topic: where its records go.
         since: the position of its snapshot: transactions that committed before are in that.
         rows: of the snapshot.
-        oid: which table it is: another one where it was created anew.
+        identity: which table it is: another number where it was created anew.
     """
 
     topic: str
     since: int
     rows: int = 0
-    oid: int = 0
+    identity: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,21 @@ class State:
 
     Attributes:
         server: its address, without a password.
-        system: which cluster and database it is.
-        slot: of replication.
-        publication: likewise.
-        lsn: transactions that committed before this position are in the log.
+        system: which database it is.
+        kind: of database.
+        details: what this kind of database needs to go on: `slot`, `publication`.
+        position: transactions that committed before it are in the log.
         time_us: when the newest of them committed, since 1970.
-        tables: by `schema.table`.
+        tables: by name.
         stored_ms: when this was written, since 1970.
         owner: the process that wrote it.
     """
 
     server: str
     system: str
-    slot: str
-    publication: str
-    lsn: int = 0
+    kind: str
+    details: dict[str, Any] = field(default_factory=dict)
+    position: int = 0
     time_us: int = 0
     tables: dict[str, Watched] = field(default_factory=dict)
     stored_ms: int = 0

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.capture._pgoutput import lsn_text
+from penstock.capture._kinds import kind_named
 from penstock.capture._progress import State, control_topic, last_value, load, state_topic
-from penstock.capture._server import Server
 from penstock.client import Client, Producer
 from penstock.errors import PenstockError, UserError
 
 __all__ = ["Status", "drop", "names", "status", "tell"]
-
-RELEASE_S: Final = 5.0
-"""How long the slot of a capture that has ended may still be in use."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +24,10 @@ class Status:
     Attributes:
         name: its name.
         server: the database, without a password.
-        state: `running`, `paused`, or `stopped`: no process has the slot; `unknown` where the database
-            can't be asked.
+        state: `running`, `paused`, or `stopped`: no process takes its changes; `unknown` where that can't
+            be said.
         position: transactions that committed before are in the log.
-        tables: by `schema.table`, the topics.
+        tables: by name, the topics.
         lag_bytes: of the database's log that it is behind; the database keeps them for it. None: unknown.
         lag_s: how long ago the position was stored, where it is behind.
         slot: `reserved` or `extended` as long as the database keeps all that is needed, `unreserved` when
@@ -74,35 +70,25 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
         is_paused = last_value(client, log, control_topic(name), **settings) == b"pause"
     if found is None:
         never = "it has stored no position yet: its snapshot isn't complete, or it couldn't begin"
-        return Status(name, "", "unknown", "0/0", {}, trouble=never)
+        return Status(name, "", "unknown", "", {}, trouble=never)
+    kind = kind_named(found.kind)
     tables = {table: one.topic for table, one in found.tables.items()}
     told = (name, found.server)
+    position = kind.position(found.position)
     try:
-        server = Server(url or found.server)
-        try:
-            slot = server.slot(found.slot)
-        finally:
-            server.close()
+        now = kind.look(url or found.server, found)
     except Exception as error:
-        import psycopg
-
-        if not isinstance(error, psycopg.Error | PenstockError):
+        if not (isinstance(error, PenstockError | OSError) or kind.passes(error)):
             raise
         state: Any = "paused" if is_paused else "unknown"
-        return Status(*told, state, lsn_text(found.lsn), tables, trouble=str(error).strip())
-    if slot is None:
-        return Status(*told, "stopped", lsn_text(found.lsn), tables, slot="missing")
-    state = "paused" if is_paused else "running" if slot.is_active else "stopped"
-    lag_s = time.time() - found.stored_ms / 1000 if slot.lag_bytes else 0.0
+        return Status(*told, state, position, tables, trouble=str(error).strip())
+    if now.slot == "missing":
+        return Status(*told, "stopped", position, tables, slot="missing")
+    state = "paused" if is_paused else now.state
+    lag_s = time.time() - found.stored_ms / 1000 if now.lag_bytes else 0.0
+    lag_bytes = None if now.lag_bytes is None else max(now.lag_bytes, 0)
     return Status(
-        *told,
-        state,
-        lsn_text(found.lsn),
-        tables,
-        max(slot.lag_bytes, 0),
-        max(lag_s, 0.0),
-        slot.wal_status,
-        slot.safe_bytes,
+        *(*told, state, position, tables, lag_bytes, max(lag_s, 0.0)), now.slot, now.safe_bytes
     )
 
 
@@ -124,7 +110,7 @@ def tell(name: str, what: Literal["pause", "resume"], log: str, **settings: Any)
 
 
 def drop(name: str, log: str, *, url: str | None = None, **settings: Any) -> None:
-    """Forgets a capture, which must not run: its slot, its publication, its position. Its topics stay.
+    """Forgets a capture, which must not run: what the database keeps for it, and its position. Topics stay.
 
     Raises:
         UserError: there is no such capture, or it runs.
@@ -132,31 +118,9 @@ def drop(name: str, log: str, *, url: str | None = None, **settings: Any) -> Non
     with Client(log, **settings) as client:
         found = _load(client, log, name, **settings)
         if found is not None:
-            server = Server(url or found.server)
-            try:
-                _release(server, name, found.slot)
-                server.drop_slot(found.slot)
-                server.unpublish(found.publication)
-            finally:
-                server.close()
+            kind_named(found.kind).forget(url or found.server, name, found)
         client.delete_topic(state_topic(name), missing_ok=True)
         client.delete_topic(control_topic(name), missing_ok=True)
-
-
-def _release(server: Server, name: str, slot: str) -> None:
-    """Waits until nobody has the slot: the server notices after a moment that a process has ended.
-
-    Raises:
-        UserError: somebody has it.
-    """
-    deadline = time.monotonic() + RELEASE_S
-    while (found := server.slot(slot)) is not None and found.is_active:
-        if time.monotonic() > deadline:
-            raise UserError(
-                f"expected the capture {name!r} to be stopped; found its slot {slot!r} in use. Stop its "
-                "process first"
-            )
-        time.sleep(0.1)
 
 
 def _load(client: Client, log: str, name: str, **settings: Any) -> State | None:

@@ -1,6 +1,6 @@
 """The rows that tables have at one position of the database's log.
 
-    invariant: a row is in the snapshot exactly if the transaction that wrote it committed before `lsn`
+    invariant: a row is in the snapshot exactly if the transaction that wrote it committed before `position`
 
 A temporary slot is created; it says where the log is read from and exports the snapshot that fits that
 place (PostgreSQL's documentation, CREATE_REPLICATION_SLOT). Tables are read by COPY in one transaction
@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from penstock.capture._envelope import Encoder, Moment, Record, Table
-from penstock.capture._pgoutput import Tuple, lsn_number
-from penstock.capture._server import Server, TableName
-from penstock.capture._types import Values
+from penstock.capture._database import TableName
+from penstock.capture._envelope import Record, Values
+from penstock.capture._postgres._encoder import Encoder, Moment, Table
+from penstock.capture._postgres._pgoutput import Tuple, lsn_number
+from penstock.capture._postgres._server import Server
 
 __all__ = ["Snapshot"]
 
@@ -27,30 +27,25 @@ _ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
-@dataclass(frozen=True)
-class Read:
-    """A row of a table's snapshot, as a record."""
-
-    table: TableName
-    record: Record
-
-
 class Snapshot:
-    """A transaction that sees the database at `lsn`; a context manager.
+    """A transaction that sees the database at `position`; a context manager.
 
     Args:
         server: whose.
         name: of the temporary slot, which no other one of the server has.
+        encoder: makes records.
+        values: how they are written.
     """
 
-    def __init__(self, server: Server, name: str) -> None:
+    def __init__(self, server: Server, name: str, encoder: Encoder, values: Values) -> None:
+        self._encoder, self._values = encoder, values
         self._server = Server(server.url)
         replication = server.connect(replication=True)
         try:
             row = replication.execute(
                 f'CREATE_REPLICATION_SLOT "{name}" TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT'
             ).fetchone()
-            self.lsn = lsn_number(row[1])
+            self.position = lsn_number(row[1])
             sql = self._server.sql
             sql.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             sql.execute(f"SET TRANSACTION SNAPSHOT '{row[2]}'")
@@ -75,40 +70,37 @@ class Snapshot:
     ) -> None:
         self._server.close()
 
-    def read(
-        self, topics: dict[TableName, str], encoder: Encoder, values: Values
-    ) -> Iterator[Read]:
+    def read(self, topics: Mapping[TableName, str]) -> Iterator[tuple[TableName, Record]]:
         """The rows of tables, in the tables' order; Debezium's markers say which are first and last."""
         held: tuple[TableName, Table, Tuple] | None = None
         is_first = is_first_of_table = True
         for i, name in enumerate(topics):
-            table = self._table(name, values)
+            table = self._table(name)
             if held is None and i:  # Debezium's first row is that of the first table
                 is_first = False
             for row in self._rows(name, table):
                 if held is not None:
                     ends_table = held[0] != name
                     marker = _marker(is_first, is_first_of_table, ends_table)
-                    yield self._record(held, topics, encoder, marker)
+                    yield self._record(held, topics, marker)
                     is_first, is_first_of_table = False, ends_table
                 held = name, table, row
         if held is not None:
-            yield self._record(held, topics, encoder, "last")
+            yield self._record(held, topics, "last")
 
     def _record(
         self,
         held: tuple[TableName, Table, Tuple],
-        topics: dict[TableName, str],
-        encoder: Encoder,
+        topics: Mapping[TableName, str],
         marker: str,
-    ) -> Read:
+    ) -> tuple[TableName, Record]:
         name, table, row = held
-        at = Moment(self.lsn, self._time_us, self._xid, None, marker)
-        return Read(name, encoder.read(table, topics[name], row, at))
+        at = Moment(self.position, self._time_us, self._xid, None, marker)
+        return name, self._encoder.read(table, topics[name], row, at)
 
-    def _table(self, name: TableName, values: Values) -> Table:
+    def _table(self, name: TableName) -> Table:
         relation = self._server.relation(name)
-        return Table(relation, self._server.facts(relation.oid), self._server.types, values)
+        return Table(relation, self._server.facts(relation.oid), self._server.types, self._values)
 
     def _rows(self, name: TableName, table: Table) -> Iterator[Tuple]:
         columns = ", ".join(_quoted(one.name) for one in table.relation.columns)

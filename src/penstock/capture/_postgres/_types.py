@@ -10,15 +10,15 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import orjson
 
-from penstock.capture import _texts
+from penstock.capture._envelope import Values
+from penstock.capture._postgres import _texts
 
-__all__ = ["PLACEHOLDER", "Convert", "Type", "Types", "Values", "converter", "placeholder", "zero"]
+__all__ = ["PLACEHOLDER", "Convert", "Type", "Types", "converter", "placeholder", "zero"]
 
-Values: TypeAlias = Literal["precise", "readable"]
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 """Stands for a large value that an update didn't touch."""
 _TIMESTAMP_MAX, _TIMESTAMP_MIN = 9_223_372_036_825_200_000, -9_223_372_036_832_400_000

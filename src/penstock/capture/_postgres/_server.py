@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.capture._envelope import Facts
-from penstock.capture._pgoutput import Column, Relation, lsn_number, lsn_text
-from penstock.capture._types import Type
+from penstock.capture._database import TableName
+from penstock.capture._postgres._encoder import Facts
+from penstock.capture._postgres._pgoutput import Column, Relation, lsn_number, lsn_text
+from penstock.capture._postgres._types import Type
 from penstock.core.databases import described, psycopg_module
 from penstock.errors import SetupError, UserError
 
-__all__ = ["Server", "TableName", "parse_tables"]
+__all__ = ["Server", "parse_tables"]
 
 SETTINGS: Final = (
     "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=3 "
@@ -30,8 +31,6 @@ MESSAGES_MIN: Final = 140_000
 _LITERAL: Final = re.compile(
     r"'((?:[^']|'')*)'(?:::.*)?|\(?(-?[0-9][0-9.]*)\)?(?:::.*)?|(true|false)"
 )
-TableName = tuple[str, str]
-"""Schema and name."""
 
 
 def parse_tables(tables: Iterable[str]) -> list[str]:

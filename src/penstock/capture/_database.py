@@ -1,0 +1,213 @@
+"""What a kind of database does for a capture; the loop in `_capture.py` does the rest, for all of them.
+
+Contract, which tests/capture/test_contract.py checks:
+
+- A *position* is a number that grows with the database's commits. A transaction of the database that
+  committed at or behind a position isn't before it.
+- `Snapshot` reads rows as they are at its position: what committed before it is in them, nothing else is.
+- `Stream` tells each transaction that committed at its beginning or behind it, whole, in the order of
+  commits, and nothing of those before. It may be cut at any place; another one begins where the records
+  and the position were stored together.
+- What the database keeps for a capture is let go of no further than `Output.stored`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+from penstock.capture._envelope import Format, Record, Values
+from penstock.capture._output import Output
+from penstock.capture._progress import State
+from penstock.core.schema import Schema
+
+__all__ = [
+    "Condition",
+    "Database",
+    "Kind",
+    "Settings",
+    "Snapshot",
+    "Stream",
+    "TableName",
+    "spelled",
+]
+
+TableName: TypeAlias = tuple[str, str]
+"""Schema and name; no schema where the database has none."""
+
+
+def spelled(table: TableName) -> str:
+    """A table's name as text.
+
+    >>> spelled(("public", "users")), spelled(("", "users"))
+    ('public.users', 'users')
+    """
+    return f"{table[0]}.{table[1]}" if table[0] else table[1]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is captured, and where to; see `Capture`.
+
+    Attributes:
+        name: the capture's.
+        url: the database's.
+        patterns: of tables, as the kind reads them.
+        topics: by table; None: what `to` says.
+        to: what topics begin with.
+        address: the log's.
+        client: further arguments of `penstock.client.Client`.
+        format: of records.
+        values: likewise.
+        partitions: of topics that are created.
+        is_compact: likewise.
+        options: of the kind, such as `slot`.
+    """
+
+    name: str
+    url: str
+    patterns: tuple[str, ...]
+    topics: Mapping[str, str] | None
+    to: str | None
+    address: str
+    client: Mapping[str, Any]
+    format: Format
+    values: Values
+    partitions: int
+    is_compact: bool
+    options: Mapping[str, Any]
+
+    @property
+    def source_name(self) -> str:
+        """The source's name in the envelope."""
+        return self.to or self.name
+
+
+class Snapshot(Protocol):
+    """Rows at one position of the database's log."""
+
+    position: int
+
+    def read(self, topics: Mapping[TableName, str]) -> Iterator[tuple[TableName, Record]]:
+        """The rows of tables, in the tables' order."""
+
+
+class Stream(Protocol):
+    """Changes, from a position on."""
+
+    def take(self, wait_s: float) -> bool:
+        """Tells the output what has come; waits if nothing has.
+
+        It returns when `Output.committed` asks for that, when `Output.is_full`, and when nothing more has
+        come. Whether anything had.
+        """
+
+    def confirm(self) -> None:
+        """Tells the database how far it needn't keep its log: `Output.stored`. Asked often."""
+
+
+class Database(Protocol):
+    """A database's side of a capture, until a connection breaks; belongs to one thread.
+
+    Attributes:
+        name: its address, without a password.
+        topics: further topics that it writes to.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def topics(self) -> tuple[str, ...]: ...
+
+    def check(self) -> str:
+        """Whether it can be captured; which database it is: the same text after a restart.
+
+        Raises:
+            SetupError: it can't; the message says what to do.
+        """
+
+    def tables(self, patterns: Iterable[str]) -> dict[TableName, int]:
+        """The tables that patterns name, in their names' order; a number says which table it is, another one
+        where it was created anew.
+
+        Raises:
+            UserError: a pattern names none.
+            SetupError: one can't be read, or not be captured.
+        """
+
+    def prepare(
+        self, state: State | None, tables: Iterable[TableName], end: Callable[[float], bool]
+    ) -> dict[str, Any]:
+        """Makes the database keep its log, and tell of the tables.
+
+        Args:
+            state: where the capture got to.
+            tables: which.
+            end: waits, in seconds; whether to end.
+
+        Returns: what is kept in `State.details`.
+
+        Raises:
+            SetupError: changes were lost.
+        """
+
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """The rows as they are."""
+
+    def stream(self, output: Output) -> Stream:
+        """What committed at `output.position` and behind it.
+
+        Raises:
+            SetupError: it isn't there any more.
+        """
+
+    def close(self) -> None:
+        """Closes the connections."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """How a database is, for a capture that got to a position.
+
+    Attributes:
+        state: whether a process takes its changes; `unknown` where it can't be said.
+        lag_bytes: of the database's log that the capture is behind; None: unknown.
+        slot: how well the database keeps what is needed: see `Status`.
+        safe_bytes: see `Status`.
+    """
+
+    state: Literal["running", "stopped", "unknown"]
+    lag_bytes: int | None = None
+    slot: str = ""
+    safe_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of databases.
+
+    Attributes:
+        name: `postgresql`.
+        schemes: that its addresses begin with.
+        options: of `Capture` that it has: `slot`.
+        open: a database's side of a capture.
+        patterns: what names of tables are patterns of; the address says which schema is meant.
+        position: a position as the database writes it.
+        passes: whether an error may be over later.
+        look: how the database is; its address is the first argument.
+        forget: lets go of what it keeps for a capture.
+        describe: a table's columns and key; the address and the table are the arguments.
+    """
+
+    name: str
+    schemes: tuple[str, ...]
+    options: frozenset[str]
+    open: Callable[[Settings], Database]
+    patterns: Callable[[str, Iterable[str]], tuple[str, ...]]
+    position: Callable[[int], str]
+    passes: Callable[[Exception], bool]
+    look: Callable[[str, State], Condition]
+    forget: Callable[[str, str, State], None]
+    describe: Callable[[str, str], tuple[Schema, tuple[str, ...]]]

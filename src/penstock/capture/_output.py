@@ -1,0 +1,156 @@
+"""Where a database's side of a capture writes to: records, and what they make complete."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from penstock.capture._envelope import Record
+from penstock.capture._progress import Log, State, Watched
+
+__all__ = ["STEP_BYTES", "Captured", "Output"]
+
+STEP_BYTES: Final = 4 << 20
+"""Bytes that are sent to the log at a time, and are in memory."""
+LINGER_S: Final = 0.05
+"""How long a committed change waits for others, while the server has more of them at hand."""
+IDLE_STORE_S: Final = 10.0
+"""How often the position is stored while nothing changes in the tables, so that the server can let go."""
+
+
+@dataclass
+class Captured:
+    """What a capture has done since it began.
+
+    Attributes:
+        phase: `starting`, `snapshot`, `streaming`, `paused` or `waiting` (for a server or the log).
+        records: written and committed.
+        transactions: of the database, with changes of the tables.
+        snapshot_rows: read.
+        position: transactions that committed before this position are in the log.
+        time_us: when the newest of them committed, since 1970.
+        is_caught_up: whether the server had nothing more at hand when it was asked last.
+        unchanged: large values that updates didn't touch, and whose place a placeholder takes.
+        trouble: why it waits; empty where it doesn't.
+    """
+
+    phase: str = "starting"
+    records: int = 0
+    transactions: int = 0
+    snapshot_rows: int = 0
+    position: int = 0
+    time_us: int = 0
+    is_caught_up: bool = False
+    unchanged: int = 0
+    trouble: str = ""
+
+
+class Output:
+    """Records of a transaction of the database, and of several, until they are stored with their position.
+
+    Args:
+        log: where to.
+        state: how far it got.
+        done: what is told of it.
+        owner: the process that has the capture.
+    """
+
+    def __init__(self, log: Log, state: State, done: Captured, owner: str) -> None:
+        self._log, self.state, self.done, self._owner = log, state, done, owner
+        self._received = self._counted = 0
+        self._closed_at: float | None = None  # when the oldest transaction that waits was complete
+        self._stored_at = time.monotonic()
+        #: Whether what was added last isn't a whole transaction.
+        self.is_open = False
+
+    @property
+    def position(self) -> int:
+        """Transactions that committed before it were told."""
+        return self.state.position
+
+    @property
+    def stored(self) -> int:
+        """Transactions that committed before it are in the log."""
+        return self.done.position
+
+    @property
+    def received(self) -> int:
+        """How far the database's log is known, tables' changes or not."""
+        return max(self._received, self.state.position)
+
+    @property
+    def tables(self) -> Mapping[str, Watched]:
+        """Those that are captured."""
+        return self.state.tables
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is enough to be sent."""
+        return self._log.waiting_bytes >= STEP_BYTES
+
+    def add(self, record: Record) -> None:
+        """Takes a record."""
+        self._log.add(record)
+        self.is_open = True
+
+    def committed(
+        self, position: int, time_us: int, details: Mapping[str, Any] | None = None
+    ) -> bool:
+        """A transaction is complete: what was added belongs to it.
+
+        Args:
+            position: behind its commit.
+            time_us: of its commit, since 1970.
+            details: for `State.details`.
+
+        Returns: whether it is to be stored now.
+        """
+        told = self.state.details if details is None else {**self.state.details, **details}
+        self.state = replace(self.state, position=position, time_us=time_us, details=told)
+        self.is_open = False
+        if self._log.open_records > self._counted:
+            self._counted = self._log.open_records
+            self.done.transactions += 1
+            self._closed_at = self._closed_at or time.monotonic()
+        return self.is_full or self._lingers
+
+    def reached(self, position: int) -> None:
+        """Nothing more of the tables committed before a position of the database's log."""
+        self._received = max(self._received, position)
+
+    @property
+    def _lingers(self) -> bool:
+        """Whether what is complete has waited long enough."""
+        return self._closed_at is not None and time.monotonic() - self._closed_at > LINGER_S
+
+    def store(self) -> bool:
+        """Stores what is complete; of a transaction that isn't, sends what there is. Whether it stored."""
+        if self.is_open:
+            self.send()
+            return False
+        is_idle = not self._log.open_records
+        since_s = time.monotonic() - self._stored_at
+        if is_idle and (since_s < IDLE_STORE_S or self.received <= self.stored):
+            return False
+        self.commit(replace(self.state, position=self.received))
+        return True
+
+    def send(self) -> None:
+        """Sends what there is, if it is enough."""
+        if self.is_full:
+            self._log.send()
+
+    def commit(self, state: State) -> None:
+        """Stores records and state together."""
+        count = self._log.open_records
+        self.state = self._log.commit(replace(state, owner=self._owner))
+        self._stored_at, self._closed_at, self._counted, self.is_open = (
+            time.monotonic(),
+            None,
+            0,
+            False,
+        )
+        self.done.records += count
+        self.done.position, self.done.time_us = state.position, state.time_us

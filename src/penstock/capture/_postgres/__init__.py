@@ -1,0 +1,5 @@
+"""PostgreSQL: changes by logical replication with pgoutput, rows by COPY in an exported snapshot."""
+
+from penstock.capture._postgres._kind import POSTGRES
+
+__all__ = ["POSTGRES"]

@@ -1,0 +1,120 @@
+"""A PostgreSQL database's side of a capture: its slot, its publication, its tables."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from penstock.capture._database import Settings, TableName
+from penstock.capture._output import Output
+from penstock.capture._postgres._encoder import Encoder
+from penstock.capture._postgres._pgoutput import lsn_text
+from penstock.capture._postgres._server import Server
+from penstock.capture._postgres._snapshot import Snapshot, slot_name
+from penstock.capture._postgres._stream import Stream
+from penstock.capture._progress import State
+from penstock.errors import SetupError
+
+__all__ = ["PostgresDatabase"]
+
+TAKEOVER_S: Final = 10.0
+"""How long the slot may still be in use by a connection that we have ended."""
+
+
+class PostgresDatabase:
+    """See `penstock.capture._database.Database`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        own = "penstock_" + re.sub(r"[^a-z0-9_]", "_", settings.name)
+        self._slot: str = settings.options.get("slot", own)
+        self._publication: str = settings.options.get("publication", own)
+        self._server = Server(settings.url)
+        self.name = self._server.name
+        has_messages = settings.format == "debezium" and settings.to is not None
+        message_topic = re.sub(r"[^A-Za-z0-9._-]", "_", f"{settings.to}.message")
+        self.topics = (message_topic,) if has_messages else ()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._server.close()
+
+    def check(self) -> str:
+        """Whether it can be captured; which cluster and database it is."""
+        self._server.check()
+        return self._server.system
+
+    def tables(self, patterns: Iterable[str]) -> dict[TableName, int]:
+        """The tables that patterns name, with their oids."""
+        return {one: self._server.oid(one) for one in self._server.tables(patterns)}
+
+    def prepare(
+        self, state: State | None, tables: Iterable[TableName], end: Callable[[float], bool]
+    ) -> dict[str, Any]:
+        """Makes slot and publication be there."""
+        self._check_slot(state, end)
+        self._server.publish(self._publication, tables)
+        return {"slot": self._slot, "publication": self._publication}
+
+    def _check_slot(self, state: State | None, end: Callable[[float], bool]) -> None:
+        """Makes the slot be there, and ours.
+
+        Raises:
+            SetupError: changes were lost.
+        """
+        server, name = self._server, self._slot
+        lost = (
+            "Changes between were lost. Begin anew with a new snapshot: penstock capture drop "
+            f"{self._settings.name}"
+        )
+        slot = server.slot(name)
+        if slot is None:
+            if state is not None:
+                raise SetupError(
+                    f"expected the slot {name!r} at {server.name}, where this capture stopped at "
+                    f"{lsn_text(state.position)}; found none. {lost}"
+                )
+            server.create_slot(name)
+            return
+        if slot.wal_status == "lost":
+            raise SetupError(
+                f"expected the slot {name!r} to have kept the server's log; found that the server "
+                f"has let go of it (max_slot_wal_keep_size). {lost}"
+            )
+        if state is not None and state.position and slot.confirmed > state.position:
+            raise SetupError(
+                f"expected the slot {name!r} to be at {lsn_text(state.position)} or before; found it "
+                f"at {lsn_text(slot.confirmed)}: something else has read from it, or the log was "
+                f"restored. {lost}"
+            )
+        deadline = time.monotonic() + TAKEOVER_S
+        while slot is not None and slot.is_active:
+            # Whoever has it can't write any more: it was fenced when this one began.
+            if slot.pid is not None:
+                server.disconnect(slot.pid)
+            if time.monotonic() > deadline:
+                raise SetupError(
+                    f"expected the slot {name!r} to be free; found it in use by the server's process "
+                    f"{slot.pid}. End that, or name another slot"
+                )
+            end(0.1)
+            slot = server.slot(name)
+
+    def snapshot(self) -> Snapshot:
+        """The rows as they are."""
+        encoder, values = self._encoder(), self._settings.values
+        return Snapshot(self._server, slot_name(self._slot), encoder, values)
+
+    def stream(self, output: Output) -> Stream:
+        """What committed at the output's position and behind it."""
+        topic = self.topics[0] if self.topics else None
+        pg = self._server.start(
+            self._slot, self._publication, output.position, messages=topic is not None
+        )
+        return Stream(pg, self._server, self._encoder(), self._settings.values, output, topic)
+
+    def _encoder(self) -> Encoder:
+        settings = self._settings
+        return Encoder(settings.source_name, self._server.database, settings.format, time.time_ns)

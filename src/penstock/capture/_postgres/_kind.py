@@ -1,0 +1,83 @@
+"""What captures of PostgreSQL are made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.capture._database import Condition, Kind
+from penstock.capture._postgres._columns import describe
+from penstock.capture._postgres._database import PostgresDatabase
+from penstock.capture._postgres._pgoutput import lsn_text
+from penstock.capture._postgres._server import Server, parse_tables
+from penstock.capture._progress import State
+from penstock.errors import UserError
+
+__all__ = ["POSTGRES"]
+
+RELEASE_S: Final = 5.0
+"""How long the slot of a capture that has ended may still be in use."""
+
+
+def _patterns(_: str, tables: Iterable[str]) -> tuple[str, ...]:
+    return tuple(parse_tables(tables))
+
+
+def _passes(error: Exception) -> bool:
+    import psycopg
+
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+
+
+def _look(url: str, state: State) -> Condition:
+    server = Server(url)
+    try:
+        slot = server.slot(state.details["slot"])
+    finally:
+        server.close()
+    if slot is None:
+        return Condition("stopped", slot="missing")
+    return Condition(
+        "running" if slot.is_active else "stopped", slot.lag_bytes, slot.wal_status, slot.safe_bytes
+    )
+
+
+def _forget(url: str, name: str, state: State) -> None:
+    server, slot = Server(url), state.details["slot"]
+    try:
+        _release(server, name, slot)
+        server.drop_slot(slot)
+        server.unpublish(state.details["publication"])
+    finally:
+        server.close()
+
+
+def _release(server: Server, name: str, slot: str) -> None:
+    """Waits until nobody has the slot: the server notices after a moment that a process has ended.
+
+    Raises:
+        UserError: somebody has it.
+    """
+    deadline = time.monotonic() + RELEASE_S
+    while (found := server.slot(slot)) is not None and found.is_active:
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"expected the capture {name!r} to be stopped; found its slot {slot!r} in use. Stop its "
+                "process first"
+            )
+        time.sleep(0.1)
+
+
+POSTGRES: Final = Kind(
+    name="postgresql",
+    schemes=("postgresql", "postgres"),
+    options=frozenset({"slot", "publication"}),
+    open=PostgresDatabase,
+    patterns=_patterns,
+    position=lsn_text,
+    passes=_passes,
+    look=_look,
+    forget=_forget,
+    describe=describe,
+)

@@ -1,0 +1,71 @@
+"""A database's table as the source of a program's table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.capture._envelope import Format
+from penstock.capture._kinds import kind_of
+from penstock.core.databases import described
+from penstock.core.schema import Schema
+from penstock.errors import UserError
+
+__all__ = ["TableSource", "postgres"]
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """See `postgres`."""
+
+    url: str
+    table: str
+    name: str | None = None
+    format: Format = "flat"
+
+    def __repr__(self) -> str:
+        scheme = kind_of(self.url).name.removesuffix("ql")
+        return f"{scheme}({described(self.url)!r}, table={self.table!r})"
+
+    def describe(self) -> tuple[Schema, tuple[str, ...]]:
+        """The table's columns and key, asked of the database.
+
+        Raises:
+            UserError: there is no such table, or it has no key.
+        """
+        return kind_of(self.url).describe(self.url, self.table)
+
+
+def postgres(
+    url: str,
+    *,
+    table: str,
+    name: str | None = None,
+    format: Format = "flat",  # noqa: A002
+) -> TableSource:
+    """A table of a PostgreSQL database, as the source of `App.table`.
+
+    While the program runs, it captures the table into the topic. All tables of one database are one capture,
+    with one slot.
+
+    Args:
+        url: of the database, `postgresql://user@host:port/database`. A password that it doesn't have is
+            taken from PGPASSWORD, PGPASSFILE or `~/.pgpass`.
+        table: `schema.table`.
+        name: of the capture; by default the program's.
+        format: of the topic's records: `flat`, rows, or `debezium`, envelopes.
+    """
+    return _source("postgresql", url, table, name, format)
+
+
+def _source(
+    kind: str,
+    url: str,
+    table: str,
+    name: str | None,
+    format: Format,  # noqa: A002
+) -> TableSource:
+    found = kind_of(url)
+    if found.name != kind:
+        raise UserError(f"expected the address of a {kind} database; found {described(url)!r}")
+    [one] = found.patterns(url, [table])
+    return TableSource(url, one, name, format)
