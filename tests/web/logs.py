@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,6 +53,33 @@ def filled_log(directory: Path) -> Iterator[Log]:
         with Client(broker.address) as client:
             client.commit("audit", {("clicks", 0): 10, ("clicks", 1): 60})
         yield Log(broker.address)
+
+
+def write_connections(log: Log) -> None:
+    """What sinks, captures and a queue's workers leave in a log, in several states."""
+    now_ms = time.time_ns() // 1_000_000
+    with Client(log.address) as client:
+        for name, phase, trouble in (
+            ("clicks.visits", "following", ""),
+            ("clicks.archive", "failed", "the table has no column ms"),
+        ):
+            told = {"phase": phase, "trouble": trouble, "since_ms": now_ms - 9_000}
+            told |= {"target": "visits.sqlite", "upserts": 60, "deletes": 3, "dead": 0}
+            told |= {"at_ms": now_ms + 3_600_000}
+            client.commit(f"penstock.sink.{name}", {("clicks", 0): 40}, json.dumps(told))
+        compact = {"cleanup.policy": "compact"}
+        for topic in ("shop.capture", "shop.capture.control", "shop.public.users"):
+            client.create_topic(topic, 1, compact)
+    users = {"topic": "shop.public.users", "since": 1, "rows": 12, "oid": 1}
+    state = {"server": "postgresql://ann@db/shop", "time_us": NOW_MS * 1_000, "owner": "host 7"}
+    state |= {"stored_ms": now_ms, "tables": {"public.users": users}}
+    with Producer(log.address, acks="all") as producer:
+        for topic, value in (
+            ("shop.capture", json.dumps(state)),
+            ("shop.capture.control", "pause"),
+        ):
+            body = pa.array([value.encode()], pa.binary())
+            producer.send(topic, 0, pa.array([b"state"]), body, np.array([now_ms], np.int64))
 
 
 def write_letters(log: Log, origin: str) -> str:

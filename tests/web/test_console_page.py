@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.patience import wait_until
 from tests.web.browsing import WIDTHS, chromium, visit
-from tests.web.logs import Log, filled_log, write_letters
+from tests.web.logs import Log, filled_log, write_connections, write_letters
 
 from penstock.errors import SetupError
 from penstock.web import Console, Server
@@ -25,6 +25,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     """A broker with something of everything."""
     with filled_log(tmp_path_factory.mktemp("console")) as found:
         write_letters(found, "orders")
+        write_connections(found)
         yield found
 
 
@@ -62,6 +63,7 @@ PAGES = {
     "odd": "#/topics/odd?from=oldest",
     "groups": "#/groups",
     "group": "#/groups/audit",
+    "connections": "#/connections",
     "reasons": "#/letters",
     "letters": "#/letters/orders.dead-letters",
 }
@@ -135,6 +137,21 @@ def test_bytes_of_others_are_text(browser: Any, served: Any) -> None:
             assert part in text
         page.locator("button.open").nth(2).click()
         assert "of 30 KB in all" in page.inner_text(".whole")
+
+
+def test_connections_say_what_to_do(browser: Any, served: Any) -> None:
+    """A failed sink and a paused capture: since when, why, what helps; and links to their topics."""
+    with visit(browser, f"{served.url}/#/connections") as page:
+        failed = page.locator(".troubles li", has_text="clicks.archive: failed since")
+        assert "the table has no column ms" in failed.inner_text()
+        assert "start the sink again" in failed.inner_text()
+        paused = page.get_by_role("list", name="states of captures")
+        assert "penstock capture resume shop" in paused.inner_text()
+        page.get_by_role("table", name="Sinks").get_by_role(
+            "link", name="clicks", exact=True
+        ).first.click()
+        page.wait_for_selector(".records td")
+        assert page.url.endswith("#/topics/clicks")
 
 
 def test_letters_are_a_workflow(browser: Any, served: Any, log: Log) -> None:

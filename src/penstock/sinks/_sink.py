@@ -8,6 +8,7 @@ in the log only show the lag.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -25,6 +26,7 @@ from penstock.core.schema import Schema
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
 from penstock.formats.changelog import FORMATS, ChangelogDecoder, ChangelogFormat, Changes
 from penstock.formats.json import encode_rows
+from penstock.sinks._report import report
 from penstock.sinks._target import Batch, RefusedError, Rows, Target
 from penstock.wire.columns import Records
 
@@ -38,6 +40,8 @@ WAIT_S: Final = 0.5
 """How long a poll waits for records."""
 SHOWN_S: Final = 1.0
 """How often the group's offsets, which show the lag, are committed to the log."""
+REPORT_S: Final = 5.0
+"""How long a sink that waits or ends tries to say so."""
 BACKOFF_S: Final = (0.2, 30.0)
 """The first pause after an error that passes, and the longest; doubled each time, with jitter."""
 LETTER_BYTES_MAX: Final = 8 << 20
@@ -50,7 +54,7 @@ class Followed:
     """What a sink has done since it began.
 
     Attributes:
-        phase: `starting`, `following`, `waiting` (for the target or the log), or `failed`.
+        phase: `starting`, `following`, `waiting` (for the target or the log), `failed` or `stopped`.
         upserts: rows written.
         deletes: keys deleted.
         dead: records that don't fit, or that the target refused: they are dead letters.
@@ -111,7 +115,7 @@ class Sink:
         self._address, self._settings = log.removeprefix("kafka://"), settings
         self.name = name or f"{topic}.{getattr(target, 'table', 'sink')}"
         self._end, self._finishes = threading.Event(), threading.Event()
-        self._shown = 0.0
+        self._shown, self._since_ms = 0.0, _now_ms()
         self.done = Followed()
 
     @property
@@ -143,18 +147,54 @@ class Sink:
             began = time.monotonic()
             try:
                 self._session(until)
-            except (SetupError, UserError, FencedError):
+            except FencedError:
+                raise  # the other process reports from now on
+            except (SetupError, UserError) as error:
+                self._enter("failed", str(error))
+                self._report()
                 raise
             except Exception as error:
                 if not isinstance(error, (BrokerError, OSError, *self._target.passing)):
                     raise
                 if time.monotonic() - began > BACKOFF_S[1]:
                     pause_s = BACKOFF_S[0]
-                self.done.phase, self.done.trouble = "waiting", str(error).strip()
+                self._enter("waiting", str(error).strip())
+                self._report()
                 _log.warning("%s: %s; trying again", self.name, self.done.trouble)
                 self._end.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
                 pause_s = min(2 * pause_s, BACKOFF_S[1])
+        self._enter("stopped", "")
+        self._report()
         return self.done
+
+    def _enter(self, phase: str, trouble: str) -> None:
+        if phase != self.done.phase:
+            self._since_ms = _now_ms()
+        self.done.phase, self.done.trouble = phase, trouble
+
+    def _report(self, client: Client | None = None) -> None:
+        """Commits the group's offsets, which show the lag, with what this sink says of itself."""
+        done, topic = self.done, self._rows.topic
+        counts = {"upserts": done.upserts, "deletes": done.deletes, "dead": done.dead}
+        told = report(
+            done.phase,
+            done.trouble,
+            str(getattr(self._target, "name", "")),
+            counts,
+            since_ms=self._since_ms,
+            now_ms=_now_ms(),
+        )
+        if client is not None:
+            client.commit(self.group, {(topic, p): o for p, o in done.offsets.items()}, told)
+            return
+        with (
+            contextlib.suppress(BrokerError, OSError),  # it tries again, or has said why it ends
+            Client(self._address, **{"patience_s": REPORT_S, **self._settings}) as one,
+        ):
+            offsets = done.offsets or one.offsets(topic, "earliest")
+            known = one.committed(self.group) if not done.offsets else {}
+            places = {(topic, p): known.get((topic, p), o) for p, o in offsets.items()}
+            one.commit(self.group, places, told)
 
     def _is_over(self, until: Callable[[Followed], bool] | None) -> bool:
         return self._end.is_set() or (until is not None and until(self.done))
@@ -172,7 +212,7 @@ class Sink:
                 for partition, first in known.items():
                     offsets.setdefault(partition, first)
                 self.done.offsets = offsets
-                self.done.phase, self.done.trouble = "following", ""
+                self._enter("following", "")
                 while True:
                     finishes = self._finishes.is_set()  # before it is asked how much there is
                     ends = client.offsets(topic, "latest")
@@ -223,7 +263,7 @@ class Sink:
         done.lag = sum(max(end - done.offsets.get(p, 0), 0) for p, end in ends.items())
         if time.monotonic() - self._shown >= SHOWN_S:
             self._shown = time.monotonic()
-            client.commit(self.group, {(self._rows.topic, p): o for p, o in done.offsets.items()})
+            self._report(client)
 
     # -- records to the target --------------------------------------------------------------------------
 
@@ -311,3 +351,7 @@ class Sink:
         self._letters.send(topic, 0, None, cut, now_ms, headers=headers)
         self.done.dead += len(values)
         _log.warning("%s: %d dead letters, such as: %s", self.name, len(values), reasons[0])
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -6,6 +6,7 @@
     GET  /api/topics/{name}/records             ?from=newest|oldest|TIME &positions=0:17,1:3 &partition=
                                                 &limit= &search=
     GET  /api/groups, /api/groups/{name}        lag, time left, members
+    GET  /api/connections                       captures, sinks and queues with their states
     GET  /api/letters                           dead letters by reason
     GET  /api/letters/{topic}                   ?reason= &origin= &state= &skip=
     POST /api/letters/{topic}/mend              {"values": {"0/17": "…"}}
@@ -77,6 +78,7 @@ class Console:
             Route("/api/topics/{name}/records", self.records),
             Route("/api/groups", self.groups),
             Route("/api/groups/{name:path}", self.group),
+            Route("/api/connections", self.connections),
             Route("/api/letters", self.letter_groups),
             Route("/api/letters/{topic}", self.letters),
             Route("/api/letters/{topic}/{action}", self.change, methods=["POST"]),
@@ -136,6 +138,10 @@ class Console:
     async def group(self, request: Request) -> Response:
         """GET /api/groups/{name}."""
         return _json(await self._ask(self._log.group, request.path_params["name"]))
+
+    async def connections(self, _request: Request) -> Response:
+        """GET /api/connections."""
+        return _json(await self._ask(self._log.connections))
 
     async def letter_groups(self, _request: Request) -> Response:
         """GET /api/letters."""

@@ -17,6 +17,7 @@ from penstock.client.share import ShareClient
 from penstock.client.topic_admin import TopicAdmin
 from penstock.core.time import instant_text
 from penstock.errors import BrokerError, UserError
+from penstock.web.console.connections import all_connections
 from penstock.web.console.records import Wanted, read_page, shown
 
 PATIENCE_S: Final = 3.0  # a page that waits longer looks dead
@@ -157,6 +158,12 @@ class LogView:
             ]
             members = shares.share_members(name)
         return {"positions": positions, "members": [], "members_count": members}
+
+    # Captures, sinks, queues
+
+    def connections(self) -> dict[str, Any]:
+        """What brings records in and takes them out; see `all_connections`."""
+        return all_connections(self.address(), **self._settings)
 
     # Dead letters
 

@@ -7,7 +7,7 @@ import { bytes, count, duration, number } from "./format.js";
 const REFRESH_MS = 5000; // between two looks at a list
 const $ = (id) => document.getElementById(id);
 const state = { about: null, turn: 0, timer: 0 };
-const PAGES = { topics: [topics, topic], groups: [groups, group], letters: [reasons, letters], versions: [versions] };
+const PAGES = { topics: [topics, topic], groups: [groups, group], connections: [connections], letters: [reasons, letters], versions: [versions] };
 
 async function ask(path, body) {
   const options = body === undefined ? {} : { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
@@ -265,6 +265,44 @@ async function group(name) {
     hint("Time left: until retention reaches the group's position."),
     members.length ? title("Members") : null,
     members.length ? table("Members", ["client", "host", "id"], members) : null,
+  ];
+}
+
+// ---- captures, sinks and queues
+
+// A state with its colour; what isn't good says since when, why and what helps.
+function stateOf(s) {
+  const level = s.level === "warn" ? "wait" : s.level;
+  return html("span", {}, html("span", { className: `dot ${level}`, ariaHidden: "true" }), ` ${s.name}`);
+}
+
+function troubles(label, some) {
+  const bad = some.filter((one) => one.state.reason);
+  return bad.length ? [html("ul", { className: "troubles", ariaLabel: label }, ...bad.map((one) => html("li", { className: one.state.level },
+    html("b", { textContent: `${one.name}: ${one.state.name}` }), one.state.since ? ` since ${time(one.state.since).replace(/\.\d+$/, "")} UTC. ` : ". ",
+    `${one.state.reason.replace(/\.?$/, ".")} `, one.state.advice ? html("span", { className: "advice", textContent: one.state.advice }) : "")))] : [];
+}
+
+async function connections() {
+  const found = await ask("connections");
+  const failed = (text) => (text ? [html("p", { className: "error", role: "alert", textContent: text })] : []);
+  const inward = found.captures.map((c) => [c.name, stateOf(c.state), c.database, html("span", {}, ...c.tables.flatMap((t, i) => [i ? ", " : "", link(t.name, "topics", t.topic)])),
+    count(c.tables.reduce((sum, t) => sum + (t.rows || 0), 0)), c.newest ? time(c.newest) : "–"]);
+  const outward = found.sinks.map((s) => [link(s.name, "groups", s.group), stateOf(s.state), html("span", {}, ...s.topics.flatMap((t, i) => [i ? ", " : "", link(t, "topics", t)])), s.target,
+    count(s.lag), count(s.upserts), count(s.deletes), s.dead ? link(count(s.dead), "letters", s.letters_topic) : count(s.dead)]);
+  const jobs = found.queues.map((q) => [link(q.name, "topics", q.name), stateOf(q.state), link(q.workers, "groups", q.workers), count(q.members), count(q.waiting),
+    q.dead ? link(count(q.dead), "topics", `dlq.${q.name}`) : count(q.dead)]);
+  return [
+    title("Captures", hint("changes of databases, into topics")), ...failed(found.captures_error), ...troubles("states of captures", found.captures),
+    inward.length ? table("Captures", ["capture", "state", "database", "tables", "#snapshot rows", "newest commit UTC"], inward)
+      : empty("There are no captures. Start one: ", code("penstock capture postgresql://localhost/shop --tables 'public.*' --to shop")),
+    title("Sinks", hint("topics, into databases and files")), ...failed(found.sinks_error), ...troubles("states of sinks", found.sinks),
+    outward.length ? table("Sinks", ["sink", "state", "topic", "target", "#lag", "#upserts", "#deletes", "#dead letters"], outward)
+      : empty("There are no sinks. Start one: ", code("penstock sink users users.sqlite --schema 'id BIGINT, name STRING' --key id")),
+    outward.length ? hint("Upserts, deletes and dead letters: since the sink was started.") : null,
+    title("Queues", hint("jobs, each done by one of many workers")), ...failed(found.queues_error), ...troubles("states of queues", found.queues),
+    jobs.length ? table("Queues", ["queue", "state", "workers", "#connected", "#waiting", "#dead"], jobs)
+      : empty("There are no queues with workers. Put a job: ", code("penstock queue put mails '{\"to\": \"ann\"}'")),
   ];
 }
 

@@ -1,0 +1,242 @@
+"""Captures, sinks and queues of a log, for the page: what each does, since when, and what helps.
+
+Sinks report next to their groups' offsets (`penstock.sinks`), captures in the topic with their state
+(`penstock.capture`). Both are read as plain JSON here: the page shows those of any release.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from penstock.client import Client, Reader
+from penstock.client.groups import GroupAdmin
+from penstock.client.share import ShareClient
+from penstock.core.time import instant_text
+from penstock.errors import PenstockError
+
+__all__ = ["all_connections", "capture_state", "sink_state"]
+
+SINK_PREFIX: Final = "penstock.sink."
+CAPTURE_SUFFIX: Final = ".capture"
+CONTROL_SUFFIX: Final = ".capture.control"
+QUEUE_LETTERS: Final = "dlq."
+SILENT_MS: Final = 15_000
+"""A sink reports every second; 15 missed reports are not a busy machine any more."""
+LOOKED_BACK: Final = 1_000
+"""Records before the end that are read first: a transaction's markers lie after a state."""
+STORED_MS: Final = 60_000
+"""A capture that stored nothing for so long may be idle or stopped: only its database knows."""
+
+
+def sink_state(told: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any]:
+    """How a sink is.
+
+    Args:
+        told: its last report; None: it never made one.
+        now_ms: the time, since 1970.
+
+    Returns:
+        `name`, `level` (good, wait, bad), `since` (an instant or None), `reason`, `advice`.
+    """
+    if told is None:
+        reason = "Its group has offsets and no report: an older release, or another program, writes them."
+        return _state("unknown", "wait", None, reason, "Restart the sink with this release.")
+    phase, trouble = str(told.get("phase", "")), str(told.get("trouble", ""))
+    since_ms, at_ms = _whole(told.get("since_ms")), _whole(told.get("at_ms"))
+    ends = phase in ("failed", "stopped")
+    if not ends and at_ms is not None and now_ms - at_ms > SILENT_MS:
+        reason = f"A sink reports every second. The last report said: {phase or 'nothing'}."
+        advice = (
+            "The process was killed, hangs, or can't reach the log. Start it again: "
+            "penstock sink TOPIC TARGET. It continues where it stopped."
+        )
+        return _state("silent", "bad", at_ms, reason, advice)
+    match phase:
+        case "following":
+            return _state("following", "good", since_ms, "", "")
+        case "starting":
+            return _state("starting", "wait", since_ms, "", "")
+        case "waiting":
+            advice = "The sink retries by itself. Check that its target and the log can be reached."
+            return _state("waiting", "warn", since_ms, trouble, advice)
+        case "failed":
+            advice = "Correct the cause, then start the sink again. It continues where it stopped."
+            return _state("failed", "bad", since_ms, trouble, advice)
+        case "stopped":
+            advice = "Start it again: penstock sink TOPIC TARGET."
+            return _state("stopped", "wait", since_ms, "It was stopped.", advice)
+    return _state(phase or "unknown", "wait", since_ms, trouble, "")
+
+
+def capture_state(
+    name: str, found: Mapping[str, Any] | None, control: str, now_ms: int
+) -> dict[str, Any]:
+    """How a capture is, as far as the log knows; like `sink_state`.
+
+    Args:
+        name: the capture's.
+        found: its stored state; None: it stored none.
+        control: what it was told last: `pause`, `resume`, or nothing.
+        now_ms: the time, since 1970.
+    """
+    stored_ms = None if found is None else _whole(found.get("stored_ms"))
+    if control == "pause":
+        reason = "It was paused. The database keeps its log meanwhile, which takes space there."
+        return _state("paused", "warn", stored_ms, reason, f"penstock capture resume {name}")
+    if found is None:
+        reason = "It has stored no position yet: the snapshot isn't complete, or it couldn't begin."
+        return _state("snapshot", "wait", None, reason, "Look at the output of its process.")
+    if stored_ms is not None and now_ms - stored_ms <= STORED_MS:
+        return _state("running", "good", stored_ms, "", "")
+    reason = "It has stored no new position since: the database is idle, or the capture is stopped."
+    advice = f"penstock capture status {name} asks the database."
+    return _state("no changes", "wait", stored_ms, reason, advice)
+
+
+def sinks(address: str, **settings: Any) -> list[dict[str, Any]]:
+    """Each sink with its topic, lag, counts and state, by name."""
+    now_ms = time.time_ns() // 1_000_000
+    found = []
+    with GroupAdmin(address, **settings) as admin:
+        for one in admin.list_groups():
+            if not one.name.startswith(SINK_PREFIX):
+                continue
+            positions = admin.positions(one.name)
+            reports = [told for p in positions if (told := _object(p.metadata)) is not None]
+            told = max(reports, key=lambda r: _whole(r.get("at_ms")) or 0, default=None)
+            name = one.name.removeprefix(SINK_PREFIX)
+            counts = {key: _whole((told or {}).get(key)) for key in ("upserts", "deletes", "dead")}
+            found.append(
+                {
+                    "name": name,
+                    "group": one.name,
+                    "topics": sorted({p.topic for p in positions}),
+                    "target": str((told or {}).get("target", "")),
+                    "lag": sum(p.lag for p in positions),
+                    "letters_topic": f"{name}.dead-letters",
+                    "state": sink_state(told, now_ms),
+                    **counts,
+                }
+            )
+    return sorted(found, key=lambda one: str(one["name"]))
+
+
+def captures(address: str, **settings: Any) -> list[dict[str, Any]]:
+    """Each capture with its database, tables and state, by name."""
+    now_ms = time.time_ns() // 1_000_000
+    listed = []
+    with Client(address, **settings) as client, Reader(address, **settings) as reader:
+        topics = client.topics()
+        for topic in sorted(topics):
+            if not topic.endswith(CAPTURE_SUFFIX):
+                continue
+            name = topic.removesuffix(CAPTURE_SUFFIX)
+            stored = _last(client, reader, topic)
+            control = f"{name}{CONTROL_SUFFIX}"
+            told = _last(client, reader, control) if control in topics else None
+            found = None if stored is None else _object(stored)
+            if stored is not None and (found is None or "server" not in found):
+                continue  # a topic of somebody else's
+            about = found or {}
+            time_us = _whole(about.get("time_us"))
+            tables = about.get("tables") or {}
+            listed.append(
+                {
+                    "name": name,
+                    "database": str(about.get("server", "")),
+                    "tables": [
+                        {"name": table, "topic": one.get("topic"), "rows": one.get("rows")}
+                        for table, one in sorted(tables.items())
+                    ],
+                    "newest": instant_text(time_us) if time_us else None,
+                    "owner": str(about.get("owner", "")),
+                    "state": capture_state(
+                        name, found, (told or b"").decode("utf-8", "replace"), now_ms
+                    ),
+                }
+            )
+    return listed
+
+
+def queues(address: str, **settings: Any) -> list[dict[str, Any]]:
+    """Each queue that has workers, with what waits in it, by name."""
+    found = []
+    with Client(address, **settings) as client, ShareClient(address, **settings) as shares:
+        topics = client.topics()
+        for group, state in sorted(shares.share_groups().items()):
+            waiting: dict[str, int] = {}
+            for one in shares.share_offsets(group):
+                waiting[one.topic] = waiting.get(one.topic, 0) + max(one.waiting, 0)
+            members = shares.share_members(group)
+            for topic, count in sorted(waiting.items()):
+                letters = f"{QUEUE_LETTERS}{topic}"
+                found.append(
+                    {
+                        "name": topic,
+                        "workers": group,
+                        "members": members,
+                        "waiting": count,
+                        "dead": _records(client, letters) if letters in topics else 0,
+                        "state": _queue_state(topic, count, members, state),
+                    }
+                )
+    return found
+
+
+def _queue_state(topic: str, waiting: int, members: int, state: str) -> dict[str, Any]:
+    if waiting and not members:
+        reason = f"{waiting:,} jobs wait and no worker is connected."
+        return _state("no workers", "bad", None, reason, f"penstock queue work {topic} -- COMMAND")
+    return _state(state.lower() or "empty", "good" if members else "wait", None, "", "")
+
+
+def _state(name: str, level: str, since_ms: int | None, reason: str, advice: str) -> dict[str, Any]:
+    since = None if since_ms is None else instant_text(since_ms * 1_000)
+    return {"name": name, "level": level, "since": since, "reason": reason, "advice": advice}
+
+
+def _records(client: Client, topic: str) -> int:
+    starts, ends = client.offsets(topic, "earliest"), client.offsets(topic, "latest")
+    return sum(end - starts.get(p, 0) for p, end in ends.items())
+
+
+def _last(client: Client, reader: Reader, topic: str) -> bytes | None:
+    """The newest value of a topic's first partition; None where there is none."""
+    first, end = client.offsets(topic, "earliest")[0], client.offsets(topic, "latest")[0]
+    for begin in (max(first, end - LOOKED_BACK), first):
+        newest: bytes | None = None
+        for records in reader.read(topic, 0, begin, end, missing="skip"):
+            values = records.values()
+            if len(values):
+                newest = values[-1].as_py()
+        if newest is not None:
+            return newest
+    return None
+
+
+def _object(text: str | bytes) -> dict[str, Any] | None:
+    """A JSON object; None: it is something else."""
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def all_connections(address: str, **settings: Any) -> dict[str, Any]:
+    """Captures, sinks and queues; a part that the broker refuses is an error text and no list."""
+    found: dict[str, Any] = {}
+    for name, listed in (("captures", captures), ("sinks", sinks), ("queues", queues)):
+        try:
+            found[name] = listed(address, **settings)
+        except PenstockError as error:
+            found[name], found[f"{name}_error"] = [], str(error)
+    return found
