@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from decimal import Decimal
+from io import BytesIO
 from typing import Any
 
 import httpx
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.patience import PATIENCE_S
 
@@ -163,3 +166,50 @@ def test_a_view_that_takes_long_holds_up_only_itself(
         asyncio.run(ask())
     finally:
         go_on.set()
+
+
+def test_a_view_is_saved_as_csv(client: Any, views: Any) -> None:
+    """Every value as the page shows it; NULL is nothing, an empty text is two quotes."""
+    views.tables["kinds"] = pa.table(
+        {
+            "at": pa.array([0, None], pa.int64()).cast(pa.timestamp("us", "UTC")),
+            "text": ["", 'a "b", c'],
+            "price": pa.array([Decimal("0.10"), None], pa.decimal128(10, 2)),
+            "tags": [["x", "y"], None],
+            "big": [2**62, None],
+            "ok": [True, None],
+        }
+    )
+    answer = client.get("/api/views/kinds/export?format=csv")
+    assert answer.headers["content-disposition"] == 'attachment; filename="kinds.csv"'
+    assert answer.text.splitlines() == [
+        '"at","text","price","tags","big","ok"',
+        '"1970-01-01T00:00:00Z","","0.10","[""x"",""y""]",4611686018427387904,true',
+        ',"a ""b"", c",,,,',
+    ]
+
+
+def test_views_and_answers_are_saved_as_parquet(client: Any, views: Any) -> None:
+    """The columns as they are, with their types."""
+    answer = client.get("/api/views/load/export?format=parquet")
+    assert pq.read_table(BytesIO(answer.content)).equals(views.tables["load"])
+    answer = client.get("/api/query?format=parquet&sql=SELECT sum(n) AS n FROM total")
+    assert pq.read_table(BytesIO(answer.content)).to_pylist() == [{"n": 300}]
+
+
+def test_an_answer_is_never_saved_in_part(client: Any) -> None:
+    """One with more rows than the page gets is refused, with what has no limit."""
+    answer = client.get(f"/api/query?format=csv&sql=SELECT * FROM range({ROWS_MAX + 1})")
+    assert answer.status_code == 422
+    assert "penstock query --format csv" in answer.json()["error"]
+    assert client.get("/api/query?format=xlsx&sql=SELECT 1").status_code == 400
+    assert client.get("/api/views/load/export?format=xlsx").status_code == 400
+    assert client.get("/api/views/nope/export").status_code == 404
+
+
+def test_a_chart_may_show_a_stretch_of_time(client: Any) -> None:
+    """Counted back from the newest window, so that a replayed past has charts too."""
+    path = "/api/views/total/series?range="
+    assert len(client.get(f"{path}2 minutes").json()["windows"]) == 2
+    assert len(client.get(f"{path}1 day").json()["windows"]) == 3
+    assert client.get(f"{path}soon").status_code == 400

@@ -287,3 +287,35 @@ def test_late_and_unusable_records_are_told_apart(browser: Any, views: Any) -> N
             assert "total 200 ms" in page.inner_text("#split")
     finally:
         server.close()
+
+
+def test_what_is_looked_at_is_in_the_address(browser: Any, served: Any, shared: Any) -> None:
+    """One view as a table, a stretch of time and a query: a link leads there, and so does coming back."""
+    served.views.tables["second"] = shared.windows([(m, 1_500 * m) for m in range(9)], "wait_ms")
+    with visit(browser, served.url) as page:
+        page.get_by_role("link", name="second", exact=True).click()
+        page.wait_for_selector("#all-views:visible")
+        page.select_option("#windows", "15 minutes")
+        page.wait_for_selector(".card:visible .chart svg")
+        wait_until(lambda: page.locator(".card:visible").count() == 1, "the view alone")
+        assert "10 s" in page.locator(".card:visible .axis").all_text_contents()
+        page.locator(".card:visible").get_by_role("button", name="table").click()
+        page.wait_for_selector(".card:visible table")
+        ask(page, "SELECT 7 AS seven")
+        with visit(browser, page.url) as other:
+            other.wait_for_selector(".card:visible table")
+            assert other.locator(".card:visible").count() == 1
+            assert other.input_value("#windows") == "15 minutes"
+            assert other.input_value("#sql") == "SELECT 7 AS seven"
+        page.get_by_role("link", name="all views").click()
+        wait_until(lambda: page.locator(".card:visible").count() == 3, "all views")
+
+
+def test_a_view_is_saved_from_its_card(browser: Any, served: Any) -> None:
+    """As a file with its rows."""
+    with visit(browser, served.url) as page:
+        card = page.locator(".card", has_text="total")
+        with page.expect_download() as waited:
+            card.get_by_role("link", name="CSV").click()
+        assert waited.value.suggested_filename == "total.csv"
+        assert Path(waited.value.path()).read_text().count("\n") == 4

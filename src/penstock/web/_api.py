@@ -13,8 +13,9 @@ import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from penstock.core.time import instant_us
+from penstock.core.time import duration_us, instant_us
 from penstock.errors import LimitError, QueryError, UserError
+from penstock.web._export import EXPORT_ROWS_MAX, FORMATS, exported
 from penstock.web._json import dumps, kind, table_json
 from penstock.web._metrics import METRICS_TYPE, metrics_text
 from penstock.web.series import WINDOWS_MAX, key_columns, measures, series
@@ -206,16 +207,37 @@ class Api:
         top = _number(request, "top", 8, 24)
         windows = _number(request, "windows", 240, WINDOWS_MAX)
         measure = request.query_params.get("measure") or None
-        return json_response(await self._read(self._lines, name, measure, top, windows))
+        stretch = request.query_params.get("range")
+        range_us = None if not stretch else duration_us(stretch)
+        return json_response(await self._read(self._lines, name, measure, top, windows, range_us))
 
-    def _lines(self, name: str, measure: str | None, top: int, windows: int) -> dict[str, Any]:
+    def _lines(
+        self, name: str, measure: str | None, top: int, windows: int, range_us: int | None
+    ) -> dict[str, Any]:
         table = self._table(name, None)
         assert self._views is not None, "it has such a table"
         keys, every_us = self._views.keys(name), self._views.every_us(name)
         lines = series(
-            table, keys=keys, every_us=every_us, measure=measure, top=top, windows=windows
+            table,
+            keys=keys,
+            every_us=every_us,
+            measure=measure,
+            top=top,
+            windows=windows,
+            range_us=range_us,
         )
         return {"name": name, **lines}
+
+    async def export(self, request: Request) -> Response:
+        """GET /api/views/{name}/export."""
+        name, form = request.path_params["name"], request.query_params.get("format", "csv")
+        table = await self._read(self._table, name, None)
+        if table.num_rows > EXPORT_ROWS_MAX:
+            raise LimitError(
+                f"expected a view of at most {EXPORT_ROWS_MAX:,} rows (EXPORT_ROWS_MAX); found "
+                f"{table.num_rows:,}. Use penstock query --format csv"
+            )
+        return await asyncio.to_thread(exported, table, name, form)
 
     async def query(self, request: Request) -> Response:
         """GET /api/query; a query whose asker has gone is ended."""
@@ -225,6 +247,9 @@ class Api:
                 f"expected ?sql=SELECT … of at most {QUERY_CHARS_MAX} characters "
                 f"(QUERY_CHARS_MAX); found {len(sql)} characters"
             )
+        form = request.query_params.get("format")
+        if form is not None and form not in FORMATS:
+            raise UserError(f"expected ?format= among {', '.join(FORMATS)}; found {form!r}")
         if self._views is None:
             raise QueryError("expected committed views; found none yet. Wait for the first batch")
         if self._asked >= QUERIES_MAX:
@@ -244,6 +269,13 @@ class Api:
         finally:
             gone.set()
             self._asked -= 1
+        if form is not None:
+            if rows_total is None or rows_total > table.num_rows:
+                raise LimitError(
+                    f"expected an answer of at most {table.num_rows:,} rows to export; found more. "
+                    "Add a LIMIT, or use penstock query --format csv, which has no limit"
+                )
+            return await asyncio.to_thread(exported, table, "query", form)
         page = await asyncio.to_thread(table_json, table)
         return json_response({"rows_total": rows_total, **page})
 

@@ -6,8 +6,9 @@
     GET /metrics                        the same figures for Prometheus
     GET /api/views                      names, columns, keys
     GET /api/views/{name}               rows, newest windows first: ?since=ISO|us &limit=N
-    GET /api/views/{name}/series        lines for a chart: ?measure= &top= &windows=
-    GET /api/query?sql=SELECT           read-only SQL over the views
+    GET /api/views/{name}/series        lines for a chart: ?measure= &top= &windows= &range=
+    GET /api/views/{name}/export        a file: ?format=csv|parquet
+    GET /api/query?sql=SELECT           read-only SQL over the views: &format=csv|parquet
     GET /api/events                     an event for each new version
     /api/console, topics, groups, …     the log beneath (`penstock.web.console.api`)
 
@@ -68,6 +69,7 @@ def create_app(
         Route("/api/views", api.views),
         Route("/api/views/{name}", api.view),
         Route("/api/views/{name}/series", api.series),
+        Route("/api/views/{name}/export", api.export),
         Route("/api/query", api.query),
         Route("/api/events", api.events),
         *(console.routes if console is not None else ()),

@@ -61,6 +61,20 @@ def plain_values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
     return list(column.to_pylist())
 
 
+def page_texts(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[str | None]:
+    """A column as the texts that the page shows; None is NULL."""
+    return [
+        None
+        if v is None
+        else v
+        if isinstance(v, str)
+        else str(v).lower()
+        if isinstance(v, bool)
+        else str(v)
+        for v in _page_values(column)
+    ]
+
+
 def dumps(value: Any) -> bytes:
     """JSON bytes; NaN becomes null, and what JSON doesn't know becomes its text."""
     return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)

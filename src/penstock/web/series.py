@@ -59,6 +59,7 @@ def series(
     measure: str | None = None,
     top: int = 8,
     windows: int = 240,
+    range_us: int | None = None,
 ) -> dict[str, Any]:
     """The lines of a view's chart.
 
@@ -69,6 +70,7 @@ def series(
         measure: the column to draw; None takes the first number.
         top: how many keys, the largest by the sum over the windows shown.
         windows: how many of the newest windows.
+        range_us: only windows that begin less than this before the newest one begins; None: all.
 
     Returns:
         `{"keys", "measures", "measure", "every_ms", "windows": [[start, end]…], "series": [{"key",
@@ -88,6 +90,8 @@ def series(
     measure = measure or names[0]
     starts = np.sort(pc.unique(table["window_start"]).cast(pa.int64()).to_numpy())
     starts = starts[-min(windows, WINDOWS_MAX) :]
+    if range_us is not None:
+        starts = starts[starts > starts[-1] - range_us]
     at = table["window_start"].cast(pa.int64()).to_numpy()
     table = table.filter(pa.array(at >= starts[0]))
     column = np.searchsorted(starts, table["window_start"].cast(pa.int64()).to_numpy())

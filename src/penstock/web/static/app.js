@@ -4,6 +4,7 @@
 import { color, draw, html, spark } from "./chart.js";
 import { about } from "./console.js";
 import * as graph from "./graph.js";
+import { filesOf, readPlace, rememberPlace } from "./place.js";
 import { count, duration, elapsed, exact, instant, moment, number } from "./format.js";
 
 const REFRESH_MS = 1000; // views are asked for at most this often
@@ -198,7 +199,24 @@ async function refresh() {
 
 document.addEventListener("visibilitychange", () => schedule());
 window.addEventListener("resize", () => { for (const card of state.views.values()) card.paint(); });
-$("windows").addEventListener("change", () => { state.due = 0; schedule(); });
+$("windows").addEventListener("change", () => { rememberPlace("show", $("windows").value === "240" ? "" : $("windows").value); state.due = 0; schedule(); });
+
+// What the address says of this page: the stretch that charts show, one view alone, the query.
+function arrive() {
+  const place = readPlace();
+  if (place === null) return;
+  const wanted = place.get("show") || "240";
+  if ([...$("windows").options].some((o) => o.value === wanted)) $("windows").value = wanted;
+  if (place.get("sql")) $("sql").value = place.get("sql");
+  for (const [name, card] of state.views) card.arrive(place, name);
+  $("all-views").hidden = !place.get("view");
+  $("views").classList.toggle("one", Boolean(place.get("view")));
+  state.due = 0;
+  schedule();
+}
+window.addEventListener("hashchange", arrive);
+$("all-views").addEventListener("click", (event) => { event.preventDefault(); rememberPlace("view", ""); arrive(); });
+$("sql").addEventListener("change", () => rememberPlace("sql", $("sql").value));
 
 function notice(text) {
   $("notice").hidden = !text;
@@ -216,6 +234,7 @@ function arrange(views) {
       const card = new Card(view);
       state.views.set(view.name, card);
       $("views").append(card.root);
+      card.arrive(readPlace() || new URLSearchParams(), view.name);
     }
     state.views.get(view.name).view = view;
   }
@@ -236,33 +255,47 @@ class Card {
     this.turn = 0; // counts updates: an answer to an earlier one may come after that to the last
     this.about = html("span", { className: "about" });
     this.measure = html("select", { ariaLabel: "measure" });
-    this.measure.onchange = () => this.update();
+    this.wanted = ""; // the measure that the address names: its option may not be there yet
+    this.measure.onchange = () => { this.wanted = this.measure.value; rememberPlace(`${view.name}.measure`, this.measure.value); this.update(); };
     this.button = html("button", { type: "button", textContent: "table" });
     this.button.setAttribute("aria-pressed", "false");
     this.button.onclick = () => {
       this.mode = this.mode === "chart" ? "table" : "chart";
       this.button.setAttribute("aria-pressed", String(this.mode === "table"));
+      rememberPlace(`${view.name}.as`, this.mode === "table" ? "table" : "");
       this.update();
     };
+    const name = html("a", { textContent: view.name, href: `#/?${new URLSearchParams({ view: view.name })}`, title: "this view alone" });
     this.body = html("div", {});
     this.root = html("article", { className: "card" },
-      html("div", { className: "bar" }, html("h3", { textContent: view.name }), html("div", { className: "tools" }, this.measure, this.button)),
+      html("div", { className: "bar" }, html("h3", {}, name), html("div", { className: "tools" }, this.measure, this.button, ...filesOf(`/api/views/${encodeURIComponent(view.name)}/export`, view.name))),
       this.about, this.body);
   }
 
+  // Takes what the address says of this card.
+  arrive(place, name) {
+    this.mode = place.get(`${name}.as`) === "table" ? "table" : "chart";
+    this.button.setAttribute("aria-pressed", String(this.mode === "table"));
+    this.wanted = place.get(`${name}.measure`) || "";
+    if (this.measure.options.length) this.measure.value = this.view.measures.includes(this.wanted) ? this.wanted : this.view.measures[0];
+    this.root.hidden = Boolean(place.get("view")) && place.get("view") !== name;
+  }
+
   async update() {
+    if (this.root.hidden) return;
     const { view } = this;
     const turn = ++this.turn;
     const chartable = view.measures.length > 0 && view.columns.some((c) => c.name === "window_start");
     this.measure.hidden = this.mode === "table" || !chartable;
     this.button.hidden = !chartable;
     if (this.measure.options.length !== view.measures.length) {
-      this.measure.replaceChildren(...view.measures.map((m) => html("option", { textContent: m, value: m })));
+      this.measure.replaceChildren(...view.measures.map((m) => html("option", { textContent: m, value: m, selected: m === this.wanted })));
     }
     this.by = view.keys.length ? ` by ${view.keys.join(", ")}` : "";
     const path = `/api/views/${encodeURIComponent(view.name)}`;
     if (this.mode === "chart" && chartable) {
-      const query = new URLSearchParams({ windows: $("windows").value, top: 8, measure: this.measure.value });
+      const shown = $("windows").value;
+      const query = new URLSearchParams({ ...(/^\d+$/.test(shown) ? { windows: shown } : { windows: 2000, range: shown }), top: 8, measure: this.measure.value });
       const data = await get(`${path}/series?${query}`);
       if (turn !== this.turn) return;
       this.data = data;
@@ -323,6 +356,7 @@ let asking = null; // the query that runs: the button cancels it
 $("ask").addEventListener("submit", async (event) => {
   event.preventDefault();
   if (asking) return asking.abort();
+  rememberPlace("sql", $("sql").value);
   asking = new AbortController();
   const begun = Date.now();
   const say = () => hint(`running… ${Math.floor((Date.now() - begun) / 1000)} s`);
@@ -334,7 +368,8 @@ $("ask").addEventListener("submit", async (event) => {
     const shown = page.rows.length;
     const rows = page.rows_total === null ? `more than ${count(shown)} rows, the first ${count(shown)} shown`
       : `${count(page.rows_total)} rows${page.rows_total > shown ? `, the first ${count(shown)} shown` : ""}`;
-    $("answer").replaceChildren(grid(page), html("p", { className: "hint", textContent: rows }));
+    const files = page.rows_total !== null && page.rows_total <= shown ? filesOf(`/api/query?${new URLSearchParams({ sql: $("sql").value })}`, "the answer, asked again") : [];
+    $("answer").replaceChildren(grid(page), html("p", { className: "hint bar" }, html("span", { textContent: rows }), html("span", { className: "tools" }, ...files)));
   } catch (error) {
     if (error.name === "AbortError") hint("cancelled");
     else $("answer").replaceChildren(html("p", { className: "error", textContent: error.message }));
@@ -362,4 +397,5 @@ function alone(found) {
   $("state").textContent = found.log ? "broker" : "no broker";
 }
 
+arrive();
 about().then((found) => (found && !found.pipeline ? alone(found) : listen()));

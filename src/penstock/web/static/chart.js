@@ -1,6 +1,6 @@
 // Line charts and sparklines, drawn as SVG by hand.
 
-import { clock, instant, number } from "./format.js";
+import { clock, instant, unit } from "./format.js";
 
 const NS = "http://www.w3.org/2000/svg";
 
@@ -70,7 +70,7 @@ export function draw(box, data, openAfter) {
   if (high === low) high = low + 1;
   const steps = ticks(low, high, 5);
   high = Math.max(high, steps[steps.length - 1]);
-  const labels = steps.map(number);
+  const labels = steps.map(unit(data.measure));
   const left = 12 + 6.6 * Math.max(...labels.map((l) => l.length)), right = width - 8, top = 8, bottom = height - 22;
   const first = starts[0], last = starts[starts.length - 1], span = last - first;
   const every = data.every_ms;
@@ -78,7 +78,7 @@ export function draw(box, data, openAfter) {
   const y = (v) => bottom - ((v - low) / (high - low)) * (bottom - top);
 
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
-  svg("title", {}, root).textContent = `${data.measure} by window`;
+  svg("title", {}, root).textContent = `${data.measure} by window: ${data.series.map((s) => `${s.key || data.measure} ${unit(data.measure)(s.values.findLast((v) => v !== null) ?? null)}`).join(", ")}`;
   steps.forEach((v, i) => {
     svg("line", { class: "grid", x1: left, x2: right, y1: y(v), y2: y(v) }, root);
     svg("text", { class: "axis", x: left - 6, y: y(v) + 4, "text-anchor": "end" }, root).textContent = labels[i];
@@ -130,7 +130,7 @@ function hover(box, chart) {
         const mark = html("span", { className: "mark" });
         mark.style.background = color(i);
         return html("div", {}, mark, html("span", { textContent: s.key || data.measure }),
-          html("span", { textContent: number(s.values[best]) }));
+          html("span", { textContent: unit(data.measure)(s.values[best]) }));
       }));
     tip.hidden = false;
     const px = x(starts[best]);

@@ -60,6 +60,15 @@ export function elapsed(ms) {
   return parts.slice(0, 2).join(" ") || "0 s";
 }
 
+// The unit that a measure's name ends in, as the function that shows its values: latency_ms, size_bytes, cpu_percent.
+export function unit(name) {
+  const end = /(?:^|_)(us|ms|s|seconds|minutes|bytes|percent|pct)$/.exec(name || "");
+  const scale = end && { us: 1e-3, ms: 1, s: 1e3, seconds: 1e3, minutes: 60e3 }[end[1]];
+  if (!end) return number;
+  if (scale) return (value) => (value === null ? "–" : value === 0 ? "0" : duration(value * scale));
+  return end[1] === "bytes" ? (value) => bytes(value) : (value) => `${number(value)} %`;
+}
+
 const two = (n) => String(n).padStart(2, "0");
 
 // An axis label: the date only where the span needs one. `seconds` where windows are shorter than a minute.
