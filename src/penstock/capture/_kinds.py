@@ -6,11 +6,12 @@ from typing import Final
 
 from penstock.capture._database import Kind
 from penstock.capture._postgres import POSTGRES
+from penstock.capture._sqlite import SQLITE
 from penstock.errors import UserError
 
 __all__ = ["KINDS", "kind_named", "kind_of"]
 
-KINDS: Final[tuple[Kind, ...]] = (POSTGRES,)
+KINDS: Final[tuple[Kind, ...]] = (POSTGRES, SQLITE)
 
 
 def kind_of(url: str) -> Kind:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from penstock.capture._envelope import Format
 from penstock.capture._kinds import kind_of
@@ -10,12 +11,12 @@ from penstock.core.databases import described
 from penstock.core.schema import Schema
 from penstock.errors import UserError
 
-__all__ = ["TableSource", "postgres"]
+__all__ = ["TableSource", "postgres", "sqlite"]
 
 
 @dataclass(frozen=True)
 class TableSource:
-    """See `postgres`."""
+    """See `postgres` and `sqlite`."""
 
     url: str
     table: str
@@ -55,6 +56,28 @@ def postgres(
         format: of the topic's records: `flat`, rows, or `debezium`, envelopes.
     """
     return _source("postgresql", url, table, name, format)
+
+
+def sqlite(
+    path: str | Path,
+    *,
+    table: str,
+    name: str | None = None,
+    format: Format = "flat",  # noqa: A002
+) -> TableSource:
+    """A table of a SQLite file, as the source of `App.table`.
+
+    While the program runs, it captures the table into the topic. Triggers are made in the file, so writes of
+    other processes are captured as well.
+
+    Args:
+        path: of the file, which exists, or `sqlite:///shop.db`.
+        table: its name.
+        name: of the capture; by default the program's.
+        format: of the topic's records: `flat`, rows, or `debezium`, envelopes.
+    """
+    url = str(path) if str(path).startswith("sqlite://") else f"sqlite:///{Path(path).absolute()}"
+    return _source("sqlite", url, table, name, format)
 
 
 def _source(

@@ -33,17 +33,18 @@ class _RunsByDefault(Group):
     epilog="""\b
 Examples:
   penstock capture postgresql://ann@localhost/shop --tables 'public.*' --to shop
+  penstock capture sqlite:///shop.db --tables '*' --to shop
   penstock capture status                    how far each is behind, in bytes and seconds
   penstock capture pause shop                the database keeps its log meanwhile
   penstock capture resume shop
-  penstock capture drop shop                 forgets it: slot, publication and position
+  penstock capture drop shop                 forgets it, and what the database keeps
 
 A password is taken from PGPASSWORD, PGPASSFILE or ~/.pgpass. Each change is stored once, even if the
 command is killed and run again.
 """,
 )
 def capture() -> None:
-    """Write a PostgreSQL database's changes to topics, as Debezium's envelopes."""
+    """Write a database's changes to topics, as Debezium's envelopes: PostgreSQL, SQLite."""
 
 
 @capture.command("run")
@@ -51,7 +52,12 @@ def capture() -> None:
 @click.option(
     "--tables", "-t", required=True, multiple=True, metavar="TABLE", help="Such as 'public.*'."
 )
-@click.option("--to", required=True, metavar="PREFIX", help="Topics are PREFIX.SCHEMA.TABLE.")
+@click.option(
+    "--to",
+    required=True,
+    metavar="PREFIX",
+    help="Topics are PREFIX.SCHEMA.TABLE; SQLite has no schema.",
+)
 @click.option(
     "--name", metavar="NAME", help="The name under which the position is stored. Default: PREFIX."
 )
@@ -179,7 +185,7 @@ resume = _command("resume", "Resume the capture NAME.")
 @_url
 @broker_option
 def drop(name: str, url: str | None, broker: str | None) -> None:
-    """Forget the stopped capture NAME: slot, publication and position. Its topics stay."""
+    """Forget the stopped capture NAME: its position, and what the database keeps. Topics stay."""
     from penstock.capture import drop as forget
 
     forget(name, find_broker(broker), url=url, **client_settings())

@@ -1,0 +1,408 @@
+"""A SQLite file's side of a capture: triggers, the changes that they wrote, rows as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import unquote
+
+import orjson
+
+from penstock.capture._database import Settings, TableName
+from penstock.capture._envelope import Envelope, Format, Record, Row, Values, version_text
+from penstock.capture._markers import marked
+from penstock.capture._output import Output
+from penstock.capture._progress import State
+from penstock.capture._sqlite._changes import Change, changes
+from penstock.capture._sqlite._triggers import COLUMNS_MAX, Layout, Triggers, quoted
+from penstock.capture._sqlite._values import converter
+from penstock.errors import SetupError, UserError
+
+__all__ = ["SqliteDatabase", "connect", "path_of", "table_names"]
+
+BUSY_S: Final = 10.0
+"""How long a lock of another process is waited for."""
+POLL_S: Final = (0.001, 0.02)
+"""How often it is asked whether the file has changed: soon after a change, and long after one."""
+TRIM_S: Final = 1.0
+"""How often changes that are stored are removed."""
+TRIM_ROWS: Final = 5000
+"""How many are removed in one transaction, while which nobody else can write."""
+_EPOCH_DAY: Final = 2_440_587.5
+"""1970-01-01 as a Julian day."""
+
+
+class _SchemaChangedError(OSError):
+    """Tables were altered: the next session begins with triggers that fit them."""
+
+
+def path_of(url: str) -> Path:
+    """The file of an address: `sqlite:///shop.db`, `sqlite:////var/shop.db`.
+
+    >>> str(path_of("sqlite:////var/shop.db")), str(path_of("sqlite:///shop.db"))
+    ('/var/shop.db', 'shop.db')
+    """
+    path = unquote(url.removeprefix("sqlite://").partition("?")[0])
+    if not path.startswith("/") or len(path) < 2:
+        raise UserError(f"expected a file, such as sqlite:///shop.db; found {url!r}")
+    return Path(path[1:])
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection to a file that exists.
+
+    Raises:
+        SetupError: it doesn't.
+    """
+    if not path.is_file():
+        raise SetupError(f"expected a SQLite database at {path}; found no file")
+    sql = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+    sql.text_factory = _text
+    return sql
+
+
+def _text(data: bytes) -> str:
+    return str(data, "utf-8", "replace")
+
+
+def table_names(sql: sqlite3.Connection) -> list[str]:
+    """The tables that can be captured."""
+    rows = sql.execute("PRAGMA main.table_list").fetchall()
+    names = (name for schema, name, kind, *_ in rows if kind == "table" and schema == "main")
+    return sorted(one for one in names if not one.startswith(("sqlite_", "_penstock_")))
+
+
+class _Table:
+    """How the rows of one layout become records."""
+
+    def __init__(self, layout: Layout, topic: str, values: Values) -> None:
+        self.layout, self.topic = layout, topic
+        self._columns = [(one.name, converter(one.declared, values)) for one in layout.columns]
+
+    def row(self, values: tuple[Any, ...]) -> Row:
+        return {
+            name: convert(value)
+            for (name, convert), value in zip(self._columns, values, strict=True)
+        }
+
+    def key(self, row: Row) -> bytes | None:
+        key = self.layout.key
+        return orjson.dumps({name: row[name] for name in key}) if key else None
+
+
+class _Encoder:
+    """Makes records of a file's changes and rows."""
+
+    def __init__(self, name: str, database: str, format_: Format) -> None:
+        self._envelope = Envelope(format_, time.time_ns)
+        self._name, self._database, self._version = name, database, version_text()
+
+    def change(self, table: _Table, one: Change) -> Iterator[Record]:
+        time_us = _time_us(one.at)
+        source = self._source(table, "false", one.number, time_us)
+        told = (source, time_us // 1000)
+        if one.op == "d":
+            before = table.row(one.old)
+            yield from self._envelope.deleted(table.topic, table.key(before), before, *told)
+            return
+        after = table.row(one.new)
+        key = table.key(after)
+        if one.op == "c":
+            yield self._envelope.row(table.topic, key, "c", after, *told)
+            return
+        before = table.row(one.old)
+        keys, rows = (table.key(before), key), (before, after)
+        yield from self._envelope.updated(table.topic, keys, rows, *told)
+
+    def read(self, table: _Table, values: tuple[Any, ...], at: tuple[int, int, str]) -> Record:
+        number, time_us, marker = at
+        row, source = table.row(values), self._source(table, marker, number, time_us)
+        return self._envelope.row(table.topic, table.key(row), "r", row, source, time_us // 1000)
+
+    def _source(self, table: _Table, marker: str, number: int, time_us: int) -> bytes:
+        if not self._envelope.is_debezium:
+            return b""
+        return orjson.dumps(
+            {
+                "version": self._version,
+                "connector": "sqlite",
+                "name": self._name,
+                "ts_ms": time_us // 1000,
+                "snapshot": marker,
+                "db": self._database,
+                "sequence": None,
+                "ts_us": time_us,
+                "ts_ns": time_us * 1000,
+                "table": table.layout.table,
+                "change": number,
+            }
+        )
+
+
+def _time_us(day: float) -> int:
+    return int((day - _EPOCH_DAY) * 86_400_000_000)
+
+
+class SqliteDatabase:
+    """See `penstock.capture._database.Database`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._path = settings, path_of(settings.url)
+        self.name, self.topics = f"sqlite:///{self._path.absolute()}", ()
+        self._sql = connect(self._path)
+        self._triggers = Triggers(self._sql, settings.name)
+        self._encoder = _Encoder(settings.source_name, self._path.stem, settings.format)
+        self._layouts: dict[str, Layout] = {}
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._sql.close()
+
+    def check(self) -> str:
+        """Whether it can be written to; which file it is."""
+        try:
+            with _writing(self._sql):
+                return self._triggers.create(uuid.uuid4().hex)
+        except sqlite3.OperationalError as error:
+            if "readonly" in str(error):
+                raise SetupError(
+                    f"expected to write to {self._path}, where triggers are made; found: {error}"
+                ) from None
+            raise
+
+    def tables(self, patterns: Iterable[str]) -> dict[TableName, int]:
+        """The tables that patterns name; the number is that of their first triggers."""
+        has, found = table_names(self._sql), set[str]()
+        for pattern in patterns:
+            some = [one for one in has if fnmatchcase(one, pattern)]
+            if not some:
+                known = ", ".join(has) or "none"
+                raise UserError(f"expected a table {pattern!r} in {self._path}; found {known}")
+            found.update(some)
+        for one in sorted(found):
+            if len(columns := self._triggers.look(one).columns) > COLUMNS_MAX:
+                raise SetupError(
+                    f"expected at most {COLUMNS_MAX} columns in {one!r}; found {len(columns)}"
+                )
+        with _writing(self._sql):
+            for one in sorted(found):
+                before = self._triggers.installed(one)
+                self._layouts[one] = before or self._triggers.install(one, self._triggers.end)
+        return {("", one): self._layouts[one].root for one in sorted(found)}
+
+    def prepare(
+        self,
+        state: State | None,
+        tables: Iterable[TableName],
+        end: Callable[[float], bool],  # noqa: ARG002 - nothing is waited for
+    ) -> dict[str, Any]:
+        """Makes the triggers fit the tables as they are now."""
+        last = self._triggers.end
+        if state is not None and state.position > last:
+            raise SetupError(
+                f"expected the changes of {self._path} to be at {state.position} or behind it; found them "
+                f"at {last}: the file was restored. Begin anew with a new snapshot: penstock capture drop "
+                f"{self._settings.name}"
+            )
+        position = last if state is None else state.position
+        with _writing(self._sql):
+            for _, name in tables:
+                self._layouts[name] = self._triggers.install(name, position)
+            self._schema = schema_version(self._sql)
+        return {"log": self._triggers.name}
+
+    def snapshot(self) -> _Snapshot:
+        """The rows as they are."""
+        return _Snapshot(self._path, self._triggers, self._layouts, self._encoder, self._settings)
+
+    def stream(self, output: Output) -> _Stream:
+        """What committed at the output's position and behind it."""
+        values = self._settings.values
+        return _Stream(self._sql, self._triggers, self._encoder, values, output, self._schema)
+
+
+def schema_version(sql: sqlite3.Connection) -> int:
+    """Another number after each change of the schema."""
+    return int(sql.execute("PRAGMA main.schema_version").fetchone()[0])
+
+
+@contextlib.contextmanager
+def _writing(sql: sqlite3.Connection) -> Iterator[None]:
+    sql.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        sql.execute("COMMIT")
+    except BaseException:
+        sql.execute("ROLLBACK")
+        raise
+
+
+class _Snapshot:
+    """A transaction that reads; a context manager."""
+
+    def __init__(
+        self,
+        path: Path,
+        triggers: Triggers,
+        layouts: Mapping[str, Layout],
+        encoder: _Encoder,
+        settings: Settings,
+    ) -> None:
+        self._path, self._triggers, self._layouts = path, triggers, layouts
+        self._encoder, self._values, self._name = encoder, settings.values, settings.name
+
+    def __enter__(self) -> Self:
+        self._sql = connect(self._path)
+        self._sql.execute("BEGIN")
+        self.position = Triggers(
+            self._sql, self._name
+        ).end  # the first read: what is seen begins here
+        self._time_us = time.time_ns() // 1000
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._sql.close()
+
+    def read(self, topics: Mapping[TableName, str]) -> Iterator[tuple[TableName, Record]]:
+        """The rows of tables, in the tables' order."""
+        tables = {
+            name: _Table(self._layouts[name[1]], topic, self._values)
+            for name, topic in topics.items()
+        }
+        for name, values, marker in marked((one, self._rows(one[1])) for one in tables):
+            at = (self.position, self._time_us, marker)
+            yield name, self._encoder.read(tables[name], values, at)
+
+    def _rows(self, name: str) -> Iterator[tuple[Any, ...]]:
+        columns = ", ".join(quoted(one.name) for one in self._layouts[name].columns)
+        return iter(self._sql.execute(f"SELECT {columns} FROM {quoted(name)}"))
+
+
+class _Stream:
+    """Changes as they come.
+
+    What one read sees are whole transactions: SQLite has one writer at a time, so numbers are in the order of
+    commits. Where one ends and the next begins isn't known, so all that a read sees is stored together.
+    """
+
+    def __init__(
+        self,
+        sql: sqlite3.Connection,
+        triggers: Triggers,
+        encoder: _Encoder,
+        values: Values,
+        output: Output,
+        schema: int,
+    ) -> None:
+        self._sql, self._triggers, self._encoder, self._values = sql, triggers, encoder, values
+        self._output = output
+        self._tables: dict[int, _Table | None] = {}
+        self._seen = -1
+        self._changed_at = self._trimmed_at = time.monotonic()
+        self._trimmed = 0
+        self._schema = schema
+        self._layouts = triggers.layouts()
+        self._reading: Iterator[Change] | None = None
+
+    def take(self, wait_s: float) -> bool:
+        """Tells the output what has come; waits if nothing has. Whether anything had."""
+        if self._reading is None and not self._waited(wait_s):
+            return False
+        if self._reading is None:
+            self._begin()
+        return self._go_on()
+
+    def _waited(self, wait_s: float) -> bool:
+        """Waits until somebody has written to the file; whether somebody has."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            version = self._sql.execute("PRAGMA main.data_version").fetchone()[0]
+            now = time.monotonic()
+            if version != self._seen:
+                self._seen, self._changed_at = version, now
+                return True
+            if now >= deadline:
+                return False
+            time.sleep(min(max(POLL_S[0], (now - self._changed_at) / 100), POLL_S[1]))
+
+    def _begin(self) -> None:
+        """Begins to read what is there.
+
+        Raises:
+            OSError: tables were altered.
+        """
+        self._sql.execute("BEGIN")
+        self._schema_is_known()
+        self._end = self._triggers.end
+        rows = self._sql.execute(
+            f"SELECT * FROM {self._triggers.log} WHERE id >= ? ORDER BY id",
+            (self._output.position,),
+        )
+        self._reading = changes(iter(rows), self._layouts)
+
+    def _schema_is_known(self) -> None:
+        if schema_version(self._sql) != self._schema:
+            self._sql.execute("ROLLBACK")
+            raise _SchemaChangedError("tables were altered; triggers are made to fit them")
+
+    def _go_on(self) -> bool:
+        """Tells what is read; whether there was anything."""
+        output, came, at = self._output, False, 0.0
+        assert self._reading is not None, "nothing is read"
+        for one in self._reading:
+            came, at = True, one.at
+            number = one.layout.number
+            if number not in self._tables:
+                self._tables[number] = self._watched(one.layout)
+            table = self._tables[number]
+            if table is None or one.number < output.tables[table.layout.table].since:
+                continue
+            for record in self._encoder.change(table, one):
+                output.add(record)
+            if output.is_full:
+                output.is_open = True
+                return True
+        self._reading = None
+        self._sql.execute("COMMIT")
+        if self._end > output.position:
+            came = True
+            output.committed(self._end, _time_us(at) if at else time.time_ns() // 1000)
+        output.is_open = False
+        return came
+
+    def _watched(self, layout: Layout) -> _Table | None:
+        watched = self._output.tables.get(layout.table)
+        if watched is None or watched.identity != layout.root:
+            return None
+        return _Table(layout, watched.topic, self._values)
+
+    def confirm(self) -> None:
+        """Removes changes that are stored, some at a time."""
+        stored, now = self._output.stored, time.monotonic()
+        if stored <= self._trimmed or now - self._trimmed_at < TRIM_S or self._reading is not None:
+            return
+        self._trimmed_at = now
+        log = self._triggers.log
+        self._sql.execute("PRAGMA busy_timeout = 20")
+        with contextlib.suppress(sqlite3.OperationalError):  # somebody else writes: later
+            first = self._sql.execute(f"SELECT min(id) FROM {log}").fetchone()[0]
+            if first is None or first >= stored:
+                self._trimmed = stored
+            else:
+                until = min(first + TRIM_ROWS, stored)
+                self._sql.execute(f"DELETE FROM {log} WHERE id < ?", (until,))
+                if until < stored:
+                    self._trimmed_at = now - TRIM_S  # there is more
+        self._sql.execute(f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}")

@@ -1,0 +1,204 @@
+"""Databases whose changes are captured, each kind with the same interface."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psycopg
+from tests.databases import Postgres
+from tests.patience import wait_until
+
+from penstock.capture import Capture, Captured
+from penstock.client import Client, Reader
+
+
+@dataclass
+class Source:
+    """A database, and what was captured of it."""
+
+    log: str
+    name: str
+    errors: list[BaseException] = field(default_factory=list, kw_only=True)
+    tables = ("*",)
+    truncates = True
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        raise NotImplementedError
+
+    def execute(self, commands: str) -> None:
+        """Runs commands in it, in one transaction where there are several."""
+        raise NotImplementedError
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        raise NotImplementedError
+
+    def end(self) -> int:
+        """A position that is after all that was committed, and that a capture gets to."""
+        raise NotImplementedError
+
+    def topic(self, table: str) -> str:
+        """Where a table goes to."""
+        return f"{self.name}.{table}"
+
+    def capture(self, *tables: str, **settings: Any) -> Capture:
+        """A capture of it."""
+        settings = {"to": self.name, "log": self.log, **settings}
+        return Capture(self.url, tables or self.tables, **settings)
+
+    def run(self, *tables: str, **settings: Any) -> Captured:
+        """Captures until all there is was captured."""
+        end = self.end()
+        return self.capture(*tables, **settings).run(until=lambda done: done.position >= end)
+
+    @contextmanager
+    def running(self, *tables: str, **settings: Any) -> Iterator[Capture]:
+        """Captures meanwhile."""
+        capture = self.capture(*tables, **settings)
+
+        def run() -> None:
+            try:
+                capture.run()
+            except BaseException as error:
+                self.errors.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield capture
+        finally:
+            capture.stop()
+            thread.join()
+        assert not self.errors, self.errors
+
+    def follows(self, capture: Capture, what: Callable[[], object]) -> None:
+        """Waits for something that the capture brings about."""
+
+        def look() -> object:
+            assert not self.errors, self.errors
+            return what()
+
+        wait_until(look, lambda: f"the capture ({capture.done})")
+
+    def records(self, topic: str) -> list[tuple[Any, Any]]:
+        """Keys and values of a topic's committed records, as JSON; a partition's in their order."""
+        with Client(self.log) as client, Reader(self.log) as reader:
+            if topic not in client.topics():
+                return []
+            return [
+                (None if k is None else orjson.loads(k), None if v is None else orjson.loads(v))
+                for partition, end in client.offsets(topic).items()
+                for records in reader.read(topic, partition, 0, end)
+                for k, v in zip(
+                    records.keys().to_pylist(), records.values().to_pylist(), strict=True
+                )
+            ]
+
+    def table(self, topic: str, *key: str) -> dict[Any, Any]:
+        """What a topic's records make of a table, each change checked against the state before it."""
+        rows: dict[Any, Any] = {}
+        for told, value in self.records(topic):
+            found = tuple(told[name] for name in key)
+            if value is None:
+                assert found not in rows
+            elif value["op"] in "cr":
+                assert found not in rows, f"{found} twice"
+                rows[found] = value["after"]
+            elif value["op"] == "u":
+                assert found in rows, f"{found} was changed, and isn't there"
+                rows[found] = value["after"]
+            else:
+                del rows[found]
+        return rows
+
+
+@dataclass
+class PostgresSource(Source):
+    """A database of a PostgreSQL server."""
+
+    server: Postgres
+    database: str
+    tables = ("public.*",)
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return self.server.url(self.database)
+
+    def execute(self, commands: str) -> None:
+        """Runs commands in it."""
+        self.server.execute(commands, self.database)
+
+    def steps(self, commands: str) -> None:
+        """Runs statements, one after another in one session."""
+        with psycopg.connect(self.url, autocommit=True) as one:
+            for command in commands.split(";\n"):
+                if command.strip():
+                    one.execute(command)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return self.server.rows(query, self.database)
+
+    def end(self) -> int:
+        """A position that is after all that was committed, and that a capture gets to."""
+        self.execute("SELECT pg_log_standby_snapshot()")
+        return int(self.rows("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")[0][0])
+
+    def topic(self, table: str) -> str:
+        """Where a table goes to."""
+        return f"{self.name}.public.{table}"
+
+
+@dataclass
+class SqliteSource(Source):
+    """A file."""
+
+    path: Path
+    truncates = False
+
+    def __post_init__(self) -> None:
+        with self.connect() as sql:
+            sql.execute("PRAGMA journal_mode = wal")
+
+    @contextmanager
+    def connect(self) -> Iterator[sqlite3.Connection]:
+        """A connection without transactions of Python's."""
+        sql = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+        try:
+            yield sql
+        finally:
+            sql.close()
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"sqlite:///{self.path}"
+
+    def execute(self, commands: str) -> None:
+        """Runs commands in it, in one transaction."""
+        with self.connect() as sql:
+            sql.executescript(f"BEGIN; {commands}; COMMIT")
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        with self.connect() as sql:
+            return sql.execute(query).fetchall()
+
+    def end(self) -> int:
+        """Behind the newest change; before the first run there is none."""
+        query = "SELECT seq FROM sqlite_sequence WHERE name = ?"
+        try:
+            found = self.rows(query.replace("?", f"'_penstock_{self.name}'"))
+        except sqlite3.OperationalError:
+            return 1
+        return int(found[0][0]) + 1 if found else 1
