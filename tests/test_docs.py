@@ -200,11 +200,11 @@ def test_the_page_on_sql_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.chdir(tmp_path)
     [code] = re.findall(r"```python\n(.*?)```", SQL_PAGE, re.DOTALL)
     exec(compile(code, "docs/sql.md", "exec"), {"__name__": "example"})
-    [program] = re.findall(r"```sql\n(.*?)```", SQL_PAGE, re.DOTALL)
+    program = "".join(re.findall(r"```sql\n(.*?)```", SQL_PAGE, re.DOTALL))
     shop = SqlFlow("shop")
     shop.sql(program)
     graph = shop.graph()
-    assert [view.name for view in graph.views] == ["per_name", "per_minute"]
+    assert [view.name for view in graph.views] == ["per_name", "per_minute", "last_hour"]
     assert [output.topic for output in graph.outputs] == ["per-minute"]
 
 

@@ -43,6 +43,7 @@ _ALSO_VOLATILE: Final = frozenset(
     }
 )  # fmt: skip
 _FAILS: Final = "error"  # volatile in name only, lest it be folded: it fails for the same rows
+_FILTER: Final = ". WHERE at > now() - INTERVAL 1 HOUR compares with event time"
 _AGE: Final = "age"  # of one argument: until today
 
 
@@ -110,6 +111,7 @@ def check_query_pure(con: duckdb.DuckDBPyConnection, query: str) -> None:
             raise SchemaError(
                 "expected a query that gives the same whenever it is computed, because a batch may be "
                 f"computed again after a crash; found {name}(). {_advice(name)}"
+                f"{_FILTER if name in _CLOCK else ''}"
             )
 
 

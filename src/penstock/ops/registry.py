@@ -19,6 +19,7 @@ from penstock.ops.keyed.deduplicate import Deduplicate
 from penstock.ops.keyed.paced import Paced
 from penstock.ops.keyed.process import Process
 from penstock.ops.keyed.query import GroupQuery
+from penstock.ops.keyed.temporal_filter import TemporalFilter
 from penstock.ops.keyed.top import Top
 from penstock.ops.keyed.upserts import Upserts
 from penstock.ops.operator import Operator
@@ -43,6 +44,7 @@ OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
     Top.kind: Top.from_spec,
     WindowedAggregate.kind: WindowedAggregate.from_spec,
     StreamTableJoin.kind: StreamTableJoin.from_spec,
+    TemporalFilter.kind: TemporalFilter.from_spec,
     TemporalJoin.kind: TemporalJoin.from_spec,
     Upserts.kind: Upserts.from_spec,
 }

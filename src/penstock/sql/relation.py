@@ -53,6 +53,11 @@ class Relation:
         """The columns' names."""
         return self.schema.names
 
+    @property
+    def plain_names(self) -> tuple[str, ...]:
+        """Those of columns of single values."""
+        return tuple(f.name for f in self.schema if not pa.types.is_nested(f.type))
+
     @cached_property
     def collection(self) -> Stream | Table:
         """The same rows, as programs have them."""
@@ -160,13 +165,12 @@ class Relation:
             node = node.parent
         if isinstance(node, Stateful) and retracts(node):
             return self
-        single = [f.name for f in self.schema if not pa.types.is_nested(f.type)]
         operator = GroupQuery(
             inputs=(self.schema.arrow,),
-            key_=(tuple(single),),
+            key_=(self.plain_names,),
             query="",
             output=self.schema.arrow,
-            placed=tuple(single),
+            placed=self.plain_names,
             row_key=row_key(self.node),
         )
         return self._then(Stateful((self.node,), operator, self.schema))

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from penstock.core.names import hint, known_names
 from penstock.errors import SchemaError
+from penstock.flow.graph import Node
 from penstock.ops import Window
 from penstock.sql.relation import Relation
 from penstock.sql.trees import Name, internal, lowered, own_columns, replaced, subqueries
@@ -51,9 +52,15 @@ class Named:
 
 @dataclass(frozen=True)
 class Environment:
-    """The tables that a query may read, by their names in lower case."""
+    """What a query may read.
+
+    Attributes:
+        tables: by their names in lower case.
+        clocks: the streams whose watermarks are now().
+    """
 
     tables: Mapping[str, Named] = field(default_factory=dict)
+    clocks: tuple[Node, ...] = ()
 
     def table(self, name: str) -> Named:
         """One of them.
@@ -72,7 +79,7 @@ class Environment:
 
     def with_(self, name: str, table: Named) -> Environment:
         """The same, and another."""
-        return Environment({**self.tables, name.lower(): table})
+        return replace(self, tables={**self.tables, name.lower(): table})
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from penstock.ops.rows import Unnest
 from penstock.sql.nulls import null_safe
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope
+from penstock.sql.temporal import filtered, is_temporal
 from penstock.sql.trees import conjuncts, free
 
 __all__ = ["CompileQuery", "From", "carried", "equalities", "joined_back"]
@@ -75,9 +76,8 @@ class From:
         assert self.current is not None
         self.pool += held
         self._apply()
-        for condition in self.pool:  # without columns, or with columns that aren't here
-            self.current = self._filtered(self.current, condition)
-        return self.current
+        # Those without columns, or with columns that aren't here.
+        return filtered(self.current, self.pool, self.env.clocks)
 
     # -- sources ------------------------------------------------------------------------------------
 
@@ -182,8 +182,24 @@ class From:
             return
         assert self.current is not None
         right = self._loaded(join.this)
+        on, right = self._before(on, right, how, asof=asof)
         self.current = _outer(self.current, right, on, how, asof=asof)
         self._apply()
+
+    def _before(
+        self, on: list[exp.Expr], right: Scope, how: str, *, asof: bool
+    ) -> tuple[list[exp.Expr], Scope]:
+        """An outer join's conditions without those of its right side alone, and this restricted."""
+        mine = [one for one in on if right.has(one)]
+        if how in ("left", "semi", "anti", "inner") and not asof and mine:
+            on = [one for one in on if not any(one is two for two in mine)]
+            right = filtered(right, mine, self.env.clocks)
+        if odd := next(filter(is_temporal, on), None):
+            raise SchemaError(
+                "expected now() in the ON of an outer join beside columns of the side that may have no "
+                f"partner; found {odd.sql(dialect='duckdb')!r}. Filter in a subquery"
+            )
+        return on, right
 
     def _flush(self) -> None:
         """Joins what waits."""
@@ -212,17 +228,11 @@ class From:
         """A source with the conditions that are about it alone."""
         mine = [one for one in self.pool if scope.has(one)]
         self.pool = [one for one in self.pool if not any(one is two for two in mine)]
-        for condition in mine:
-            scope = self._filtered(scope, condition)
-        return scope
+        return filtered(scope, mine, self.env.clocks)
 
     def _apply(self) -> None:
         if self.current is not None:
             self.current = self._restricted(self.current)
-
-    @staticmethod
-    def _filtered(scope: Scope, condition: exp.Expr) -> Scope:
-        return replace(scope, rows=scope.rows.filter(scope.sql(condition)))
 
     def _beside(self, source: exp.Expr, how: str) -> None:
         """A source that depends on the rows so far: UNNEST, LATERAL."""
@@ -346,10 +356,6 @@ def _outer(left: Scope, right: Scope, on: Sequence[exp.Expr], how: str, *, asof:
     keys = equalities(on, left, right)
     used = [condition for condition, _, _ in keys]
     rest = [one for one in on if not any(one is two for two in used)]
-    if how in ("left", "semi", "anti", "inner") and not asof:
-        for condition in [one for one in rest if right.has(one)]:
-            right = replace(right, rows=right.rows.filter(right.sql(condition)))
-            rest.remove(condition)
     both = Scope(left.rows, {**left.names, **right.names})
     left_names, right_names = list(left.names.values()), list(right.names.values())
     whole = how not in ("semi", "anti")

@@ -17,6 +17,7 @@ from penstock.sql.aggregation import Called, aggregated
 from penstock.sql.relation import quoted
 from penstock.sql.scope import Answer, Carry, Environment, Scope
 from penstock.sql.sources import CompileQuery, carried, joined_back
+from penstock.sql.temporal import filtered
 from penstock.sql.trees import aggregates, cuts, free, internal, replaced, subqueries
 
 __all__ = ["Subqueries"]
@@ -47,7 +48,7 @@ class Subqueries:
         if isinstance(inside, exp.In) and inside.args.get("query") is not None and not negated:
             return self._in(scope, inside)
         scope, plain = self.attached(scope, condition)
-        return replace(scope, rows=scope.rows.filter(scope.sql(plain)))
+        return filtered(scope, [plain], self.env.clocks)
 
     def _asked(self, scope: Scope, query: exp.Expr) -> tuple[Answer, Carry]:
         """A subquery's answer for each combination of the columns that it has of these rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import sqlglot
 from sqlglot import exp
@@ -20,6 +21,7 @@ from penstock.sql.queries import compile_tree
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.scope import Environment, Named
 from penstock.sql.tables import with_rows, with_windows
+from penstock.sql.temporal import clocks_of, with_bounds, without_bounds
 
 __all__ = ["parsed", "query_rows", "query_table"]
 
@@ -49,8 +51,9 @@ def query_rows(
     """The rows that a query gives; see `query_table`."""
     tree = parsed(query, dialect)
     env = Environment({name.lower(): Named.of(rows) for name, rows in tables.items()})
-    tree, env = with_windows(with_rows(tree, env), env)
-    check_query_pure(connection(), tree.sql(dialect="duckdb"))
+    tree, env = with_windows(with_bounds(with_rows(tree, env)), env)
+    env = replace(env, clocks=clocks_of(tree, env))
+    check_query_pure(connection(), without_bounds(tree).sql(dialect="duckdb"))
     labels = _labels(tree, env)
     schema: dict[str, object] = {
         name: {label: _type(table, column) for label, column in table.columns.items()}

@@ -1,0 +1,299 @@
+"""The temporal filter: rows that are there from one time to another, and come and go as time passes.
+
+    content = {row : starts(row) <= now < ends(row)}, now = the least frontier of the ports that count
+
+A row that ends before it comes is never given; one that has yet to start waits. What comes and goes when
+the frontier moves is found by its time: rows that are there lie in stretches of the time at which they end,
+and rows that wait in stretches of the time at which they start. So a batch reads what it moves, and
+what has ended is dropped by whole stretches.
+
+The content depends on the rows and on now alone: not on when a row came, nor on how batches were cut.
+So no row is late here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core import vectors
+from penstock.core.delta import WEIGHT
+from penstock.core.schema import Schema
+from penstock.core.time import SECOND_US
+from penstock.core.vectors import Vector
+from penstock.ops.kept import Kept
+from penstock.ops.operator import Context, Prepared, Step, Unwindowed
+from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
+from penstock.ops.windows import NO_TIME
+from penstock.state.bag import COUNT, Bag, negated, weights_of
+from penstock.state.files import StateFiles
+from penstock.state.layout import WINDOW, Layout
+from penstock.state.runs import Writer
+from penstock.state.trace import ALWAYS, Trace
+
+__all__ = ["TemporalFilter"]
+
+STRETCH_US: Final = SECOND_US
+"""What ends within one is read again by each batch that moves now within it."""
+THERE: Final = "there"
+WAITING: Final = "waiting"
+
+
+@dataclass(frozen=True)
+class TemporalFilter(Unwindowed):
+    """The operator.
+
+    Args:
+        input: the columns of port 0's rows. The other ports' rows aren't looked at, but their frontiers.
+        key_: the columns that decide the shard.
+        starts: the column of the first instant at which a row is there; None: it always was. A row in
+            which it is NULL is never there.
+        ends: likewise of the first instant at which it no longer is.
+        clocks: the ports whose frontiers are the time.
+        row_key: columns that identify rows, where something does.
+        gives: whether `step` gives changes.
+    """
+
+    kind: ClassVar[str] = "temporal filter"
+
+    input: pa.Schema
+    key_: tuple[str, ...]
+    starts: str | None
+    ends: str | None
+    clocks: tuple[int, ...] = (0,)
+    row_key: tuple[str, ...] = ()
+    gives: bool = True
+
+    # -- what it is ---------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The input's columns."""
+        return self.input
+
+    @property
+    def retracts(self) -> bool:
+        """See `Operator`: rows go."""
+        return True
+
+    @property
+    def timed(self) -> bool:
+        """See `Operator`: a row goes after its own time."""
+        return False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """See `Operator`."""
+        return self.row_key
+
+    def key(self, port: int) -> tuple[str, ...]:
+        """See `Operator`."""
+        return () if port else self.key_
+
+    def reads(self, port: int) -> frozenset[str] | None:
+        """See `Operator`: of a clock, the frontier."""
+        return frozenset() if port else None
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """See `Operator`."""
+        return self.key_
+
+    def emitting(self, *, changes: bool, closed: bool) -> TemporalFilter:  # noqa: ARG002
+        """See `Operator`."""
+        return replace(self, gives=changes)
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:  # noqa: ARG002
+        """See `Operator`."""
+        return NO_TIME
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
+        """See `Operator`: when time passes."""
+        return self._now(now_us) > self._now(before_us)
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        return {
+            "kind": self.kind,
+            "input": Schema.from_arrow(self.input).text,
+            "key": list(self.key_),
+            "starts": self.starts,
+            "ends": self.ends,
+            "clocks": list(self.clocks),
+            "row_key": list(self.row_key),
+        }
+
+    @staticmethod
+    def from_spec(spec: Mapping[str, Any]) -> TemporalFilter:
+        """The operator that `to_spec` described."""
+        return TemporalFilter(
+            input=Schema.parse(spec["input"]).arrow,
+            key_=tuple(spec["key"]),
+            starts=spec["starts"],
+            ends=spec["ends"],
+            clocks=tuple(spec["clocks"]),
+            row_key=tuple(spec["row_key"]),
+        )
+
+    # -- rows on their way --------------------------------------------------------------------------
+
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:
+        """See `Operator`: rows that are never there are left out, and so are those of clocks."""
+        if port:
+            return Prepared(routed(rows.slice(0, 0), (), self._clock))
+        for name in (self.starts, self.ends):
+            if name is not None and rows.column(name).null_count:
+                rows = rows.filter(rows.column(name).is_valid())
+        if self.starts is not None and self.ends is not None:
+            there = pc.less(rows.column(self.starts), rows.column(self.ends))
+            rows = rows.filter(there)
+        return Prepared(routed(rows, self.key_, self._parcel))
+
+    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
+        """See `Operator`."""
+        return Routed.combine(parts)
+
+    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:
+        """See `Operator`."""
+        return parse_routed(self._clock if port else self._parcel, blob)
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def empty(self, files: StateFiles) -> Kept:
+        """See `Operator`."""
+        return Kept({name: Trace(layout, files) for name, layout in self._layouts.items()})
+
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
+        """See `Operator`."""
+        return Kept.open(self._layouts, files, description)
+
+    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+        """
+        before, now = self._now(state.frontiers_us), self._now(context.frontiers_us)
+        come, waiting = self._arrived(inputs[0], now)
+        gone = []
+        if now > before:
+            if self.starts is not None:
+                for rows in self._between(state.traces[WAITING], self.starts, before, now):
+                    come.append(self._placed(rows, self.ends, now))
+            if self.ends is not None:
+                gone = self._between(state.traces[THERE], self.ends, before, now)
+        entered = self._bag.sum(come)
+        deltas = {THERE: entered, WAITING: waiting}
+        low_us = ALWAYS if now == NO_TIME else int(_stretch(now))
+        traces, files, size = {}, 0, 0
+        for name, trace in state.traces.items():
+            directory = f"{context.directory}/{name}"
+            writer = Writer(context.files, directory, context.version, context.attempt)
+            expires = name == WAITING or self.ends is not None
+            traces[name] = trace.append(deltas[name], writer, low_us=low_us if expires else None)
+            files, size = files + writer.written, size + writer.bytes
+        changes = None
+        if self.gives:
+            changes = self._weighted(self._bag.sum([entered, *map(negated, gone)]))
+        return Step(Kept(traces, context.frontiers_us), changes, None, files, size)
+
+    def scan(
+        self,
+        state: Kept,
+        lo_us: int | None = None,  # noqa: ARG002
+        hi_us: int | None = None,  # noqa: ARG002
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Operator`."""
+        now = self._now(state.frontiers_us)
+        for rows in state.traces[THERE].scan():
+            there = self._lasting(rows, now)
+            weights = np.maximum(weights_of(there), 0)
+            at = np.repeat(np.arange(len(there)), weights)
+            rows_ = self._bag.rows(there.take(vectors.from_int64(at)))
+            yield pa.RecordBatch.from_arrays(rows_.columns, schema=self.input)
+
+    # -- the work -----------------------------------------------------------------------------------
+
+    def _now(self, frontiers_us: Sequence[int]) -> int:
+        return min(frontiers_us[port] for port in self.clocks) if frontiers_us else NO_TIME
+
+    def _arrived(
+        self, parts: Sequence[Routed], now: int
+    ) -> tuple[list[pa.RecordBatch], pa.RecordBatch]:
+        """What is there of the rows that came, and what waits."""
+        nothing = self._bag.layout.empty()
+        if not parts:
+            return [], nothing
+        rows = Routed.combine(parts)
+        batch = self._bag.delta(rows.batch, rows.hashes, rows.weights, None)
+        if self.starts is None:
+            return [self._placed(batch, self.ends, now)], nothing
+        due = vectors.raw(batch.column(self.starts)) <= now
+        waits = batch.filter(pa.array(~due))
+        waits = self._bag.sum([_at(waits, _stretch(vectors.raw(waits.column(self.starts))))])
+        return [self._placed(batch.filter(pa.array(due)), self.ends, now)], waits
+
+    def _between(self, trace: Trace, column: str, before: int, now: int) -> list[pa.RecordBatch]:
+        """The rows of a trace whose time is in (before, now]."""
+        found = []
+        for rows in trace.scan(None if before == NO_TIME else int(_stretch(before)), now + 1):
+            times = vectors.raw(rows.column(column))
+            found.append(rows.filter(pa.array((times > before) & (times <= now))))
+        return found
+
+    def _lasting(self, rows: pa.RecordBatch, now: int) -> pa.RecordBatch:
+        """Those that haven't ended."""
+        if self.ends is None or now == NO_TIME:
+            return rows
+        return rows.filter(pa.array(vectors.raw(rows.column(self.ends)) > now))
+
+    def _placed(self, rows: pa.RecordBatch, by: str | None, now: int) -> pa.RecordBatch:
+        """Rows that haven't ended, where those lie that are there."""
+        rows = self._lasting(rows, now)
+        if by is None:
+            return _at(rows, np.zeros(len(rows), np.int64))
+        return _at(rows, _stretch(vectors.raw(rows.column(by))))
+
+    def _weighted(self, moved: pa.RecordBatch) -> pa.Table:
+        """Changes: all that go, then all that come."""
+        weights = weights_of(moved)
+        order = np.concatenate([np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)])
+        moved = moved.take(vectors.from_int64(order))
+        columns = [moved.column(name) for name in [*self.input.names, COUNT]]
+        schema = self.input.append(pa.field(WEIGHT, pa.int64()))
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    # -- how it is laid out -------------------------------------------------------------------------
+
+    @cached_property
+    def _bag(self) -> Bag:
+        return Bag(pa.schema([pa.field(f.name, f.type) for f in self.input]), self.key_)
+
+    @cached_property
+    def _layouts(self) -> dict[str, Layout]:
+        names = [THERE] if self.starts is None else [THERE, WAITING]
+        return dict.fromkeys(names, self._bag.layout)
+
+    @cached_property
+    def _parcel(self) -> pa.Schema:
+        return routed_schema(self.input, timed=False, weighted=True)
+
+    @cached_property
+    def _clock(self) -> pa.Schema:
+        return routed_schema(pa.schema([]), timed=False, weighted=False)
+
+
+def _stretch(times_us: Any) -> Any:
+    return times_us // STRETCH_US * STRETCH_US
+
+
+def _at(rows: pa.RecordBatch, stretches: Vector) -> pa.RecordBatch:
+    """Rows in other stretches; they are yet to be sorted."""
+    at = rows.schema.get_field_index(WINDOW)
+    return rows.set_column(at, rows.schema.field(at), vectors.from_int64(stretches))

@@ -1,0 +1,268 @@
+"""Temporal filters: conditions with now(), which rows fulfil from some time on, or until some time.
+
+    at > now() - INTERVAL 1 HOUR            ->  now() < at + INTERVAL 1 HOUR
+    at BETWEEN now() - INTERVAL 1 DAY AND now()  ->  now() <= at + INTERVAL 1 DAY AND now() >= at
+
+now() is the least watermark of the streams that the query reads (`clocks_of`). So what a view shows depends
+on the rows and the watermarks, and a replay gives the same. The rewritten condition is SQL, and means the
+same: intervals are of fixed length, so they may be moved from one side to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from sqlglot import exp
+
+from penstock.errors import SchemaError
+from penstock.flow.graph import Node, Source, Stateful, ancestors, origins, row_key
+from penstock.ops.keyed.temporal_filter import TemporalFilter
+from penstock.sql.relation import Relation
+from penstock.sql.scope import Environment, Scope
+from penstock.sql.trees import subqueries
+
+__all__ = ["clocks_of", "filtered", "is_temporal", "with_bounds", "without_bounds"]
+
+NAMES: Final = frozenset({"now", "get_current_timestamp", "transaction_timestamp"})
+OTHERS: Final = (exp.CurrentDate, exp.CurrentTime, exp.Localtime, exp.Localtimestamp)
+FLIPPED: Final[dict[type[exp.Expr], type[exp.Binary]]] = {
+    exp.LT: exp.GT,
+    exp.LTE: exp.GTE,
+    exp.GT: exp.LT,
+    exp.GTE: exp.LTE,
+    exp.EQ: exp.EQ,
+}
+NEGATED: Final[dict[type[exp.Expr], type[exp.Binary]]] = {
+    exp.LT: exp.GTE,
+    exp.LTE: exp.GT,
+    exp.GT: exp.LTE,
+    exp.GTE: exp.LT,
+}
+CLAUSES: Final = ("where", "having", "qualify")
+LONG_UNITS: Final = ("MONTH", "QUARTER", "YEAR", "DECADE", "CENTUR", "MILLENNI")
+FORM: Final = "WHERE at > now() - INTERVAL 1 HOUR"
+
+
+# -- the rule ---------------------------------------------------------------------------------------
+
+
+def with_bounds(tree: exp.Expr) -> exp.Expr:
+    """The query with now() alone on the left side of conditions: `now() < at + INTERVAL 1 HOUR`.
+
+    Raises:
+        SchemaError: now() stands elsewhere, or in a condition that can't be brought into this form.
+    """
+    tree = tree.copy()
+    for select in tree.find_all(exp.Select):
+        for name in CLAUSES:
+            clause = select.args.get(name)
+            if clause is not None and _has_now(clause.this):
+                clause.set("this", _bounded(clause.this))
+        for join in select.args.get("joins") or ():
+            on = join.args.get("on")
+            if on is not None and _has_now(on):
+                join.set("on", _bounded(on))
+    if _has_now(without_bounds(tree)):
+        raise SchemaError(
+            f"expected now() in a condition that AND connects to others, as in {FORM}; found now() "
+            "elsewhere. For what depends on the wall clock, use now() in the query over the view"
+        )
+    return tree
+
+
+def without_bounds(tree: exp.Expr) -> exp.Expr:
+    """The query without its conditions on now()."""
+    return tree.transform(lambda node: exp.true() if is_temporal(node) else node)
+
+
+def is_temporal(tree: exp.Expr) -> bool:
+    """Whether a condition is one of now() alone on the left side."""
+    return type(tree) in FLIPPED and _is_now(tree.this)
+
+
+def _bounded(tree: exp.Expr) -> exp.Expr:
+    """A condition, those that AND connects with now() alone on the left."""
+    match tree:
+        case _ if not _has_now(tree):
+            return tree
+        case exp.And():
+            return exp.And(this=_bounded(tree.this), expression=_bounded(tree.expression))
+        case exp.Paren():
+            return _bounded(tree.this)
+        case exp.Between():
+            low = exp.GTE(this=tree.this.copy(), expression=tree.args["low"])
+            high = exp.LTE(this=tree.this.copy(), expression=tree.args["high"])
+            return exp.And(this=_bounded(low), expression=_bounded(high))
+        case exp.Not() if type(inside := tree.this.unnest()) in NEGATED:
+            opposite = NEGATED[type(inside)]
+            return _bounded(opposite(this=inside.this, expression=inside.expression))
+        case _ if type(tree) in FLIPPED and isinstance(tree, exp.Binary):
+            return _alone(tree)
+        case _:
+            raise _odd(tree)
+
+
+def _alone(condition: exp.Binary) -> exp.Expr:
+    """A comparison with now() alone on its left side."""
+    kind: type[exp.Binary] = type(condition)
+    left, right = condition.this.unnest(), condition.expression.unnest()
+    if not _has_now(left):
+        kind, left, right = FLIPPED[kind], right, left
+    moved: list[exp.Expr] = []
+    while not _is_now(left):
+        if not isinstance(left, exp.Add | exp.Sub) or _has_now(right):
+            raise _odd(condition)
+        one, two = left.this.unnest(), left.expression.unnest()
+        moved += [right, two if _has_now(one) else one]
+        if _has_now(one):
+            made = exp.Sub if isinstance(left, exp.Add) else exp.Add
+            left, right = one, made(this=_closed(right), expression=_closed(two))
+        elif isinstance(left, exp.Add):
+            left, right = two, exp.Sub(this=_closed(right), expression=_closed(one))
+        else:
+            kind = FLIPPED[kind]
+            left, right = two, exp.Sub(this=_closed(one), expression=_closed(right))
+    if _has_now(right) or subqueries(right):
+        raise _odd(condition)
+    if any(_is_long(one) for one in moved):
+        raise SchemaError(
+            "expected an interval of fixed length, such as INTERVAL 30 DAYS, beside now(); found "
+            f"{_shown(condition)}: months and years differ in length"
+        )
+    return kind(this=_now(), expression=right)
+
+
+def _closed(tree: exp.Expr) -> exp.Expr:
+    return exp.Paren(this=tree.copy()) if isinstance(tree, exp.Binary) else tree.copy()
+
+
+def _is_long(tree: exp.Expr) -> bool:
+    """Whether an interval in it is of months."""
+    texts = [one.sql(dialect="duckdb").upper() for one in tree.find_all(exp.Interval)]
+    texts += [one.name.upper() for one in tree.find_all(exp.Anonymous)]
+    return any(unit in text for text in texts for unit in LONG_UNITS)
+
+
+def _now() -> exp.Expr:
+    return exp.Anonymous(this="now")
+
+
+def _is_now(tree: exp.Expr) -> bool:
+    if isinstance(tree, exp.CurrentTimestamp):
+        return True
+    return isinstance(tree, exp.Anonymous) and tree.name.lower() in NAMES
+
+
+def _has_now(tree: exp.Expr) -> bool:
+    return any(_is_now(node) or isinstance(node, OTHERS) for node in tree.walk())
+
+
+def _odd(tree: exp.Expr) -> SchemaError:
+    return SchemaError(
+        f"expected a comparison of columns with now() and intervals, as in {FORM}; found "
+        f"{_shown(tree)}"
+    )
+
+
+def _shown(tree: exp.Expr) -> str:
+    return repr(tree.sql(dialect="duckdb", normalize_functions=False))
+
+
+# -- what is made of it -----------------------------------------------------------------------------
+
+
+def clocks_of(tree: exp.Expr, env: Environment) -> tuple[Source, ...]:
+    """Whose watermarks are a query's now(): the streams that it reads; of tables alone, these.
+
+    Args:
+        tree: the query.
+        env: the tables that it may name.
+    """
+    names = dict.fromkeys(table.name.lower() for table in tree.find_all(exp.Table))
+    nodes = [env.tables[name].rows.node for name in names if name in env.tables]
+    found = {one: None for node in nodes for one in ancestors(node) if isinstance(one, Source)}
+    sources = sorted(found, key=lambda one: one.topic)
+    streams = tuple(one for one in sources if one.changelog is None)
+    return streams or tuple(sources)
+
+
+def filtered(scope: Scope, conditions: Sequence[exp.Expr], clocks: Sequence[Node]) -> Scope:
+    """The rows for which all conditions are true.
+
+    Args:
+        scope: the rows.
+        conditions: without subqueries; some may be of now().
+        clocks: whose frontiers now() is.
+
+    Raises:
+        SchemaError: a column isn't there; or now() is asked of rows that windows are to be made of.
+    """
+    for condition in conditions:
+        if not is_temporal(condition):
+            scope = replace(scope, rows=scope.rows.filter(scope.sql(condition)))
+    bounds = [condition for condition in conditions if is_temporal(condition)]
+    if not bounds:
+        return scope
+    if scope.window is not None:
+        raise SchemaError(
+            "expected windows without a condition on now(), as they end by themselves; found "
+            f"{_shown(bounds[0])}. Filter the windows in a query around this one"
+        )
+    starts, ends = [], []
+    for bound in bounds:
+        time = f"CAST(({scope.sql(bound.expression)}) AS TIMESTAMPTZ)"
+        after = f"({time} + INTERVAL 1 MICROSECOND)"
+        match bound:
+            case exp.LT():
+                ends.append(time)
+            case exp.LTE():
+                ends.append(after)
+            case exp.GT():
+                starts.append(after)
+            case exp.GTE():
+                starts.append(time)
+            case _:
+                starts.append(time)
+                ends.append(after)
+    return replace(scope, rows=_lasting(scope, starts, ends, clocks))
+
+
+def _lasting(
+    scope: Scope, starts: Sequence[str], ends: Sequence[str], clocks: Sequence[Node]
+) -> Relation:
+    before = scope.rows.names
+    named: dict[str, str] = {}
+    for name, times, choose in (("starts", starts, "greatest"), ("ends", ends, "least")):
+        if times:
+            known = " OR ".join(f"{time} IS NULL" for time in times)
+            text = times[0] if len(times) == 1 else f"{choose}({', '.join(times)})"
+            text = text if len(times) == 1 else f"CASE WHEN {known} THEN NULL ELSE {text} END"
+            named[scope.fresh(name)] = text
+    columns = list(named)
+    rows = scope.rows.added(named)
+    key = row_key(rows.node) or tuple(rows.plain_names)
+    alone = _sources(rows.node)
+    own = alone is not None and set(alone) == set(clocks)
+    operator = TemporalFilter(
+        input=rows.schema.arrow,
+        key_=key,
+        starts=columns[0] if starts else None,
+        ends=columns[-1] if ends else None,
+        clocks=(0,) if own else tuple(range(1, 1 + len(clocks))),
+        row_key=row_key(rows.node),
+    )
+    inputs = (rows.node, *(() if own else clocks))
+    node = rows.flow.node(Stateful(inputs, operator, rows.schema))
+    return Relation(rows.flow, node).only(before)
+
+
+def _sources(node: Node) -> Iterable[Source] | None:
+    """The sources whose rows a node has through steps that keep nothing; None where others are among them."""
+    found = origins(node)
+    return (
+        [one for one in found if isinstance(one, Source)]
+        if all(isinstance(one, Source) for one in found)
+        else None
+    )
