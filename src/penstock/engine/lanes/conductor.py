@@ -85,14 +85,20 @@ class Conductor:
         host: to listen at; lanes must reach it.
         wake: readable when the job that holds the lanes has ended.
         check: raises where it has.
+        on_wait: called every second while lanes are missing; may raise.
     """
 
     def __init__(
-        self, lanes: int, host: str, wake: socket.socket, check: Callable[[], None]
+        self,
+        lanes: int,
+        host: str,
+        wake: socket.socket,
+        check: Callable[[], None],
+        on_wait: Callable[[], None] = lambda: None,
     ) -> None:
         self.lanes = lanes
         self.secret = secrets.token_bytes(SECRET_BYTES)
-        self._check = check
+        self._check, self._on_wait = check, on_wait
         self._listener = socket.create_server((host, 0), backlog=BACKLOG)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._selector = selectors.DefaultSelector()
@@ -107,6 +113,11 @@ class Conductor:
     def pids(self) -> dict[int, int]:
         """The processes of the lanes that are there."""
         return {number: lane.pid for number, lane in self._there.items()}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all lanes are there."""
+        return len(self._there) == self.lanes
 
     def run(self, assign: Callable[[int], Assignment], write: Callable[[], None]) -> list[Json]:
         """Has every lane run its part of a batch; their reports, by lane.
@@ -165,7 +176,7 @@ class Conductor:
     def _gather(self) -> None:
         began = time.monotonic()
         told = False
-        while len(self._there) < self.lanes:
+        while not self.is_complete:
             waited = time.monotonic() - began
             missing = sorted(set(range(self.lanes)) - set(self._there))
             if waited > GATHER_S:
@@ -179,6 +190,7 @@ class Conductor:
                 _log.warning("waiting for Spark to start the lanes %s", missing)
             with contextlib.suppress(_LostError):
                 self._turn(1.0)
+            self._on_wait()
 
     def _go(self, assign: Callable[[int], Assignment]) -> None:
         peers = [list(self._there[number].address) for number in range(self.lanes)]

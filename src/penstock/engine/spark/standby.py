@@ -1,0 +1,156 @@
+"""A process that imports what Spark's Python workers need while the JVM still starts.
+
+    session.py    starts it (`python -m penstock.engine.spark.workers --standby`) and the JVM at once
+    JVM           starts its daemon (`python -m penstock.engine.spark.workers`) when the first task comes
+    the daemon    hands its standard streams and environment to the one that stands by, which
+                  becomes the daemon; it then only waits, since the JVM ends the process that it has started
+
+The imports take 2 s of processor time, as the JVM's own start does: on two cores both are over at once.
+Where nothing stands by, or it is gone, the daemon imports for itself. It stands by for one daemon; a later
+one, after a kill, is on its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["ADDRESS", "OPTION", "Begun", "begin", "begun", "hand_over", "stand_by"]
+
+ADDRESS: Final = "PENSTOCK_STANDBY"
+"""The environment variable with the socket's path."""
+OPTION: Final = "--standby"
+STREAMS: Final = (0, 1, 2)
+HEAD_BYTES: Final = 4
+COMMAND: Final = ("-m", "penstock.engine.spark.workers", OPTION)
+
+
+class Begun:
+    """A process that stands by.
+
+    Attributes:
+        folder: with its socket.
+        address: of that.
+        process: itself.
+    """
+
+    def __init__(self, threads: dict[str, str]) -> None:
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="penstock-")
+        )  # a socket's path has 100 bytes at most
+        self.address = str(self.folder / "standby")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.address)
+            listener.listen()
+            self.process = subprocess.Popen(  # noqa: S603 - this program
+                [sys.executable, *COMMAND, str(listener.fileno())],
+                stdin=subprocess.PIPE,  # which ends when this process does
+                env=os.environ | threads | {ADDRESS: self.address},
+                pass_fds=[listener.fileno()],
+                process_group=0,  # Ctrl-C is for the pipeline, and the daemon ends its group
+            )
+
+    def end(self) -> None:
+        """Lets it go: it ends, unless it has become a daemon, which the JVM ends."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.poll()
+
+
+_begun: list[Begun] = []  # at most one: PySpark has one JVM for each process
+
+
+def begin(threads: dict[str, str]) -> dict[str, str]:
+    """Starts the process; the last one is let go.
+
+    Args:
+        threads: environment variables that libraries read when they are imported.
+
+    Returns:
+        The environment variable for the JVM.
+    """
+    while _begun:
+        _begun.pop().end()
+    _begun.append(Begun(threads))
+    return {ADDRESS: _begun[-1].address}
+
+
+def begun() -> Begun | None:
+    """The process that was started last."""
+    return _begun[-1] if _begun else None
+
+
+def hand_over() -> bool:
+    """In the daemon: hands it over to the process that stands by. It returns when that has ended.
+
+    Returns:
+        Whether there was one.
+    """
+    address = os.environ.pop(ADDRESS, None)
+    if address is None:
+        return False
+    told = {
+        "environment": dict(os.environ),
+        "arguments": sys.argv,
+        "path": sys.path,
+        "folder": os.getcwd(),  # noqa: PTH109 - a text
+    }
+    body = json.dumps(told).encode()
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        socket.send_fds(connection, [len(body).to_bytes(HEAD_BYTES, "big")], STREAMS)
+        connection.sendall(body)
+        if connection.recv(1):  # it has taken over
+            connection.recv(1)  # nothing, when it has ended
+            return True
+    return False
+
+
+def stand_by(load: Callable[[], None]) -> bool:
+    """In the process that stands by: takes over from a daemon.
+
+    Args:
+        load: the imports. A daemon may come meanwhile; it waits.
+
+    Returns:
+        Whether there was one; not where whoever started this process has ended.
+    """
+    address = os.environ.pop(ADDRESS)
+    with socket.socket(fileno=int(sys.argv[-1])) as listener:
+        load()
+        here = listener.fileno()
+        ready, _, _ = select.select([here, 0], [], [])
+        connection = listener.accept()[0] if here in ready else None
+    shutil.rmtree(Path(address).parent, ignore_errors=True)
+    if connection is None:
+        return False
+    _become(connection)
+    return True
+
+
+def _become(connection: socket.socket) -> None:
+    head, streams, _, _ = socket.recv_fds(connection, HEAD_BYTES, len(STREAMS))
+    size = int.from_bytes(head, "big")
+    body = b""
+    while len(body) < size and (part := connection.recv(size - len(body))):
+        body += part
+    told: dict[str, Any] = json.loads(body)
+    for stream, own in zip(streams, STREAMS, strict=True):
+        os.dup2(stream, own)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    sys.argv[:], sys.path[:] = told["arguments"], told["path"]
+    os.chdir(told["folder"])
+    connection.send(b"!")
+    connection.detach()  # open for as long as this process lives: its end ends the other one's wait

@@ -1,0 +1,107 @@
+"""What Spark's daemon finds imported already: handed over, or done without."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.engine.spark import standby
+
+PATIENCE_S = 60
+DAEMON = """
+import os, sys
+from penstock.engine.spark import standby
+if not standby.hand_over():
+    print("alone", os.getpid(), flush=True)
+"""
+STANDS_BY = """
+import os, sys
+from penstock.engine.spark import standby
+if standby.stand_by(lambda: None):
+    print("taken", os.getpid(), os.environ["WORD"], os.getcwd(), sys.argv[1:], flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[standby.Begun]:
+    """A process that stands by, without the imports."""
+    monkeypatch.setattr(standby, "COMMAND", ("-c", STANDS_BY))
+    standby.begin({"WORD": "not this"})
+    found = standby.begun()
+    assert found is not None
+    yield found
+    found.end()
+    found.process.wait(PATIENCE_S)
+
+
+def daemon(folder: Path, **environment: str) -> subprocess.Popen[str]:
+    """A daemon, as the JVM starts one."""
+    return subprocess.Popen(
+        [sys.executable, "-c", DAEMON, "pyspark.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+        cwd=folder,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What it says, once its input has ended."""
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    return said.strip()
+
+
+def test_the_one_that_stands_by_becomes_the_daemon(waiting: standby.Begun, tmp_path: Path) -> None:
+    """It has the daemon's streams, environment, arguments and folder, and ends with its input."""
+    process = daemon(tmp_path, WORD="this", **{standby.ADDRESS: waiting.address})
+    told = f"taken {waiting.process.pid} this {tmp_path} ['pyspark.worker']"
+    assert ended(process) == told
+    assert waiting.process.wait(PATIENCE_S) == 0
+    assert not waiting.folder.exists()
+
+
+def test_only_one_daemon_is_taken_over(waiting: standby.Begun, tmp_path: Path) -> None:
+    """The one after it imports for itself."""
+    first = daemon(tmp_path, WORD="this", **{standby.ADDRESS: waiting.address})
+    assert first.stdout is not None
+    assert first.stdout.readline().startswith("taken")
+    second = daemon(tmp_path, **{standby.ADDRESS: waiting.address})
+    assert ended(second) == f"alone {second.pid}"
+    ended(first)
+
+
+def test_a_daemon_is_on_its_own_where_the_other_was_killed(
+    waiting: standby.Begun, tmp_path: Path
+) -> None:
+    """Its socket may still be there."""
+    waiting.process.kill()
+    waiting.process.wait(PATIENCE_S)
+    process = daemon(tmp_path, **{standby.ADDRESS: waiting.address})
+    assert ended(process) == f"alone {process.pid}"
+
+
+def test_a_daemon_ends_when_the_one_that_took_over_is_killed(
+    waiting: standby.Begun, tmp_path: Path
+) -> None:
+    """So the JVM sees it, and starts another."""
+    process = daemon(tmp_path, WORD="this", **{standby.ADDRESS: waiting.address})
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("taken")
+    waiting.process.kill()
+    assert process.wait(PATIENCE_S) == 0
+    process.communicate()
+
+
+def test_nobody_is_left_when_the_pipeline_ends_first(waiting: standby.Begun) -> None:
+    """It hears that the process which has started it is gone."""
+    assert waiting.process.stdin is not None
+    waiting.process.stdin.close()
+    assert waiting.process.wait(PATIENCE_S) == 0
+    assert not waiting.folder.exists()
