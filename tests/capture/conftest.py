@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 from tests.capture.sources import PostgresSource, Source, SqliteSource
-from tests.databases import Postgres, postgres
+from tests.databases import log, server
 
-from penstock.broker.process import BrokerProcess
 from penstock.capture import _output
 
+__all__ = ["log", "server"]  # fixtures
 _numbers = itertools.count()
 
 
@@ -19,21 +19,6 @@ _numbers = itertools.count()
 def _stores_often(monkeypatch) -> None:
     """The position is stored often, so that tests needn't wait for it."""
     monkeypatch.setattr(_output, "IDLE_STORE_S", 0.1)
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Postgres]:
-    """A server that all tests share."""
-    with postgres() as one:
-        yield one
-
-
-@pytest.fixture(scope="session")
-def log(tmp_path_factory) -> Iterator[str]:
-    """A broker's address."""
-    process = BrokerProcess(tmp_path_factory.mktemp("log"), die_with_parent=False).start()
-    yield process.address
-    process.stop()
 
 
 @pytest.fixture

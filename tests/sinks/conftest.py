@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,28 +14,13 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
-from tests.databases import Postgres, postgres
+from tests.databases import Postgres, log, server
 
 import penstock as ps
-from penstock.broker.process import BrokerProcess
 from penstock.client import Client, Producer
 
+__all__ = ["log", "server"]  # fixtures
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Postgres]:
-    """A server that all tests share."""
-    with postgres() as one:
-        yield one
-
-
-@pytest.fixture(scope="session")
-def log(tmp_path_factory) -> Iterator[str]:
-    """A broker's address."""
-    process = BrokerProcess(tmp_path_factory.mktemp("log"), die_with_parent=False).start()
-    yield process.address
-    process.stop()
 
 
 @dataclass
