@@ -85,6 +85,12 @@ def compile_expression(text: str, schema: Schema) -> Expression:
     import sqlglot
     from sqlglot import exp
 
+    if (name := _column_alone(text)) in schema.names:  # most of what SQL's plans compute
+        one = exp.column(exp.to_identifier(name, quoted=True))
+        type_ = schema[name].type
+        return Expression(
+            text, cast_sql(text, type_), type_, tree_of(one, schema), frozenset([name])
+        )
     refused = (
         exp.AggFunc, exp.Window, exp.Query, exp.Subquery, exp.Alias, exp.Block, exp.Star,
     )  # fmt: skip
@@ -108,6 +114,12 @@ def compile_expression(text: str, schema: Schema) -> Expression:
         found = None  # DuckDB knows better what this is
     columns = frozenset(one.name for one in tree.find_all(exp.Column))
     return Expression(text, cast_sql(sql, type_), type_, found, columns)
+
+
+def _column_alone(text: str) -> str:
+    """The name of the column that an expression is, if it is one in quotes; otherwise nothing."""
+    name = text[1:-1].replace('""', '"')
+    return name if text == '"' + name.replace('"', '""') + '"' else ""
 
 
 def cast_sql(sql: str, type_: pa.DataType) -> str:

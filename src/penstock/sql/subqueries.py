@@ -54,8 +54,13 @@ class Subqueries:
         """A subquery's answer for each combination of the columns that it has of these rows."""
         while isinstance(query, exp.Subquery) and not cuts(query):
             query = query.this
-        carry = carried(scope, free(query))
-        return self.compile(query, self.env, carry), carry
+        if columns := free(query):
+            carry = carried(scope, columns)
+            return self.compile(query, self.env, carry), carry
+        answer = self.compile(query, self.env, None)  # the same for all rows, which it is joined to
+        one = Scope(answer.rows, {}).fresh("outer")
+        answer = replace(answer, rows=answer.rows.added({one: "1"}))
+        return answer, Carry(answer.rows.only([one]), {})
 
     def _in(self, scope: Scope, tree: exp.In) -> Scope:
         """`x IN (subquery)` as a condition: rows that have a partner. NULL has none."""
@@ -77,7 +82,8 @@ class Subqueries:
                 for one in (value, column)
             )
         known = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in mine)
-        found = answer.rows.project({**{c: quoted(c) for c in carry.columns}, **others})
+        outer = carry.columns if carry.names else ()
+        found = answer.rows.project({**{c: quoted(c) for c in outer}, **others})
         found = found.filter(known).distinct()
         wider = Carry(found, {**carry.names, **{("$", name): name for name in mine}})
         made = replace(scope, rows=scope.rows.added(mine).filter(known))

@@ -1,0 +1,1 @@
+"""TPC-H: its data, its refresh functions, and its queries as views."""
