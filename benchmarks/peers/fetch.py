@@ -1,6 +1,6 @@
 """Fetches what only benchmarks and peer tests need, into `benchmarks/peers/.cache/`.
 
-    python benchmarks/peers/fetch.py [kafka] [spark] [flink] [iceberg]
+    python benchmarks/peers/fetch.py [kafka] [spark] [flink] [iceberg] [debezium]
 
 Jars come from Maven Central through `mvn` and the poms beside this file; Flink itself, and the Spark
 that Iceberg is built for, come with pip, in environments of their own. What is there already is left
@@ -30,7 +30,10 @@ from cache import (
     venv,
 )
 
-TRANSITIVE = {"kafka"}  # Spark brings the rest itself; Flink's connector is one self-contained jar
+TRANSITIVE = {
+    "kafka",
+    "debezium",
+}  # Spark brings the rest itself; Flink's connector is one self-contained jar
 LAST_LINES = 15  # of a failed command's output, shown with the error
 
 

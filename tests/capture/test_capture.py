@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import psycopg
+
 
 def test_rows_that_were_there_and_changes_are_each_there_once(source) -> None:
     """A capture writes the rows of a table, then its changes, as Debezium's envelopes."""
@@ -36,3 +38,31 @@ def test_it_goes_on_where_it_stopped(source) -> None:
         source.run("t")
         found = source.table(f"{source.name}.public.t", "id")
         assert {(one["id"], one["v"]) for one in found.values()} == {*source.rows("TABLE t")}
+
+
+def test_a_large_transaction_comes_in_pieces_and_counts_when_it_commits(source) -> None:
+    """What it rolls back, in part or as a whole, isn't captured; what commits first comes first."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source.execute(f"ALTER DATABASE {source.database} SET logical_decoding_work_mem = '64kB'")
+    source.run("t")
+    many = "INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series({}, {}) i"
+    with psycopg.connect(source.url) as one, psycopg.connect(source.url) as other:
+        one.execute(many.format(1, 1000))
+        one.execute("SAVEPOINT s")
+        one.execute(many.format(1001, 2000))
+        one.execute("ROLLBACK TO s")
+        one.execute("ALTER TABLE t ADD COLUMN w int")
+        one.execute("INSERT INTO t VALUES (3000, 'y', 7)")
+        one.rollback()
+        one.execute(many.format(1, 1000))
+        one.execute("SAVEPOINT s")
+        one.execute(many.format(1001, 2000))
+        one.execute("ROLLBACK TO s")
+        one.execute(many.format(2001, 3000))
+        other.execute("INSERT INTO t VALUES (5000, 'z')")
+        other.commit()
+    source.run("t")
+    keys = [key["id"] for key, _ in source.records(f"{source.name}.public.t")]
+    assert keys == [5000, *range(1, 1001), *range(2001, 3001)]
+    slot = f"slot_name = 'penstock_{source.name}'"
+    assert source.rows(f"SELECT stream_count FROM pg_stat_replication_slots WHERE {slot}")[0][0] > 1

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
-__all__ = ["Envelope", "Format", "Record", "Row", "Values", "version_text"]
+__all__ = ["Envelope", "Format", "Headers", "Put", "Record", "Row", "Values", "version_text"]
 
 Format: TypeAlias = Literal["debezium", "flat"]
 Values: TypeAlias = Literal["precise", "readable"]
@@ -33,6 +33,20 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Headers
     time_ms: int
+
+
+class Put(Protocol):
+    """Takes a record."""
+
+    def __call__(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        time_ms: int,
+        headers: Headers = (),
+    ) -> None:
+        """Its topic, key, value, time of the commit since 1970, and headers."""
 
 
 class Envelope:

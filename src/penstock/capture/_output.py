@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from penstock.capture._envelope import Record
+from penstock.capture._envelope import Put, Record
 from penstock.capture._progress import Log, State, Watched
 
 __all__ = ["STEP_BYTES", "Captured", "Output"]
@@ -94,6 +94,11 @@ class Output:
         """Takes a record."""
         self._log.add(record)
         self.is_open = True
+
+    @property
+    def put(self) -> Put:
+        """Takes a record of a transaction that was said to be open, in its parts; see `Log.put`."""
+        return self._log.put
 
     def committed(
         self, position: int, time_us: int, details: Mapping[str, Any] | None = None

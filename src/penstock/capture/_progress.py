@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.capture._envelope import Record
+from penstock.capture._envelope import Headers, Record
 from penstock.client import Client, Reader, TransactionalProducer
 from penstock.core.partitioner import murmur2_partitions
 from penstock.errors import CorruptError
@@ -107,6 +107,22 @@ def control_topic(name: str) -> str:
     return f"{name}.capture.control"
 
 
+@dataclass
+class _Waiting:
+    """Records of a topic that aren't sent, in columns; headers of those that have some."""
+
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    times_ms: list[int] = field(default_factory=list)
+    headers: dict[int, Headers] = field(default_factory=dict)
+
+    def all_headers(self) -> list[Headers] | None:
+        """Those of each record; None where none has any."""
+        if not self.headers:
+            return None
+        return [self.headers.get(i, ()) for i in range(len(self.values))]
+
+
 class Log:
     """The log's side of a capture: records and state, in transactions.
 
@@ -123,7 +139,7 @@ class Log:
             address, f"penstock.capture.{name}", timeout_ms=TIMEOUT_MS, **settings
         )
         self._partitions: dict[str, int] = {}
-        self._waiting: dict[str, list[Record]] = {}
+        self._waiting: dict[str, _Waiting] = {}
         #: Bytes that were added and are not sent.
         self.waiting_bytes = 0
         #: Records of the transaction that is open.
@@ -159,35 +175,51 @@ class Log:
 
     def add(self, record: Record) -> None:
         """Takes a record for the transaction."""
-        self._waiting.setdefault(record.topic, []).append(record)
-        self.waiting_bytes += len(record.value or b"") + len(record.key or b"") + 32
+        self.put(record.topic, record.key, record.value, record.time_ms, record.headers)
+
+    def put(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        time_ms: int,
+        headers: Headers = (),
+    ) -> None:
+        """Takes a record for the transaction, in its parts."""
+        found = self._waiting.get(topic)
+        if found is None:
+            found = self._waiting[topic] = _Waiting()
+        if headers:
+            found.headers[len(found.values)] = headers
+        found.keys.append(key)
+        found.values.append(value)
+        found.times_ms.append(time_ms)
+        self.waiting_bytes += 96 + (0 if value is None else len(value))
         self.open_records += 1
 
     def send(self) -> None:
         """Sends what is waiting, in the open transaction."""
-        for topic, records in self._waiting.items():
-            keys = pa.array([one.key for one in records], pa.binary())
-            of = np.maximum(murmur2_partitions(keys, self._partitions[topic]), 0)
-            if self._partitions[topic] == 1:
-                self._send(topic, 0, records)
+        for topic, waiting in self._waiting.items():
+            count, headers = self._partitions[topic], waiting.all_headers()
+            keys, values = (
+                pa.array(waiting.keys, pa.binary()),
+                pa.array(waiting.values, pa.binary()),
+            )
+            times_ms = np.array(waiting.times_ms, np.int64)
+            if count == 1:
+                self._writer.send(topic, 0, keys, values, times_ms, headers=headers)
                 continue
+            of = np.maximum(murmur2_partitions(keys, count), 0)
             for partition in np.unique(of).tolist():
-                self._send(
-                    topic, partition, [records[i] for i in np.flatnonzero(of == partition).tolist()]
+                at = np.flatnonzero(of == partition)
+                some = None if headers is None else [headers[i] for i in at.tolist()]
+                places = pa.array(at, pa.int64())
+                self._writer.send(
+                    *(topic, partition, keys.take(places), values.take(places), times_ms[at]),
+                    headers=some,
                 )
         self._waiting.clear()
         self.waiting_bytes = 0
-
-    def _send(self, topic: str, partition: int, records: list[Record]) -> None:
-        headers = [one.headers for one in records] if any(one.headers for one in records) else None
-        self._writer.send(
-            topic,
-            partition,
-            pa.array([one.key for one in records], pa.binary()),
-            pa.array([one.value for one in records], pa.binary()),
-            np.array([one.time_ms for one in records], np.int64),
-            headers=headers,
-        )
 
     def commit(self, state: State) -> State:
         """Makes what was added and how far that is true together."""

@@ -1,143 +1,32 @@
-"""PostgreSQL's changes to records of topics. Pure: the clock is an argument."""
+"""PostgreSQL's changes to records of topics. Pure: the clock is an argument.
+
+What a record's envelope says of its table is made once for the table, what it says of the transaction once
+for the transaction. So a change costs its row's JSON, one template that is filled in, and its position.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from typing import Final
 
 import orjson
 
-from penstock.capture._envelope import Envelope, Format, Record, Values, version_text
-from penstock.capture._postgres._pgoutput import UNCHANGED, Begin, Change, Message, Relation, Tuple
-from penstock.capture._postgres._types import Type, Types, converter, placeholder, zero
+from penstock.capture._envelope import Format, Headers, Put, version_text
+from penstock.capture._postgres._pgoutput import Begin, Message
+from penstock.capture._postgres._rows import NULL, Fragments, Table
 
-__all__ = ["Encoder", "Facts", "Moment", "Table", "key_columns"]
+__all__ = ["Encoder"]
 
-
-@dataclass(frozen=True)
-class Facts:
-    """What the catalog knows of a table, and the server's messages don't.
-
-    Attributes:
-        primary_key: its columns in the key's order; empty where there is none.
-        required: the columns that are NOT NULL.
-        defaults: of columns with a constant as their default, its text.
-    """
-
-    primary_key: tuple[str, ...] = ()
-    required: frozenset[str] = frozenset()
-    defaults: dict[str, bytes] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """When and where something changed.
-
-    Attributes:
-        lsn: of the change.
-        time_us: of the commit, since 1970.
-        xid: the transaction's number; None outside one.
-        previous: the position behind the commit before; None in a snapshot.
-        snapshot: Debezium's marker: `false`, or of a snapshot `first`, `true`, `last`, …
-    """
-
-    lsn: int
-    time_us: int
-    xid: int | None
-    previous: int | None = None
-    snapshot: str = "false"
-
-    @staticmethod
-    def of(begin: Begin, lsn: int, previous: int) -> Moment:
-        """That of a change in a transaction."""
-        return Moment(lsn, begin.time_us, begin.xid, previous)
-
-
-class Table:
-    """How the rows of one table, as it is now, become JSON.
-
-    Args:
-        relation: it, as the server describes it.
-        facts: what the catalog knows.
-        types: what types mean.
-        values: how they are written.
-    """
-
-    def __init__(self, relation: Relation, facts: Facts, types: Types, values: Values) -> None:
-        self.relation = relation
-        self.key = key_columns(relation, facts)
-        #: How many values were told as unchanged alone, and are placeholders in records.
-        self.placeholders = 0
-        self._columns: list[tuple[int, str, Callable[[bytes], Any], Any]] = []
-        self._fill: dict[str, Any] = {}
-        for i, column in enumerate(relation.columns):
-            type_: Type = types(column.oid, column.modifier)
-            convert = converter(type_, values)
-            if convert is None:
-                continue
-            self._columns.append((i, column.name, convert, placeholder(type_, values)))
-            default = facts.defaults.get(column.name)
-            if default is None and column.name in facts.required:
-                default = zero(type_)
-            self._fill[column.name] = None if default is None else _value(convert, default)
-
-    def row(self, values: Tuple, old: Tuple | None = None) -> dict[str, Any]:
-        """A row; what an update didn't touch is taken from the old one, where that is known."""
-        row: dict[str, Any] = {}
-        for i, name, convert, unknown in self._columns:
-            value = values[i]
-            if value is UNCHANGED and old is not None:
-                value = old[i]
-            if value is None:
-                row[name] = None
-            elif isinstance(value, bytes):
-                row[name] = _value(convert, value)
-            else:
-                row[name] = unknown
-                self.placeholders += 1
-        return row
-
-    def key_row(self, values: Tuple) -> dict[str, Any]:
-        """A row of which only the replica identity is known; what is NOT NULL is its default, or zero."""
-        columns = self.relation.columns
-        return {
-            name: _value(convert, known)
-            if columns[i].is_identity and isinstance(known := values[i], bytes)
-            else self._fill[name]
-            for i, name, convert, _ in self._columns
-        }
-
-    def key_of(self, row: dict[str, Any]) -> bytes | None:
-        """The key of a row's records."""
-        return orjson.dumps({name: row[name] for name in self.key}) if self.key else None
-
-
-def _value(convert: Callable[[bytes], Any], text: bytes) -> Any:
-    """A value; what can't be read as its type is passed on as the server wrote it."""
-    try:
-        return convert(text)
-    except (ValueError, ArithmeticError, IndexError):
-        return text.decode("utf-8", "replace")
-
-
-def key_columns(relation: Relation, facts: Facts) -> tuple[str, ...]:
-    """The columns that records are keyed by.
-
-    The server's messages say them, as they were when the row changed: the replica identity's. The catalog,
-    which may have changed meanwhile, says their order, and the primary key where the identity is the
-    whole row or nothing.
-    """
-    told = tuple(one.name for one in relation.columns if one.is_identity)
-    if relation.identity in "di":
-        return facts.primary_key if set(facts.primary_key) == set(told) else told
-    names = {one.name for one in relation.columns}
-    return facts.primary_key if names.issuperset(facts.primary_key) else ()
+_NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
+_END: Final = b',"xmin":null,"origin":null,"origin_lsn":null},"transaction":null,"op":"'
+"""Of a record, behind its position."""
+CLOCK_CHANGES: Final = 256
+"""How many changes of a transaction have one time of processing."""
 
 
 class Encoder:
-    """Makes records of changes.
+    """Makes records of changes, and tells them to `put`.
 
     Args:
         name: the source's, in the envelope.
@@ -153,83 +42,153 @@ class Encoder:
         format: Format,  # noqa: A002 - the field's name
         now_ns: Callable[[], int],
     ) -> None:
-        self._envelope, self._now_ns = Envelope(format, now_ns), now_ns
-        self._name, self._database = name, database
-        self._version = version_text()
-
-    def change(self, table: Table, topic: str, change: Change, at: Moment) -> Iterator[Record]:
-        """The records of a changed row."""
-        source, time_ms = self._source_of(table, at), at.time_us // 1000
-        old = change.old or []
-        if change.new is None:
-            before = table.key_row(old) if change.old_is_key else table.row(old)
-            key = table.key_of(before)
-            yield from self._envelope.deleted(topic, key, before, source, time_ms)
-            return
-        known = None if change.old_is_key else change.old
-        after = table.row(change.new, known)
-        key = old_key = table.key_of(after)
-        if change.op == "c":
-            yield self._envelope.row(topic, key, "c", after, source, time_ms)
-            return
-        before_ = None if known is None else table.row(known)
-        gone = before_
-        if change.old is not None and table.key:
-            gone = table.key_row(change.old) if before_ is None else before_
-            old_key = table.key_of(gone)
-        keys, rows = (old_key, key), (before_, after)
-        yield from self._envelope.updated(topic, keys, rows, source, time_ms, gone)
-
-    def read(self, table: Table, topic: str, values: Tuple, at: Moment) -> Record:
-        """The record of a row of a snapshot."""
-        row, source = table.row(values), self._source_of(table, at)
-        key, time_ms = table.key_of(row), at.time_us // 1000
-        return self._envelope.row(topic, key, "r", row, source, time_ms)
-
-    def truncated(self, table: Table, topic: str, at: Moment) -> Iterator[Record]:
-        """The record of a table that was emptied; the flat form has none."""
-        source = self._source_of(table, at)
-        yield from self._envelope.truncated(topic, source, at.time_us // 1000)
-
-    def message(self, topic: str, message: Message, at: Moment) -> Record:
-        """The record of a message that was written into the database's log."""
-        value = {
-            "op": "m",
-            "ts_ms": self._now_ns() // 1_000_000,
-            "source": orjson.Fragment(self._source("", "", at)),
-            "transaction": None,
-            "message": {
-                "prefix": message.prefix,
-                "content": base64.b64encode(message.content).decode(),
-            },
-        }
-        key = orjson.dumps({"prefix": message.prefix})
-        return Record(topic, key, orjson.dumps(value), (), at.time_us // 1000)
-
-    def _source_of(self, table: Table, at: Moment) -> bytes:
-        if not self._envelope.is_debezium:
-            return b""
-        return self._source(table.relation.schema, table.relation.name, at)
-
-    def _source(self, schema: str, table: str, at: Moment) -> bytes:
-        previous = None if at.previous is None else str(at.previous)
-        return orjson.dumps(
-            {
-                "version": self._version,
-                "connector": "postgresql",
-                "name": self._name,
-                "ts_ms": at.time_us // 1000,
-                "snapshot": at.snapshot,
-                "db": self._database,
-                "sequence": orjson.dumps([previous, str(at.lsn)]).decode(),
-                "ts_us": at.time_us,
-                "ts_ns": at.time_us * 1000,
-                "schema": schema,
-                "table": table,
-                "txId": at.xid,
-                "lsn": at.lsn,
-                "xmin": None,
-                "origin": None,
-                "origin_lsn": None,
-            }
+        self._is_debezium, self._now_ns = format == "debezium", now_ns
+        texts = (version_text(), name, database)
+        told, name_, database_ = (orjson.dumps(text).replace(b"%", b"%%") for text in texts)
+        self._names = (
+            b'{"version":' + told + b',"connector":"postgresql","name":' + name_ + b',"ts_ms":%b,'
+            b'"snapshot":"%b","db":' + database_ + b',"sequence":"[%b,\\"'
         )
+        self.at(0, None, None)
+
+    def begin(self, begin: Begin, previous: int) -> None:
+        """What follows belongs to a transaction.
+
+        Args:
+            begin: which.
+            previous: the position behind the commit before.
+        """
+        self.at(begin.time_us, begin.xid, previous)
+
+    def at(self, time_us: int, xid: int | None, previous: int | None) -> None:
+        """When what follows was committed, and in which transaction.
+
+        Args:
+            time_us: of the commit, since 1970.
+            xid: the transaction's number; None outside one.
+            previous: the position behind the commit before; None in a snapshot.
+        """
+        self.time_ms = time_us // 1000
+        self._ts_ms = b"%d" % self.time_ms
+        self._previous = NULL if previous is None else b'\\"%d\\"' % previous
+        self._times = b'\\"]","ts_us":%d,"ts_ns":%d,"schema":' % (time_us, 1000 * time_us)
+        self._xid = b'null,"lsn":' if xid is None else b'%d,"lsn":' % xid
+        self._left = 0
+        self._mark(b"false")
+
+    def inserted(self, table: Table, topic: str, row: Fragments, lsn: int, put: Put) -> None:
+        """The record of a row that was inserted."""
+        value = self._value(table, b"c", NULL, table.row(row), lsn)
+        put(topic, table.key_of(row), value, self.time_ms)
+
+    def updated(
+        self,
+        table: Table,
+        topic: str,
+        row: Fragments,
+        lsn: int,
+        put: Put,
+        before: Fragments | None = None,
+        gone: Fragments | None = None,
+    ) -> None:
+        """The records of a row that was updated.
+
+        Args:
+            table: whose.
+            topic: where to.
+            row: the new one.
+            lsn: of the change.
+            put: takes them.
+            before: the former row, where it is known.
+            gone: what is known of it under a former key.
+        """
+        gone = gone if before is None else before
+        key = table.key_of(row)
+        if gone is not None and key is not None and (old := table.key_of(gone)) != key:
+            self.deleted(table, topic, gone, lsn, put, ((_NEW_KEY, key),))
+            headers = ((_OLD_KEY, old),) if self._is_debezium else ()
+            value = self._value(table, b"c", NULL, table.row(row), lsn)
+            put(topic, key, value, self.time_ms, headers)
+            return
+        known = NULL if before is None else table.row(before)
+        put(topic, key, self._value(table, b"u", known, table.row(row), lsn), self.time_ms)
+
+    def deleted(
+        self,
+        table: Table,
+        topic: str,
+        before: Fragments,
+        lsn: int,
+        put: Put,
+        headers: Headers = (),
+    ) -> None:
+        """The records of a row that was deleted."""
+        key = table.key_of(before)
+        if self._is_debezium:
+            value = self._value(table, b"d", table.row(before), NULL, lsn)
+            put(topic, key, value, self.time_ms, headers)
+            put(topic, key, None, self.time_ms, headers)
+        elif key is not None:
+            put(topic, key, None, self.time_ms)
+
+    def read(
+        self, table: Table, row: Fragments, lsn: int, marker: bytes
+    ) -> tuple[bytes | None, bytes]:
+        """Key and value of a row of a snapshot; `marker` is Debezium's: `first`, `true`, `last`, …"""
+        self._mark(marker)
+        return table.key_of(row), self._value(table, b"r", NULL, table.row(row), lsn)
+
+    def truncated(self, table: Table, topic: str, lsn: int, put: Put) -> None:
+        """The record of a table that was emptied; the flat form has none."""
+        if self._is_debezium:
+            put(topic, None, self._value(table, b"t", NULL, NULL, lsn), self.time_ms)
+
+    def message(self, topic: str, message: Message, lsn: int, put: Put) -> None:
+        """The record of a message that was written into the database's log."""
+        content = base64.b64encode(message.content).decode()
+        at = b"%d" % lsn
+        source = (self._head, at, self._times, _place("", ""), self._xid, at, _END[:-7])
+        value = b'{"op":"m","ts_ms":%d,"source":%b,"message":%b}' % (
+            self._now_ns() // 1_000_000,
+            b"".join(source),
+            orjson.dumps({"prefix": message.prefix, "content": content}),
+        )
+        put(topic, orjson.dumps({"prefix": message.prefix}), value, self.time_ms)
+
+    # -- the envelope -----------------------------------------------------------------------------------
+
+    def _value(self, table: Table, op: bytes, before: bytes, after: bytes, lsn: int) -> bytes:
+        if not self._is_debezium:
+            return after
+        if self._left == 0:
+            self._look_at_clock()
+        self._left -= 1
+        told = b"%d" % lsn
+        parts = (b'{"before":', before, b',"after":', after, b',"source":', self._head, told)
+        where = table.place or self._place_of(table)
+        hidden = NULL if self._is_incremental else told
+        source = (self._times, where, self._xid, hidden, _END, op, self._now)
+        return b"".join(parts + source)
+
+    def _look_at_clock(self) -> None:
+        now_ns = self._now_ns()
+        self._now = b'","ts_ms":%d,"ts_us":%d,"ts_ns":%d}' % (
+            now_ns // 1_000_000,
+            now_ns // 1000,
+            now_ns,
+        )
+        self._left = CLOCK_CHANGES
+
+    def _place_of(self, table: Table) -> bytes:
+        relation = table.relation
+        table.place = _place(relation.schema, relation.name)
+        return table.place
+
+    def _mark(self, marker: bytes) -> None:
+        """What sources begin with from now on, up to the position."""
+        self._is_incremental = marker == b"incremental"
+        self._head = self._names % (self._ts_ms, marker, self._previous)
+
+
+def _place(schema: str, table: str) -> bytes:
+    return orjson.dumps(schema) + b',"table":' + orjson.dumps(table) + b',"txId":'

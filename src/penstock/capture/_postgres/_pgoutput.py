@@ -1,4 +1,5 @@
-"""The messages of pgoutput, PostgreSQL's own output plugin: bytes to values, without I/O.
+"""The messages of pgoutput, PostgreSQL's own output plugin: bytes to values, without I/O. Rows are read in
+`_rows`, pieces of open transactions in `_stream`.
 
 Source: PostgreSQL's documentation, "Logical Replication Message Formats", protocol version 1. A value
 comes as text, as bytes of the server's encoding, here always UTF-8.
@@ -16,16 +17,13 @@ from typing import Final, TypeAlias
 from penstock.errors import CorruptError
 
 __all__ = [
-    "UNCHANGED",
     "Begin",
-    "Change",
     "Column",
     "Commit",
     "Event",
     "Message",
     "Relation",
     "Truncate",
-    "Tuple",
     "lsn_number",
     "lsn_text",
     "parse",
@@ -37,19 +35,6 @@ _INT: Final = struct.Struct(">i").unpack_from
 _OID: Final = struct.Struct(">I").unpack_from
 _BEGIN: Final = struct.Struct(">qqI").unpack_from
 _COMMIT: Final = struct.Struct(">Bqqq").unpack_from
-_TEXT, _NULL, _TOAST, _OLD_KEY, _OLD_ROW = b"tnuKO"
-
-
-class _Unchanged:
-    """A large value that an update didn't touch: the server doesn't send it."""
-
-    def __repr__(self) -> str:
-        return "UNCHANGED"
-
-
-UNCHANGED: Final = _Unchanged()
-Tuple: TypeAlias = list["bytes | _Unchanged | None"]
-"""A row's values as texts, in the relation's columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,25 +85,6 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A row: inserted `c`, updated `u`, or deleted `d`.
-
-    Attributes:
-        op: which.
-        relation: its table's oid.
-        old: before, where the server sends it.
-        old_is_key: whether that has the replica identity's columns alone.
-        new: afterwards; None where it was deleted.
-    """
-
-    op: str
-    relation: int
-    old: Tuple | None
-    old_is_key: bool
-    new: Tuple | None
-
-
-@dataclass(frozen=True, slots=True)
 class Truncate:
     """Tables were emptied: their oids."""
 
@@ -135,7 +101,7 @@ class Message:
     content: bytes
 
 
-Event: TypeAlias = Relation | Begin | Commit | Change | Truncate | Message
+Event: TypeAlias = Relation | Begin | Commit | Truncate | Message
 
 
 def parse(data: bytes) -> Event | None:
@@ -154,18 +120,6 @@ def parse(data: bytes) -> Event | None:
 
 def _parse(data: bytes) -> Event | None:
     match data[:1]:
-        case b"I":
-            new, _ = _tuple(data, 6)
-            return Change("c", _OID(data, 1)[0], None, False, new)  # noqa: FBT003
-        case b"U":
-            kind, old, at = data[5], None, 5
-            if kind in {_OLD_KEY, _OLD_ROW}:
-                old, at = _tuple(data, 6)
-            new, _ = _tuple(data, at + 1)
-            return Change("u", _OID(data, 1)[0], old, kind == _OLD_KEY, new)
-        case b"D":
-            old, _ = _tuple(data, 6)
-            return Change("d", _OID(data, 1)[0], old, data[5] == _OLD_KEY, None)
         case b"B":
             lsn, time_us, xid = _BEGIN(data, 1)
             return Begin(lsn, time_us + _EPOCH_US, xid)
@@ -186,27 +140,6 @@ def _parse(data: bytes) -> Event | None:
             return None
         case other:
             raise ValueError(f"unknown kind {other!r}")
-
-
-def _tuple(data: bytes, at: int) -> tuple[Tuple, int]:
-    """The values that begin there, and where they end."""
-    count = (data[at] << 8) | data[at + 1]
-    at += 2
-    values: Tuple = []
-    for _ in range(count):
-        kind = data[at]
-        at += 1
-        if kind == _TEXT:
-            begin = at + 4
-            at = begin + _INT(data, at)[0]
-            values.append(data[begin:at])
-        elif kind == _NULL:
-            values.append(None)
-        elif kind == _TOAST:
-            values.append(UNCHANGED)
-        else:
-            raise ValueError(f"unknown kind of value {kind}")
-    return values, at
 
 
 def _relation(data: bytes) -> Relation:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.capture._database import TableName
-from penstock.capture._postgres._encoder import Facts
 from penstock.capture._postgres._pgoutput import Column, Relation, lsn_number, lsn_text
+from penstock.capture._postgres._rows import Facts
 from penstock.capture._postgres._types import Type
 from penstock.core.databases import described, psycopg_module
 from penstock.errors import SetupError, UserError
@@ -26,6 +26,8 @@ SETTINGS: Final = (
 )
 """Of sessions: values as texts of one form, whatever the database's defaults are."""
 VERSION_MIN: Final = 130_000
+STREAMING_MIN: Final = 140_000
+"""From this version on the server sends large transactions before they end."""
 MESSAGES_MIN: Final = 140_000
 """From this version on the server sends logical messages."""
 _LITERAL: Final = re.compile(
@@ -382,7 +384,9 @@ class Server:
 
     def start(self, slot: str, publication: str, lsn: int, *, messages: bool) -> Any:
         """Lets changes come, of transactions that committed there or later; libpq's connection."""
-        options = f"proto_version '1', publication_names '{self._quote(publication)}'"
+        is_old = self.sql.info.server_version < STREAMING_MIN
+        protocol = "proto_version '1'" if is_old else "proto_version '2', streaming 'on'"
+        options = f"{protocol}, publication_names '{self._quote(publication)}'"
         if messages and self.has_messages:
             options += ", messages 'true'"
         self.replication.execute(

@@ -17,8 +17,9 @@ from typing import Any, Final, Self
 
 from penstock.capture._database import TableName
 from penstock.capture._envelope import Record, Values
-from penstock.capture._postgres._encoder import Encoder, Moment, Table
-from penstock.capture._postgres._pgoutput import Tuple, lsn_number
+from penstock.capture._postgres._encoder import Encoder
+from penstock.capture._postgres._pgoutput import lsn_number
+from penstock.capture._postgres._rows import Table, Texts
 from penstock.capture._postgres._server import Server
 
 __all__ = ["Snapshot"]
@@ -72,7 +73,8 @@ class Snapshot:
 
     def read(self, topics: Mapping[TableName, str]) -> Iterator[tuple[TableName, Record]]:
         """The rows of tables, in the tables' order; Debezium's markers say which are first and last."""
-        held: tuple[TableName, Table, Tuple] | None = None
+        self._encoder.at(self._time_us, self._xid, None)
+        held: tuple[TableName, Table, Texts] | None = None
         is_first = is_first_of_table = True
         for i, name in enumerate(topics):
             table = self._table(name)
@@ -90,19 +92,20 @@ class Snapshot:
 
     def _record(
         self,
-        held: tuple[TableName, Table, Tuple],
+        held: tuple[TableName, Table, Texts],
         topics: Mapping[TableName, str],
         marker: str,
     ) -> tuple[TableName, Record]:
-        name, table, row = held
-        at = Moment(self.position, self._time_us, self._xid, None, marker)
-        return name, self._encoder.read(table, topics[name], row, at)
+        name, table, texts = held
+        row = table.of_texts(texts)
+        key, value = self._encoder.read(table, row, self.position, marker.encode())
+        return name, Record(topics[name], key, value, (), self._encoder.time_ms)
 
     def _table(self, name: TableName) -> Table:
         relation = self._server.relation(name)
         return Table(relation, self._server.facts(relation.oid), self._server.types, self._values)
 
-    def _rows(self, name: TableName, table: Table) -> Iterator[Tuple]:
+    def _rows(self, name: TableName, table: Table) -> Iterator[Texts]:
         columns = ", ".join(_quoted(one.name) for one in table.relation.columns)
         query = f"COPY (SELECT {columns} FROM {_quoted(name[0])}.{_quoted(name[1])}) TO STDOUT"
         if not columns:
@@ -112,7 +115,7 @@ class Snapshot:
                 yield _split(bytes(block))
 
 
-def _split(line: bytes) -> Tuple:
+def _split(line: bytes) -> Texts:
     r"""A line of COPY as values.
 
     >>> _split(b"1\t\\N\ta\\tb\n")

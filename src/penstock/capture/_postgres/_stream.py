@@ -5,28 +5,39 @@ from __future__ import annotations
 import select
 import struct
 import time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.capture._envelope import Values
 from penstock.capture._output import Output
-from penstock.capture._postgres._encoder import Encoder, Moment, Table
-from penstock.capture._postgres._pgoutput import (
-    Begin,
-    Change,
-    Commit,
-    Message,
-    Relation,
-    Truncate,
-    parse,
-)
+from penstock.capture._postgres._encoder import Encoder
+from penstock.capture._postgres._pgoutput import Begin, Commit, Message, Relation, Truncate, parse
+from penstock.capture._postgres._rows import Table
 from penstock.capture._postgres._server import Server
-from penstock.capture._progress import Watched
+from penstock.capture._postgres._streamed import Streamed
+from penstock.errors import CorruptError
 
 __all__ = ["Stream"]
 
 STATUS_S: Final = 5.0
 """How often the server is told; it ends connections that say nothing for wal_sender_timeout, 60 s."""
-_WAL: Final = struct.Struct(">qqq").unpack_from
+_HEAD: Final = 25
+"""Bytes before a message: of its kind, three numbers."""
+_LSN: Final = struct.Struct(">q").unpack_from
+_OID: Final = struct.Struct(">I").unpack_from
+_STREAM_COMMIT: Final = struct.Struct(">IBqqq").unpack_from
+_STREAM_ABORT: Final = struct.Struct(">II").unpack_from
+_EPOCH_US: Final = 946_684_800_000_000
+"""Microseconds from 1970 to 2000, from which PostgreSQL counts."""
+_ALIVE, _INSERT, _UPDATE, _DELETE, _OLD_KEY, _NEW = b"kIUDKN"
+_START, _STOP, _COMMIT, _ABORT = b"SEcA"
+
+
+class _Watch(NamedTuple):
+    """A table that is captured: how its rows are read, its topic, from which position on it counts."""
+
+    table: Table
+    topic: str
+    since: int
 
 
 class Stream:
@@ -52,20 +63,31 @@ class Stream:
     ) -> None:
         self._pg, self._server, self._encoder, self._values = pg, server, encoder, values
         self._output, self._message_topic = output, message_topic
-        self._tables: dict[int, tuple[Table, Watched] | None] = {}
+        self._put = output.put
+        self._tables: dict[int, _Watch | None] = {}
         self._begin: Begin | None = None
+        self._commit_lsn = 0
         self._skips = self._is_due = False
         self._said_at, self._said = time.monotonic(), -1
+        self._streamed: dict[int, Streamed] = {}
+        self._streaming: Streamed | None = None  # the one whose piece comes now
+
+    def close(self) -> None:
+        """Forgets transactions that are open."""
+        for one in self._streamed.values():
+            one.close()
+        self._streamed.clear()
 
     def take(self, wait_s: float) -> bool:
         """Tells the output what has come; waits if nothing has. Whether anything had."""
         came, self._is_due = False, False
+        output, next_, take = self._output, self._pg.get_copy_data, self._take
         while True:
-            count, data = self._pg.get_copy_data(1)
+            count, data = next_(1)
             if count > 0:
                 came = True
-                self._take(data)
-                if self._is_due or self._output.is_full:
+                take(bytes(data))
+                if self._is_due or output.is_full:
                     return True
             elif count < 0:
                 raise ConnectionError(f"{self._server.name} has ended the connection")
@@ -86,7 +108,7 @@ class Stream:
 
     def _say(self) -> None:
         stored = self._output.stored
-        now_us = time.time_ns() // 1000 - 946_684_800_000_000
+        now_us = time.time_ns() // 1000 - _EPOCH_US
         received = self._output.received
         status = struct.pack(">cqqqqB", b"r", received, stored, stored, now_us, 0)
         self._pg.put_copy_data(status)
@@ -94,29 +116,66 @@ class Stream:
             select.select([], [self._pg.socket], [], 1.0)
         self._said_at, self._said = time.monotonic(), stored
 
-    def _take(self, data: Any) -> None:
+    def _take(self, data: bytes) -> None:
         """A message of the replication protocol: the server's log, or that it is alive."""
-        if data[0] == ord("k"):
-            (end,) = struct.unpack_from(">q", data, 1)
-            if self._begin is None:
-                self._output.reached(end)
+        if data[0] == _ALIVE:
+            if self._begin is None and self._streaming is None:
+                self._output.reached(_LSN(data, 1)[0])
             if data[17]:
                 self._say()
             return
-        lsn, _, _ = _WAL(data, 1)
-        match parse(bytes(data[25:])):
-            case Change() as change:
-                found = self._watched(change.relation)
-                if found is not None:
-                    table, watched = found
-                    before = table.placeholders
-                    at = self._moment(lsn)
-                    for record in self._encoder.change(table, watched.topic, change, at):
-                        self._output.add(record)
-                    self._output.done.unchanged += table.placeholders - before
+        try:
+            kind = data[_HEAD]
+            if self._streaming is not None:
+                self._keep(kind, data)
+            elif kind in _STREAM_KINDS:
+                self._piece(kind, data)
+            else:
+                self._apply(data, _HEAD, _LSN(data, 1)[0])
+        except (IndexError, ValueError, struct.error) as error:
+            raise CorruptError(
+                f"expected a message of pgoutput; found {data[_HEAD : _HEAD + 40]!r} ({error})"
+            ) from None
+
+    # -- messages ---------------------------------------------------------------------------------------
+
+    def _apply(self, data: bytes, at: int, lsn: int) -> None:
+        """The message that begins there."""
+        kind = data[at]
+        if kind == _INSERT:
+            if (found := self._watched(_OID(data, at + 1)[0])) is not None:
+                table, topic, _ = found
+                row, _ = table.parse(data, at + 6)
+                self._encoder.inserted(table, topic, row, lsn, self._put)
+        elif kind == _UPDATE:
+            if (found := self._watched(_OID(data, at + 1)[0])) is not None:
+                self._update(found, data, at + 5, lsn)
+        elif kind == _DELETE:
+            if (found := self._watched(_OID(data, at + 1)[0])) is not None:
+                table, topic, _ = found
+                parse_ = table.parse_key if data[at + 5] == _OLD_KEY else table.parse
+                row, _ = parse_(data, at + 6)
+                self._encoder.deleted(table, topic, row, lsn, self._put)
+        else:
+            self._apply_other(data[at:], lsn)
+
+    def _update(self, found: _Watch, data: bytes, at: int, lsn: int) -> None:
+        table, topic, _ = found
+        kind, before, gone = data[at], None, None
+        if kind == _OLD_KEY:
+            gone, at = table.parse_key(data, at + 1)
+        elif kind != _NEW:
+            before, at = table.parse(data, at + 1)
+        told = table.placeholders
+        row, _ = table.parse(data, at + 1, before)
+        if table.placeholders != told:
+            self._output.done.unchanged += table.placeholders - told
+        self._encoder.updated(table, topic, row, lsn, self._put, before, gone)
+
+    def _apply_other(self, data: bytes, lsn: int) -> None:
+        match parse(data):
             case Begin() as begin:
-                self._begin, self._skips = begin, begin.commit_lsn < self._output.position
-                self._output.is_open = True
+                self._start(begin)
             case Commit(end):
                 self._close(end)
             case Relation() as relation:
@@ -124,25 +183,18 @@ class Stream:
             case Truncate(relations):
                 for oid in relations:
                     if (found := self._watched(oid)) is not None:
-                        at = self._moment(lsn)
-                        for record in self._encoder.truncated(found[0], found[1].topic, at):
-                            self._output.add(record)
+                        self._encoder.truncated(found.table, found.topic, lsn, self._put)
             case Message() as message:
                 self._take_message(message, lsn)
             case None:
                 pass
 
-    def _moment(self, lsn: int) -> Moment:
-        assert self._begin is not None, "a change outside a transaction"
-        return Moment.of(self._begin, lsn, self._output.position)
-
-    def _watched(self, oid: int) -> tuple[Table, Watched] | None:
+    def _watched(self, oid: int) -> _Watch | None:
         """A table and its topic; None where the change isn't ours, or is in the snapshot."""
         found = self._tables.get(oid)
-        if found is None or self._skips:
+        if found is None or self._skips or self._commit_lsn < found.since:
             return None
-        assert self._begin is not None, "a change outside a transaction"
-        return found if self._begin.commit_lsn >= found[1].since else None
+        return found
 
     def _describe(self, relation: Relation) -> None:
         watched = self._output.tables.get(f"{relation.schema}.{relation.name}")
@@ -151,7 +203,7 @@ class Stream:
             return
         facts = self._server.facts(relation.oid)
         table = Table(relation, facts, self._server.types, self._values)
-        self._tables[relation.oid] = table, watched
+        self._tables[relation.oid] = _Watch(table, watched.topic, watched.since)
 
     def _take_message(self, message: Message, lsn: int) -> None:
         topic, output = self._message_topic, self._output
@@ -159,12 +211,20 @@ class Stream:
             return
         if message.is_transactional:
             if not self._skips:
-                output.add(self._encoder.message(topic, message, self._moment(lsn)))
+                self._encoder.message(topic, message, lsn, self._put)
         elif message.lsn >= output.position:
             time_us = output.state.time_us
-            at = Moment(message.lsn, time_us, None, output.position)
-            output.add(self._encoder.message(topic, message, at))
+            self._encoder.at(time_us, None, output.position)
+            self._encoder.message(topic, message, message.lsn, self._put)
             self._is_due |= output.committed(message.lsn + 1, time_us)
+
+    def _start(self, begin: Begin) -> None:
+        """A transaction begins."""
+        output = self._output
+        self._begin, self._commit_lsn = begin, begin.commit_lsn
+        self._skips = begin.commit_lsn < output.position
+        self._encoder.begin(begin, output.position)
+        output.is_open = True
 
     def _close(self, end: int) -> None:
         """A transaction is complete."""
@@ -176,3 +236,45 @@ class Stream:
             output.is_open = False
             return
         self._is_due |= output.committed(end, begin.time_us)
+
+    # -- transactions that are still open ---------------------------------------------------------------
+
+    def _keep(self, kind: int, data: bytes) -> None:
+        """A message of a piece; after its kind it has the transaction's number."""
+        assert self._streaming is not None
+        if kind == _STOP:
+            self._streaming = None
+            return
+        xid = _OID(data, _HEAD + 1)[0]
+        message = data[_HEAD : _HEAD + 1] + data[_HEAD + 5 :]
+        self._streaming.add(xid, _LSN(data, 1)[0], message)
+
+    def _piece(self, kind: int, data: bytes) -> None:
+        """A piece begins, or its transaction has ended."""
+        if kind == _START:
+            xid = _OID(data, _HEAD + 1)[0]
+            if xid not in self._streamed:
+                self._streamed[xid] = Streamed()
+            self._streaming = self._streamed[xid]
+        elif kind == _ABORT:
+            xid, inner = _STREAM_ABORT(data, _HEAD + 1)
+            if xid != inner:
+                self._streamed[xid].abort(inner)
+            elif (found := self._streamed.pop(xid, None)) is not None:
+                found.close()
+        else:
+            xid, _, lsn, end, time_us = _STREAM_COMMIT(data, _HEAD + 1)
+            found = self._streamed.pop(xid)
+            try:
+                self._start(Begin(lsn, time_us + _EPOCH_US, xid))
+                for at, message in found.messages():
+                    self._apply(message, 0, at)
+                    if self._output.is_full:
+                        self._output.send()
+                        self.confirm()
+                self._close(end)
+            finally:
+                found.close()
+
+
+_STREAM_KINDS: Final = frozenset((_START, _COMMIT, _ABORT))

@@ -5,6 +5,7 @@ The session's settings make them one form: ISO dates, intervals of style `postgr
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any, Final
 
@@ -14,11 +15,13 @@ __all__ = [
     "date_days",
     "hstore",
     "interval_parts",
+    "plain_timestamp_us",
     "time_us",
     "timestamp_parts",
 ]
 
 DAY_US: Final = 86_400_000_000
+_DASH, _SPACE, _POINT = b"- ."
 _DATE: Final = re.compile(r"(\d+)-(\d\d)-(\d\d)( BC)?")
 _TIMESTAMP: Final = re.compile(r"(\d+-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?)([+-][\d:]+)?( BC)?")
 _INTERVAL: Final = re.compile(
@@ -58,6 +61,36 @@ def time_us(text: str) -> int:
     return ((int(hours) * 60 + int(minutes)) * 60 + int(whole)) * 1_000_000 + int(
         part.ljust(6, "0") or 0
     )
+
+
+def plain_timestamp_us(text: bytes) -> int | None:
+    """Microseconds since 1970 of a timestamp of the years 1000 to 9999, without a zone but UTC; else None.
+
+    >>> plain_timestamp_us(b"2024-02-29 13:45:30.5"), plain_timestamp_us(b"0044-03-15 12:00:00 BC")
+    (1709214330500000, None)
+    """
+    size = len(text)
+    if text[-3:] == b"+00":
+        size -= 3
+    if size < 19 or text[4] != _DASH or text[10] != _SPACE or size > 26:
+        return None
+    days = _days_of(text[:10])
+    # A number of six digits is quicker than three of two.
+    clock = int(text[11:13] + text[14:16] + text[17:19])
+    hours, rest = divmod(clock, 10_000)
+    minutes, seconds = divmod(rest, 100)
+    us = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if size == 19:
+        return us * 1_000_000
+    if text[19] != _POINT:
+        return None
+    part: int = int(text[20:size]) * 10 ** (26 - size)
+    return us * 1_000_000 + part
+
+
+@functools.lru_cache(4096)
+def _days_of(text: bytes) -> int:
+    return date_days(text.decode())
 
 
 def timestamp_parts(text: str) -> tuple[int, str, str]:

@@ -159,6 +159,8 @@ def _timestamp(modifier: int) -> Convert:
     unit = 1000 if 0 <= modifier <= 3 else 1
 
     def convert(text: bytes) -> int:
+        if (plain := _texts.plain_timestamp_us(text)) is not None:
+            return plain // unit
         if text.endswith(b"infinity"):
             return (_TIMESTAMP_MIN if text.startswith(b"-") else _TIMESTAMP_MAX) // unit
         return _texts.timestamp_parts(text.decode())[0] // unit

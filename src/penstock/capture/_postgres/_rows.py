@@ -1,0 +1,230 @@
+"""A table's rows as JSON: a reader that is generated for the table's columns. Pure.
+
+    a row of a message, or of COPY  ->  fragments, one of each column  ->  JSON of the row and of its key
+
+A fragment is a value as JSON. Numbers are the server's bytes; nothing is made of them but a copy. So a
+row costs one call, and no object per value but its fragment.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
+
+import orjson
+
+from penstock.capture._postgres._pgoutput import Relation
+from penstock.capture._postgres._types import Type, Types, converter, placeholder, zero
+
+__all__ = ["NULL", "Facts", "Fragments", "Table", "Texts", "key_columns"]
+
+NULL: Final = b"null"
+Fragments: TypeAlias = tuple[bytes, ...]
+"""A row's values as JSON, of the columns that records have."""
+Texts: TypeAlias = Sequence[bytes | None]
+"""A row's values as texts, of all columns."""
+_LENGTH: Final = struct.Struct(">i").unpack_from
+_PLAIN: Final = (int,)
+"""Converters of types whose texts are JSON as they are."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the catalog knows of a table, and the server's messages don't.
+
+    Attributes:
+        primary_key: its columns in the key's order; empty where there is none.
+        required: the columns that are NOT NULL.
+        defaults: of columns with a constant as their default, its text.
+    """
+
+    primary_key: tuple[str, ...] = ()
+    required: frozenset[str] = frozenset()
+    defaults: dict[str, bytes] = field(default_factory=dict)
+
+
+class Table:
+    """How the rows of one table, as it is now, become JSON.
+
+    Args:
+        relation: it, as the server describes it.
+        facts: what the catalog knows.
+        types: what types mean.
+        values: how they are written.
+
+    Attributes:
+        key: the columns that records are keyed by.
+        placeholders: how many values were told as unchanged alone, and are placeholders in records.
+        place: where the table is, as the envelope says it; the encoder makes it.
+    """
+
+    def __init__(self, relation: Relation, facts: Facts, types: Types, values: Any) -> None:
+        self.relation = relation
+        self.key = key_columns(relation, facts)
+        self.placeholders = 0
+        self.place = b""
+        self._unknown: list[bytes] = []
+        makers: list[Callable[[bytes], Any] | None] = []
+        names: list[str] = []
+        fill: list[bytes] = []
+        for column in relation.columns:
+            type_: Type = types(column.oid, column.modifier)
+            convert = converter(type_, values)
+            makers.append(convert)
+            if convert is None:
+                continue
+            names.append(column.name)
+            self._unknown.append(orjson.dumps(placeholder(type_, values)))
+            default = facts.defaults.get(column.name)
+            if default is None and column.name in facts.required:
+                default = zero(type_)
+            fill.append(NULL if default is None else fragment(convert, default))
+        #: A row as a JSON object.
+        self.row: Callable[[Fragments], bytes] = _joiner(names)
+        self._key = _template(self.key)
+        self._key_of = itemgetter(*(names.index(n) for n in self.key)) if self.key else None
+        identity = [column.is_identity for column in relation.columns]
+        #: Reads the row that begins there: its fragments, and where it ends. Of an update, the fragments
+        #: of the former row, where they are known, stand for what it didn't touch.
+        self.parse: Callable[..., tuple[Fragments, int]] = _reader(
+            makers, self._unchanged, [None] * len(makers), fill
+        )
+        #: Reads a row of which only the replica identity is known; what is NOT NULL is its default, or zero.
+        self.parse_key: Callable[..., tuple[Fragments, int]] = _reader(
+            makers, self._unchanged, [None if one else True for one in identity], fill
+        )
+        self._of_texts = [(i, one) for i, one in enumerate(makers) if one is not None]
+
+    def of_texts(self, texts: Texts) -> Fragments:
+        """The fragments of a row of COPY."""
+        return tuple(
+            NULL
+            if (text := texts[i]) is None
+            else text
+            if convert in _PLAIN
+            else fragment(convert, text)
+            for i, convert in self._of_texts
+        )
+
+    def key_of(self, values: Fragments) -> bytes | None:
+        """The key of a row's records; None where the table has none."""
+        return None if self._key_of is None else self._key % self._key_of(values)
+
+    def _unchanged(self, i: int) -> bytes:
+        self.placeholders += 1
+        return self._unknown[i]
+
+
+def key_columns(relation: Relation, facts: Facts) -> tuple[str, ...]:
+    """The columns that records are keyed by.
+
+    The server's messages say them, as they were when the row changed: the replica identity's. The catalog,
+    which may have changed meanwhile, says their order, and the primary key where the identity is the
+    whole row or nothing.
+    """
+    told = tuple(one.name for one in relation.columns if one.is_identity)
+    if relation.identity in "di":
+        return facts.primary_key if set(facts.primary_key) == set(told) else told
+    names = {one.name for one in relation.columns}
+    return facts.primary_key if names.issuperset(facts.primary_key) else ()
+
+
+def fragment(convert: Callable[[bytes], Any], text: bytes) -> bytes:
+    """A value as JSON; what can't be read as its type is passed on as the server wrote it."""
+    try:
+        return orjson.dumps(convert(text))
+    except (ValueError, ArithmeticError, IndexError):
+        return orjson.dumps(text.decode("utf-8", "replace"))
+
+
+def _template(names: Sequence[str]) -> bytes:
+    """JSON of an object whose values are filled in."""
+    members = (orjson.dumps(name).replace(b"%", b"%%") + b":%b" for name in names)
+    return b"{" + b",".join(members) + b"}"
+
+
+def _joiner(names: Sequence[str]) -> Callable[[Fragments], bytes]:
+    """A function that makes an object of its values."""
+    parts, places = [], []
+    known: dict[str, Any] = {}
+    for i, name in enumerate(names):
+        known[f"n{i}"] = (b"," if i else b"{") + orjson.dumps(name) + b":"
+        parts.append(f"n{i}, v{i}")
+        places.append(f"v{i}, ")
+    if not names:
+        return lambda _: b"{}"
+    text = (
+        f"def join(values):\n    {''.join(places)} = values\n"
+        f"    return b''.join(({', '.join(parts)}, b'}}'))"
+    )
+    exec(text, known)  # noqa: S102 - of numbers alone
+    made: Callable[[Fragments], bytes] = known["join"]
+    return made
+
+
+def _reader(
+    makers: Sequence[Callable[[bytes], Any] | None],
+    unchanged: Callable[[int], bytes],
+    left_out: Sequence[bool | None],
+    fill: Sequence[bytes],
+) -> Callable[..., tuple[Fragments, int]]:
+    """A function `(message, where the row begins, fragments of the former row or None)`.
+
+    Args:
+        makers: of each column what makes a value of its text; None: records don't have it.
+        unchanged: says what stands for the nth value of records, where it isn't sent.
+        left_out: whether a column's value is the one of `fill`, whatever is sent.
+        fill: these.
+    """
+    names: dict[str, Any] = {"LENGTH": _LENGTH, "NULL": NULL, "unchanged": unchanged, "str_": str}
+    names |= {"fragment": fragment, "dumps": orjson.dumps}
+    lines = [
+        "def read(data, at, old=None):",
+        f"    if (data[at] << 8 | data[at + 1]) != {len(makers)}:",
+        f"        raise ValueError('expected {len(makers)} columns')",
+        "    at += 2",
+    ]
+    places: list[str] = []
+    for i, convert in enumerate(makers):
+        place = len(places)
+        text = "data[begin:at]"
+        if convert is None:
+            value, other, none = None, "pass", "pass"
+        elif left_out[i]:
+            names[f"fill{i}"] = fill[place]
+            value, other, none = f"fill{i}", f"v{place} = fill{i}", f"v{place} = fill{i}"
+        else:
+            names[f"make{i}"] = convert
+            none = f"v{place} = NULL"
+            other = f"v{place} = unchanged({place}) if old is None else old[{place}]"
+            if convert in _PLAIN:
+                value = text
+            elif convert is bytes.decode:
+                value = f"dumps(str_({text}, 'utf-8', 'replace'))"
+            else:
+                value = f"fragment(make{i}, {text})"
+        if convert is not None:
+            places.append(f"v{place}")
+        lines += [
+            "    kind = data[at]",
+            "    if kind == 116:",  # text
+            "        begin = at + 5",
+            "        at = begin + LENGTH(data, at + 1)[0]",
+            f"        v{place} = {value}" if value else "        pass",
+            "    else:",
+            "        at += 1",
+            "        if kind == 110:",  # null
+            f"            {none}",
+            "        elif kind == 117:",  # unchanged, large
+            f"            {other}",
+            "        else:",
+            "            raise ValueError(f'unknown kind of value {kind}')",
+        ]
+    lines.append(f"    return ({''.join(one + ', ' for one in places)}), at")
+    # Only numbers are put into the text: no name or value of the database is.
+    exec("\n".join(lines), names)  # noqa: S102
+    made: Callable[..., tuple[Fragments, int]] = names["read"]
+    return made
