@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import difflib
 import sys
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
-__all__ = ["also_at", "hint", "known_names", "place"]
+__all__ = ["also_at", "built", "failed_at", "hint", "known_names", "place"]
 
 SHOWN_MAX: Final = 12  # names in a message: more hide the others
 ALIKE_MIN: Final = 0.6  # of difflib's ratio: a slip of the finger or two
 _PENSTOCK: Final = str(Path(__file__).resolve().parents[1]) + "/"
-_NOT_THEIRS: Final = ("<frozen ", "/site-packages/", "importlib/")
+_NOT_THEIRS: Final = ("<frozen ", "<string>", "/site-packages/", "importlib/")
 
 
 def hint(name: object, known: Iterable[str]) -> str:
@@ -51,6 +52,24 @@ def place() -> str:
             return f"{file}, line {frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def built(known: str) -> str:
+    """Where something of the program was built, to stand behind its name; empty where that isn't known.
+
+    >>> built("shop.py, line 7")
+    ' (shop.py, line 7)'
+    """
+    return f" ({known})" if known else ""
+
+
+def failed_at(error: BaseException, function: object) -> str:
+    """Where a function of the user's failed: the last line of its own file, else the innermost one."""
+    code = getattr(function, "__code__", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if code and frame.filename == code.co_filename]
+    last = (own or frames)[-1]
+    return f"{last.filename}, line {last.lineno}"
 
 
 def also_at(known: str) -> str:

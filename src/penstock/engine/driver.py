@@ -317,30 +317,32 @@ class Driver:
 
     def _check_topics(self) -> None:
         """Raises `FlowError` where a topic is not what it was: it has grown, or was created again."""
+        title = self.physical.graph.topic_title
         for topic, ends in self._ends.items():
             expected = self.physical.partitions[topic]
             if len(ends) != expected:
                 raise FlowError(
-                    f"expected {expected} partitions of the topic {topic!r}; found {len(ends)}. Start the "
+                    f"expected {expected} partitions of {title(topic)}; found {len(ends)}. Start the "
                     "pipeline again: state that depends on the number is recomputed from the log"
                 )
             for partition, end in ends.items():
                 read = self.version["offsets"][topic].get(str(partition), 0)
                 if end < read:
                     raise FlowError(
-                        f"expected the partition {partition} of {topic!r} to reach offset {read}, which "
+                        f"expected the partition {partition} of {title(topic)} to reach offset {read}, which "
                         f"was read already; found its end at {end}. The topic was deleted and "
                         "created again: run the pipeline with --rebuild"
                     )
 
     def _check_ids(self) -> None:
         """Raises `FlowError` where a topic was created again, however long it is by now."""
+        title = self.physical.graph.topic_title
         for topic, known in self.version.get("topic_ids", {}).items():
             if self._topic_ids.get(topic, known) != known and any(
                 self.version["offsets"].get(topic, {}).values()
             ):
                 raise FlowError(
-                    f"expected the topic {topic!r} with the id {known}, of which something was read "
+                    f"expected {title(topic)} with the id {known}, of which something was read "
                     f"already; found {self._topic_ids[topic]}. The topic was deleted and created "
                     "again: run the pipeline with --rebuild"
                 )

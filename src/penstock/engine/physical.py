@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
+from penstock.core.names import built
 from penstock.flow.graph import (
     Closed,
     Graph,
@@ -64,6 +65,11 @@ class Placed:
     def is_hashed(self) -> bool:
         """Whether columns of a row decide its shard; otherwise the partition that it was read from does."""
         return self.topic is None or self.shards == 1
+
+    @property
+    def title(self) -> str:
+        """The name with the place in the program, for messages."""
+        return f"{self.name}{built(self.node.built_at)}"
 
     @property
     def name(self) -> str:

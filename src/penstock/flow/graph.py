@@ -9,7 +9,8 @@ Each node's `identity` is a digest of all that its content depends on. State is 
 program may be reordered freely, and one whose meaning changed never takes up the state of another.
 
 In one graph a meaning is one node: a flow hands out the node that it has already where the same is
-built again (`Flow.node`), so that whatever reads either reads both.
+built again (`Flow.node`), so that whatever reads either reads both. `built_at` is the file and line of the
+program that built a node first, for messages; nothing depends on it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
+from penstock.core.names import built, place
 from penstock.core.schema import Schema
 from penstock.expr import Expression
 from penstock.flow.times import EventTime
@@ -92,6 +94,7 @@ class Source:
     changelog: Changelog | None = None
     marker: Expression | None = None
     format: LineFormat | None = None
+    built_at: str = field(default_factory=place, kw_only=True, repr=False)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -119,6 +122,7 @@ class RowStep:
     parent: Node
     operator: RowOperator
     schema: Schema
+    built_at: str = field(default_factory=place, kw_only=True, repr=False)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -148,6 +152,7 @@ class Union:
 
     inputs: tuple[Node, ...]
     schema: Schema
+    built_at: str = field(default_factory=place, kw_only=True, repr=False)
 
     @cached_property
     def identity(self) -> str:
@@ -162,6 +167,7 @@ class Stateful:
     inputs: tuple[Node, ...]
     operator: Operator
     schema: Schema
+    built_at: str = field(default_factory=place, kw_only=True, repr=False)
 
     @cached_property
     def identity(self) -> str:
@@ -175,6 +181,7 @@ class Closed:
     """The rows of a table's windows, once these are closed: a stream."""
 
     table: Stateful
+    built_at: str = field(default_factory=place, kw_only=True, repr=False)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -258,6 +265,11 @@ class Graph:
             for node in ancestors(end):
                 found.setdefault(id(node), node)
         return tuple(found.values())
+
+    def topic_title(self, topic: str) -> str:
+        """A topic that it reads, with the place in the program, for messages."""
+        places = [source.built_at for source in self.sources if source.topic == topic]
+        return f"the topic {topic!r}{built(places[0]) if places else ''}"
 
     def check(self) -> None:
         """Asserts that what means the same is one node."""

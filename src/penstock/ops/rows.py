@@ -10,7 +10,6 @@ batch and reported; the rest continues.
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core import vectors
+from penstock.core.names import failed_at
 from penstock.core.schema import Schema
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import FlowError
@@ -152,13 +152,9 @@ class MapBatches:
         try:
             out = self.function(rows)
         except Exception as error:
-            code = getattr(self.function, "__code__", None)
-            frames = traceback.extract_tb(error.__traceback__)
-            own = [frame for frame in frames if code and frame.filename == code.co_filename]
-            place = (own or frames)[-1]
             raise FlowError(
                 f"expected map_batches({_title(self.function)}) to work; found {type(error).__name__}: "
-                f"{error} ({place.filename}, line {place.lineno})"
+                f"{error} ({failed_at(error, self.function)})"
             ) from error
         if not isinstance(out, pa.Table):
             raise FlowError(

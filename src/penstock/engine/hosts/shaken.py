@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from penstock.core.names import built
 from penstock.engine.lanes.messages import Frames, Go, Message, Report, frame
 from penstock.engine.lanes.messages import Parcel as ParcelMessage
 from penstock.engine.log import Log, Outgoing, Writer
@@ -257,8 +258,8 @@ def _travelled(physical: Physical) -> Physical:
     try:
         data = cloudpickle.dumps(physical)  # type: ignore[no-untyped-call]
     except Exception as error:
-        functions = [one for node in physical.graph.nodes if (one := function_of(node)) is not None]
-        names = ", ".join(repr(name) for name, _ in functions)
+        functions = [(function_of(node), node.built_at) for node in physical.graph.nodes]
+        names = ", ".join(f"{one[0]!r}{built(at)}" for one, at in functions if one is not None)
         raise FlowError(
             f"expected functions that can be sent to other processes; found of {names}: {error}. Make inside "
             "the function what it needs"

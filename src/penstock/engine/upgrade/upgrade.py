@@ -224,13 +224,13 @@ class Upgrade:
             return
         if placed.id in self._unfit:
             raise FlowError(
-                f"expected the state of {placed.name} in the form that this release keeps; found that of "
+                f"expected the state of {placed.title} in the form that this release keeps; found that of "
                 "another release, and that retention has removed records that it was computed from. Run the "
                 "program with the release that wrote the state; or use --rebuild, which computes it from "
                 "what is there"
             )
         raise FlowError(
-            f"expected to cut the state of {placed.name} anew ({entry.get('cut')} to {placed.cut}), by the "
+            f"expected to cut the state of {placed.title} anew ({entry.get('cut')} to {placed.cut}), by the "
             "topic's partitions, from the log; found that retention has removed records that it was computed "
             "from. Leave the key unchanged, or run the program with --rebuild, which computes it from what "
             "is there"
@@ -548,7 +548,7 @@ class Upgrade:
             theirs = self._kept(name)
             if not same_rows(placed.operator, self.store.files, mine, theirs):
                 raise FlowError(
-                    f"expected {placed.name}, which new operators read, to be what the log gives; found "
+                    f"expected {placed.title}, which new operators read, to be what the log gives; found "
                     "other rows: the log no longer has all of its input, or a topic was idle. Run the "
                     "program with --rebuild, which makes all of it of what the log has"
                 )

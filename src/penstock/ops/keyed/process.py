@@ -17,7 +17,6 @@ rows or timers meet.
 from __future__ import annotations
 
 import datetime as dt
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,6 +29,7 @@ import pyarrow.compute as pc
 from penstock.core import vectors
 from penstock.core.delta import TIME
 from penstock.core.keys import hash_columns
+from penstock.core.names import failed_at
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, instant_text
 from penstock.core.vectors import Vector
@@ -337,10 +337,9 @@ class Process(Unwindowed):
             told = () if table is None else (table,)
             found: Any = self.function(rows, kept, until, *told)
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
             raise FlowError(
                 f"expected {self.name} to work; found {type(error).__name__}: {error} "
-                f"({place.filename}, line {place.lineno})"
+                f"({failed_at(error, self.function)})"
             ) from error
         if not isinstance(found, tuple) or [type(one) for one in found] != [pa.Table, pa.Table]:
             raise FlowError(
