@@ -18,7 +18,7 @@ import psutil
 import pyarrow as pa
 
 from penstock.errors import LimitError, PenstockError, QueryError
-from penstock.serve.queries import ANSWER_BYTES_MAX
+from penstock.serve.questions import Question, answer
 from penstock.serve.views import Views
 
 NICE: Final = 10  # the pipeline next to it comes first
@@ -38,12 +38,17 @@ def main(where: str, memory_bytes: int) -> None:
     while True:
         request = requests.get()
         try:
-            answer = Views(where).answer(
-                request["query"], rows_max=request["rows"], memory_bytes_max=memory_bytes
-            )
-            body = _body(answer.table)
-            head: dict[str, Any] = {"bytes": len(body), "rows_total": answer.rows_total}
-            del answer
+            question = Question(**request)
+            found = answer(Views(where), question, memory_bytes)
+            body = _body(found.table, question.bytes_max)
+            head: dict[str, Any] = {
+                "bytes": len(body),
+                "rows_total": found.rows_total,
+                "parameters": found.parameters,
+                "types": found.types,
+                "version": found.version,
+            }
+            del found
         except PenstockError as error:
             head, body = {"error": type(error).__name__, "text": str(error)}, None
         except MemoryError:
@@ -80,15 +85,15 @@ def _limit_memory(most_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, hard))
 
 
-def _body(table: pa.Table) -> memoryview:
+def _body(table: pa.Table, bytes_max: int) -> memoryview:
     """A table as an Arrow stream.
 
     Raises:
         LimitError: it is too large for the one who asked.
     """
-    if table.nbytes > ANSWER_BYTES_MAX:
+    if table.nbytes > bytes_max:
         raise LimitError(
-            f"expected an answer of at most {ANSWER_BYTES_MAX >> 20} MiB (ANSWER_BYTES_MAX); found "
+            f"expected an answer of at most {bytes_max >> 20} MiB (ANSWER_BYTES_MAX); found "
             f"{table.nbytes >> 20} MiB. Request fewer rows or columns, or use `penstock query`"
         )
     sink = pa.BufferOutputStream()

@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from penstock import errors
 from penstock.errors import LimitError, PenstockError
+from penstock.serve.questions import Question
 from penstock.serve.views import Answer
 
 __all__ = ["Queries", "QueryLimits"]
@@ -84,11 +85,11 @@ class Queries:
         self._running: set[_Process] = set()
         self._closed = False
 
-    def ask(self, query: str, gone: Callable[[], bool] = lambda: False) -> Answer:
+    def ask(self, query: str | Question, gone: Callable[[], bool] = lambda: False) -> Answer:
         """The beginning of a query's answer.
 
         Args:
-            query: one SELECT.
+            query: one SELECT, or a question.
             gone: asked often; when it is true, nobody waits for the answer any more.
 
         Raises:
@@ -102,11 +103,13 @@ class Queries:
                 "them running. Cancel one, or ask again"
             )
         try:
+            if isinstance(query, str):
+                query = Question(query, self.limits.rows, bytes_max=ANSWER_BYTES_MAX)
             return self._ask(query, gone)
         finally:
             self._free.release()
 
-    def _ask(self, query: str, gone: Callable[[], bool]) -> Answer:
+    def _ask(self, query: Question, gone: Callable[[], bool]) -> Answer:
         process = self._take()
         try:
             return process.ask(query, self.limits, gone)
@@ -165,17 +168,16 @@ class _Process:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, query: str, limits: QueryLimits, gone: Callable[[], bool]) -> Answer:
+    def ask(self, query: Question, limits: QueryLimits, gone: Callable[[], bool]) -> Answer:
         self.is_ready = False
         if not self._started:
             self._line(time.monotonic() + START_SECONDS_MAX, gone, "start")  # says that it is there
             self._started = True
         deadline = time.monotonic() + limits.seconds
         what = f"answer within {limits.seconds:g} s (QUERY_SECONDS_MAX)"
-        request = {"query": query, "rows": limits.rows}
         with contextlib.suppress(BrokenPipeError):  # told below, as an end without an answer
             assert self._process.stdin is not None
-            self._process.stdin.write(orjson.dumps(request) + b"\n")
+            self._process.stdin.write(orjson.dumps(query) + b"\n")
             self._process.stdin.flush()
         head = self._line(deadline, gone, what)
         if "error" in head:
@@ -184,7 +186,14 @@ class _Process:
         body = self._bytes(head["bytes"], deadline, gone, what)
         self.is_ready = not head["worn"]
         with pa.ipc.open_stream(body) as stream:
-            return Answer(stream.read_all(), head["rows_total"])
+            rows = stream.read_all()
+        return Answer(
+            rows,
+            head["rows_total"],
+            tuple(head["parameters"]),
+            tuple(head["types"]),
+            head["version"],
+        )
 
     def kill(self) -> None:
         """Ends the process at once, whatever it does."""

@@ -23,11 +23,13 @@ from sqlglot import exp
 
 from penstock.core.names import hint, known_names
 from penstock.core.schema import type_text
+from penstock.core.time import instant_text
 from penstock.engine.runtime import open_files
 from penstock.engine.store import Json, Store
 from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
 from penstock.expr.duck import confine, known
 from penstock.ops import operator_from_spec
+from penstock.serve.moments import AsOf, Position, parted
 from penstock.serve.notebook import table_html
 from penstock.serve.parts import ViewPart
 
@@ -45,6 +47,7 @@ COUNT_SECONDS_MAX: Final = 1.0  # for counting the rows that an answer leaves ou
 THREADS_MAX: Final = 4
 """Of a query in bounded memory: each thread takes a part of it, whatever the query is."""
 _NO_TABLE: Final = re.compile(r"Catalog Error: Table with name (\S+) does not exist")
+WAIT_POLL_S: Final = 0.02  # how often a reader that waits for a write looks for a new version
 ATTEMPTS_MAX: Final = 5
 """A version may be vacuumed while it is being opened; the next one is there then."""
 
@@ -58,10 +61,16 @@ class Answer(NamedTuple):
     Attributes:
         table: its first rows.
         rows_total: how many it has; None where there are more, and nobody counted them.
+        parameters: the types of the query's parameters, as DuckDB calls them, where they were asked for.
+        types: of its columns, as DuckDB calls them, where the question was PostgreSQL's.
+        version: that was read; 0 where nobody said.
     """
 
     table: pa.Table
     rows_total: int | None
+    parameters: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    version: int = 0
 
 
 class Views:
@@ -113,14 +122,20 @@ class Views:
         return self._again(lambda s: s.polars(name))
 
     def sql(self, query: str) -> pa.Table:
-        """Answers a query, see `Snapshot.sql`."""
+        """Answers a query, see `Snapshot.sql`; it may say which version it reads, `AS OF VERSION 17`."""
+        query, as_of = parted(query)
+        if as_of is not None:
+            return self.at(as_of).sql(query)
         return self._again(lambda s: s.sql(query))
 
     def answer(self, query: str, *, rows_max: int, memory_bytes_max: int) -> Answer:
         """The beginning of a query's answer, in bounded memory; see `Snapshot.answer`."""
-        return self._again(
-            lambda s: s.answer(query, rows_max=rows_max, memory_bytes_max=memory_bytes_max)
-        )
+        query, as_of = parted(query)
+
+        def ask(snapshot: Snapshot) -> Answer:
+            return snapshot.answer(query, rows_max=rows_max, memory_bytes_max=memory_bytes_max)
+
+        return self._again(ask) if as_of is None else ask(self.at(as_of))
 
     def status(self) -> Json:
         """Version, offsets, watermarks and counts, as plain values."""
@@ -137,12 +152,99 @@ class Views:
         try:
             return Snapshot(self.store, self.store.version(version))
         except FileNotFoundError:
-            newest = self.version
-            kept = self.store.kept(newest)
             raise QueryError(
-                f"expected version {version} of {self.where!r}; found versions "
-                f"{kept[0] if kept else 0} to {newest}. Older ones are not kept"
+                f"expected a version of {self.where!r} that is kept; found {version}. {self.kept()}"
             ) from None
+
+    def at(self, as_of: AsOf) -> Snapshot:
+        """All views of a version of the past.
+
+        Raises:
+            QueryError: it isn't kept.
+        """
+        if as_of.savepoint is not None:
+            try:
+                return Snapshot(self.store, self.store.pinned(as_of.savepoint)["content"])
+            except FileNotFoundError:
+                names = known_names(self.store.pins())
+                raise QueryError(
+                    f"expected one of the savepoints {names}; found {as_of.savepoint!r}"
+                ) from None
+        if as_of.version is not None:
+            return self._pinned_version(as_of.version) or self.snapshot(as_of.version)
+        assert as_of.at_us is not None
+        for number in reversed(self.store.kept(self.version)):
+            with contextlib.suppress(FileNotFoundError, CorruptError):
+                content = self.store.version(number)
+                if content["wall_us"] <= as_of.at_us:
+                    return Snapshot(self.store, content)
+        raise QueryError(
+            f"expected a time since the oldest version of {self.where!r} that is kept; found "
+            f"{instant_text(as_of.at_us)}. {self.kept()}"
+        )
+
+    def _pinned_version(self, number: int) -> Snapshot | None:
+        """A version that a savepoint keeps."""
+        if number in self.store.kept(self.version):
+            return None
+        for name in self.store.pins():
+            with contextlib.suppress(FileNotFoundError, CorruptError):
+                content = self.store.pinned(name)["content"]
+                if content["version"] == number:
+                    return Snapshot(self.store, content)
+        return None
+
+    def kept(self) -> str:
+        """A sentence on which versions can be read."""
+        newest = self.version
+        numbers = self.store.kept(newest)
+        since = ""
+        for number in numbers:
+            with contextlib.suppress(FileNotFoundError, CorruptError):
+                since = f" (committed at {instant_text(self.store.version(number)['wall_us'])})"
+                break
+        pins = self.store.pins()
+        named = f", and the savepoints {known_names(pins)}" if pins else ""
+        return f"Kept are versions {numbers[0] if numbers else 0}{since} to {newest}{named}"
+
+    def wait_for(
+        self, token: str, timeout: float = 10.0, gone: Callable[[], bool] = lambda: False
+    ) -> int:
+        """Waits until the views have seen a write.
+
+        Args:
+            token: where the written records are, `topic-partition:offset`, with commas between several.
+            timeout: in seconds.
+            gone: asked often; when it is true, nobody waits any more.
+
+        Returns:
+            The number of a version that has read them.
+
+        Raises:
+            UserError: the token is none, or is of a topic that the pipeline doesn't read.
+            LimitError: the time is up, or nobody waits any more.
+        """
+        positions = Position.parse_all(token)
+        deadline = time.monotonic() + timeout
+        seen = -1
+        while True:
+            number = self.version
+            if number > 0 and number != seen:
+                seen = number
+                status = self.status()
+                missing = [one for one in positions if not one.is_in(status["offsets"])]
+                if not missing:
+                    return int(status["version"])
+            if gone() or time.monotonic() >= deadline:
+                raise LimitError(
+                    f"expected a version that has read {token} within {timeout:g} s; found version "
+                    f"{number}, which has not. Ask again, or see whether the pipeline runs"
+                )
+            time.sleep(WAIT_POLL_S)
+
+    def newest(self, work: Callable[[Snapshot], T]) -> T:
+        """Does some work on the last version; again on the next, if it isn't kept any more meanwhile."""
+        return self._again(work)
 
     def _again(self, work: Callable[[Snapshot], T]) -> T:
         for attempt in range(ATTEMPTS_MAX):
@@ -281,13 +383,22 @@ class Snapshot:
         with self._asked(query, {}) as relation:
             return _plain(relation.to_arrow_table())
 
-    def answer(self, query: str, *, rows_max: int, memory_bytes_max: int) -> Answer:
+    def answer(
+        self,
+        query: str,
+        *,
+        rows_max: int,
+        memory_bytes_max: int,
+        prepare: Callable[[duckdb.DuckDBPyConnection], None] | None = None,
+    ) -> Answer:
         """The first rows of what `sql` gives, in bounded memory.
 
         Args:
             query: one SELECT.
-            rows_max: most rows that are returned; the others are counted, if that is quick.
+            rows_max: most rows that are returned; the others are counted, if that is quick. 0: the
+                columns alone.
             memory_bytes_max: that DuckDB may use, which then spills nothing to disk.
+            prepare: makes other tables that the query names.
 
         Raises:
             QueryError: as `sql`.
@@ -304,7 +415,9 @@ class Snapshot:
         kept: list[pa.RecordBatch] = []
         rows = 0
         try:
-            with self._asked(query, settings) as relation:
+            with self._asked(query, settings, prepare) as relation:
+                if rows_max == 0:
+                    return Answer(relation.limit(0).to_arrow_table(), None, (), _types(relation))
                 reader = relation.to_arrow_reader(BATCH_ROWS)
                 counted_until = math.inf
                 for batch in reader:
@@ -313,8 +426,11 @@ class Snapshot:
                         counted_until = time.monotonic() + COUNT_SECONDS_MAX
                     rows += len(batch)
                     if time.monotonic() > counted_until:
-                        return Answer(_plain(pa.Table.from_batches(kept)), None)
-                return Answer(_plain(pa.Table.from_batches(kept, reader.schema)), rows)
+                        return Answer(
+                            _plain(pa.Table.from_batches(kept)), None, (), _types(relation)
+                        )
+                found = pa.Table.from_batches(kept, reader.schema)
+                return Answer(_plain(found), rows, (), _types(relation))
         except _OUT_OF_MEMORY as error:
             raise LimitError(
                 f"expected a query that needs at most {memory_bytes_max >> 20} MiB of memory "
@@ -349,26 +465,29 @@ class Snapshot:
         return None
 
     @contextlib.contextmanager
-    def _asked(self, query: str, settings: Mapping[str, str]) -> Iterator[duckdb.DuckDBPyRelation]:
+    def _asked(
+        self,
+        query: str,
+        settings: Mapping[str, str],
+        prepare: Callable[[duckdb.DuckDBPyConnection], None] | None = None,
+    ) -> Iterator[duckdb.DuckDBPyRelation]:
         """A query in a DuckDB of its own that sees the views and nothing else.
 
         Raises:
             QueryError: it is not one SELECT over these views, or failed in the block.
             MemoryError: likewise, or `duckdb.OutOfMemoryException`.
         """
-        try:
-            statements = sqlglot.parse(query, dialect="duckdb")
-        except sqlglot.errors.SqlglotError as error:
-            raise QueryError(
-                f"expected a SELECT; found {query!r}: {str(error).splitlines()[0]}"
-            ) from None
-        if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-            raise QueryError(f"expected one SELECT; found {query!r}")
+        if prepare is None:
+            names = list(self._views_in(_select(query)))
+        else:  # it has read the query itself
+            names = [name for name in self.names() if name.lower() in query.lower()]
         with duckdb.connect(":memory:") as con:
             for name, value in settings.items():
                 con.execute(f"SET {name} = {value}")
-            for name in self._views_in(statements[0]):
+            for name in names:
                 con.register(name, known(self.table(name)))
+            if prepare is not None:
+                prepare(con)
             confine(con)
             try:
                 yield con.sql(query)
@@ -393,6 +512,28 @@ class Snapshot:
         by_lower = {name.lower(): name for name in self.names()}
         named = {table.name.lower() for table in statement.find_all(exp.Table)}
         yield from (by_lower[name] for name in sorted(named) if name in by_lower)
+
+
+def _select(query: str) -> exp.Query:
+    """One SELECT.
+
+    Raises:
+        QueryError: it isn't.
+    """
+    try:
+        statements = sqlglot.parse(query, dialect="duckdb")
+    except sqlglot.errors.SqlglotError as error:
+        raise QueryError(
+            f"expected a SELECT; found {query!r}: {str(error).splitlines()[0]}"
+        ) from None
+    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
+        raise QueryError(f"expected one SELECT; found {query!r}")
+    return statements[0]
+
+
+def _types(relation: duckdb.DuckDBPyRelation) -> tuple[str, ...]:
+    """The types of a relation's columns, as DuckDB calls them."""
+    return tuple(str(one) for one in relation.types)
 
 
 def _plain(rows: pa.Table) -> pa.Table:

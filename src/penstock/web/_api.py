@@ -265,7 +265,7 @@ class Api:
             while not (await asyncio.wait({answer}, timeout=POLL_S))[0]:
                 if self._stopping.is_set() or await request.is_disconnected():
                     gone.set()
-            table, rows_total = await answer
+            table, rows_total = (await answer)[:2]
         finally:
             gone.set()
             self._asked -= 1

@@ -49,7 +49,7 @@ NAME_BYTES_MAX: Final = 1024
 """Longest user name."""
 
 _CLIENT_FIRST: Final = re.compile(
-    r"[ny],(?:a=([^,]*))?,(m=[^,]*,)?n=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)(,.*)?"
+    r"[ny],(?:a=([^,]*))?,(m=[^,]*,)?n=([^,]*),r=([\x21-\x2b\x2d-\x7e]+)(,.*)?"
 )
 _SERVER_FIRST: Final = re.compile(
     r"r=([\x21-\x2b\x2d-\x7e]+),s=([A-Za-z0-9+/=]+),i=(\d{1,9})(?:,.*)?"
@@ -111,12 +111,19 @@ class ServerExchange:
         credential_of: a user's credential. For an unknown user it makes one up, so that an exchange
             does not tell who exists.
         nonce: fresh random text without commas.
+        nameless: whether the message may leave the user's name out, as PostgreSQL's clients do: they say
+            it before the log-in.
     """
 
     def __init__(
-        self, mechanism: str, credential_of: Callable[[str], Credential], nonce: str
+        self,
+        mechanism: str,
+        credential_of: Callable[[str], Credential],
+        nonce: str,
+        *,
+        nameless: bool = False,
     ) -> None:
-        self._mechanism = mechanism
+        self._mechanism, self._nameless = mechanism, nameless
         self._credential_of = credential_of
         self._nonce = nonce
         self._credential: Credential | None = None
@@ -137,7 +144,7 @@ class ServerExchange:
 
     def _first(self, text: str) -> bytes:
         found = _CLIENT_FIRST.fullmatch(text)
-        if found is None:
+        if found is None or not (found[3] or self._nameless):
             raise ScramError("expected a SCRAM client-first-message without channel binding")
         authorization, mandatory, name, client_nonce, extensions = found.groups()
         self.user = _unescape(name)

@@ -40,6 +40,7 @@ class How:
     shards: int | None
     ingest: tuple[str, ...] = ()
     metrics: str | None = None
+    postgres: str | None = None
     log_format: Literal["text", "json"] = "text"
 
     def hosting(self, **more: Any) -> Hosting:
@@ -56,6 +57,7 @@ class How:
             savepoint=self.savepoint,
             outputs=self.outputs,
             metrics=None if self.metrics is None else host_and_port(self.metrics),
+            postgres=None if self.postgres is None else host_and_port(self.postgres),
             log_format=self.log_format,
             feeds=lambda address: [*feeds(address), *self._file_feeds(address)],
             **ended,
@@ -103,6 +105,12 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--metrics",
             metavar="HOST:PORT",
             help="Serve /metrics for Prometheus and /health there (http), also beyond loopback.",
+        ),
+        click.option(
+            "--postgres",
+            metavar="HOST:PORT",
+            help="Serve the views there to PostgreSQL's clients, read only. Beyond loopback it needs a "
+            "password in PENSTOCK_POSTGRES_PASSWORD.",
         ),
         click.option(
             "--log-format",

@@ -16,7 +16,7 @@ import click
 from penstock.cli.support.address import FILE, LOG, find_broker, owner_runs
 from penstock.cli.support.options import broker_option
 from penstock.cli.support.tables import note
-from penstock.errors import SetupError
+from penstock.errors import SetupError, UserError
 
 if TYPE_CHECKING:
     from penstock.cli.support.host import LateViews
@@ -41,10 +41,16 @@ Examples:
     is_flag=True,
     help="Where the log is stopped, serve it until Ctrl-C. Its pipeline can't start meanwhile.",
 )
+@click.option(
+    "--postgres",
+    metavar="HOST:PORT",
+    help="Serve the views there to PostgreSQL's clients too, read only.",
+)
 @broker_option
 def ui(
     target: str | None,
     port: int | None,
+    postgres: str | None,
     broker: str | None,
     *,
     allow_changes: bool,
@@ -55,6 +61,7 @@ def ui(
     It shows the pipeline, and what its log holds: topics with their records, groups, dead letters,
     versions. Without TARGET it shows the broker that the other commands would use.
     """
+    from penstock.cli.support.host import host_and_port, postgres_served
     from penstock.web import Console, Server
 
     directory = None if target is None else directory_of(target)
@@ -79,6 +86,11 @@ def ui(
             signal.signal(number, lambda *_: stop.set())
         server = Server(views, board.status, graph=graph, port=port, console=console)
         stack.callback(server.close)
+        if postgres is not None:
+            if target is None or not has_pipeline:
+                raise UserError("expected a pipeline's views for --postgres; found none. Name it")
+            at = host_and_port(postgres)
+            stack.enter_context(postgres_served(target, at, note))
         note(f"serving {target or address()} on {server.url}; Ctrl-C stops")
         stop.wait()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import threading
 import time
@@ -50,6 +51,7 @@ class Hosting:
         until_done: whether to end when the feeds have no more and all is processed.
         print_views: whether to print the views at the end.
         metrics: where metrics and health are served besides.
+        postgres: where views are served to PostgreSQL's clients.
         log_format: `json`: lines of JSON instead of the display.
     """
 
@@ -62,6 +64,7 @@ class Hosting:
     until_done: bool = False
     print_views: bool = False
     metrics: tuple[str, int] | None = None
+    postgres: tuple[str, int] | None = None
     log_format: Literal["text", "json"] = "text"
     feeds: Callable[[str], Sequence[Feed]] = field(default=lambda _: ())
 
@@ -250,7 +253,8 @@ def host(app: ps.App, hosting: Hosting) -> None:
     if hosting.log_format == "json":
         configure_logs("warning", "json")
         logging.getLogger("penstock").setLevel(logging.INFO)
-    with _page(run) as url, _metrics(run):
+    where = app.settings.state or app.directory
+    with _page(run) as url, _metrics(run), postgres_served(where, hosting.postgres, run.say):
         if url is not None and hosting.log_format == "json":
             run.say(f"the page is at {url}")
         terminal = run.display(url)
@@ -301,6 +305,30 @@ def _metrics(run: _Run) -> Iterator[None]:
         return
     server = MetricsServer(run.board.status, *run.hosting.metrics)
     run.say(f"metrics are at {server.url}/metrics")
+    try:
+        yield
+    finally:
+        server.close()
+
+
+@contextlib.contextmanager
+def postgres_served(
+    where: str | Path, address: tuple[str, int] | None, say: Callable[[str], None]
+) -> Iterator[None]:
+    """Serves views to PostgreSQL's clients for a while, if there is an address to do it at.
+
+    Args:
+        where: as of `Views`; there may be nothing yet.
+        address: host and port.
+        say: tells the user.
+    """
+    if address is None:
+        yield
+        return
+    from penstock.serve.postgres.server import PASSWORD_VARIABLE, PostgresServer
+
+    server = PostgresServer(where, *address, password=os.environ.get(PASSWORD_VARIABLE))
+    say(f"views are at {server.url} for PostgreSQL's clients")
     try:
         yield
     finally:

@@ -1,0 +1,566 @@
+"""PostgreSQL's catalogs over views: what clients ask on their own, which tables there are, of what columns.
+
+`catalog.json` has every relation of `pg_catalog` and `information_schema` with its columns, as
+PostgreSQL 16 has them, and the rows of `pg_type` that can occur. A query that names one of them is
+rewritten: relations are DuckDB tables made for this query alone, most of them empty; functions and
+casts that DuckDB lacks are macros. Views are tables of the schema `public`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+import orjson
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from penstock.errors import QueryError
+from penstock.serve.catalogs.types import type_of
+
+if TYPE_CHECKING:
+    from penstock.serve.views import Snapshot
+
+__all__ = ["Catalog", "is_about", "is_type_tree", "plain", "server_version"]
+
+SERVER_VERSION: Final = "16.0"
+"""Whose catalogs these are: clients choose their queries by it."""
+FIRST_OID: Final = 16384
+"""Of the first view; lower numbers are PostgreSQL's own."""
+PUBLIC, PG_CATALOG, INFORMATION, OWNER, DATABASE, HEAP = 2200, 11, 13000, 10, 5, 2
+SCHEMAS: Final = {"pg_catalog": "pgc", "information_schema": "info"}
+"""What the schemas are called in DuckDB, which has some of the same names itself."""
+_ABOUT: Final = re.compile(
+    r"\bpg_|\binformation_schema\b|\breg(class|type|proc)\b|\bcurrent_(schema|database|catalog|setting)"
+    r"|\bversion\s*\(|\b(session|current)_user\b|\b(obj|col|shobj)_description\b|\bformat_type\b",
+    re.IGNORECASE,
+)
+_ARRAYS: Final = (
+    (re.compile(r"::\s*(pg_catalog\.)?(oid|xid|int2vector)\s*\[\]", re.IGNORECASE), "::bigint[]"),
+    (re.compile(r'::\s*(pg_catalog\.)?(name|"char"|reg\w+)\s*\[\]', re.IGNORECASE), "::text[]"),
+)
+"""Arrays of PostgreSQL's own types, which sqlglot doesn't parse."""
+
+
+def plain(query: str) -> str:
+    """A query about catalogs without types that sqlglot doesn't know."""
+    for pattern, other in _ARRAYS:
+        query = pattern.sub(other, query)
+    return query
+
+
+def is_type_tree(query: str) -> bool:
+    """Whether asyncpg asks for types that it doesn't know, with a parameter `oid[]`."""
+    return "typeinfo_tree" in query
+
+
+def server_version() -> str:
+    """What `SELECT version()` answers."""
+    return f"PostgreSQL {SERVER_VERSION} (Penstock)"
+
+
+def is_about(query: str) -> bool:
+    """Whether a query may be about catalogs."""
+    return _ABOUT.search(query) is not None or _CALLS.search(query) is not None
+
+
+@functools.cache
+def _known() -> dict[str, Any]:
+    content: dict[str, Any] = orjson.loads((Path(__file__).parent / "catalog.json").read_bytes())
+    return content
+
+
+MACROS: Final = {
+    "version()": f"'{server_version()}'",
+    "current_database()": "'penstock'",
+    "current_catalog()": "'penstock'",
+    "current_schema()": "'public'",
+    "current_user()": "'penstock'",
+    "session_user()": "'penstock'",
+    "current_schemas(x)": "CASE WHEN x THEN ['pg_catalog', 'public'] ELSE ['public'] END",
+    "current_setting(x, y := FALSE)": (
+        "CASE lower(x) WHEN 'server_version_num' THEN '160000' WHEN 'server_version' THEN "
+        f"'{SERVER_VERSION}' WHEN 'search_path' THEN 'public' WHEN 'timezone' THEN 'UTC' "
+        "WHEN 'standard_conforming_strings' THEN 'on' WHEN 'server_encoding' THEN 'UTF8' "
+        "WHEN 'transaction_read_only' THEN 'on' WHEN 'max_index_keys' THEN '32' END"
+    ),
+    "set_config(x, y, z)": "y",
+    "format_type(t, m)": (
+        "CASE WHEN t = 1700 AND m > 4 THEN 'numeric(' || ((m - 4) // 65536) || ',' || "
+        "((m - 4) % 65536) || ')' ELSE (SELECT any_value(format_name) FROM pgc.type_names "
+        "WHERE type_oid = t) END"
+    ),
+    "regclass_oid(x)": (
+        "coalesce(TRY_CAST(CAST(x AS VARCHAR) AS BIGINT), (SELECT any_value(oid) FROM pgc.pg_class "
+        "WHERE relname = replace(regexp_replace(CAST(x AS VARCHAR), '^(public|pg_catalog)\\.', ''), "
+        "'\"', '')))"
+    ),
+    "regclass_name(x)": (
+        "coalesce((SELECT any_value(relname) FROM pgc.pg_class WHERE "
+        "oid = TRY_CAST(CAST(x AS VARCHAR) AS BIGINT)), CAST(x AS VARCHAR))"
+    ),
+    "regtype_oid(x)": (
+        "coalesce(TRY_CAST(CAST(x AS VARCHAR) AS BIGINT), (SELECT any_value(type_oid) FROM "
+        "pgc.type_names WHERE type_name = lower(CAST(x AS VARCHAR)) OR format_name = lower(CAST(x "
+        "AS VARCHAR))))"
+    ),
+    "regtype_name(x)": (
+        "coalesce((SELECT any_value(format_name) FROM pgc.type_names WHERE "
+        "type_oid = TRY_CAST(CAST(x AS VARCHAR) AS BIGINT)), CAST(x AS VARCHAR))"
+    ),
+    "to_regclass(x)": (
+        "(SELECT any_value(oid) FROM pgc.pg_class WHERE relname = replace(regexp_replace("
+        "CAST(x AS VARCHAR), '^(public|pg_catalog)\\.', ''), '\"', ''))"
+    ),
+    "to_regtype(x)": (
+        "(SELECT any_value(type_oid) FROM pgc.type_names WHERE type_name = lower(x) OR "
+        "format_name = lower(x))"
+    ),
+    "pg_get_userbyid(x)": "'penstock'",
+    "pg_encoding_to_char(x)": "'UTF8'",
+    "pg_backend_pid()": "0",
+    "pg_is_in_recovery()": "FALSE",
+    "pg_my_temp_schema()": "0",
+    "pg_postmaster_start_time()": "CAST('2026-01-01 00:00:00+00' AS TIMESTAMPTZ)",
+    "pg_size_pretty(x)": "CAST(x AS VARCHAR) || ' bytes'",
+    "quote_ident(x)": (
+        "CASE WHEN regexp_full_match(x, '[a-z_][a-z0-9_$]*') THEN x ELSE '\"' || "
+        "replace(x, '\"', '\"\"') || '\"' END"
+    ),
+    "array_lower(x, d)": "CASE WHEN len(x) > 0 THEN 1 END",
+    "array_upper(x, d)": "CASE WHEN len(x) > 0 THEN len(x) END",
+    "txid_current()": "0",
+    "age(x)": "0",
+}
+"""Functions of PostgreSQL's that DuckDB lacks or answers for itself."""
+_ARRAY_TYPES: Final = """
+    SELECT t.oid, 'pg_catalog' AS ns, t.typname AS name, 'b' AS kind, CAST(NULL AS BIGINT) AS basetype,
+        t.typelem AS elemtype, e.typdelim AS elemdelim, CAST(NULL AS BIGINT) AS range_subtype,
+        CAST(NULL AS VARCHAR[]) AS attrtypoids, CAST(NULL AS VARCHAR[]) AS attrnames, 0 AS depth,
+        CAST(NULL AS VARCHAR) AS basetype_name, e.typname AS elemtype_name,
+        CAST(NULL AS VARCHAR) AS range_subtype_name
+    FROM pgc.pg_type AS t JOIN pgc.pg_type AS e ON e.oid = t.typelem
+"""
+"""What asyncpg asks for with a recursive query of a hundred lines, before it reads an array."""
+_EMPTY_TABLES: Final = frozenset(
+    {"pg_partition_ancestors", "pg_get_publication_tables", "pg_options_to_table", "aclexplode"}
+)
+_NULLS: Final = {
+    "pg_get_expr": 3, "pg_get_indexdef": 3, "pg_get_constraintdef": 2, "pg_get_viewdef": 2,
+    "pg_get_partkeydef": 1, "pg_get_functiondef": 1, "pg_get_triggerdef": 2, "pg_get_ruledef": 2,
+    "pg_get_statisticsobjdef_columns": 1, "obj_description": 2, "col_description": 2,
+    "shobj_description": 2, "pg_tablespace_location": 1, "inet_server_addr": 0, "inet_client_addr": 0,
+    "pg_get_serial_sequence": 2, "pg_get_function_arguments": 1, "pg_get_function_result": 1,
+    "pg_get_function_identity_arguments": 1, "pg_get_partition_constraintdef": 1,
+    "pg_options_to_table": 1, "pg_sequence_last_value": 1, "pg_conf_load_time": 0,
+}  # fmt: skip
+_ZEROS: Final = {
+    "pg_relation_size": 2, "pg_total_relation_size": 1, "pg_table_size": 1, "pg_indexes_size": 1,
+    "pg_database_size": 1,
+}  # fmt: skip
+_TRUES: Final = {
+    "pg_table_is_visible": 1, "pg_type_is_visible": 1, "pg_function_is_visible": 1,
+    "pg_statistics_obj_is_visible": 1, "pg_opclass_is_visible": 1, "pg_collation_is_visible": 1,
+    "has_table_privilege": 3, "has_schema_privilege": 3, "has_database_privilege": 3,
+    "has_any_column_privilege": 3, "has_column_privilege": 4, "has_function_privilege": 3,
+    "pg_relation_is_publishable": 1, "pg_has_role": 3, "row_security_active": 1, "has_sequence_privilege": 3,
+}  # fmt: skip
+
+
+def _macros() -> dict[str, str]:
+    """By name: the macros' DDL, with as many arguments as anyone gives."""
+    found = {text.partition("(")[0]: f"{text} AS {body}" for text, body in MACROS.items()}
+    for fixed, names in (("NULL", _NULLS), ("0", _ZEROS), ("TRUE", _TRUES)):
+        for name, count in names.items():
+            value = "CAST(NULL AS VARCHAR)" if fixed == "NULL" else fixed
+            arguments = ", ".join(f"a{i} := NULL" for i in range(count))
+            found[name] = f"{name}({arguments}) AS {value}"
+    return found
+
+
+_MACROS: Final = _macros()
+_CALLS: Final = re.compile(rf"\b({'|'.join(map(re.escape, _MACROS))})\s*\(", re.IGNORECASE)
+
+
+class Catalog:
+    """The catalogs of one version's views, for one query."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._named: set[tuple[str, str]] = set()
+        self._functions: set[str] = set()
+
+    def columns(self) -> Mapping[str, str]:
+        """The columns of all relations, and what DuckDB calls their types; for parameters."""
+        found: dict[str, str] = {}
+        for relations in (_known()[one] for one in SCHEMAS):
+            for ddl in relations.values():
+                for column in ddl.split(", "):
+                    name, _, kind = column.rpartition(" ")
+                    found.setdefault(name.strip('"'), kind)
+        return found
+
+    def rewritten(self, query: str) -> str:
+        """A query of PostgreSQL's as DuckDB's over these catalogs.
+
+        Raises:
+            QueryError: it isn't SQL.
+        """
+        if is_type_tree(query):
+            self._named.add(("pg_catalog", "pg_type"))
+            return _ARRAY_TYPES
+        try:
+            trees = sqlglot.parse(query, dialect="postgres")
+        except sqlglot.errors.SqlglotError as error:
+            raise QueryError(
+                f"expected a SELECT; found {query!r}: {str(error).splitlines()[0]}"
+            ) from None
+        if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+            raise QueryError(f"expected one SELECT; found {query!r}")
+        tree = trees[0]
+        ctes = {one.alias_or_name for one in tree.find_all(exp.CTE)}
+        for table in list(tree.find_all(exp.Table)):
+            self._place(table, ctes)
+        _name_outputs(tree)
+        for node in reversed(list(tree.walk())):  # what is within a node comes before it
+            other = self._replaced(node)
+            if other is not node:
+                node.replace(other)
+        return tree.sql("duckdb")
+
+    def _place(self, table: exp.Table, ctes: set[str]) -> None:
+        name, schema = table.name.lower(), table.db.lower()
+        if isinstance(table.this, exp.Anonymous | exp.Func):
+            table.set("db", None)
+            if table.this.name.lower() in _EMPTY_TABLES:
+                nothing = sqlglot.parse_one("(SELECT CAST(NULL AS BIGINT) WHERE FALSE)")
+                table.set("this", nothing)
+            alias = table.args.get("alias")
+            if (
+                isinstance(alias, exp.TableAlias) and not alias.columns
+            ):  # its one column has its name
+                alias.set("columns", [exp.to_identifier(alias.name)])
+                if isinstance(table.this, exp.StringToArray):
+                    table.set("this", exp.select(table.this.copy()).subquery())
+            return
+        if not schema and name not in ctes and name in _known()["pg_catalog"]:
+            schema = "pg_catalog"
+        if schema in SCHEMAS:
+            if name not in _known()[schema]:
+                raise QueryError(
+                    f'expected a relation of {schema}; relation "{name}" does not exist'
+                )
+            if not table.alias:
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(name)))
+            table.set("this", exp.to_identifier(name, quoted=True))
+            table.set("db", exp.to_identifier(SCHEMAS[schema]))
+            table.set("catalog", None)
+            self._named.add((schema, name))
+        elif schema == "public":
+            table.set("db", None)
+            table.set("catalog", None)
+
+    def _replaced(self, node: exp.Expr) -> exp.Expr:
+        """One node as DuckDB has it; its children have been replaced."""
+        match node:
+            case exp.Collate():
+                operand: exp.Expr = node.this
+                return operand
+            case exp.Operator():
+                return _operator(node)
+            case exp.Dot() if node.this.name == "pg_catalog":
+                within: exp.Expr = node.expression
+                return within
+            case exp.Column() if node.table.lower() in _known()["pg_catalog"] and node.db:
+                node.set("db", None)  # pg_catalog.pg_class.oid
+                return node
+            case exp.CurrentSchema() | exp.CurrentUser() | exp.SessionUser() | exp.CurrentCatalog():
+                return self._call(node.sql_name().lower(), [])
+            case exp.CurrentDatabase() | exp.CurrentVersion() if not node.args.get("this"):
+                name = "version" if isinstance(node, exp.CurrentVersion) else "current_database"
+                return self._call(name, [])
+            case exp.Column() if (
+                node.name.lower() == "user" and not node.table and not node.this.quoted
+            ):
+                return self._call("current_user", [])
+            case exp.Anonymous() if node.name.lower() in _MACROS:
+                return self._call(node.name.lower(), node.expressions)
+            case exp.Anonymous() if node.name.lower() in (
+                "json_build_object",
+                "jsonb_build_object",
+            ):
+                return exp.Anonymous(this="json_object", expressions=node.expressions)
+            case exp.Anonymous() if node.name.lower().startswith("pg_"):
+                return exp.Null()
+            case exp.Cast():
+                return self._cast(node)
+        return node
+
+    def _call(self, name: str, arguments: list[exp.Expr]) -> exp.Expr:
+        self._functions.add(name)
+        return exp.Anonymous(this=f"own_{name}", expressions=arguments)
+
+    def _cast(self, node: exp.Cast) -> exp.Expr:
+        kind = node.to.sql("postgres").lower().removeprefix("pg_catalog.").strip('"')
+        inner = node.this
+        match kind:
+            case "regclass" | "regtype":
+                self._needed(kind)
+                is_name = isinstance(inner, exp.Literal | exp.Placeholder | exp.Parameter)
+                is_name = is_name or (
+                    isinstance(inner, exp.Cast) and isinstance(inner.this, exp.Null | exp.Literal)
+                )
+                return self._call(f"{kind}_oid" if is_name else f"{kind}_name", [inner])
+            case (
+                "regproc"
+                | "regnamespace"
+                | "regrole"
+                | "regoper"
+                | "regprocedure"
+                | "name"
+                | "char"
+            ):
+                return exp.cast(inner, "VARCHAR")
+            case "oid" | "xid" | "cid":
+                if isinstance(inner, exp.Anonymous) and inner.name.endswith("_name"):
+                    name = inner.name.removeprefix("own_").replace("_name", "_oid")
+                    return self._call(name, inner.expressions)
+                return exp.cast(inner, "BIGINT")
+            case "text" | "unknown" | "pg_node_tree" | "aclitem[]" | "inet" | "cstring":
+                return exp.cast(inner, "VARCHAR")
+            case "oid[]" | "int2vector" | "oidvector":
+                return exp.cast(inner, "BIGINT[]", dialect="duckdb")
+            case "name[]" | "char[]" | "regtype[]" | "regclass[]":
+                return exp.cast(inner, "VARCHAR[]", dialect="duckdb")
+        if node.to.sql("postgres").lower().startswith("pg_catalog."):
+            return exp.cast(inner, kind, dialect="postgres")
+        if kind.endswith("[]") and isinstance(inner, exp.Literal) and inner.name.startswith("{"):
+            node.set("this", exp.Literal.string("[" + inner.name[1:-1] + "]"))
+        return node
+
+    def _needed(self, kind: str) -> None:
+        self._named.add(("pg_catalog", "pg_class" if kind == "regclass" else "pg_type"))
+
+    def make(self, con: duckdb.DuckDBPyConnection) -> None:
+        """Makes what the rewritten query needs."""
+        for schema in SCHEMAS.values():
+            con.execute(f"CREATE SCHEMA {schema}")
+        con.execute(
+            "CREATE TABLE pgc.type_names (type_oid BIGINT, type_name VARCHAR, format_name VARCHAR)"
+        )
+        types = _known()["types"]
+        names = ("type_oid", "type_name", "format_name")
+        _fill(
+            con, "pgc.type_names", [dict(zip(names, (*t[:2], t[-1]), strict=True)) for t in types]
+        )
+        self._named.add(("pg_catalog", "pg_class"))
+        for schema, name in sorted(self._named):
+            table = f'{SCHEMAS[schema]}."{name}"'
+            con.execute(f"CREATE TABLE {table} ({_known()[schema][name]})")
+            rows = _ROWS.get((schema, name))
+            _fill(con, table, [] if rows is None else rows(self._snapshot))
+        for name in sorted(self._functions):
+            con.execute(f"CREATE MACRO own_{_MACROS[name]}")
+
+
+def _fill(con: duckdb.DuckDBPyConnection, table: str, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        con.register("filling", pa.Table.from_pylist(rows))
+        con.execute(f"INSERT INTO {table} BY NAME SELECT * FROM filling")
+        con.unregister("filling")
+
+
+def _operator(node: exp.Operator) -> exp.Expr:
+    """`a OPERATOR(pg_catalog.~) b`."""
+    sign = str(node.args["operator"]).rpartition(".")[2]
+    left, right = node.this, node.expression
+    match sign:
+        case "~":
+            return exp.RegexpLike(this=left, expression=right)
+        case "!~":
+            return exp.not_(exp.RegexpLike(this=left, expression=right))
+        case "~*":
+            return exp.RegexpILike(this=left, expression=right)
+        case "=":
+            return exp.EQ(this=left, expression=right)
+    return node
+
+
+def _name_outputs(tree: exp.Query) -> None:
+    """Gives a query's columns the names that PostgreSQL gives them, where they have none of their own."""
+    for select in [tree] if isinstance(tree, exp.Select) else []:
+        named: list[exp.Expr] = []
+        for one in select.expressions:
+            inner = one.expression if isinstance(one, exp.Dot) else one
+            while isinstance(inner, exp.Cast):
+                inner = inner.this
+            if isinstance(one, exp.Alias | exp.Column | exp.Star):
+                named.append(one)
+                continue
+            if isinstance(inner, exp.Anonymous):
+                name = inner.name.lower()
+            elif isinstance(inner, exp.CurrentVersion):
+                name = "version"
+            elif isinstance(inner, exp.Column):
+                name = inner.name
+            elif isinstance(inner, exp.Func) and not isinstance(inner, exp.Case):
+                name = inner.sql_name().lower()
+            else:
+                name = "case" if isinstance(inner, exp.Case) else "?column?"
+            named.append(exp.alias_(one, name, quoted=True))
+        select.set("expressions", named)
+
+
+Rows = Callable[["Snapshot"], list[dict[str, Any]]]
+
+
+def _namespaces(_: Snapshot) -> list[dict[str, Any]]:
+    known = {"pg_catalog": PG_CATALOG, "public": PUBLIC, "information_schema": INFORMATION}
+    return [{"oid": oid, "nspname": name, "nspowner": OWNER} for name, oid in known.items()]
+
+
+def _classes(snapshot: Snapshot) -> list[dict[str, Any]]:
+    found = []
+    for number, name in enumerate(snapshot.names()):
+        found.append(
+            {
+                "oid": FIRST_OID + number, "relname": name, "relnamespace": PUBLIC, "relkind": "r",
+                "reltype": 0, "reloftype": 0, "relowner": OWNER, "relam": HEAP, "relfilenode": 0,
+                "reltablespace": 0, "relpages": 0, "reltuples": -1.0, "relallvisible": 0,
+                "reltoastrelid": 0, "relhasindex": False, "relisshared": False,
+                "relpersistence": "p", "relnatts": len(snapshot.schema(name)), "relchecks": 0,
+                "relhasrules": False, "relhastriggers": False, "relhassubclass": False,
+                "relrowsecurity": False, "relforcerowsecurity": False, "relispopulated": True,
+                "relreplident": "d", "relispartition": False, "relrewrite": 0,
+            }
+        )  # fmt: skip
+    return found
+
+
+def _attributes(snapshot: Snapshot) -> list[dict[str, Any]]:
+    found = []
+    for number, view in enumerate(snapshot.names()):
+        for i, field in enumerate(snapshot.schema(view), 1):
+            kind, is_array = type_of(field.type)
+            found.append(
+                {
+                    "attrelid": FIRST_OID + number, "attname": field.name, "attnum": i,
+                    "atttypid": kind.array if is_array else kind.oid,
+                    "attlen": -1 if is_array else kind.size, "attndims": int(is_array),
+                    "atttypmod": _modifier(field.type), "attbyval": False, "attalign": "i",
+                    "attstorage": "p", "attcompression": "", "attnotnull": not field.nullable,
+                    "atthasdef": False, "atthasmissing": False, "attidentity": "",
+                    "attgenerated": "", "attisdropped": False, "attislocal": True,
+                    "attinhcount": 0, "attcollation": 0,
+                    "attstattarget": -1,
+                }
+            )  # fmt: skip
+    return found
+
+
+def _modifier(arrow: Any) -> int:
+    """What `numeric` keeps of its digits."""
+    if pa.types.is_decimal(arrow):
+        return (int(arrow.precision) << 16 | int(arrow.scale)) + 4
+    return -1
+
+
+def _types(_: Snapshot) -> list[dict[str, Any]]:
+    names = (
+        "oid", "typname", "typlen", "typbyval", "typtype", "typcategory", "typispreferred",
+        "typdelim", "typelem", "typarray", "typbasetype",
+    )  # fmt: skip
+    more = {
+        "typnamespace": PG_CATALOG, "typowner": OWNER, "typrelid": 0, "typisdefined": True,
+        "typnotnull": False, "typtypmod": -1, "typndims": 0, "typcollation": 0, "typsubscript": 0,
+        "typinput": 0, "typoutput": 0, "typreceive": 0, "typsend": 0,
+    }  # fmt: skip
+    return [dict(zip(names, one[:-1], strict=True)) | more for one in _known()["types"]]
+
+
+def _tables(snapshot: Snapshot) -> list[dict[str, Any]]:
+    return [
+        {
+            "table_catalog": "penstock", "table_schema": "public", "table_name": name,
+            "table_type": "BASE TABLE", "is_insertable_into": "NO", "is_typed": "NO",
+        }
+        for name in snapshot.names()
+    ]  # fmt: skip
+
+
+def _columns(snapshot: Snapshot) -> list[dict[str, Any]]:
+    names = {one[0]: (one[1], one[-1]) for one in _known()["types"]}
+    found = []
+    for view in snapshot.names():
+        for i, field in enumerate(snapshot.schema(view), 1):
+            kind, is_array = type_of(field.type)
+            udt, shown = names.get(kind.array if is_array else kind.oid, ("text", "text"))
+            found.append(
+                {
+                    "table_catalog": "penstock", "table_schema": "public", "table_name": view,
+                    "column_name": field.name, "ordinal_position": i,
+                    "is_nullable": "YES" if field.nullable else "NO",
+                    "data_type": "ARRAY" if is_array else shown, "udt_catalog": "penstock",
+                    "udt_schema": "pg_catalog", "udt_name": udt, "is_identity": "NO",
+                    "is_generated": "NEVER", "is_updatable": "NO", "is_self_referencing": "NO",
+                    "dtd_identifier": str(i),
+                }
+            )  # fmt: skip
+    return found
+
+
+def _settings(_: Snapshot) -> list[dict[str, Any]]:
+    known = {
+        "server_version": SERVER_VERSION, "server_version_num": "160000",
+        "standard_conforming_strings": "on", "max_index_keys": "32", "TimeZone": "UTC",
+    }  # fmt: skip
+    return [{"name": name, "setting": value} for name, value in known.items()]
+
+
+_OWNER: Final = {
+    "oid": OWNER, "rolname": "penstock", "rolsuper": False, "rolinherit": True,
+    "rolcreaterole": False, "rolcreatedb": False, "rolcanlogin": True, "rolreplication": False,
+    "rolbypassrls": False, "rolconnlimit": -1,
+}  # fmt: skip
+_ROWS: Final[dict[tuple[str, str], Rows]] = {
+    ("pg_catalog", "pg_namespace"): _namespaces,
+    ("pg_catalog", "pg_class"): _classes,
+    ("pg_catalog", "pg_attribute"): _attributes,
+    ("pg_catalog", "pg_type"): _types,
+    ("pg_catalog", "pg_settings"): _settings,
+    ("pg_catalog", "pg_tables"): lambda s: [
+        {"schemaname": "public", "tablename": name, "tableowner": "penstock"} for name in s.names()
+    ],
+    ("pg_catalog", "pg_roles"): lambda _: [_OWNER],
+    ("pg_catalog", "pg_user"): lambda _: [{"usename": "penstock", "usesysid": OWNER}],
+    ("pg_catalog", "pg_am"): lambda _: [{"oid": HEAP, "amname": "heap", "amtype": "t"}],
+    ("pg_catalog", "pg_database"): lambda _: [
+        {
+            "oid": DATABASE,
+            "datname": "penstock",
+            "datdba": OWNER,
+            "encoding": 6,
+            "datlocprovider": "c",
+            "datistemplate": False,
+            "datallowconn": True,
+            "datcollate": "C",
+            "datctype": "C",
+            "dattablespace": 1663,
+            "datconnlimit": -1,
+        }
+    ],
+    ("pg_catalog", "pg_collation"): lambda _: [
+        {"oid": 100, "collname": "default", "collnamespace": PG_CATALOG}
+    ],
+    ("information_schema", "schemata"): lambda _: [
+        {"catalog_name": "penstock", "schema_name": one, "schema_owner": "penstock"}
+        for one in ("public", "pg_catalog", "information_schema")
+    ],
+    ("information_schema", "tables"): _tables,
+    ("information_schema", "columns"): _columns,
+}

@@ -1,0 +1,144 @@
+"""Which version a query reads (`AS OF …`), and which versions have seen a write (`clicks-0:41`).
+
+    SELECT … FROM view AS OF VERSION 17
+    SELECT … FROM view AS OF TIMESTAMP '2026-01-01T12:00:00Z'
+    SELECT … FROM view AS OF SAVEPOINT nightly
+
+All views of a query are of one version, so the clause is said once, behind a view's name or at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import sqlglot
+from sqlglot.tokenizer_core import Token, TokenType
+
+from penstock.core.time import instant_us
+from penstock.errors import QueryError, UserError
+
+__all__ = ["AsOf", "Position", "parted"]
+
+_KINDS: Final = ("VERSION", "TIMESTAMP", "SAVEPOINT")
+_POSITION: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>\d+):(?P<offset>\d+)")
+
+
+@dataclass(frozen=True)
+class AsOf:
+    """A version of the past; one of these is not None.
+
+    Attributes:
+        version: its number.
+        at_us: the last one that was committed until then, in microseconds since 1970.
+        savepoint: the one that was kept under this name.
+    """
+
+    version: int | None = None
+    at_us: int | None = None
+    savepoint: str | None = None
+
+    def __str__(self) -> str:
+        """As it is written in a query."""
+        if self.savepoint is not None:
+            return f"AS OF SAVEPOINT {self.savepoint}"
+        if self.at_us is not None:
+            return f"AS OF TIMESTAMP {self.at_us} µs"
+        return f"AS OF VERSION {self.version}"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a record is: what a write returns, `TOPIC-PARTITION:OFFSET`."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    @classmethod
+    def parse_all(cls, token: str) -> tuple[Position, ...]:
+        """The positions in a token, which commas part.
+
+        Raises:
+            UserError: it is none.
+
+        >>> Position.parse_all("clicks-0:41")
+        (Position(topic='clicks', partition=0, offset=41),)
+        """
+        found = []
+        for part in token.split(","):
+            match = _POSITION.fullmatch(part.strip())
+            if match is None:
+                raise UserError(
+                    "expected positions such as clicks-0:41 (topic, partition, offset), with commas "
+                    f"between them; found {token!r}"
+                )
+            found.append(cls(match["topic"], int(match["partition"]), int(match["offset"])))
+        return tuple(found)
+
+    def is_in(self, offsets: Mapping[str, Mapping[str, int]]) -> bool:
+        """Whether a version that has read up to these offsets has read this record.
+
+        Raises:
+            UserError: the pipeline doesn't read the topic.
+        """
+        if self.topic not in offsets:
+            raise UserError(
+                f"expected a position in one of the topics {', '.join(sorted(offsets)) or 'none'}, which "
+                f"the pipeline reads; found {self.topic!r}"
+            )
+        return offsets[self.topic].get(str(self.partition), 0) > self.offset
+
+
+def parted(query: str) -> tuple[str, AsOf | None]:
+    """A query without its AS OF, and which version that names.
+
+    Raises:
+        QueryError: it names two, or none that makes sense.
+
+    >>> parted("SELECT * FROM v AS OF VERSION 3 WHERE n > 1")
+    ('SELECT * FROM v WHERE n > 1', AsOf(version=3, at_us=None, savepoint=None))
+    """
+    if not re.search(r"\bas\s+of\b", query, re.IGNORECASE):
+        return query, None
+    try:
+        tokens = sqlglot.tokenize(query, dialect="duckdb")
+    except sqlglot.errors.SqlglotError:
+        return query, None  # the parser will say what is wrong
+    found: list[AsOf] = []
+    cuts: list[tuple[int, int]] = []
+    for i, token in enumerate(tokens[:-3]):
+        words = [one.text.upper() for one in tokens[i : i + 3]]
+        if words[:2] == ["AS", "OF"] and words[2] in _KINDS and not _is_quoted(tokens[i + 1]):
+            found.append(_as_of(words[2], tokens[i + 3]))
+            cuts.append((token.start, tokens[i + 3].end + 1))
+    if len(set(found)) > 1:
+        raise QueryError(
+            f"expected one version for all views of a query; found {', '.join(map(str, found))}"
+        )
+    for start, end in reversed(cuts):
+        query = query[:start].rstrip() + query[end:]
+    return query, found[0] if found else None
+
+
+def _is_quoted(token: Token) -> bool:
+    return token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
+
+
+def _as_of(kind: str, token: Token) -> AsOf:
+    text = token.text
+    if kind == "VERSION" and token.token_type is TokenType.NUMBER and text.isdecimal():
+        return AsOf(version=int(text))
+    if kind == "SAVEPOINT" and (_is_quoted(token) or token.token_type is TokenType.VAR):
+        return AsOf(savepoint=text)
+    if kind == "TIMESTAMP" and token.token_type is TokenType.STRING:
+        try:
+            return AsOf(at_us=instant_us(text.replace(" ", "T")))
+        except UserError as error:
+            raise QueryError(f"expected AS OF TIMESTAMP of an instant; {error}") from None
+    raise QueryError(
+        "expected AS OF VERSION 17, AS OF TIMESTAMP '2026-01-01T12:00:00Z' or AS OF SAVEPOINT name; "
+        f"found AS OF {kind} {text!r}"
+    )

@@ -1,0 +1,82 @@
+"""Statements that are the session's own: settings, transactions, cursors; what isn't SELECT."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+__all__ = ["Refused", "is_empty", "split", "words_of"]
+
+_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_PART: Final = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/|;""", re.DOTALL
+)
+_WORD: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[\w.]+|[^\s\w]""")
+WRITES: Final = frozenset(
+    {
+        "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "ALTER", "DROP", "TRUNCATE", "GRANT",
+        "REVOKE", "COMMENT", "REINDEX", "VACUUM", "ANALYZE", "REFRESH", "LOCK", "CLUSTER",
+    }
+)  # fmt: skip
+
+
+class Refused(Exception):  # noqa: N818 - it is what is answered, not a failure of ours
+    """A statement that isn't answered, with PostgreSQL's code for why."""
+
+    def __init__(self, code: str, told: str) -> None:
+        super().__init__(told)
+        self.code = code
+
+
+class Setting(NamedTuple):
+    """What a session is told or asked of a setting."""
+
+    name: str
+    value: str | None
+
+
+def split(text: str) -> list[str]:
+    """The statements in a text, without empty ones.
+
+    >>> split("SELECT ';'; /* done; */ COMMIT;")
+    ["SELECT ';'", ' /* done; */ COMMIT']
+    """
+    found, begin = [], 0
+    for match in _PART.finditer(text):
+        if match[0] == ";":
+            found.append(text[begin : match.start()])
+            begin = match.end()
+    found.append(text[begin:])
+    return [one for one in found if not is_empty(one)]
+
+
+def is_empty(statement: str) -> bool:
+    """Whether there is nothing in it but space and comments."""
+    return not _COMMENT.sub("", statement).strip(" \t\r\n;")
+
+
+def words_of(statement: str) -> list[str]:
+    """A statement's words; quoted ones keep their quotes."""
+    return _WORD.findall(_COMMENT.sub(" ", statement))
+
+
+def unquoted(word: str) -> str:
+    """A name or a text without its quotes; names without are in small letters."""
+    if len(word) >= 2 and word[0] == word[-1] and word[0] in "'\"":
+        return word[1:-1].replace(word[0] * 2, word[0])
+    return word
+
+
+def setting_of(words: list[str]) -> Setting:
+    """What `SET name = value` says; the value is None for DEFAULT.
+
+    Raises:
+        Refused: it is none.
+    """
+    rest = [one for one in words[1:] if one.upper() not in ("LOCAL", "SESSION")] or [""]
+    if [one.upper() for one in rest[:2]] == ["TIME", "ZONE"]:
+        return Setting("timezone", unquoted(" ".join(rest[2:])))
+    if len(rest) < 3 or rest[1].upper() not in ("=", "TO"):
+        raise Refused("42601", "expected SET name = value; found something else")
+    value = "".join(rest[2:]) if len(rest) == 3 else " ".join(map(unquoted, rest[2:]))
+    return Setting(rest[0].lower(), None if value.upper() == "DEFAULT" else unquoted(value))

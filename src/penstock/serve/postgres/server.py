@@ -1,0 +1,327 @@
+"""The endpoint for PostgreSQL's clients: sockets and threads around sessions.
+
+A connection has a thread. Its queries run in the processes of `Queries`, so none of them can hold the
+pipeline or another client for longer than the limits say. Loopback needs no password; an address that
+other machines reach does (SCRAM-SHA-256). There is no TLS: beyond a trusted network put a proxy or an SSH
+tunnel in front.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import secrets
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import ProtocolError, SetupError
+from penstock.serve.postgres import messages
+from penstock.serve.postgres.messages import Reader, message
+from penstock.serve.postgres.session import Session
+from penstock.serve.queries import Queries, QueryLimits
+from penstock.serve.questions import Question
+from penstock.serve.views import Answer, Views
+from penstock.wire.scram import Credential, ScramError, ServerExchange
+
+__all__ = ["PASSWORD_VARIABLE", "PostgresServer"]
+
+PASSWORD_VARIABLE: Final = "PENSTOCK_POSTGRES_PASSWORD"  # noqa: S105 - its name
+CONNECTIONS_MAX: Final = 64  # each has a thread; pools of clients are smaller
+STARTUP_BYTES_MAX: Final = 10_000  # PostgreSQL's own limit
+MESSAGE_BYTES_MAX: Final = 16 << 20  # of a client's: a query with its parameters
+LOG_IN_S_MAX: Final = 60.0  # PostgreSQL's authentication_timeout
+QUERY_SECONDS_MAX: Final = 30.0
+QUERIES_AT_ONCE: Final = 4
+BACKLOG: Final = 64
+MECHANISM: Final = "SCRAM-SHA-256"
+_LENGTH: Final = struct.Struct("!i")
+
+
+class PostgresServer:
+    """Serves a pipeline's views until `close`.
+
+    Args:
+        where: as of `Views`.
+        host: an address of this machine.
+        port: 0 takes a free one.
+        password: that clients need, of any user name; None: they need none, on loopback only.
+        queries: what answers; by default processes of its own.
+
+    Raises:
+        SetupError: the port is taken, or other machines would reach it without a password.
+    """
+
+    def __init__(
+        self,
+        where: str | Path,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        password: str | None = None,
+        queries: Queries | None = None,
+    ) -> None:
+        if not password and not _is_loopback(host):
+            raise SetupError(
+                f"expected a password for {host}, which other machines reach; found none. Set "
+                f"{PASSWORD_VARIABLE}, or serve 127.0.0.1"
+            )
+        self._where = where
+        limits = QueryLimits(seconds=QUERY_SECONDS_MAX, at_once=QUERIES_AT_ONCE)
+        self._own = None if queries is not None else Queries(where, limits)
+        self._queries = queries or self._own
+        self._credential = (
+            Credential.from_password(MECHANISM, password, secrets.token_bytes(16))
+            if password
+            else None
+        )
+        self._views: Views | None = None
+        self._lock = threading.Lock()
+        self._connections: dict[int, _Connection] = {}
+        self._closing = threading.Event()
+        self._socket = _listening(host, port)
+        self.port = int(self._socket.getsockname()[1])
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"postgresql://penstock@{shown}:{self.port}/penstock"
+        threading.Thread(target=self._accept, name="penstock-postgres", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends all sessions, and the queries that run."""
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with self._lock:
+            connections = list(self._connections.values())
+        for one in connections:
+            one.close()
+        if self._own is not None:
+            self._own.close()
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            connection = _Connection(self, client)
+            thread = threading.Thread(
+                target=connection.serve, name="penstock-postgres", daemon=True
+            )
+            thread.start()
+
+    def views(self) -> Views:
+        """The pipeline's views.
+
+        Raises:
+            QueryError: there are none yet.
+        """
+        with self._lock:
+            if self._views is None:
+                self._views = Views(self._where)
+            return self._views
+
+    def ask(self, question: Question, gone: Callable[[], bool]) -> Answer:
+        """Answers a question; see `Queries.ask`."""
+        assert self._queries is not None
+        return self._queries.ask(question, gone)
+
+    def admit(self, connection: _Connection) -> int | None:
+        """Takes a connection in: its number for clients that cancel; None where there are too many."""
+        with self._lock:
+            if len(self._connections) >= CONNECTIONS_MAX or self._closing.is_set():
+                return None
+            number = next(n for n in range(1, CONNECTIONS_MAX + 2) if n not in self._connections)
+            self._connections[number] = connection
+            return number
+
+    def leave(self, number: int) -> None:
+        """Forgets a connection."""
+        with self._lock:
+            self._connections.pop(number, None)
+
+    def cancel(self, number: int, key: int) -> None:
+        """Cancels what a connection's client waits for, if it knows the key."""
+        with self._lock:
+            connection = self._connections.get(number)
+        if connection is not None and secrets.compare_digest(str(connection.key), str(key)):
+            connection.cancelled.set()
+
+    def exchange(self) -> ServerExchange | None:
+        """A new log-in; None where none is needed."""
+        credential = self._credential
+        if credential is None:
+            return None
+        nonce = secrets.token_urlsafe(18)
+        return ServerExchange(MECHANISM, lambda _: credential, nonce, nameless=True)
+
+
+class _Connection:
+    """One client's."""
+
+    def __init__(self, server: PostgresServer, client: socket.socket) -> None:
+        self._server, self._client = server, client
+        self._file = client.makefile("rb")
+        self.key = secrets.randbits(31)
+        self.cancelled = threading.Event()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._client.shutdown(socket.SHUT_RDWR)
+
+    def serve(self) -> None:
+        number = None
+        try:
+            self._client.settimeout(LOG_IN_S_MAX)
+            self._client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            told = self._startup()
+            if told is None:
+                return
+            number = self._server.admit(self)
+            if number is None:
+                told_ = f"expected at most {CONNECTIONS_MAX} connections; found that many"
+                self._send(messages.error("53300", told_, "FATAL"))
+                return
+            if self._log_in():
+                self._client.settimeout(None)
+                self._converse(number, told)
+        except ProtocolError as error:
+            with contextlib.suppress(OSError):
+                self._send(messages.error("08P01", str(error), "FATAL"))
+        except (OSError, EOFError):
+            pass  # the client has gone
+        finally:
+            if number is not None:
+                self._server.leave(number)
+            self._file.close()
+            self._client.close()
+
+    def _startup(self) -> dict[str, str] | None:
+        """What the client says of itself; None where it only cancels."""
+        while True:
+            size = _LENGTH.unpack(self._take(4))[0]
+            if not 8 <= size <= STARTUP_BYTES_MAX:
+                raise ProtocolError(f"expected a startup message; found a length of {size} bytes")
+            reader = Reader(self._take(size - 4))
+            code = reader.number(4)
+            if code in (messages.SSL, messages.GSS):
+                self._send(b"N")
+                continue
+            if code == messages.CANCEL:
+                self._server.cancel(reader.number(4), reader.number(4))
+                return None
+            if code >> 16 != 3:
+                raise ProtocolError(
+                    f"expected version 3 of the protocol; found {code >> 16}.{code & 0xFFFF}"
+                )
+            told: dict[str, str] = {}
+            while name := reader.text():
+                told[name] = reader.text()
+            options = [name for name in told if name.startswith("_pq_.")]
+            if code > messages.VERSION or options:
+                names = b"".join(messages.text(name) for name in options)
+                self._send(
+                    message(b"v", struct.pack("!ii", messages.VERSION, len(options)) + names)
+                )
+            return told
+
+    def _log_in(self) -> bool:
+        exchange = self._server.exchange()
+        if exchange is None:
+            self._send(message(b"R", _LENGTH.pack(0)))
+            return True
+        try:
+            self._send(message(b"R", _LENGTH.pack(10) + MECHANISM.encode() + b"\0\0"))
+            reader = Reader(self._password())
+            mechanism = reader.text()
+            if mechanism != MECHANISM:
+                raise ScramError(f"expected {MECHANISM}; found {mechanism!r}")
+            answer = exchange.step(reader.take(reader.number(4)))
+            self._send(message(b"R", _LENGTH.pack(11) + answer))
+            answer = exchange.step(self._password())
+        except ScramError:
+            told = "expected the endpoint's password; found another"
+            self._send(messages.error("28P01", told, "FATAL"))
+            return False
+        self._send(message(b"R", _LENGTH.pack(12) + answer) + message(b"R", _LENGTH.pack(0)))
+        return True
+
+    def _password(self) -> bytes:
+        kind, body = self._message(STARTUP_BYTES_MAX)
+        if kind != b"p":
+            raise ProtocolError(f"expected a password message; found {kind!r}")
+        return body
+
+    def _converse(self, number: int, told: dict[str, str]) -> None:
+        server = self._server
+        session = Session(
+            lambda question: server.ask(question, self._gone),
+            lambda: server.views().version,
+            lambda token, seconds: server.views().wait_for(token, seconds, self._gone),
+            self.cancelled.is_set,
+            told,
+        )
+        key = message(b"K", struct.pack("!ii", number, self.key))
+        self._send(session.greeting() + key + session.ready())
+        while True:
+            kind, body = self._message(MESSAGE_BYTES_MAX)
+            if kind == b"X":
+                return
+            self.cancelled.clear()
+            for part in session.take(kind, body):
+                self._send(part)
+
+    def _gone(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        if self.cancelled.is_set():
+            return True
+        poll = select.poll()
+        poll.register(self._client, select.POLLIN)
+        if not poll.poll(0):
+            return False
+        try:
+            return not self._client.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
+    def _message(self, bytes_max: int) -> tuple[bytes, bytes]:
+        kind = self._take(1)
+        size = _LENGTH.unpack(self._take(4))[0]
+        if not 4 <= size <= bytes_max:
+            raise ProtocolError(f"expected a message of at most {bytes_max} bytes; found {size}")
+        return kind, self._take(size - 4)
+
+    def _take(self, size: int) -> bytes:
+        data = self._file.read(size)
+        if len(data) != size:
+            raise EOFError
+        return data
+
+    def _send(self, data: bytes) -> None:
+        self._client.sendall(data)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        one.bind((host, port))
+        one.listen(BACKLOG)
+    except OSError as error:
+        one.close()
+        raise SetupError(
+            f"expected to serve PostgreSQL's clients on {host}, port {port}; found: {error.strerror}. "
+            "Choose another port"
+        ) from None
+    return one

@@ -1,0 +1,594 @@
+"""One client's session: its messages in, the server's out; no sockets here.
+
+Each statement reads one committed version, by default the newest (`READ COMMITTED`). A transaction of
+`REPEATABLE READ` or `SERIALIZABLE` reads one version from its first statement to its end.
+
+A statement is told apart by its first word. What isn't a query is the session's (`SET`, `BEGIN`,
+cursors) or is refused: the endpoint only reads. An error within an extended query skips what the client
+has sent ahead, up to its `Sync`, and fails its transaction, as in PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.errors import LimitError, PenstockError, ProtocolError
+from penstock.serve.catalogs.catalog import SERVER_VERSION
+from penstock.serve.catalogs.types import (
+    duck_of_oid,
+    encode_column,
+    literal,
+    oid_of_duck,
+    type_named,
+)
+from penstock.serve.postgres import messages
+from penstock.serve.postgres.commands import (
+    WRITES,
+    Refused,
+    is_empty,
+    setting_of,
+    split,
+    unquoted,
+    words_of,
+)
+from penstock.serve.postgres.messages import Column, Reader, message
+from penstock.serve.questions import ROWS_ALL, Question, substituted
+from penstock.serve.views import Answer
+
+__all__ = ["Session"]
+
+STATEMENTS_MAX: Final = (
+    1_000  # prepared statements and cursors of a session: clients keep some hundred
+)
+ANSWER_BYTES_MAX: Final = 256 << 20
+"""Of an answer: it is in memory as a whole. Whoever wants more asks by parts, or reads with Python."""
+AFTER_SECONDS: Final = (
+    10.0  # how long a statement waits for a write, unless penstock.wait says otherwise
+)
+ROWS_AT_ONCE: Final = 10_000  # rows that are written to the client together
+SETTINGS: Final = {
+    "server_version": SERVER_VERSION,
+    "server_encoding": "UTF8",
+    "client_encoding": "UTF8",
+    "datestyle": "ISO, MDY",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "integer_datetimes": "on",
+    "standard_conforming_strings": "on",
+    "in_hot_standby": "off",
+    "default_transaction_read_only": "on",
+    "transaction_read_only": "on",
+    "default_transaction_isolation": "read committed",
+    "transaction_isolation": "read committed",
+    "search_path": "public",
+    "application_name": "",
+    "is_superuser": "off",
+    "session_authorization": "penstock",
+    "extra_float_digits": "1",
+    "statement_timeout": "0",
+    "server_version_num": "160000",
+    "max_identifier_length": "63",
+    "penstock.after": "",
+    "penstock.wait": f"{AFTER_SECONDS:g}",
+    "penstock.version": "",
+}
+"""What SHOW answers before anyone has SET it. `penstock.version` is the one that was read last."""
+REPORTED: Final = {
+    "server_version": "server_version", "server_encoding": "server_encoding",
+    "client_encoding": "client_encoding", "datestyle": "DateStyle",
+    "intervalstyle": "IntervalStyle", "timezone": "TimeZone",
+    "integer_datetimes": "integer_datetimes", "in_hot_standby": "in_hot_standby",
+    "standard_conforming_strings": "standard_conforming_strings",
+    "default_transaction_read_only": "default_transaction_read_only",
+    "application_name": "application_name", "is_superuser": "is_superuser",
+    "session_authorization": "session_authorization", "search_path": "search_path",
+}  # fmt: skip
+FIXED: Final = frozenset({"server_version", "server_encoding", "server_version_num"})
+PINNING: Final = ("repeatable read", "serializable")
+_CODES: Final = (
+    (
+        re.compile(
+            r"expected one of the views|does not exist.*relation|relation \S+ does not exist"
+        ),
+        "42P01",
+    ),
+    (re.compile(r"that is kept; found|isn't kept"), "72000"),
+    (re.compile(r"(Function|Macro)\b.* does not exist|No function matches"), "42883"),
+    (re.compile(r"Referenced column|not found in FROM|does not have a column"), "42703"),
+    (re.compile(r"Conversion Error|Invalid Input|invalid input"), "22P02"),
+    (re.compile(r"Out of Range|out of range"), "22003"),
+    (re.compile(r"must appear in the GROUP BY"), "42803"),
+    (re.compile(r"Ambiguous reference"), "42702"),
+    (re.compile(r"Binder Error"), "42804"),
+    (re.compile(r"expected a SELECT|Parser Error|expected one SELECT|expected AS OF"), "42601"),
+)
+
+
+class Status(Enum):
+    """Of a transaction, as `ReadyForQuery` says it."""
+
+    IDLE = b"I"
+    OPEN = b"T"
+    FAILED = b"E"
+
+
+@dataclass
+class Statement:
+    """A prepared statement."""
+
+    query: str
+    oids: list[int]
+    answer: Answer | None = None  # without rows
+
+
+@dataclass
+class Portal:
+    """A statement with its parameters, and what is left of its answer."""
+
+    query: str
+    formats: list[int] = field(default_factory=list)
+    answer: Answer | None = None
+    sent: int = 0
+
+    def format_of(self, column: int) -> int:
+        """0 for text, 1 for binary."""
+        if len(self.formats) == 1:
+            return self.formats[0]
+        return self.formats[column] if column < len(self.formats) else 0
+
+
+class Session:
+    """A session, from its log-in on.
+
+    Args:
+        ask: answers a question; raises `PenstockError`.
+        newest: the number of the last committed version.
+        wait: waits for a token, so many seconds at most; the version that has read it.
+        cancelled: whether the client has asked to cancel what runs.
+        told: what the client said of itself when it connected.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Question], Answer],
+        newest: Callable[[], int],
+        wait: Callable[[str, float], int],
+        cancelled: Callable[[], bool],
+        told: dict[str, str],
+    ) -> None:
+        self._ask, self._newest, self._wait, self._cancelled = ask, newest, wait, cancelled
+        self._settings = dict(SETTINGS)
+        if told.get("application_name"):
+            self._settings["application_name"] = told["application_name"]
+        self._status = Status.IDLE
+        self._pinned: int | None = None
+        self._isolation = "read committed"
+        self._statements: dict[str, Statement] = {}
+        self._portals: dict[str, Portal] = {}
+        self._skipping = False
+
+    def greeting(self) -> bytes:
+        """What the server says of itself."""
+        return messages.parameters({shown: self._settings[n] for n, shown in REPORTED.items()})
+
+    def ready(self) -> bytes:
+        """That the next statement may come."""
+        return message(b"Z", self._status.value)
+
+    def take(self, kind: bytes, body: bytes) -> Iterator[bytes]:
+        """The answers to a message.
+
+        Raises:
+            ProtocolError: the message makes no sense.
+        """
+        if kind == b"S":
+            self._skipping = False
+            if self._status is Status.IDLE:
+                self._portals.clear()
+            yield self.ready()
+            return
+        if self._skipping:
+            return
+        try:
+            yield from self._handled(kind, Reader(body))
+        except ProtocolError:
+            raise
+        except (Refused, PenstockError, ValueError) as error:
+            if self._status is Status.OPEN:
+                self._status = Status.FAILED
+            yield messages.error(_code(error, cancelled=self._cancelled()), str(error))
+            self._skipping = kind != b"Q"
+        if kind == b"Q":
+            yield self.ready()
+
+    def _handled(self, kind: bytes, reader: Reader) -> Iterator[bytes]:
+        match kind:
+            case b"Q":
+                yield from self._simple(reader.text())
+            case b"P":
+                yield self._parse(reader)
+            case b"B":
+                yield self._bind(reader)
+            case b"D":
+                yield from self._describe(reader)
+            case b"E":
+                yield from self._execute(reader)
+            case b"C":
+                what, name = reader.take(1), reader.text()
+                (self._statements if what == b"S" else self._portals).pop(name, None)
+                yield message(b"3")
+            case b"H":
+                return
+            case b"F":
+                raise Refused(
+                    "0A000", "expected a query; found a function call, which isn't served"
+                )
+            case _:
+                raise ProtocolError(f"expected a message of PostgreSQL's protocol; found {kind!r}")
+
+    def _simple(self, text: str) -> Iterator[bytes]:
+        statements = split(text)
+        if not statements:
+            yield message(b"I")
+        for one in statements:
+            portal = Portal(one)
+            columns, tag = self._run(portal)
+            if columns is not None:
+                yield messages.row_description(columns)
+                yield from self._rows(portal, columns, 0)
+                tag = _tag(portal)
+            yield messages.command_complete(tag)
+
+    def _parse(self, reader: Reader) -> bytes:
+        name, query = reader.text(), reader.text()
+        oids = [one & 0xFFFFFFFF for one in reader.numbers(4)]
+        if len(split(query)) > 1:
+            raise Refused("42601", "expected one statement; found several")
+        if len(self._statements) >= STATEMENTS_MAX and name not in self._statements:
+            raise Refused("53400", f"expected at most {STATEMENTS_MAX} prepared statements")
+        self._statements[name] = Statement(query.rstrip().rstrip(";"), oids)
+        return message(b"1")
+
+    def _statement(self, name: str) -> Statement:
+        if name not in self._statements:
+            raise Refused("26000", f'expected a prepared statement; found none named "{name}"')
+        return self._statements[name]
+
+    def _bind(self, reader: Reader) -> bytes:
+        name, statement = reader.text(), self._statement(reader.text())
+        formats = reader.numbers(2)
+        given = []
+        for i in range(reader.number(2)):
+            size = reader.number(4)
+            data = None if size < 0 else reader.take(size)
+            form = formats[0] if len(formats) == 1 else formats[i] if i < len(formats) else 0
+            given.append((data, form))
+        oids = [*statement.oids, *[0] * (len(given) - len(statement.oids))]
+        if any(
+            not oid and (data or b"")[:1] == b"{"
+            for oid, (data, _) in zip(oids, given, strict=False)
+        ):
+            self._columns_of(statement)  # an array perhaps, which is none without its type
+            oids = statement.oids
+        values = [literal(data, oids[i], form) for i, (data, form) in enumerate(given)]
+        query = substituted(statement.query, values) if values else statement.query
+        self._portals[name] = Portal(query, reader.numbers(2))
+        return message(b"2")
+
+    def _describe(self, reader: Reader) -> Iterator[bytes]:
+        what, name = reader.take(1), reader.text()
+        if what == b"S":
+            statement = self._statement(name)
+            found = self._columns_of(statement)
+            numbers = b"".join((one & 0xFFFFFFFF).to_bytes(4, "big") for one in statement.oids)
+            yield message(b"t", len(statement.oids).to_bytes(2, "big") + numbers)
+            yield _described(None if found is None else _columns(found, Portal("")))
+            return
+        columns, _ = self._run(self._portal(name), only_queries=True)
+        yield _described(columns)
+
+    def _columns_of(self, statement: Statement) -> Answer | None:
+        """A statement's answer without rows; the types of its parameters are noted in it."""
+        words = words_of(statement.query)
+        if not words or not _is_query(words):
+            is_show = bool(words) and words[0].upper() == "SHOW"
+            return self._show(words) if is_show else None
+        if statement.answer is None:
+            types = tuple(duck_of_oid(one) for one in statement.oids)
+            found = self._asked(Question(statement.query, 0, kind="columns", types=types))
+            known = [*statement.oids, *[0] * (len(found.parameters) - len(statement.oids))]
+            statement.oids = [
+                oid or oid_of_duck(name) for oid, name in zip(known, found.parameters, strict=False)
+            ]
+            statement.answer = found
+        return statement.answer
+
+    def _portal(self, name: str) -> Portal:
+        if name not in self._portals:
+            raise Refused("34000", f'expected a portal; found none named "{name}"')
+        return self._portals[name]
+
+    def _execute(self, reader: Reader) -> Iterator[bytes]:
+        portal = self._portal(reader.text())
+        most = reader.number(4)
+        if is_empty(portal.query):
+            yield message(b"I")
+            return
+        columns, tag = self._run(portal)
+        if columns is None:
+            yield messages.command_complete(tag)
+            return
+        yield from self._rows(portal, columns, most)
+        assert portal.answer is not None
+        if portal.sent < len(portal.answer.table):
+            yield message(b"s")
+        else:
+            yield messages.command_complete(_tag(portal))
+
+    def _run(
+        self, portal: Portal, *, only_queries: bool = False
+    ) -> tuple[list[Column] | None, str]:
+        """Does a statement: the columns of its answer, or the tag of a command that has none."""
+        if portal.answer is None:
+            words = words_of(portal.query)
+            if not words or (
+                only_queries and not _is_query(words) and words[0].upper() not in ("SHOW", "FETCH")
+            ):
+                return None, ""
+            self._check_transaction(words)
+            if not _is_query(words):
+                done = self._command(words, portal)
+                if done is not None:
+                    return None, done
+            else:
+                portal.answer = self._asked(Question(portal.query, ROWS_ALL))
+        assert portal.answer is not None
+        return _columns(portal.answer, portal), ""
+
+    def _check_transaction(self, words: Sequence[str]) -> None:
+        ending = ("ROLLBACK", "ABORT", "COMMIT", "END")
+        if self._status is Status.FAILED and words[0].upper() not in ending:
+            raise Refused(
+                "25P02", "expected ROLLBACK, because a statement of this transaction has failed"
+            )
+
+    def _asked(self, question: Question) -> Answer:
+        """Asks, of the version that the transaction reads."""
+        token = self._settings["penstock.after"]
+        if token and self._pinned is None:
+            self._wait(token, self._seconds("penstock.wait"))
+        if self._status is not Status.IDLE and self._isolation in PINNING and self._pinned is None:
+            self._pinned = self._newest()
+        version = self._pinned
+        found = self._ask(
+            replace(question, version=version, dialect="postgres", bytes_max=ANSWER_BYTES_MAX)
+        )
+        self._settings["penstock.version"] = str(found.version)
+        return found
+
+    def _seconds(self, name: str) -> float:
+        text = self._settings[name]
+        try:
+            seconds = (
+                float(text.removesuffix("ms")) / 1000
+                if text.endswith("ms")
+                else float(text.removesuffix("s"))
+            )
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds <= 3600:
+            raise Refused("22023", f"expected {name} in seconds, such as '10s'; found {text!r}")
+        return seconds
+
+    def _rows(self, portal: Portal, columns: Sequence[Column], most: int) -> Iterator[bytes]:
+        """Rows that haven't been sent yet, so many at most (0: all)."""
+        assert portal.answer is not None
+        table = portal.answer.table
+        end = len(table) if not most else min(len(table), portal.sent + most)
+        while portal.sent < end:
+            some = table.slice(portal.sent, min(ROWS_AT_ONCE, end - portal.sent))
+            names = portal.answer.types or [""] * len(columns)
+            encoded = [
+                encode_column(column, one.format, name)
+                for column, one, name in zip(some.columns, columns, names, strict=True)
+            ]
+            yield b"".join(messages.data_rows(encoded, len(some)))
+            portal.sent += len(some)
+
+    def _command(self, words: list[str], portal: Portal) -> str | None:
+        """Does what isn't a query: its tag; None where it has an answer."""
+        first, second = words[0].upper(), words[1].upper() if len(words) > 1 else ""
+        match first:
+            case "BEGIN" | "START":
+                return self._begin(words)
+            case "COMMIT" | "END":
+                failed = self._status is Status.FAILED
+                self._end()
+                return "ROLLBACK" if failed else "COMMIT"
+            case "ROLLBACK" | "ABORT":
+                if "TO" in (one.upper() for one in words):
+                    self._status = Status.OPEN
+                else:
+                    self._end()
+                return "ROLLBACK"
+            case "SAVEPOINT" | "RELEASE" | "LISTEN" | "UNLISTEN":
+                return first
+            case "SET":
+                return self._set(words)
+            case "RESET":
+                names = list(SETTINGS) if second == "ALL" else [words[1].lower()] if second else []
+                self._settings.update({name: SETTINGS.get(name, "") for name in names})
+                return "RESET"
+            case "SHOW":
+                portal.answer = self._show(words)
+                return None
+            case "DISCARD":
+                self._statements.clear()
+                self._portals.clear()
+                return f"DISCARD {second}"
+            case "DEALLOCATE":
+                name = unquoted(words[-1])
+                if words[-1].upper() == "ALL":
+                    self._statements.clear()
+                else:
+                    self._statements.pop(name, None)
+                return "DEALLOCATE"
+            case "DECLARE":
+                return self._declare(words, portal.query)
+            case "FETCH":
+                portal.answer = self._fetch(words)
+                return None
+            case "CLOSE":
+                if second == "ALL":
+                    self._portals.clear()
+                elif len(words) > 1:
+                    self._portals.pop(unquoted(words[1]), None)
+                return "CLOSE CURSOR"
+        if first in WRITES:
+            raise Refused("25006", f"expected a query, because views are only read; found {first}")
+        raise Refused(
+            "0A000", f"expected SELECT, SHOW, SET, BEGIN, COMMIT or a cursor; found {words[0]!r}"
+        )
+
+    def _begin(self, words: list[str]) -> str:
+        self._status = Status.OPEN
+        self._isolation = self._settings["default_transaction_isolation"]
+        self._take_isolation(words)
+        return "START TRANSACTION" if words[0].upper() == "START" else "BEGIN"
+
+    def _take_isolation(self, words: list[str]) -> None:
+        text = " ".join(words).lower()
+        for level in ("read uncommitted", "read committed", *PINNING):
+            if level in text:
+                self._isolation = level
+        if "read write" in text:
+            raise Refused("25006", "expected a transaction that only reads; found READ WRITE")
+
+    def _end(self) -> None:
+        self._status, self._pinned = Status.IDLE, None
+        self._portals.clear()
+
+    def _set(self, words: list[str]) -> str:
+        text = " ".join(words).upper()
+        if "CHARACTERISTICS" in text:
+            before, self._isolation = (
+                self._isolation,
+                self._settings["default_transaction_isolation"],
+            )
+            self._take_isolation(words)
+            self._settings["default_transaction_isolation"] = self._isolation
+            self._isolation = before
+            return "SET"
+        if len(words) > 1 and words[1].upper() == "TRANSACTION":
+            self._take_isolation(words)
+            return "SET"
+        name, value = setting_of(words)
+        if name in FIXED:
+            raise Refused("55P02", f"expected a setting that may be changed; found {name}")
+        self._settings[name] = SETTINGS.get(name, "") if value is None else value
+        if name == "client_encoding" and self._settings[name].upper() not in (
+            "UTF8",
+            "UTF-8",
+            "UNICODE",
+        ):
+            self._settings[name] = "UTF8"
+            raise Refused("22023", f"expected client_encoding UTF8; found {value}")
+        if name == "timezone" and self._settings[name].upper() not in ("UTC", "ETC/UTC", "GMT"):
+            self._settings[name] = (
+                "UTC"  # instants are sent in UTC; clients show them in their own zone
+            )
+        if name == "penstock.wait":
+            self._seconds(name)
+        return "SET"
+
+    def _show(self, words: list[str]) -> Answer:
+        name = "_".join(one.lower() for one in words[1:])
+        name = {
+            "transaction_isolation_level": "transaction_isolation",
+            "time_zone": "timezone",
+        }.get(name, ".".join(words[1:]).replace("...", ".").lower())
+        if name == "transaction_isolation":
+            value = (
+                self._isolation
+                if self._status is not Status.IDLE
+                else self._settings["default_transaction_isolation"]
+            )
+        elif name == "all":
+            names = sorted(self._settings)
+            table = pa.table({"name": names, "setting": [self._settings[one] for one in names]})
+            return Answer(table, len(table))
+        elif name in ("tables", "views"):
+            return self._asked(Question("SHOW TABLES", ROWS_ALL))
+        elif name not in self._settings:
+            raise Refused("42704", f'expected a setting; found "{name}", which is none')
+        else:
+            value = self._settings[name]
+        return Answer(pa.table({name: [value]}), 1)
+
+    def _declare(self, words: list[str], query: str) -> str:
+        upper = [one.upper() for one in words]
+        if "CURSOR" not in upper or "FOR" not in upper:
+            raise Refused("42601", "expected DECLARE name CURSOR FOR SELECT …")
+        name = unquoted(words[1])
+        found = re.search(r"\bFOR\b(.*)", query, re.IGNORECASE | re.DOTALL)
+        assert found is not None
+        self._portals[name] = Portal(found[1])
+        self._run(self._portals[name])
+        return "DECLARE CURSOR"
+
+    def _fetch(self, words: list[str]) -> Answer:
+        portal = self._portal(unquoted(words[-1]))
+        self._run(portal)
+        assert portal.answer is not None
+        count = next((int(one) for one in words if one.isdecimal()), 1)
+        if any(one.upper() == "ALL" for one in words):
+            count = ROWS_ALL
+        rows = portal.answer.table.slice(portal.sent, count)
+        portal.sent += len(rows)
+        return Answer(rows, len(rows))
+
+
+def _is_query(words: Sequence[str]) -> bool:
+    first = words[0].upper()
+    is_listing = first in ("DESCRIBE", "DESC")
+    return first in ("SELECT", "WITH", "VALUES", "TABLE", "FROM", "(") or is_listing
+
+
+def _columns(answer: Answer, portal: Portal) -> list[Column]:
+    found = []
+    schema = answer.table.schema
+    names = answer.types or [""] * len(schema)
+    for i, (one, name) in enumerate(zip(schema, names, strict=True)):
+        kind, is_array = type_named(one.type, name)
+        oid, size = (kind.array, -1) if is_array else (kind.oid, kind.size)
+        found.append(Column(one.name, oid, size, portal.format_of(i)))
+    return found
+
+
+def _described(columns: Sequence[Column] | None) -> bytes:
+    return message(b"n") if columns is None else messages.row_description(columns)
+
+
+def _tag(portal: Portal) -> str:
+    word = words_of(portal.query)[0].upper()
+    return word if word == "SHOW" else f"{'FETCH' if word == 'FETCH' else 'SELECT'} {portal.sent}"
+
+
+def _code(error: Exception, *, cancelled: bool) -> str:
+    if isinstance(error, Refused):
+        return error.code
+    if cancelled:
+        return "57014"
+    text = str(error)
+    if isinstance(error, LimitError):
+        return "53200" if "memory" in text else "54000" if "ANSWER_BYTES_MAX" in text else "57014"
+    if isinstance(error, ValueError) and not isinstance(error, PenstockError):
+        return "22P02"
+    return next((code for pattern, code in _CODES if pattern.search(text)), "XX000")

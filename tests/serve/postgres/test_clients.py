@@ -1,0 +1,228 @@
+"""PostgreSQL's own clients and drivers that others wrote read views as tables."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.patience import PATIENCE_S
+from tests.serve.committing import clicks, commit
+
+from penstock.errors import SetupError
+from penstock.serve import Queries, QueryLimits
+from penstock.serve.postgres.server import PostgresServer
+
+psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
+sqlalchemy = pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed")
+asyncpg = pytest.importorskip("asyncpg", reason="asyncpg is not installed")
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")]
+
+NOON = dt.datetime(2000, 1, 1, 12, tzinfo=dt.UTC)
+VALUES = (
+    "1::smallint, 2::int, 3::bigint, 1.5::double, -1234567.089::decimal(12, 3), true, 'x', "
+    "date '2026-01-02', timestamp '2026-01-02 03:04:05.678', timestamptz '2026-01-02 03:04:05Z', "
+    "[1, 2, null], ['a', 'b \"c\"'], {'a': [1]}, interval 1 day, "
+    "uuid '00000000-0000-0000-0000-000000000001', time '01:02:03', null, from_hex('00ff')"
+)
+READ = (
+    1, 2, 3, 1.5, Decimal("-1234567.089"), True, "x", dt.date(2026, 1, 2),
+    dt.datetime.fromisoformat("2026-01-02T03:04:05.678"), dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC),
+    [1, 2, None], ["a", 'b "c"'], {"a": [1]}, dt.timedelta(days=1), uuid.UUID(int=1), dt.time(1, 2, 3),
+    None, b"\0\xff",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return commit(clicks(), tmp_path_factory.mktemp("shop.penstock"))
+
+
+@pytest.fixture(scope="module")
+def server(directory: Path) -> Iterator[PostgresServer]:
+    queries = Queries(directory, QueryLimits(seconds=PATIENCE_S, memory_bytes=512 << 20))
+    server = PostgresServer(directory, queries=queries)
+    yield server
+    server.close()
+    queries.close()
+
+
+def psql(server: PostgresServer, *commands: str) -> str:
+    """What psql prints for some commands."""
+    databases = pytest.importorskip("tests.databases")
+    arguments = [part for one in commands for part in ("-c", one)]
+    done = subprocess.run(
+        [databases.PROGRAMS[16] / "psql", "-X", "-At", server.url, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, "PGCONNECT_TIMEOUT": str(int(PATIENCE_S))},
+    )
+    return done.stdout + done.stderr
+
+
+def test_psql_lists_describes_and_reads(server: PostgresServer) -> None:
+    r"""`\dt`, `\d view`, `\l` and a query print what they print of a table."""
+    said = psql(server, r"\dt", r"\d per_user", r"\l", 'SELECT "user", n FROM per_user ORDER BY 1')
+    lines = said.splitlines()
+    assert lines[0] == "public|per_user|table|penstock"
+    assert "n|bigint||not null|" in lines
+    assert "ms|double precision|||" in lines
+    assert lines[-3:] == ["u0|7", "u1|7", "u2|6"]
+    assert "ERROR" not in said
+
+
+def test_psycopg_reads_every_type_in_text_and_in_binary(server: PostgresServer) -> None:
+    """Values arrive as they are, with and without parameters, and by cursors of the server."""
+    with psycopg.connect(server.url) as con:
+        for binary in (False, True):
+            assert con.cursor(binary=binary).execute(f"SELECT {VALUES}").fetchone() == READ
+        query = 'SELECT "user" FROM per_user WHERE n > %s AND "user" = ANY(%s) ORDER BY 1 LIMIT %s'
+        assert con.execute(query, (6, ["u1", "u2", "u0"], 9)).fetchall() == [("u0",), ("u1",)]
+        with con.cursor("some") as cursor:
+            cursor.execute('SELECT "user" FROM per_user ORDER BY 1')
+            assert cursor.fetchmany(2) + cursor.fetchall() == [("u0",), ("u1",), ("u2",)]
+
+
+def test_errors_have_codes(server: PostgresServer) -> None:
+    """Drivers raise their own exceptions: by SQLSTATE. A failed transaction needs a ROLLBACK."""
+    wrong = {
+        "SELECT * FROM nothing": psycopg.errors.UndefinedTable,
+        "SELECT nothing FROM per_user": psycopg.errors.UndefinedColumn,
+        "SELECT nothing(n) FROM per_user": psycopg.errors.UndefinedFunction,
+        "SELECT 'x'::INT": psycopg.errors.InvalidTextRepresentation,
+        "SELEC 1": psycopg.errors.FeatureNotSupported,
+        "SELECT (": psycopg.errors.SyntaxError,
+        "DELETE FROM per_user": psycopg.errors.ReadOnlySqlTransaction,
+        "SELECT * FROM per_user AS OF VERSION 99": psycopg.errors.SnapshotTooOld,
+    }
+    with psycopg.connect(server.url, autocommit=True) as con:
+        for query, error in wrong.items():
+            with pytest.raises(error):
+                con.execute(query)
+        con.execute("BEGIN")
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            con.execute("SELECT * FROM nothing")
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            con.execute("SELECT 1")
+        con.execute("ROLLBACK")
+        assert con.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_sqlalchemy_reflects_and_pandas_reads(server: PostgresServer) -> None:
+    """Reflection finds a view's columns and types; pandas reads it as a table."""
+    engine = sqlalchemy.create_engine(server.url.replace("postgresql", "postgresql+psycopg"))
+    try:
+        found = sqlalchemy.inspect(engine)
+        assert found.get_table_names() == ["per_user"]
+        columns = {one["name"]: str(one["type"]) for one in found.get_columns("per_user")}
+        assert columns["n"] == "BIGINT"
+        assert columns["window_start"] == "TIMESTAMP"
+        assert not found.get_pk_constraint("per_user")["constrained_columns"]
+        assert found.get_indexes("per_user") == found.get_foreign_keys("per_user") == []
+        frame = pd.read_sql_table("per_user", engine)
+        assert sorted(frame["n"]) == [6, 7, 7]
+        some = sqlalchemy.text("SELECT count(*) AS c FROM per_user WHERE n > :n")
+        assert list(pd.read_sql(some, engine, params={"n": 6})["c"]) == [2]
+    finally:
+        engine.dispose()
+
+
+def test_asyncpg_prepares_with_the_types_of_parameters(server: PostgresServer) -> None:
+    """It sends binary values of the types that the server finds, and reads arrays, whose types it asks."""
+
+    async def read() -> None:
+        con = await asyncpg.connect(server.url, timeout=PATIENCE_S)
+        query = 'SELECT "user" FROM per_user WHERE n > $1 AND window_start <= $2 AND "user" <> $3 ORDER BY 1'
+        for _ in range(2):
+            rows = await con.fetch(query, 6, NOON, "u1")
+            assert [one["user"] for one in rows] == ["u0"]
+        rows = await con.fetch(f"SELECT {VALUES}")
+        assert tuple(rows[0])[:12] == READ[:12]
+        async with con.transaction(readonly=True):
+            numbers = [one["n"] async for one in con.cursor("SELECT n FROM per_user", prefetch=2)]
+        assert sorted(numbers) == [6, 7, 7]
+        await con.close()
+
+    asyncio.run(read())
+
+
+CATALOGS = {
+    "grafana": "SELECT quote_ident(table_name) FROM information_schema.tables WHERE "
+    "quote_ident(table_schema) NOT IN ('information_schema', 'pg_catalog', '_timescaledb_cache') AND "
+    "quote_ident(table_schema) IN "
+    "(SELECT CASE WHEN trim(s[i]) = '\"$user\"' THEN user ELSE trim(s[i]) END FROM "
+    "generate_series(array_lower(string_to_array(current_setting('search_path'),','),1), "
+    "array_upper(string_to_array(current_setting('search_path'),','),1)) AS i, "
+    "string_to_array(current_setting('search_path'),',') s)",
+    "grafana columns": 'SELECT quote_ident(column_name) AS "column", data_type AS "type" FROM '
+    "information_schema.columns WHERE quote_ident(table_name) = 'per_user'",
+    "dbeaver schemas": "SELECT n.oid,n.*,d.description FROM pg_catalog.pg_namespace n LEFT OUTER JOIN "
+    "pg_catalog.pg_description d ON d.objoid=n.oid AND d.objsubid=0 AND d.classoid='pg_namespace'::regclass "
+    "ORDER BY nspname",
+    "dbeaver tables": "SELECT c.oid,c.*,d.description,pg_catalog.pg_get_expr(c.relpartbound, c.oid) as "
+    "partition_expr, pg_catalog.pg_get_partkeydef(c.oid) as partition_key FROM pg_catalog.pg_class c LEFT "
+    "OUTER JOIN pg_catalog.pg_description d ON d.objoid=c.oid AND d.objsubid=0 AND "
+    "d.classoid='pg_class'::regclass WHERE c.relnamespace=2200 AND c.relkind not in ('i','I','c')",
+    "dbeaver columns": "SELECT c.relname,a.*,pg_catalog.pg_get_expr(ad.adbin, ad.adrelid, true) as "
+    "def_value,dsc.description,dep.objid FROM pg_catalog.pg_attribute a INNER JOIN pg_catalog.pg_class c ON "
+    "(a.attrelid=c.oid) LEFT OUTER JOIN pg_catalog.pg_attrdef ad ON (a.attrelid=ad.adrelid AND a.attnum = "
+    "ad.adnum) LEFT OUTER JOIN pg_catalog.pg_description dsc ON (c.oid=dsc.objoid AND a.attnum = "
+    "dsc.objsubid) LEFT OUTER JOIN pg_depend dep on dep.refobjid = a.attrelid AND dep.deptype = 'i' and "
+    "dep.refobjsubid = a.attnum and dep.classid = dep.refclassid WHERE NOT a.attisdropped AND c.oid=16384 "
+    "ORDER BY a.attnum",
+    "jdbc types": "SELECT t.typname,t.oid FROM pg_type t JOIN pg_namespace n ON t.typnamespace = n.oid WHERE "
+    "n.nspname != 'pg_toast' AND (t.typrelid = 0 OR (SELECT c.relkind = 'c' FROM pg_class c WHERE c.oid = "
+    "t.typrelid))",
+}
+
+
+@pytest.mark.parametrize("who", CATALOGS)
+def test_what_tools_ask_of_the_catalogs_is_answered(server: PostgresServer, who: str) -> None:
+    """Queries that Grafana, DBeaver and the JDBC driver send find the view, its columns, the types."""
+    with psycopg.connect(server.url) as con:
+        rows = con.execute(CATALOGS[who]).fetchall()
+    expected = {"grafana": 1, "grafana columns": 5, "dbeaver tables": 1, "dbeaver columns": 5}
+    assert len(rows) == expected.get(who, len(rows)) > 0
+
+
+def test_beyond_loopback_a_password_is_needed(directory: Path) -> None:
+    """The address is refused without one; with one, SCRAM-SHA-256 lets in who knows it, and nobody else."""
+    with pytest.raises(SetupError, match="expected a password for"):
+        PostgresServer(directory, "0.0.0.0")
+    server = PostgresServer(directory, "0.0.0.0", password="tiger")
+    try:
+        address = {"host": "127.0.0.1", "port": server.port, "user": "scott", "dbname": "penstock"}
+        with psycopg.connect(**address, password="tiger") as con:
+            assert con.info.error_message == ""
+            assert con.execute("SHOW server_version").fetchone() == ("16.0",)
+        with pytest.raises(psycopg.OperationalError, match="expected the endpoint's password"):
+            psycopg.connect(**address, password="lion")
+    finally:
+        server.close()
+
+
+def test_a_cancelled_query_ends_and_the_session_goes_on(server: PostgresServer) -> None:
+    """A client's cancellation ends the query that runs; the next one is answered."""
+    endless = "SELECT sum(hash(a.range + b.range)) FROM range(100000000) a, range(100000000) b"
+    with psycopg.connect(server.url, autocommit=True) as con:
+        con.execute("SELECT 1")
+
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(con.execute, endless)
+            while (
+                not running.done()
+            ):  # a cancellation that comes before the query counts for nothing
+                con.cancel_safe(timeout=PATIENCE_S)
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                running.result()
+        assert con.execute("SELECT count(*) FROM per_user").fetchone() == (3,)
