@@ -14,7 +14,7 @@ from sqlglot import exp
 import penstock as ps
 from penstock.errors import PenstockError
 from penstock.sql import SqlFlow
-from penstock.sql.temporal import with_bounds
+from penstock.sql.rules.temporal import with_bounds
 
 REWRITTEN = {
     "at > now() - INTERVAL 1 HOUR": "now() < \"at\" + INTERVAL '1' HOUR",

@@ -238,7 +238,9 @@ def compile_graph(
         by = node.operator.placed_by
         keyed = any(node.operator.key(port) for port in range(len(node.inputs)))
         exchanged = shards if keyed else 1  # without a key, all rows go to one
-        place = _Place(1 + max(p.level for p in above), exchanged, frozenset(by), tuple(by))
+        place = _Place(
+            1 + max((p.level for p in above), default=0), exchanged, frozenset(by), tuple(by)
+        )
         if fused:
             kept = above[0].columns <= set(node.operator.placed_by)
             place = replace(above[0], columns=above[0].columns if kept else frozenset())

@@ -8,7 +8,7 @@
     sources      FROM and JOIN
     aggregation  GROUP BY
     ordering     ORDER BY with LIMIT, DISTINCT ON
-    temporal     conditions on now()
+    rules        VALUES, conditions on now()
     recursion    WITH RECURSIVE
     scope        what names mean
     relation     rows, and operations on them: nodes of the flow

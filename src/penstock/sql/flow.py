@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.names import hint, known_names
+from penstock.core.schema import Schema
 from penstock.errors import FlowError, SchemaError
+from penstock.expr.expression import sql_type
 from penstock.flow import Flow, Stream, Table, event_time
 from penstock.flow.checks import check_text
+from penstock.flow.graph import Source, ancestors
 
 # What parses SQL is imported where it is used: programs without SQL start sooner.
 if TYPE_CHECKING:
@@ -92,6 +95,8 @@ class SqlFlow(Flow):
                 pass  # what runs the file has seen it
             case "STREAM":
                 self._create_stream(statement)
+            case "TABLE" if statement.query is not None:
+                self._create_constant(statement, dialect)
             case "TABLE":
                 self._create_table(statement)
             case "VIEW":
@@ -135,6 +140,36 @@ class SqlFlow(Flow):
         topic = options.pop("topic", statement.name)
         self.named[statement.name] = self.table(topic, columns.text, key=columns.key, **options)
 
+    def _create_constant(self, statement: Statement, dialect: str) -> None:
+        """CREATE TABLE … AS VALUES …."""
+        from penstock.sql.relation import quoted
+
+        assert statement.query is not None
+        _options(statement, ())
+        rows = self._rows(statement.query, dialect)
+        read = [one.topic for one in ancestors(rows.node) if isinstance(one, Source)]
+        if read:
+            raise FlowError(
+                f"expected VALUES or a query without FROM after CREATE TABLE … AS; found one over "
+                f"{read[0]!r}. CREATE VIEW is a name for a query that is kept up to date"
+            )
+        if statement.columns is not None and statement.columns.text:
+            schema = Schema.parse(statement.columns.text)
+            if len(schema.names) != len(rows.names) or statement.columns.key:
+                raise FlowError(
+                    f"expected a type for each of {len(rows.names)} columns, without PRIMARY KEY; found "
+                    f"{statement.columns.text!r}"
+                )
+            rows = rows.project(
+                {
+                    field.name: f"CAST({quoted(name)} AS {sql_type(field.type)})"
+                    for field, name in zip(schema, rows.names, strict=True)
+                }
+            )
+        if statement.name in self._inlined:
+            raise FlowError(f"expected each table once; found {statement.name!r} twice")
+        self._inlined[statement.name] = rows
+
     def _create_sink(self, statement: Statement, dialect: str) -> None:
         options = _options(statement, SINK_OPTIONS)
         assert statement.query is not None
@@ -159,7 +194,7 @@ class SqlFlow(Flow):
     def _rows(self, text: str, dialect: str) -> Relation:
         from penstock.sql.views import query_rows
 
-        return query_rows(text, self._tables(None), dialect)
+        return query_rows(self, text, self._tables(None), dialect)
 
     def _tables(self, more: Mapping[str, Stream | Table] | None) -> dict[str, Relation]:
         """What a query may name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from penstock.sql.relation import Relation
+from penstock.sql.rules.constants import constant
 from penstock.sql.scope import Environment
 
 __all__ = ["recursive"]
@@ -39,9 +40,8 @@ def recursive(cte: exp.CTE, env: Environment) -> Relation:
     columns = tree.alias_column_names
     head = f"{name}({', '.join(columns)})" if columns else name
     body = tree.this.sql(dialect="duckdb")
+    query = f"WITH RECURSIVE {head} AS ({body}) SELECT * FROM {name}"
+    if not relations:
+        return constant(env.flow, query)
     first, *others = relations
-    return first.query(
-        others,
-        [() for _ in relations],
-        f"WITH RECURSIVE {head} AS ({body}) SELECT * FROM {name}",
-    )
+    return first.query(others, [() for _ in relations], query)

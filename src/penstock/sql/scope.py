@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from penstock.core.names import hint, known_names
 from penstock.errors import SchemaError
+from penstock.flow import Flow
 from penstock.flow.graph import Node
 from penstock.ops import Window
 from penstock.sql.relation import Relation
@@ -55,10 +56,12 @@ class Environment:
     """What a query may read.
 
     Attributes:
+        flow: that all belong to.
         tables: by their names in lower case.
         clocks: the streams whose watermarks are now().
     """
 
+    flow: Flow
     tables: Mapping[str, Named] = field(default_factory=dict)
     clocks: tuple[Node, ...] = ()
 

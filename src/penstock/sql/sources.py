@@ -23,8 +23,9 @@ from penstock.ops.joins.table_join import How
 from penstock.ops.rows import Unnest
 from penstock.sql.nulls import null_safe
 from penstock.sql.relation import Relation, quoted
+from penstock.sql.rules.constants import constant
+from penstock.sql.rules.temporal import filtered, is_temporal
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope
-from penstock.sql.temporal import filtered, is_temporal
 from penstock.sql.trees import conjuncts, free
 
 __all__ = ["CompileQuery", "From", "carried", "equalities", "joined_back"]
@@ -58,10 +59,7 @@ class From:
         """
         first = self.select.args.get("from_")
         if first is None:
-            raise SchemaError(
-                f"expected a FROM, as a view is made of streams and tables; found "
-                f"{self.select.sql(dialect='duckdb')!r}"
-            )
+            return self._of_nothing(where)
         joins = self.select.args.get("joins") or []
         self.names = self._named([first.this, *(join.this for join in joins)])
         sides = {(join.side or "").upper() for join in joins}
@@ -78,6 +76,14 @@ class From:
         self._apply()
         # Those without columns, or with columns that aren't here.
         return filtered(self.current, self.pool, self.env.clocks)
+
+    def _of_nothing(self, where: Sequence[exp.Expr]) -> Scope:
+        """One row; of a subquery one for each combination of the outer columns."""
+        if self.carry is not None:
+            scope = Scope(self.carry.rows, dict(self.carry.names))
+        else:
+            scope = Scope(constant(self.env.flow, 'SELECT 1 AS "one"'), {})
+        return filtered(scope, where, self.env.clocks)
 
     # -- sources ------------------------------------------------------------------------------------
 

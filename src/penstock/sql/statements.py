@@ -113,13 +113,15 @@ class _Reader:
         if kind is None:
             raise self._error(f"CREATE {', '.join(KINDS)}")
         name = self._name("a name")
-        columns = self._columns() if kind in ("STREAM", "TABLE") else None
+        columns = None
+        if kind in ("STREAM", "TABLE") and not self._is_next("AS"):
+            columns = self._columns()
         topic = emit = every = query = None
         if kind == "SINK":
             self._expect("INTO")
             topic = self._name("a topic")
         options = self._options()
-        if kind not in ("STREAM", "TABLE"):
+        if kind not in ("STREAM", "TABLE") or (kind == "TABLE" and self._is_next("AS")):
             self._expect("AS")
             query, emit, every = self._query(emits=kind == "SINK")
         if self.at < len(self.tokens):
@@ -219,6 +221,9 @@ class _Reader:
             return False
         self.at += len(words)
         return True
+
+    def _is_next(self, word: str) -> bool:
+        return self.at < len(self.tokens) and self.tokens[self.at].text.upper() == word
 
     def _expect(self, word: str) -> None:
         if not self._take(word):

@@ -15,9 +15,9 @@ from penstock.expr.query import common_type
 from penstock.flow import AggregateCall
 from penstock.sql.aggregation import Called, aggregated
 from penstock.sql.relation import quoted
+from penstock.sql.rules.temporal import filtered
 from penstock.sql.scope import Answer, Carry, Environment, Scope
 from penstock.sql.sources import CompileQuery, carried, joined_back
-from penstock.sql.temporal import filtered
 from penstock.sql.trees import aggregates, cuts, free, internal, replaced, subqueries
 
 __all__ = ["Subqueries"]

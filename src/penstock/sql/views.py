@@ -19,9 +19,10 @@ from penstock.expr.query import query_columns
 from penstock.flow import Flow, Table
 from penstock.sql.queries import compile_tree
 from penstock.sql.relation import Relation, quoted
+from penstock.sql.rules.constants import with_values
+from penstock.sql.rules.temporal import clocks_of, with_bounds, without_bounds
 from penstock.sql.scope import Environment, Named
 from penstock.sql.tables import with_rows, with_windows
-from penstock.sql.temporal import clocks_of, with_bounds, without_bounds
 
 __all__ = ["parsed", "query_rows", "query_table"]
 
@@ -40,17 +41,19 @@ def query_table(
     Raises:
         SchemaError: it can't be read, or can't be kept up to date.
     """
-    return Table(flow, query_rows(query, tables, dialect).kept().node)
+    return Table(flow, query_rows(flow, query, tables, dialect).kept().node)
 
 
 def query_rows(
+    flow: Flow,
     query: str,
     tables: Mapping[str, Relation],
     dialect: str = "duckdb",
 ) -> Relation:
     """The rows that a query gives; see `query_table`."""
     tree = parsed(query, dialect)
-    env = Environment({name.lower(): Named.of(rows) for name, rows in tables.items()})
+    env = Environment(flow, {name.lower(): Named.of(rows) for name, rows in tables.items()})
+    tree, env = with_values(tree, env)
     tree, env = with_windows(with_bounds(with_rows(tree, env)), env)
     env = replace(env, clocks=clocks_of(tree, env))
     check_query_pure(connection(), without_bounds(tree).sql(dialect="duckdb"))
@@ -83,7 +86,7 @@ def parsed(text: str, dialect: str = "duckdb") -> exp.Expr:
         trees = [tree for tree in sqlglot.parse(text, dialect=dialect) if tree is not None]
     except SqlglotError as error:
         raise SchemaError(f"expected SQL; found {_where(error)}") from None
-    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query | exp.Values):
         raise SchemaError(f"expected one SELECT; found {text!r}")
     return trees[0]
 

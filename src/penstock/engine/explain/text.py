@@ -68,6 +68,9 @@ class _Told:
                 yield from self._below(source, 1)
             else:
                 yield f"{source.topic}  topic, read by nothing"
+        for node in self.physical.graph.nodes:
+            if isinstance(node, Stateful) and not node.inputs:
+                yield from self._one(node, 0)
 
     def _below(self, node: Node, depth: int) -> Iterator[str]:
         for one in self.below.get(node.identity, []):

@@ -44,7 +44,7 @@ from penstock.engine.store import Json, Store
 from penstock.engine.upgrade.backfill import Backfill, Backfilled
 from penstock.engine.versions import change_of, of_program, operator_entry, same_rows, writes_alike
 from penstock.errors import FencedError, FlowError
-from penstock.flow.graph import Closed, Graph, Node, OutputNode, ViewNode, ancestors
+from penstock.flow.graph import Closed, Graph, Node, OutputNode, Source, ViewNode, ancestors
 from penstock.ops.recut import recut
 from penstock.state.runs import Writer
 
@@ -469,7 +469,7 @@ class Upgrade:
 
     def _begins(self, node: Node) -> Json:
         """Where the log began, for what is made of it now: by topic and partition, if not at 0."""
-        topics = {one.topic for one in ancestors(node) if not one.inputs}  # type: ignore[union-attr]
+        topics = {one.topic for one in ancestors(node) if isinstance(one, Source)}
         starts = {t: {p: o for p, o in self._starts[t].items() if o} for t in sorted(topics)}
         return {topic: offsets for topic, offsets in starts.items() if offsets}
 

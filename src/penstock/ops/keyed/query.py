@@ -44,7 +44,7 @@ class GroupQuery(Unwindowed):
     """The operator.
 
     Args:
-        inputs: the columns of each port's rows.
+        inputs: the columns of each port's rows; without ports, `always`: the rows are constant.
         key: of each port, the columns that make up a group, in one order; none: all rows are one. NULL is a
             value like others.
         query: a SELECT over `rows0`, `rows1`, …; empty keeps the only port's rows as they are.
@@ -192,8 +192,11 @@ class GroupQuery(Unwindowed):
 
     def _changes(self, state: Kept, deltas: Sequence[pa.RecordBatch]) -> pa.Table:
         """The answers of the touched groups as they were, taken back, and as they are."""
-        touched = self._touched(deltas)
         first = self.always and not state.frontiers_us  # nothing has been given yet
+        if not self.inputs:
+            made = [self._out_delta(self._answer(()))] if first else []
+            return self._weighted(self._out.sum(made))
+        touched = self._touched(deltas)
         if not len(touched) and not first:
             return self._weighted(self._out.layout.empty())
         before, after = [], []

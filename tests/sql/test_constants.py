@@ -1,0 +1,83 @@
+"""Constant tables: VALUES and queries without a FROM, alone and beside streams."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import duckdb
+import pytest
+
+import penstock as ps
+from penstock.errors import PenstockError
+from penstock.sql import SqlFlow
+
+TABLES = {
+    "rates": "VALUES ('EUR', 1), ('USD', 0.9)",
+    "names": "SELECT 1 AS n, 'one' AS name UNION ALL VALUES (2, 'two')",
+}
+VIEWS = {
+    "joined": "SELECT s.k, r.rate FROM s JOIN rates AS r ON r.currency = s.c",
+    "alone": "SELECT * FROM names",
+    "scalar": "SELECT (SELECT count(*) FROM s) AS n, 7 AS seven",
+    "left_": (
+        "SELECT v.x, n.name, s.k FROM (VALUES (1), (2), (3)) AS v(x) LEFT JOIN names AS n ON n.n = v.x "
+        "LEFT JOIN s ON s.k = v.x"
+    ),
+    "lateral_": "SELECT s.k, x.y FROM s, LATERAL (VALUES (s.k), (s.k + 10)) AS x(y)",
+    "recursive_": (
+        "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 4) "
+        "SELECT r.n, s.k FROM r JOIN s ON s.k = r.n"
+    ),
+    "member": "SELECT k FROM s WHERE k IN (VALUES (1), (3))",
+    "exists_": "SELECT 1 AS a WHERE EXISTS (SELECT 1 FROM s WHERE k > 2)",
+    "counted": "SELECT count(*) AS n FROM (VALUES (1), (NULL)) AS v(x) WHERE x IS NULL",
+}
+
+
+def program(views: dict[str, str]) -> SqlFlow:
+    app = SqlFlow("shop")
+    app.sql("CREATE STREAM s (k BIGINT, c STRING)")
+    app.sql(f"CREATE TABLE rates (currency STRING, rate DOUBLE) AS {TABLES['rates']}")
+    app.sql(f"CREATE TABLE names AS {TABLES['names']}")
+    for name, query in views.items():
+        app.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+    return app
+
+
+def test_views_with_constants() -> None:
+    """They equal DuckDB's answer, also where a program gets one later."""
+    con = duckdb.connect(":memory:")
+    con.execute("CREATE TABLE s(k BIGINT, c VARCHAR)")
+    con.execute(
+        f"CREATE TABLE rates(currency VARCHAR, rate DOUBLE); INSERT INTO rates {TABLES['rates']}"
+    )
+    con.execute(f"CREATE VIEW names AS FROM ({TABLES['names']})")
+    views = {name: VIEWS[name] for name in ("joined", "scalar", "recursive_")}
+    run = ps.testing.run(program(views))
+    for row in [(1, "USD"), (3, "EUR"), (2, "EUR")]:
+        run.send("s", k=row[0], c=row[1])
+        con.execute("INSERT INTO s VALUES (?, ?)", row)
+        run.settle()
+        for name, query in views.items():
+            found = Counter(tuple(one.values()) for one in run.view(name).rows())
+            assert found == Counter(con.execute(query).fetchall()), name
+        if views is not VIEWS:
+            views = VIEWS
+            run.change(program(views))
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("CREATE TABLE t AS SELECT * FROM s", "CREATE VIEW is a name for a query"),
+        ("CREATE TABLE t (a BIGINT) AS VALUES (1, 2)", "a type for each of 2 columns"),
+        ("CREATE TABLE t AS SELECT random() AS x", "random()"),
+    ],
+)
+def test_what_is_refused(program: str, said: str) -> None:
+    """A table AS a query is constant, and has as many columns as it names."""
+    app = SqlFlow("shop")
+    app.stream("s", "k BIGINT")
+    with pytest.raises(PenstockError, match="expected") as error:
+        app.sql(program)
+    assert said in str(error.value)
