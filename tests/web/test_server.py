@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import trustme
 from tests.patience import PATIENCE_S, wait_until
 
-from penstock.errors import SetupError
+from penstock.errors import SetupError, UserError
 from penstock.web import Server
 
 pytestmark = pytest.mark.interpreter
@@ -89,3 +92,66 @@ def test_the_usual_port_gives_way_to_the_next(views: Any, shared: Any) -> None:
     finally:
         first.close()
         second.close()
+
+
+PASSWORD = "a long enough one: ä"
+
+
+def test_beyond_this_machine_a_password_is_needed(views: Any, shared: Any) -> None:
+    """None, and one that is short, are refused before a socket is opened."""
+    with pytest.raises(UserError, match="PENSTOCK_UI_PASSWORD"):
+        Server(views, shared.status, host="0.0.0.0", port=free_port())
+    with pytest.raises(UserError, match="at least 12 characters"):
+        Server(views, shared.status, port=free_port(), password="short")
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_password_opens_every_part_of_the_page(
+    views: Any, shared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool
+) -> None:
+    """Nothing is answered without it, under any name; with it, any name of the machine is."""
+    monkeypatch.setattr("penstock.web._guard.WRONG_S", 0.0)
+    authority, tls = trustme.CA(), None
+    if secure:
+        made = authority.issue_cert("127.0.0.1")
+        made.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "page.pem"))
+        tls = (tmp_path / "page.pem", tmp_path / "page.pem")
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    verify = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    server = Server(
+        views, shared.status, host="0.0.0.0", port=free_port(), password=PASSWORD, tls=tls
+    )
+    assert server.url.startswith("https:" if secure else "http:")
+    url = server.url.replace("0.0.0.0", "127.0.0.1")
+    try:
+        with httpx.Client(base_url=url, verify=verify, timeout=PATIENCE_S) as client:
+            for path in (
+                "/",
+                "/api/views",
+                "/static/app.js",
+                "/metrics",
+                "/api/query?sql=SELECT 1",
+            ):
+                found = client.get(path)
+                assert found.status_code == 401
+                assert "Basic" in found.headers["www-authenticate"]
+                assert client.get(path, auth=("ann", "another one")).status_code == 401
+                known = httpx.BasicAuth("ann", PASSWORD.encode())  # type: ignore[arg-type]
+                assert client.get(path, auth=known).status_code == 200
+                host = {"host": "page.example"}
+                assert client.get(path, auth=known, headers=host).status_code == 200
+            for odd in ("Basic", "Basic ?", "Bearer x", "Basic YQ=="):
+                assert client.get("/", headers={"authorization": odd}).status_code == 401
+            foreign = {"sec-fetch-site": "cross-site"}
+            assert client.get("/api/views", auth=known, headers=foreign).status_code == 403
+    finally:
+        server.close()
+
+
+def test_a_certificate_that_is_none_is_explained(views: Any, shared: Any, tmp_path: Path) -> None:
+    """Before a socket is opened."""
+    (tmp_path / "x.pem").write_text("nothing")
+    for file in ("x.pem", "missing.pem"):
+        tls = (tmp_path / file, tmp_path / file)
+        with pytest.raises(SetupError, match="expected a certificate and its key"):
+            Server(views, shared.status, port=free_port(), tls=tls)

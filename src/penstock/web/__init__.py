@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from penstock.web._api import ViewSource
     from penstock.web._app import create_app
     from penstock.web._json import kind, plain_values
-    from penstock.web._server import PORT, MetricsServer, Server
+    from penstock.web._server import (
+        PORT,
+        MetricsServer,
+        Server,
+        check_password,
+        is_loopback,
+    )
     from penstock.web.board import StatusBoard
     from penstock.web.console import Console
     from penstock.web.health import Health, State, judge
@@ -22,7 +28,7 @@ else:
             "_api": ("ViewSource",),
             "_app": ("create_app",),
             "_json": ("kind", "plain_values"),
-            "_server": ("PORT", "MetricsServer", "Server"),
+            "_server": ("PORT", "MetricsServer", "Server", "check_password", "is_loopback"),
             "console": ("Console",),
             "board": ("StatusBoard",),
             "health": ("Health", "State", "judge"),
@@ -38,7 +44,9 @@ __all__ = [
     "State",
     "StatusBoard",
     "ViewSource",
+    "check_password",
     "create_app",
+    "is_loopback",
     "judge",
     "kind",
     "plain_values",

@@ -49,6 +49,7 @@ def create_app(
     hosts: tuple[str, ...] = LOOPBACK,
     stopping: threading.Event | None = None,
     console: Console | None = None,
+    password: str | None = None,
 ) -> Starlette:
     """Builds the app.
 
@@ -59,6 +60,7 @@ def create_app(
         hosts: the names in a Host header that are answered.
         stopping: when set, event streams end, so that the server can.
         console: what shows the log beneath; None leaves it out.
+        password: that every request must bring; None: none, and only `hosts` are answered.
     """
     api = Api(views, status_source, stopping or threading.Event(), graph)
     routes = [
@@ -77,7 +79,7 @@ def create_app(
     ]
     return Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, hosts=hosts)],
+        middleware=[Middleware(Guard, hosts=hosts, password=password)],
         exception_handlers={PenstockError: _problem, Exception: _mishap},
     )
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
+import ssl
 import threading
 import time
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from penstock.errors import SetupError
+from penstock.errors import SetupError, UserError
 from penstock.web._api import Graph, Status, ViewSource
 from penstock.web._app import create_app, create_metrics_app
-from penstock.web._guard import LOOPBACK
+from penstock.web._guard import LOOPBACK, PASSWORD_CHARS_MIN
 from penstock.web.console import Console
 
 PORT: Final = 8750
@@ -35,9 +37,12 @@ class Server:
         host: a loopback address; anything else must be asked for and widens who can read the views.
         port: the port; None takes 8750 or the next free one.
         console: what shows the log beneath; None leaves it out.
+        password: that every request must bring; needed beyond loopback.
+        tls: paths of a certificate (with its chain) and of its key, in PEM; None serves plain HTTP.
 
     Raises:
-        SetupError: the port is taken.
+        SetupError: the port is taken, or certificate and key can't be used.
+        UserError: an address beyond loopback without a password, or a short one.
     """
 
     def __init__(
@@ -49,8 +54,11 @@ class Server:
         host: str = "127.0.0.1",
         port: int | None = None,
         console: Console | None = None,
+        password: str | None = None,
+        tls: tuple[Path, Path] | None = None,
     ) -> None:
-        self._listen(host, port)
+        check_password(host, password)
+        self._listen(host, port, tls)
         app = create_app(
             views,
             status,
@@ -58,14 +66,27 @@ class Server:
             hosts=(*LOOPBACK, host),
             stopping=self._stopping,
             console=console,
+            password=password,
         )
         self._start(app)
 
-    def _listen(self, host: str, port: int | None) -> None:
+    def _listen(self, host: str, port: int | None, tls: tuple[Path, Path] | None = None) -> None:
+        self._tls: dict[str, Any] = {}
+        if tls is not None:
+            certificate, key = tls
+            try:
+                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                    certificate, key
+                )
+            except (OSError, ssl.SSLError) as error:
+                raise SetupError(
+                    f"expected a certificate and its key in {certificate} and {key}; found: {error}"
+                ) from None
+            self._tls = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
         self._socket = _bind(host, port)
         self.port = int(self._socket.getsockname()[1])
         shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self.port}"
+        self.url = f"{'https' if self._tls else 'http'}://{shown}:{self.port}"
         self._stopping = threading.Event()
 
     def _start(self, app: ASGIApp) -> None:
@@ -78,6 +99,7 @@ class Server:
             ws="none",
             server_header=False,
             timeout_graceful_shutdown=1,
+            **self._tls,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, name="penstock-web", daemon=True)
@@ -117,6 +139,24 @@ class MetricsServer(Server):
     def __init__(self, status: Status, host: str, port: int) -> None:
         self._listen(host, port)
         self._start(create_metrics_app(status, hosts=LOOPBACK if is_loopback(host) else None))
+
+
+def check_password(host: str, password: str | None) -> None:
+    """Refuses to serve a page beyond this machine without a password.
+
+    Raises:
+        UserError: there is none, or it is short.
+    """
+    if password is not None and len(password) < PASSWORD_CHARS_MIN:
+        raise UserError(
+            f"expected a password of at least {PASSWORD_CHARS_MIN} characters; found {len(password)}. "
+            "Make one: openssl rand -base64 18"
+        )
+    if password is None and not is_loopback(host):
+        raise UserError(
+            f"expected a password to serve the page beyond this machine, on {host}; found none. Put it into "
+            "PENSTOCK_UI_PASSWORD"
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -34,6 +34,14 @@ Examples:
 @click.argument("target", required=False)
 @click.option("--port", type=click.IntRange(1, 65535), help="Default: 8750, or the next free one.")
 @click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to serve on. Beyond this machine it needs a password in PENSTOCK_UI_PASSWORD.",
+)
+@click.option("--tls-cert", type=Path, metavar="PEM", help="Serve HTTPS with this certificate.")
+@click.option("--tls-key", type=Path, metavar="PEM", help="Its key, if in another file.")
+@click.option(
     "--allow-changes", is_flag=True, help="Let the page mend, replay and drop dead letters."
 )
 @click.option(
@@ -51,6 +59,9 @@ def ui(
     target: str | None,
     port: int | None,
     postgres: str | None,
+    host: str,
+    tls_cert: Path | None,
+    tls_key: Path | None,
     broker: str | None,
     *,
     allow_changes: bool,
@@ -62,7 +73,10 @@ def ui(
     versions. Without TARGET it shows the broker that the other commands would use.
     """
     from penstock.cli.support.host import host_and_port, postgres_served
-    from penstock.web import Console, Server
+    from penstock.web import Console, Server, check_password, is_loopback
+
+    password = os.environ.get("PENSTOCK_UI_PASSWORD") or None
+    check_password(host, password)
 
     directory = None if target is None else directory_of(target)
     has_pipeline = target is not None and _has_state(target, directory)
@@ -84,7 +98,20 @@ def ui(
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        server = Server(views, board.status, graph=graph, port=port, console=console)
+        server = Server(
+            views,
+            board.status,
+            graph=graph,
+            host=host,
+            port=port,
+            console=console,
+            password=password,
+            tls=None if tls_cert is None else (tls_cert, tls_key or tls_cert),
+        )
+        if tls_cert is None and not is_loopback(host):
+            note(
+                "The page and its password are not encrypted: use --tls-cert, or a proxy with TLS."
+            )
         stack.callback(server.close)
         if postgres is not None:
             if target is None or not has_pipeline:
