@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 import pytest
 from tests.databases import Postgres, log, server
+from tests.mariadb import MariaDB, mariadb
 
 import penstock as ps
 from penstock.client import Client, Producer
@@ -32,7 +33,14 @@ class Place:
     execute: Callable[[str], None]
 
 
-@pytest.fixture(params=["postgres", "sqlite", "duckdb"])
+@pytest.fixture(scope="session")
+def mysql_server() -> Iterator[MariaDB]:
+    """A server that all tests share."""
+    with mariadb() as one:
+        yield one
+
+
+@pytest.fixture(params=["postgres", "mysql", "sqlite", "duckdb"])
 def place(request, tmp_path: Path) -> Place:
     """A new database of each kind."""
     if request.param == "postgres":
@@ -43,6 +51,15 @@ def place(request, tmp_path: Path) -> Place:
             lambda **told: ps.sinks.postgres(server.url(name), **told),
             lambda query: server.rows(query, name),
             lambda commands: server.execute(commands, name),
+        )
+    if request.param == "mysql":
+        maria: MariaDB = request.getfixturevalue("mysql_server")
+        name = f"target{next(_numbers)}"
+        maria.rows(f"CREATE DATABASE {name}")
+        return Place(
+            lambda **told: ps.sinks.mysql(maria.url(name), **told),
+            lambda query: maria.rows(query, name),
+            lambda commands: [maria.rows(commands, name), None][1],
         )
     path = tmp_path / "target"
     kind = getattr(ps.sinks, request.param)

@@ -129,7 +129,7 @@ class DatabaseFlow(SqlFlow):
 
         Args:
             table: what is written.
-            target: `ps.sinks.postgres(…)`, `ps.sinks.sqlite(…)`, `ps.sinks.duckdb(…)`.
+            target: such as `ps.sinks.postgres(…)`; docs/sinks.md lists them.
             topic: in between; by default `APP.TABLE`.
             name: under which the target's offsets are kept; by default the topic's.
             partitions: the number of partitions of a new topic.

@@ -7,9 +7,21 @@ docs/sinks.md says how each is exactly-once.
 """
 
 from penstock.sinks._files import duckdb, sqlite
+from penstock.sinks._mysql import mysql
 from penstock.sinks._postgres import postgres
+from penstock.sinks._redis import redis
 from penstock.sinks._sink import Followed, Sink
 from penstock.sinks._target import Target
 from penstock.sinks._targets import from_address
 
-__all__ = ["Followed", "Sink", "Target", "duckdb", "from_address", "postgres", "sqlite"]
+__all__ = [
+    "Followed",
+    "Sink",
+    "Target",
+    "duckdb",
+    "from_address",
+    "mysql",
+    "postgres",
+    "redis",
+    "sqlite",
+]

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -76,7 +77,7 @@ class Sink:
     """Keeps a target equal to what a topic says.
 
     Args:
-        target: `ps.sinks.postgres(…)`, `ps.sinks.sqlite(…)`, `ps.sinks.duckdb(…)`.
+        target: such as `ps.sinks.postgres(…)`; docs/sinks.md lists them.
         topic: what it follows.
         schema: the columns, as for `App.table`.
         key: the column, or columns, that tell rows apart; without one, rows are appended.
@@ -274,7 +275,7 @@ class Sink:
         else:
             changes = self._decoder.decode(records)
             self._bury(records, changes, partition)
-            batch = self._batch(changes)
+            batch = self._batch(changes, records.offset, partition)
             self._put(batch, offsets, partition)
             self.done.upserts += len(batch.upserts)
             self.done.deletes += len(batch.deletes)
@@ -284,14 +285,18 @@ class Sink:
     def _nothing(self) -> Batch:
         schema = pa.schema([pa.field(f.name, f.type) for f in self._rows.schema])
         none = pa.RecordBatch.from_pylist([], schema)
-        return Batch(none, none.select(list(self._rows.key)))
+        at = np.zeros(0, np.int64)
+        return Batch(none, none.select(list(self._rows.key)), at, at, 0)
 
-    def _batch(self, changes: Changes) -> Batch:
+    def _batch(self, changes: Changes, at: npt.NDArray[np.int64], partition: int) -> Batch:
         """Of each key the last change."""
         keys = list(self._rows.key)
         columns, deleted = changes.columns, changes.deleted
         if not keys:
-            return Batch(columns.filter(pa.array(~deleted)), columns.slice(0, 0).select([]))
+            kept, none = np.flatnonzero(~deleted), np.zeros(0, np.int64)
+            appended = columns.take(kept)
+            offsets = at[changes.rows[kept]]
+            return Batch(appended, columns.slice(0, 0).select([]), offsets, none, partition)
         numbers = pa.array(np.arange(len(columns)))
         table = pa.Table.from_batches([columns.select(keys)]).append_column("$at", numbers)
         last = np.sort(
@@ -299,8 +304,11 @@ class Sink:
         )
         gone = deleted[last]
         return Batch(
-            columns.take(pa.array(last[~gone])),
-            columns.select(keys).take(pa.array(last[gone])),
+            columns.take(last[~gone]),
+            columns.select(keys).take(last[gone]),
+            at[changes.rows[last[~gone]]],
+            at[changes.rows[last[gone]]],
+            partition,
         )
 
     def _put(self, batch: Batch, offsets: Mapping[int, int], partition: int) -> None:

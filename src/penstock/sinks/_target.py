@@ -16,12 +16,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, PenstockError, UserError
 
-__all__ = ["Batch", "RefusedError", "Rows", "SqlTarget", "Target", "quoted"]
+__all__ = ["Batch", "RefusedError", "Rows", "SqlTarget", "Target", "fenced", "quoted"]
 
 STATE_TABLE: Final = "penstock_sinks"
 """In the target: of each sink its owner's epoch (as partition -1), and the next offset of each partition."""
@@ -53,23 +55,40 @@ class Batch:
     Attributes:
         upserts: rows, in the schema's columns; of a sink without a key, inserts.
         deletes: keys, in the key's columns.
+        upserted_at: the offset of the record of each of `upserts`.
+        deleted_at: the offset of the record of each of `deletes`.
+        partition: of all these records.
     """
 
     upserts: pa.RecordBatch
     deletes: pa.RecordBatch
+    upserted_at: npt.NDArray[np.int64]
+    deleted_at: npt.NDArray[np.int64]
+    partition: int
 
     def __len__(self) -> int:
         return len(self.upserts) + len(self.deletes)
 
     def halves(self) -> tuple[Batch, Batch]:
         """Two smaller ones; deletions in the first."""
-        middle = len(self.upserts) // 2
-        upserts, deletes = self.upserts, self.deletes
-        if not len(upserts):
-            at = len(deletes) // 2
-            return Batch(upserts, deletes.slice(0, at)), Batch(upserts, deletes.slice(at))
-        return Batch(upserts.slice(0, middle), deletes), Batch(
-            upserts.slice(middle), deletes.slice(0, 0)
+        up, gone = len(self.upserts) // 2, len(self.deletes)
+        if not len(self.upserts):
+            gone //= 2
+        return (
+            Batch(
+                self.upserts.slice(0, up),
+                self.deletes.slice(0, gone),
+                self.upserted_at[:up],
+                self.deleted_at[:gone],
+                self.partition,
+            ),
+            Batch(
+                self.upserts.slice(up),
+                self.deletes.slice(gone),
+                self.upserted_at[up:],
+                self.deleted_at[gone:],
+                self.partition,
+            ),
         )
 
 
@@ -158,12 +177,7 @@ class SqlTarget(abc.ABC):
         self._check_table(rows)
         self.execute("BEGIN")
         try:
-            [(self._epoch,)] = self.execute(
-                f"INSERT INTO {STATE_TABLE} (sink, topic, part, next, epoch) VALUES "
-                f"({mark}, {mark}, -1, 0, 1) ON CONFLICT (sink, topic, part) "
-                f"DO UPDATE SET epoch = {STATE_TABLE}.epoch + 1 RETURNING epoch",
-                (sink, rows.topic),
-            )
+            self._epoch = self._next_epoch()
             found = self.execute(
                 f"SELECT part, next FROM {STATE_TABLE} WHERE sink = {mark} AND topic = {mark} "
                 "AND part >= 0",
@@ -187,10 +201,7 @@ class SqlTarget(abc.ABC):
                 (self._sink, rows.topic),
             )
             if found != [(self._epoch,)]:
-                raise FencedError(
-                    f"expected to write to {self.table!r} as the sink {self._sink!r}; found that another "
-                    "process has begun under this name. Run one at a time"
-                )
+                raise fenced(self.table, self._sink)
             try:
                 if len(batch.deletes):
                     self.load(self._delete_sql(rows), batch.deletes)
@@ -199,16 +210,34 @@ class SqlTarget(abc.ABC):
             except self.refusing as error:
                 raise RefusedError(str(error).strip()) from error
             for partition, offset in offsets.items():
-                self.execute(
-                    f"INSERT INTO {STATE_TABLE} (sink, topic, part, next, epoch) VALUES "
-                    f"({mark}, {mark}, {mark}, {mark}, 0) ON CONFLICT (sink, topic, part) "
-                    "DO UPDATE SET next = excluded.next",
-                    (self._sink, rows.topic, partition, offset),
-                )
+                self._store(partition, offset)
             self.execute("COMMIT")
         except BaseException:
             self._rollback()
             raise
+
+    def _next_epoch(self) -> int:
+        """Raises the sink's epoch; who had it before is fenced."""
+        assert self._rows is not None, "open comes first"
+        mark = self.placeholder
+        [(epoch,)] = self.execute(
+            f"INSERT INTO {STATE_TABLE} (sink, topic, part, next, epoch) VALUES "
+            f"({mark}, {mark}, -1, 0, 1) ON CONFLICT (sink, topic, part) "
+            f"DO UPDATE SET epoch = {STATE_TABLE}.epoch + 1 RETURNING epoch",
+            (self._sink, self._rows.topic),
+        )
+        return int(epoch)
+
+    def _store(self, partition: int, offset: int) -> None:
+        """Stores the next offset of a partition."""
+        assert self._rows is not None, "open comes first"
+        mark = self.placeholder
+        self.execute(
+            f"INSERT INTO {STATE_TABLE} (sink, topic, part, next, epoch) VALUES "
+            f"({mark}, {mark}, {mark}, {mark}, 0) ON CONFLICT (sink, topic, part) "
+            "DO UPDATE SET next = excluded.next",
+            (self._sink, self._rows.topic, partition, offset),
+        )
 
     def _rollback(self) -> None:
         try:
@@ -242,10 +271,15 @@ class SqlTarget(abc.ABC):
                 f"{', '.join(names)}. Add them, or leave them out of the schema"
             )
 
+    def key_type_of(self, type_: pa.DataType) -> str:
+        """What a column's type is called that is a part of the key."""
+        return self.type_of(type_)
+
     def ddl(self, rows: Rows) -> str:
         """The statement that creates the table."""
         columns = [
-            f"{quoted(one.name)} {self.type_of(one.type)}"
+            f"{quoted(one.name)} "
+            + (self.key_type_of if one.name in rows.key else self.type_of)(one.type)
             + (" NOT NULL" if one.required or one.name in rows.key else "")
             for one in rows.schema
         ]
@@ -276,6 +310,14 @@ class SqlTarget(abc.ABC):
         return f"{statement} ON CONFLICT ({keys}) DO " + (
             f"UPDATE SET {change}" if others else "NOTHING"
         )
+
+
+def fenced(table: str, sink: str) -> FencedError:
+    """What is said to a process that another one has taken over from."""
+    return FencedError(
+        f"expected to write to {table!r} as the sink {sink!r}; found that another process has begun under "
+        "this name. Run one at a time"
+    )
 
 
 def quoted(name: str) -> str:

@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qsl, urlsplit
+
 from penstock.errors import UserError
 from penstock.sinks._files import duckdb, sqlite
+from penstock.sinks._mysql import mysql
 from penstock.sinks._postgres import postgres
+from penstock.sinks._redis import redis
 from penstock.sinks._target import Target
 
 __all__ = ["from_address"]
 
 
 def from_address(address: str, table: str) -> Target:
-    """A target: `postgresql://…`, or a file that ends in `.sqlite`, `.sqlite3`, `.db` or `.duckdb`.
+    """A target by its address: see docs/sinks.md.
+
+    Args:
+        address: `postgresql://…`, `mysql://…`, `redis://…?value=hash&expire_s=60`, or a file that ends in
+            `.sqlite`, `.sqlite3`, `.db` or `.duckdb`.
+        table: in it.
 
     Raises:
-        UserError: it is neither.
+        UserError: it is none of these.
     """
     if address.startswith(("postgresql://", "postgres://")):
         return postgres(address, table=table)
+    if address.startswith(("mysql://", "mariadb://")):
+        return mysql(address, table=table)
+    if address.startswith(("redis://", "rediss://")):
+        return _redis(address, table)
     if address.endswith((".sqlite", ".sqlite3", ".db")):
         return sqlite(address, table=table)
     if address.endswith(".duckdb"):
         return duckdb(address, table=table)
     raise UserError(
-        "expected a target such as postgresql://user@host/database, FILE.sqlite or FILE.duckdb; found "
-        f"{address.rpartition('@')[2]!r}"
+        "expected a target such as postgresql://user@host/database, mysql://user@host/database, "
+        f"redis://host, FILE.sqlite or FILE.duckdb; found {address.rpartition('@')[2]!r}"
     )
+
+
+def _redis(address: str, table: str) -> Target:
+    told = dict(parse_qsl(urlsplit(address).query))
+    value, expire_s = told.pop("value", "hash"), told.pop("expire_s", None)
+    if told or not (expire_s or "1").isdigit():
+        raise UserError(
+            f"expected value=… and expire_s=SECONDS behind the address of Redis; found {told or expire_s!r}"
+        )
+    url = urlsplit(address)._replace(query="").geturl()
+    return redis(url, table=table, value=value, expire_s=int(expire_s) if expire_s else None)

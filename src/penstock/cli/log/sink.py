@@ -29,7 +29,12 @@ and run again. Rows that the target refuses become dead letters in NAME.dead-let
 )
 @click.argument("topic")
 @click.argument("target")
-@click.option("--table", required=True, metavar="TABLE", help="Created if it doesn't exist.")
+@click.option(
+    "--table",
+    required=True,
+    metavar="TABLE",
+    help="Created if it doesn't exist; of Redis, the form of its keys: users:{id}.",
+)
 @click.option("--schema", required=True, metavar="COLUMNS", help="Of the rows.")
 @click.option(
     "--key",
@@ -61,7 +66,10 @@ def sink(
     *,
     once: bool,
 ) -> None:
-    """Keep a table of TARGET equal to TOPIC: a PostgreSQL URL, or a file (.sqlite, .db, .duckdb)."""
+    """Keep a table of TARGET equal to TOPIC.
+
+    TARGET is postgresql://…, mysql://…, redis://…, or a file (.sqlite, .db, .duckdb).
+    """
     from penstock.sinks import Sink, from_address
 
     keys = tuple(one.strip() for one in (key or "").split(",") if one.strip())

@@ -1,0 +1,283 @@
+"""A table of MySQL or MariaDB: rows and offsets in one transaction."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import orjson
+import pyarrow as pa
+
+from penstock.core.databases import described
+from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
+from penstock.errors import SetupError, UserError
+from penstock.sinks._target import STATE_TABLE, Rows, SqlTarget, quoted
+
+__all__ = ["MysqlTarget", "mysql"]
+
+BUSY_S: Final = 10
+"""How long a lock or an answer is waited for."""
+MODE: Final = "ANSI_QUOTES,STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES,NO_ENGINE_SUBSTITUTION"
+"""Names in double quotes; values that don't fit are errors."""
+_TYPES: Final[dict[pa.DataType, str]] = {
+    pa.bool_(): "BOOLEAN",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    TIMESTAMP: "DATETIME(6)",
+    pa.date32(): "DATE",
+    pa.binary(): "LONGBLOB",
+    TIME_OF_DAY: "TIME(6)",
+    UUID: "CHAR(36) CHARACTER SET ascii",
+    INTERVAL: "BIGINT",
+}
+_KEY_TYPES: Final[dict[pa.DataType, str]] = {
+    pa.string(): "VARCHAR(250) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    pa.binary(): "VARBINARY(1000)",
+}
+_DENIED: Final = frozenset({1044, 1045, 1049, 1698})
+"""Error numbers: access denied, no such database."""
+
+REFUSED: Final = frozenset({1048, 1062, 1264, 1265, 1292, 1364, 1366, 1406, 1452, 3140, 3819, 4025})
+"""Error numbers of values and constraints."""
+
+
+def mysql(url: str, *, table: str, create: bool = True) -> MysqlTarget:
+    """A table of a MySQL or MariaDB database. Its engine must have transactions (InnoDB has).
+
+    Args:
+        url: `mysql://user:password@host:port/database`; `?ssl_ca=FILE` for TLS with verification.
+        table: its name. It must have the key as its primary key, or a unique index over it.
+        create: whether to create it where it isn't there.
+    """
+    return MysqlTarget(url, table, create=create)
+
+
+class MysqlTarget(SqlTarget):
+    """See `mysql`."""
+
+    placeholder = "%s"
+    for_share = " LOCK IN SHARE MODE"
+
+    def __init__(self, url: str, table: str, *, create: bool) -> None:
+        super().__init__(table, create=create)
+        try:
+            import pymysql
+        except ImportError as error:
+            raise SetupError(
+                f"expected PyMySQL, to talk to MySQL; found that it can't be imported ({error}). "
+                "Install it: pip install 'penstock[mysql]'"
+            ) from None
+        self._url, self._module = url, pymysql
+        self._connection: Any = None
+
+    @property
+    def name(self) -> str:
+        """The address without a password, and the table."""
+        return f"{described(self._url)} {self.table}"
+
+    @property
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """Of connections, deadlocks, servers that restart."""
+        return (self._module.err.OperationalError, self._module.err.InterfaceError)
+
+    @property
+    def refusing(self) -> tuple[type[BaseException], ...]:
+        """Of values and constraints."""
+        return (self._module.err.DataError, self._module.err.IntegrityError, _RefusedValueError)
+
+    def connect(self) -> None:
+        """Opens the connection.
+
+        Raises:
+            SetupError: the server refuses it for good.
+        """
+        self.close()
+        parts = urlsplit(self._url)
+        told = dict(one.split("=", 1) for one in parts.query.split("&") if "=" in one)
+        ca = told.get("ssl_ca")
+        try:
+            self._connection = self._module.connect(
+                host=parts.hostname or "127.0.0.1",
+                port=parts.port or 3306,
+                user=unquote(parts.username or "root"),
+                password=unquote(parts.password or ""),
+                database=parts.path.strip("/"),
+                charset="utf8mb4",
+                autocommit=True,
+                connect_timeout=BUSY_S,
+                read_timeout=6 * BUSY_S,
+                write_timeout=6 * BUSY_S,
+                init_command=f"SET sql_mode='{MODE}', time_zone='+00:00', "
+                f"innodb_lock_wait_timeout={BUSY_S}",
+                **({"ssl_ca": ca, "ssl_verify_identity": True} if ca else {}),
+            )
+        except self._module.err.OperationalError as error:
+            if error.args[0] in _DENIED:
+                raise SetupError(
+                    f"expected to log in at {described(self._url)}; found: {error.args[-1]}"
+                ) from None
+            raise
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._connection is not None and self._connection.open:
+            self._connection.close()
+        self._connection = None
+
+    def execute(self, statement: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+        """Runs a statement; its rows."""
+        if self._connection is None:
+            raise self._module.err.OperationalError("the connection is closed")
+        with self._connection.cursor() as cursor:
+            try:
+                cursor.execute(statement, tuple(values) or None)
+            except self._module.err.MySQLError as error:
+                if error.args and error.args[0] in REFUSED:  # some of them are called operational
+                    raise _RefusedValueError(str(error.args[-1])) from error
+                raise
+            return list(cursor.fetchall())
+
+    def columns(self) -> list[str]:
+        """The table's columns."""
+        *schema, name = self.table.split(".")
+        found = self.execute(
+            "SELECT column_name FROM information_schema.columns WHERE table_name = %s AND table_schema = "
+            "coalesce(%s, database()) ORDER BY ordinal_position",
+            (name, schema[-1] if schema else None),
+        )
+        return [column for (column,) in found]
+
+    def _check_table(self, rows: Rows) -> None:
+        super()._check_table(rows)
+        *schema, name = self.table.split(".")
+        of_table = (name, schema[-1] if schema else None)
+        where = "WHERE table_name = %s AND table_schema = coalesce(%s, database())"
+        found = self.execute(
+            f"SELECT index_name, column_name FROM information_schema.statistics {where} "
+            "AND non_unique = 0",
+            of_table,
+        )
+        unique = [{c for i, c in found if i == one} for one, _ in found]
+        if rows.key and set(rows.key) not in unique:
+            keys = ", ".join(map(quoted, rows.key))
+            raise UserError(
+                f"expected the table {self.table!r} to have the key ({', '.join(rows.key)}) as its primary "
+                f"key; found no unique index over it. Add one: ALTER TABLE {self.path} ADD PRIMARY KEY "
+                f"({keys});"
+            )
+        [(engine,)] = self.execute(
+            f"SELECT engine FROM information_schema.tables {where}", of_table
+        )
+        if engine != "InnoDB":
+            raise UserError(
+                f"expected {self.table!r} to be a table with transactions (InnoDB); found {engine}. "
+                f"Change it: ALTER TABLE {self.path} ENGINE = InnoDB"
+            )
+        for i, names in enumerate(self._stages(rows)):
+            listed = ", ".join(map(quoted, names))
+            self.execute(
+                f"CREATE TEMPORARY TABLE penstock_staged_{i} ENGINE = InnoDB AS "
+                f"SELECT {listed} FROM {self.path} LIMIT 0"
+            )
+
+    def _stages(self, rows: Rows) -> list[tuple[str, ...]]:
+        return sorted({rows.schema.names, rows.key} - {()}, key=len)
+
+    def _next_epoch(self) -> int:
+        assert self._rows is not None, "open comes first"
+        own = (self._sink, self._rows.topic)
+        self.execute(
+            f"INSERT INTO {STATE_TABLE} (sink, topic, part, next, epoch) VALUES (%s, %s, -1, 0, 1) "
+            "ON DUPLICATE KEY UPDATE epoch = epoch + 1",
+            own,
+        )
+        [(epoch,)] = self.execute(
+            f"SELECT epoch FROM {STATE_TABLE} WHERE sink = %s AND topic = %s AND part = -1", own
+        )
+        return int(epoch)
+
+    def _store(self, partition: int, offset: int) -> None:
+        assert self._rows is not None, "open comes first"
+        self.execute(
+            f"REPLACE INTO {STATE_TABLE} (sink, topic, part, next, epoch) VALUES (%s, %s, %s, %s, 0)",
+            (self._sink, self._rows.topic, partition, offset),
+        )
+
+    def type_of(self, type_: pa.DataType) -> str:
+        """What a column's type is called there."""
+        if pa.types.is_decimal(type_):
+            return f"DECIMAL({type_.precision}, {type_.scale})"
+        return _TYPES.get(type_, "JSON")
+
+    def key_type_of(self, type_: pa.DataType) -> str:
+        """What a column's type is called that is a part of the key: indexes need a length."""
+        return _KEY_TYPES.get(type_, self.type_of(type_))
+
+    def load(self, statement: str, rows: pa.RecordBatch) -> None:
+        """Puts the rows into a temporary table of the table's types, and runs the statements with it."""
+        assert self._rows is not None, "open comes first"
+        names = tuple(rows.schema.names)
+        staged = f"penstock_staged_{self._stages(self._rows).index(names)}"
+        columns = [
+            [_plain(value, field.type) for value in column.to_pylist()]
+            for field, column in zip(rows.schema, rows.columns, strict=True)
+        ]
+        self.execute(f"DELETE FROM {staged}")
+        listed, marks = ", ".join(map(quoted, names)), ", ".join(["%s"] * len(names))
+        insert = f"INSERT INTO {staged} ({listed.replace('%', '%%')}) VALUES ({marks})"
+        with self._connection.cursor() as cursor:
+            cursor.executemany(insert, list(zip(*columns, strict=True)))
+        for one in statement.split(";\n"):
+            self.execute(one.replace("{rows}", staged))
+
+    def _delete_sql(self, rows: Rows) -> str:
+        return f"DELETE t FROM {self.path} AS t JOIN {{rows}} AS r ON {_same(rows)}"
+
+    def _upsert_sql(self, rows: Rows) -> str:
+        """Two statements, as `ON DUPLICATE KEY` would change rows that have another unique column alike."""
+        names = [quoted(name) for name in rows.schema.names]
+        listed = ", ".join(names)
+        if not rows.key:
+            return f"INSERT INTO {self.path} ({listed}) SELECT {listed} FROM {{rows}}"
+        others = [quoted(n) for n in rows.schema.names if n not in rows.key]
+        change = ", ".join(f"t.{n} = r.{n}" for n in others)
+        update = f"UPDATE {self.path} AS t JOIN {{rows}} AS r ON {_same(rows)} SET {change};\n"
+        first = quoted(rows.key[0])
+        return (update if others else "") + (
+            f"INSERT INTO {self.path} ({listed}) SELECT {', '.join(f'r.{n}' for n in names)} FROM {{rows}} "
+            f"AS r LEFT JOIN {self.path} AS t ON {_same(rows)} WHERE t.{first} IS NULL"
+        )
+
+
+class _RefusedValueError(Exception):
+    """A value that the driver can't write."""
+
+
+def _same(rows: Rows) -> str:
+    return " AND ".join(f"t.{quoted(n)} = r.{quoted(n)}" for n in rows.key)
+
+
+def _plain(value: Any, type_: pa.DataType) -> Any:
+    """A value as the driver writes it."""
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        if value - value != 0:
+            raise _RefusedValueError(f"expected a finite number; found {value!r}")
+        return value
+    if type_ == UUID:
+        return str(uuid.UUID(bytes=value))
+    if isinstance(value, dt.timedelta):
+        return (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
+    if isinstance(value, dt.datetime):
+        return value.replace(tzinfo=None)
+    if isinstance(value, list | dict):
+        whole = dict(value) if pa.types.is_map(type_) else value
+        return orjson.dumps(whole, default=str).decode()
+    return value

@@ -1,0 +1,229 @@
+"""Keys of Redis that follow a topic: rows and offsets change in one `MULTI … EXEC`."""
+
+from __future__ import annotations
+
+import string
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal, get_args
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from penstock.core.databases import described
+from penstock.core.schema import UUID
+from penstock.errors import SetupError, UserError
+from penstock.formats.json import encode_rows
+from penstock.sinks._target import Batch, Rows, fenced
+
+__all__ = ["RedisTarget", "redis"]
+
+Value = Literal["hash", "json"]
+BUSY_S: Final = 10.0
+"""How long an answer is waited for."""
+STATE: Final = "penstock:sink:{sink}:{topic}"
+"""The key of a sink's offsets (fields `p0`, `p1`, …) and its epoch (field `epoch`)."""
+
+
+def redis(
+    url: str,
+    *,
+    table: str,
+    value: Value | str = "hash",
+    expire_s: int | None = None,
+) -> RedisTarget:
+    """Keys of a Redis server.
+
+    Args:
+        url: `redis://host:port/database`, or `rediss://…` for TLS; with user and password where needed.
+        table: of what form keys are, such as `users:{id}`, with each column of the key. A name without
+            columns, such as `users`, stands for `users:{id}`.
+        value: `hash` (default): a field of each column that isn't NULL. `json`: the row as text. Or the name
+            of a column: its value alone.
+        expire_s: seconds after its last change in which a key expires; by default it stays.
+    """
+    return RedisTarget(url, table, value, expire_s)
+
+
+class RedisTarget:
+    """See `redis`."""
+
+    def __init__(self, url: str, table: str, value: str, expire_s: int | None) -> None:
+        if not isinstance(table, str) or not table:
+            raise UserError(f"expected keys, such as table='users:{{id}}'; found {table!r}")
+        if expire_s is not None and expire_s < 1:
+            raise UserError(f"expected expire_s to be 1 or more; found {expire_s!r}")
+        try:
+            import redis as module
+        except ImportError as error:
+            raise SetupError(
+                f"expected redis, to talk to Redis; found that it can't be imported ({error}). "
+                "Install it: pip install 'penstock[redis]'"
+            ) from None
+        self.table = table.partition(":")[0] if "{" in table else table
+        self._form, self._value, self._expire_s = table, value, expire_s
+        self._url, self._module = url, module
+        self._connection: Any = None
+
+    @property
+    def name(self) -> str:
+        """The address without a password, and the form of the keys."""
+        return f"{described(self._url)} {self._form}"
+
+    @property
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """Of connections; a server that loads, is full, or was changed meanwhile."""
+        return (self._module.RedisError,)
+
+    def open(self, sink: str, rows: Rows) -> dict[int, int]:
+        """Takes over; the next offsets."""
+        self.close()
+        self._sink, self._rows = sink, rows
+        self._parts = _parsed(self._form, rows.key)
+        if self._value not in (*get_args(Value), *rows.schema.names):
+            raise UserError(
+                "expected value to be 'hash', 'json' or a column among "
+                f"{', '.join(rows.schema.names)}; found {self._value!r}"
+            )
+        self._state = STATE.format(sink=sink, topic=rows.topic)
+        self._connection = self._module.Redis.from_url(
+            self._url, socket_timeout=BUSY_S, socket_connect_timeout=BUSY_S, retry=None
+        )
+        try:
+            self._epoch = int(self._connection.hincrby(self._state, "epoch", 1))
+        except self._module.AuthenticationError as error:
+            raise SetupError(
+                f"expected to log in at {described(self._url)}; found: {error}. Correct the user and the "
+                "password in the address"
+            ) from None
+        found = self._connection.hgetall(self._state)
+        self._offsets = {int(f[1:]): int(v) for f, v in found.items() if f[:1] == b"p"}
+        return dict(self._offsets)
+
+    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
+        """Makes changes and offsets true together."""
+        if self._connection is None:
+            raise self._module.ConnectionError("the connection is closed")
+        with self._connection.pipeline(transaction=True) as pipe:
+            pipe.watch(self._state)  # EXEC does nothing if another one takes over from here on
+            self._check(pipe.hgetall(self._state))
+            pipe.multi()
+            gone = list(self._keys(batch.deletes))
+            keys = list(self._keys(batch.upserts))
+            if gone:
+                pipe.delete(*gone)
+            if keys and self._value == "hash":
+                pipe.delete(*keys)  # fields that are NULL now, and keys of another kind
+            for key, value in zip(keys, self._values(batch.upserts), strict=True):
+                if isinstance(value, dict):
+                    pipe.hset(key, mapping=value)
+                    if self._expire_s is not None:
+                        pipe.expire(key, self._expire_s)
+                elif value is None:
+                    pipe.delete(key)
+                else:
+                    pipe.set(key, value, ex=self._expire_s)
+            if offsets:
+                pipe.hset(self._state, mapping={f"p{p}": o for p, o in offsets.items()})
+            pipe.execute()
+        self._offsets.update(offsets)
+
+    def _check(self, found: Mapping[bytes, bytes]) -> None:
+        """Whether the server has what it had after the last write.
+
+        Raises:
+            FencedError: another process has begun.
+        """
+        if int(found.get(b"epoch", 0)) > self._epoch:
+            raise fenced(self.table, self._sink)
+        now = {int(f[1:]): int(v) for f, v in found.items() if f[:1] == b"p"}
+        if int(found.get(b"epoch", 0)) < self._epoch or now != self._offsets:
+            raise self._module.ConnectionError(
+                "the server lost its newest writes; going on from the offsets that it has"
+            )
+
+    def _keys(self, rows: pa.RecordBatch) -> Iterator[str]:
+        columns = {n: rows.column(n) for n in self._rows.key} if len(rows) else {}
+        texts = {n: [_text(v, c.type) for v in c.to_pylist()] for n, c in columns.items()}
+        literals = "".join(literal for literal, _ in self._parts) if len(texts) > 1 else ""
+        for i in range(len(rows)):
+            yield "".join(
+                literal + ("" if name is None else _escaped(texts[name][i], literals))
+                for literal, name in self._parts
+            )
+
+    def _values(self, rows: pa.RecordBatch) -> list[Any]:
+        if not len(rows):
+            return []
+        if self._value == "json":
+            return list(encode_rows(pa.Table.from_batches([rows])).to_pylist())
+        names = rows.schema.names if self._value == "hash" else [self._value]
+        columns = [_texts(rows.column(name)) for name in names]
+        if self._value != "hash":
+            return columns[0]
+        return [
+            {n: v for n, v in zip(names, row, strict=True) if v is not None}
+            for row in zip(*columns, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+def _parsed(form: str, key: tuple[str, ...]) -> list[tuple[str, str | None]]:
+    """A form of keys as literals, each with the column that follows it.
+
+    Raises:
+        UserError: two rows could have the same key.
+    """
+    told = form if "{" in form or not key else ":".join([form, *(f"{{{name}}}" for name in key)])
+    try:
+        parts = [(literal, name) for literal, name, _, _ in string.Formatter().parse(told)]
+    except ValueError:
+        parts = []
+    names = [name for _, name in parts if name is not None]
+    if not key or sorted(names) != sorted(key):
+        raise UserError(
+            f"expected each column of the key ({', '.join(key)}) once in the keys of Redis, such as "
+            f"'users:{{id}}'; found {form!r}"
+        )
+    if any(not literal for literal, name in parts[1:] if name is not None):
+        raise UserError(
+            f"expected text between the columns of the keys, such as ':'; found {form!r}"
+        )
+    return parts
+
+
+def _escaped(text: str, literals: str) -> str:
+    """A part of a key of several columns, in which what stands between the columns is escaped."""
+    if not literals:
+        return text
+    return "".join(f"%{ord(c):02X}" if c in literals or c == "%" else c for c in text)
+
+
+def _texts(column: pa.Array) -> list[Any]:
+    """Values as Redis keeps them: text and bytes as they are, others as in JSON, without quotes."""
+    if column.type in (pa.string(), pa.binary()):
+        return list(column.to_pylist())
+    return [_text(value, column.type) for value in _json_values(column)]
+
+
+def _json_values(column: pa.Array) -> list[Any]:
+    table = pa.table({"v": column})
+    texts = (str(text) for text in encode_rows(table).to_pylist())
+    return [None if text == '{"v":null}' else text[5:-1] for text in texts]
+
+
+def _text(value: Any, type_: pa.DataType) -> Any:
+    if isinstance(value, str):
+        return value[1:-1] if value[:1] == value[-1:] == '"' and type_ != pa.string() else value
+    if type_ == UUID and value is not None:
+        return str(uuid.UUID(bytes=value))
+    if isinstance(value, bytes):
+        return quote(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)

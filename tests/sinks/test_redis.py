@@ -1,0 +1,159 @@
+"""Keys of Redis follow a topic."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import orjson
+import pytest
+from tests.effort import rounds
+from tests.redis_server import RedisServer, redis_server
+
+from penstock.errors import FencedError, UserError
+from penstock.sinks import Sink, from_address, redis
+
+SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
+KILLS = rounds("PENSTOCK_SINK_KILLS", quick=2, full=8)
+SINK = """
+import sys
+from penstock.sinks import Sink, _sink, redis
+_sink.STEP_OFFSETS = 7
+url, topic, log = sys.argv[1:]
+Sink(redis(url, table="row"), topic, "id BIGINT NOT NULL, n BIGINT", key="id", log=log).run()
+"""
+
+
+@pytest.fixture(scope="module")
+def cache() -> Iterator[RedisServer]:
+    """A server that these tests share."""
+    with redis_server() as one:
+        yield one
+
+
+@pytest.fixture
+def empty(cache: RedisServer) -> RedisServer:
+    """The server, without keys."""
+    cache.client.flushall()
+    return cache
+
+
+def follow(server, topic, schema=SCHEMA, key="id", **told):
+    """Follows until everything was written."""
+    target = redis(server.url, **{"table": "users", **told})
+    sink = Sink(target, topic.name, schema, key=key, log=topic.log)
+    return sink.run(until=lambda done: done.lag == 0)
+
+
+def test_hashes_have_the_newest_row_of_each_key(empty, topic) -> None:
+    """Columns are fields, without those that are NULL; deleted keys are gone; a run goes on."""
+    topic.send({"id": 1, "name": "ann", "amount": "2.50"}, {"id": 2, "name": "bob"})
+    follow(empty, topic)
+    row = {"id": 1, "name": "", "tags": ["a", 'q"'], "at": "2024-02-29T13:45:30.5Z"}
+    topic.send(row, b"2", {"id": 3, "name": '"'})
+    assert follow(empty, topic).upserts == 2
+    assert sorted(empty.client.keys("users:*")) == ["users:1", "users:3"]
+    found = empty.client.hgetall("users:1")
+    assert orjson.loads(found.pop("tags")) == ["a", 'q"']
+    assert found.pop("at").startswith("2024-02-29T13:45:30.5")
+    assert found == {"id": "1", "name": ""}
+    assert empty.client.hgetall("users:3") == {"id": "3", "name": '"'}
+
+
+def test_rows_are_json_or_a_column(empty, topic) -> None:
+    """With expiry, keys end some time after their last change."""
+    topic.send({"id": 1, "name": "ann"}, {"id": 2, "name": None})
+    follow(empty, topic, value="json", table="json:{id}", expire_s=1000)
+    assert orjson.loads(empty.client.get("json:1"))["name"] == "ann"
+    assert 0 < empty.client.ttl("json:1") <= 1000
+    sink = Sink(
+        from_address(f"{empty.url}?value=name", "name"),
+        topic.name,
+        SCHEMA,
+        key="id",
+        log=topic.log,
+        name="another" + topic.name,
+    )
+    sink.run(until=lambda done: done.lag == 0)
+    assert empty.client.keys("name:*") == ["name:1"]
+    assert empty.client.get("name:1") == "ann"
+
+
+def test_keys_of_several_columns_never_meet(empty, topic) -> None:
+    """What stands between columns is escaped in their values."""
+    topic.send({"id": "a:b", "x": "c"}, {"id": "a", "x": "b:c"})
+    follow(empty, topic, "id STRING NOT NULL, x STRING NOT NULL", ("id", "x"))
+    assert sorted(empty.client.keys("users:*")) == ["users:a%3Ab:c", "users:a:b%3Ac"]
+
+
+@pytest.mark.parametrize("form", ["u:{name}", "u:{id}:{id}", "u:{", "u:{0}"])
+def test_a_form_of_keys_that_does_not_tell_rows_apart_is_an_error(empty, topic, form) -> None:
+    """The message names the key."""
+    with pytest.raises(UserError, match=r"each column of the key \(id\)"):
+        follow(empty, topic, table=form)
+
+
+def test_a_second_sink_fences_the_first(empty, topic) -> None:
+    """Who has opened it under a name before writes nothing more, not even half of it."""
+    topic.send({"id": 1, "name": "ann"})
+    one = Sink(redis(empty.url, table="users"), topic.name, SCHEMA, key="id", log=topic.log)
+    one._target.open(one.name, one._rows)
+    follow(empty, topic)
+    with pytest.raises(FencedError):
+        one._target.write(one._nothing, {0: 5})
+    one._target.close()
+
+
+def test_a_server_that_lost_writes_gets_them_again(empty, topic) -> None:
+    """Redis may lose its newest writes in a crash; the offsets are lost with them."""
+    topic.send(*({"id": i, "name": "x"} for i in range(20)))
+    sink = Sink(redis(empty.url, table="users"), topic.name, SCHEMA, key="id", log=topic.log)
+    lost = []
+
+    def until(done) -> bool:
+        if done.lag == 0 and not lost:
+            empty.client.flushall()
+            lost.append(topic.send({"id": 99, "name": "y"}))
+        return len(empty.client.keys("users:*")) == 21
+
+    sink.run(until=until)
+
+
+@pytest.mark.timeout(300)
+def test_a_cache_equals_the_table_after_kills(empty, topic) -> None:
+    """Sink and server are killed while rows change; at the end the cache has what the topic says."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    random_, table = random.Random(seed), {}
+
+    def start():
+        command = [sys.executable, "-c", SINK, empty.url, topic.name, topic.log]
+        return subprocess.Popen(command, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+
+    process = start()
+    try:
+        for n in range(KILLS):
+            for _ in range(60):
+                row = {"id": random_.randrange(25), "n": random_.randrange(10**6)}
+                is_gone = random_.random() < 0.2
+                table.pop(row["id"], None)
+                if not is_gone:
+                    table[row["id"]] = row["n"]
+                topic.send(str(row["id"]).encode() if is_gone else row)
+            time.sleep(random_.uniform(0.5, 2.5))  # when it is killed is the input, not a wait
+            if n % 3 == 2:
+                empty.kill()
+                empty.start()
+            process.kill()
+            process.wait()
+            process = start()
+    finally:
+        process.kill()
+        process.wait()
+    follow(empty, topic, "id BIGINT NOT NULL, n BIGINT", table="row")
+    found = {int(k[4:]): int(empty.client.hget(k, "n")) for k in empty.client.keys("row:*")}
+    assert found == table
