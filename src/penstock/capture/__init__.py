@@ -8,7 +8,7 @@ docs/capture.md says what records look like, and what is guaranteed.
 from penstock.capture._capture import Capture
 from penstock.capture._output import Captured
 from penstock.capture._sources import TableSource, postgres, sqlite
-from penstock.capture._status import Status, drop, names, status, tell
+from penstock.capture._status import Status, drop, names, snapshot, status, tell
 
 __all__ = [
     "Capture",
@@ -18,6 +18,7 @@ __all__ = [
     "drop",
     "names",
     "postgres",
+    "snapshot",
     "sqlite",
     "status",
     "tell",

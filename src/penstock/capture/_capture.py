@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from penstock.capture._database import Database, Settings, TableName, spelled
+from penstock.capture._database import Database, Settings, Stream, TableName, TakesRequests, spelled
 from penstock.capture._envelope import Format, Values
 from penstock.capture._kinds import kind_of
 from penstock.capture._output import Captured, Output
@@ -214,7 +214,7 @@ class _Session:
 
     def _waits_for_resume(self) -> bool:
         """Waits while it is to pause; whether it is over then."""
-        while self._log.told() == "pause":
+        while self._log.told().is_paused:
             self._done.phase, self._done.trouble = "paused", ""
             if self._run.end.wait(LOOK_S) or self._run.is_over:
                 return True
@@ -284,7 +284,9 @@ class _Session:
             position = state.position if state.tables else snapshot.position
             time_us = state.time_us or time.time_ns() // 1000
             tables = {**state.tables, **tables}
-            output.commit(replace(state, position=position, time_us=time_us, tables=tables))
+            details = {**state.details, **getattr(snapshot, "details", {})}
+            state = replace(state, position=position, time_us=time_us, details=details)
+            output.commit(replace(state, tables=tables))
         self._run.owns = True
 
     def _stream(self, output: Output) -> None:
@@ -296,14 +298,18 @@ class _Session:
             self._done.is_caught_up = not came and not output.is_open
             if output.store() or not came:
                 stream.confirm()
-            if self._turn_ends():
+            if self._turn_ends(stream):
                 return
 
-    def _turn_ends(self) -> bool:
+    def _turn_ends(self, stream: Stream) -> bool:
         """What is to be done now and then; whether it is over, or to pause."""
         now = time.monotonic()
         if now - self._looked >= LOOK_S:
             self._looked = now
-            if self._log.told() == "pause":
+            told = self._log.told()
+            if told.is_paused:
                 return True
+            if isinstance(stream, TakesRequests):
+                for number, request in told.requests.items():
+                    stream.ask(number, request)
         return self._run.is_over

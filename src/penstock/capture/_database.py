@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from penstock.capture._envelope import Format, Record, Values
 from penstock.capture._output import Output
@@ -31,6 +31,7 @@ __all__ = [
     "Snapshot",
     "Stream",
     "TableName",
+    "TakesRequests",
     "spelled",
 ]
 
@@ -106,6 +107,14 @@ class Stream(Protocol):
 
     def confirm(self) -> None:
         """Tells the database how far it needn't keep its log: `Output.stored`. Asked often."""
+
+
+@runtime_checkable
+class TakesRequests(Protocol):
+    """A stream that takes snapshots while changes flow."""
+
+    def ask(self, number: int, request: Mapping[str, Any]) -> None:
+        """Takes a request, once; those with lower numbers were taken."""
 
 
 class Database(Protocol):

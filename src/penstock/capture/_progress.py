@@ -30,6 +30,10 @@ transaction.max.timeout.ms."""
 LOOKED_BACK: Final = 1000
 """Records that are looked at for the newest state, before all of them are."""
 _KEY: Final = b"state"
+COMMAND: Final = b"command"
+"""The key of `pause` and `resume` in the topic of what it was told."""
+REQUEST: Final = b"snapshot:"
+"""What keys of requests for snapshots begin with, before their numbers."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,19 @@ def state_topic(name: str) -> str:
 def control_topic(name: str) -> str:
     """The topic with what it was told: `pause`, `resume`."""
     return f"{name}.capture.control"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a capture was told from outside.
+
+    Attributes:
+        is_paused: whether it is to pause.
+        requests: for snapshots, by increasing numbers.
+    """
+
+    is_paused: bool
+    requests: dict[int, dict[str, Any]]
 
 
 @dataclass
@@ -237,10 +254,28 @@ class Log:
         self.open_records = 0
         return state
 
-    def told(self) -> str:
-        """What it was told last: `pause`, `resume`, or nothing."""
-        found = last_value(self.client, self._address, control_topic(self._name), **self._settings)
-        return (found or b"").decode("utf-8", "replace")
+    def told(self) -> Told:
+        """What it was told."""
+        return told(self.client, self._address, self._name, **self._settings)
+
+
+def told(client: Client, address: str, name: str, **settings: Any) -> Told:
+    """What a capture was told."""
+    topic = control_topic(name)
+    first, end = client.offsets(topic, "earliest")[0], client.offsets(topic, "latest")[0]
+    found: dict[bytes | None, bytes] = {}
+    with Reader(address, **settings) as reader:
+        for records in reader.read(topic, 0, first, end):
+            for key, value in zip(
+                records.keys().to_pylist(), records.values().to_pylist(), strict=True
+            ):
+                found[key] = value or b""
+    requests = {
+        int(key.removeprefix(REQUEST)): orjson.loads(value)
+        for key, value in found.items()
+        if key is not None and key.startswith(REQUEST)
+    }
+    return Told(found.get(COMMAND) == b"pause", dict(sorted(requests.items())))
 
 
 def load(client: Client, address: str, name: str, **settings: Any) -> State | None:

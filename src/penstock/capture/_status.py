@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from penstock.capture._kinds import kind_named
-from penstock.capture._progress import State, control_topic, last_value, load, state_topic
+from penstock.capture._progress import COMMAND, REQUEST, State, control_topic, load, state_topic
+from penstock.capture._progress import told as told_of
 from penstock.client import Client, Producer
 from penstock.errors import PenstockError, UserError
 
-__all__ = ["Status", "drop", "names", "status", "tell"]
+__all__ = ["Status", "drop", "names", "snapshot", "status", "tell"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Status:
             it soon won't, `lost` when it hasn't.
         safe_bytes: that can be written before the slot is lost; None: there is no limit.
         trouble: why the database couldn't be asked.
+        snapshot: the table that is being read while changes flow, and how far that is.
     """
 
     name: str
@@ -46,6 +50,7 @@ class Status:
     slot: str = ""
     safe_bytes: int | None = None
     trouble: str = ""
+    snapshot: str = ""
 
 
 def names(client: Client) -> list[str]:
@@ -67,7 +72,7 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
     """
     with Client(log, **settings) as client:
         found = _load(client, log, name, **settings)
-        is_paused = last_value(client, log, control_topic(name), **settings) == b"pause"
+        is_paused = told_of(client, log, name, **settings).is_paused
     if found is None:
         never = "it has stored no position yet: its snapshot isn't complete, or it couldn't begin"
         return Status(name, "", "unknown", "", {}, trouble=never)
@@ -88,7 +93,8 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
     lag_s = time.time() - found.stored_ms / 1000 if now.lag_bytes else 0.0
     lag_bytes = None if now.lag_bytes is None else max(now.lag_bytes, 0)
     return Status(
-        *(*told, state, position, tables, lag_bytes, max(lag_s, 0.0)), now.slot, now.safe_bytes
+        *(*told, state, position, tables, lag_bytes, max(lag_s, 0.0), now.slot, now.safe_bytes),
+        snapshot=_snapshot_text(found),
     )
 
 
@@ -98,15 +104,68 @@ def tell(name: str, what: Literal["pause", "resume"], log: str, **settings: Any)
     Raises:
         UserError: there is no such capture.
     """
-    with Client(log, **settings) as client, Producer(log, **settings) as producer:
-        _load(client, log, name, **settings)
-        producer.send(
-            control_topic(name),
-            0,
-            pa.array([b"command"], pa.binary()),
-            pa.array([what.encode()], pa.binary()),
-            np.array([time.time_ns() // 1_000_000]),
+    _send(name, COMMAND, what.encode(), log, **settings)
+
+
+def snapshot(
+    name: str,
+    tables: Sequence[str] = (),
+    *,
+    log: str,
+    what: Literal["start", "pause", "resume", "stop"] = "start",
+    where: str | None = None,
+    **settings: Any,
+) -> None:
+    """Lets a capture read tables again while their changes flow, or pauses, resumes or stops that.
+
+    Args:
+        name: the capture's.
+        tables: of the capture, `schema.table`; by default all. They need a primary key.
+        log: the broker's address.
+        what: to do.
+        where: a condition in SQL: only rows that meet it are read.
+        settings: further arguments of `penstock.client.Client`.
+
+    Raises:
+        UserError: there is no such capture, it has no such table, or its database can't do it.
+    """
+    found = _send(name, None, b"", log, **settings)
+    known = [] if found is None else sorted(found.tables)
+    some = [one if "." in one else f"public.{one}" for one in tables] or known
+    if found is None or found.kind != "postgresql" or not set(some) <= set(known):
+        raise UserError(
+            f"expected tables that {name!r} captures from PostgreSQL: {', '.join(known) or 'none yet'}; "
+            f"found {', '.join(some) or 'none'}"
         )
+    number = time.time_ns()
+    request = {"what": what, "tables": some, "where": where}
+    _send(name, REQUEST + b"%d" % number, orjson.dumps(request), log, **settings)
+
+
+def _send(name: str, key: bytes | None, value: bytes, log: str, **settings: Any) -> State | None:
+    """Tells a capture something; where it got to."""
+    with Client(log, **settings) as client, Producer(log, **settings) as producer:
+        found = _load(client, log, name, **settings)
+        if key is not None:
+            producer.send(
+                control_topic(name),
+                0,
+                pa.array([key], pa.binary()),
+                pa.array([value], pa.binary()),
+                np.array([time.time_ns() // 1_000_000]),
+            )
+    return found
+
+
+def _snapshot_text(state: State) -> str:
+    """What is being read, and how far it is."""
+    told = state.details.get("snapshot") or {}
+    if not told.get("tables"):
+        return ""
+    table, rows, estimate = told["tables"][0], told["rows"], told["estimate"]
+    share = f" {min(100 * rows // estimate, 99)} %" if estimate else f" {rows:,} rows"
+    more = f", {len(told['tables']) - 1} more" if len(told["tables"]) > 1 else ""
+    return f"{table}{share}{more}" + (" (paused)" if told["is_paused"] else "")
 
 
 def drop(name: str, log: str, *, url: str | None = None, **settings: Any) -> None:

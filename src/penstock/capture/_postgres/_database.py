@@ -10,6 +10,7 @@ from typing import Any, Final
 from penstock.capture._database import Settings, TableName
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
+from penstock.capture._postgres._incremental import Progress
 from penstock.capture._postgres._pgoutput import lsn_text
 from penstock.capture._postgres._server import Server
 from penstock.capture._postgres._snapshot import Snapshot, slot_name
@@ -32,6 +33,8 @@ class PostgresDatabase:
         self._slot: str = settings.options.get("slot", own)
         self._publication: str = settings.options.get("publication", own)
         self._server = Server(settings.url)
+        self._progress = Progress()
+        self._streams: list[Stream] = []
         self.name = self._server.name
         has_messages = settings.format == "debezium" and settings.to is not None
         message_topic = re.sub(r"[^A-Za-z0-9._-]", "_", f"{settings.to}.message")
@@ -39,6 +42,8 @@ class PostgresDatabase:
 
     def close(self) -> None:
         """Closes the connections."""
+        for one in self._streams:
+            one.close()
         self._server.close()
 
     def check(self) -> str:
@@ -55,6 +60,7 @@ class PostgresDatabase:
     ) -> dict[str, Any]:
         """Makes slot and publication be there."""
         self._check_slot(state, end)
+        self._progress = Progress.of({} if state is None else state.details)
         self._server.publish(self._publication, tables)
         return {"slot": self._slot, "publication": self._publication}
 
@@ -105,7 +111,8 @@ class PostgresDatabase:
     def snapshot(self) -> Snapshot:
         """The rows as they are."""
         encoder, values = self._encoder(), self._settings.values
-        return Snapshot(self._server, slot_name(self._slot), encoder, values)
+        name = slot_name(self._slot)
+        return Snapshot(self._server, name, encoder, values, self._progress)
 
     def stream(self, output: Output) -> Stream:
         """What committed at the output's position and behind it."""
@@ -113,7 +120,10 @@ class PostgresDatabase:
         pg = self._server.start(
             self._slot, self._publication, output.position, messages=topic is not None
         )
-        return Stream(pg, self._server, self._encoder(), self._settings.values, output, topic)
+        self._streams.append(
+            Stream(pg, self._server, self._encoder(), self._settings.values, output, topic)
+        )
+        return self._streams[-1]
 
     def _encoder(self) -> Encoder:
         settings = self._settings

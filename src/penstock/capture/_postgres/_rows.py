@@ -64,6 +64,8 @@ class Table:
     def __init__(self, relation: Relation, facts: Facts, types: Types, values: Any) -> None:
         self.relation = relation
         self.key = key_columns(relation, facts)
+        #: Whether records are keyed by the primary key.
+        self.has_primary_key = bool(self.key) and self.key == facts.primary_key
         self.placeholders = 0
         self.place = b""
         self._unknown: list[bytes] = []

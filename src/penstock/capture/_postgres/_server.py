@@ -235,6 +235,22 @@ class Server:
         )
         return int(found)
 
+    def estimated_rows(self, table: TableName) -> int:
+        """How many rows a table has, as ANALYZE has estimated, its partitions' included; -1: it never has."""
+        [(found,)] = self.ask(
+            "SELECT coalesce(sum(c.reltuples) FILTER (WHERE c.reltuples > 0), -1)::bigint "
+            "FROM pg_partition_tree(%s::regclass) t JOIN pg_class c ON c.oid = t.relid WHERE t.isleaf "
+            "UNION ALL SELECT reltuples::bigint FROM pg_class WHERE oid = %s::regclass AND relkind = 'r'"
+            " ORDER BY 1 DESC LIMIT 1",
+            *(f"{self._quote(table[0])}.{self._quote(table[1])}",) * 2,
+        )
+        return int(found)
+
+    def literal(self, text: str) -> str:
+        """A text for SQL, of whatever type is wanted there."""
+        quoted: str = self._psycopg.sql.Literal(text).as_string(self.sql)
+        return quoted
+
     def relation(self, table: TableName) -> Relation:
         """A table as its changes would describe it now; generated columns are left out, as there."""
         oid, identity = self.ask(

@@ -9,23 +9,24 @@ with that snapshot: no lock is held but that tables can't be altered meanwhile.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from penstock.capture._database import TableName
+from penstock.capture._database import TableName, spelled
 from penstock.capture._envelope import Record, Values
+from penstock.capture._postgres._copy import quoted, split
 from penstock.capture._postgres._encoder import Encoder
+from penstock.capture._postgres._incremental import Progress
 from penstock.capture._postgres._pgoutput import lsn_number
 from penstock.capture._postgres._rows import Table, Texts
 from penstock.capture._postgres._server import Server
 
 __all__ = ["Snapshot"]
 
-_ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
-_ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+LARGE_ROWS: Final = 1_000_000
+"""A table with more rows is read in chunks afterwards, while its changes are captured already."""
 
 
 class Snapshot:
@@ -36,10 +37,13 @@ class Snapshot:
         name: of the temporary slot, which no other one of the server has.
         encoder: makes records.
         values: how they are written.
+        progress: of snapshots in chunks, to which large tables are added.
     """
 
-    def __init__(self, server: Server, name: str, encoder: Encoder, values: Values) -> None:
-        self._encoder, self._values = encoder, values
+    def __init__(
+        self, server: Server, name: str, encoder: Encoder, values: Values, progress: Progress
+    ) -> None:
+        self._encoder, self._values, self._progress = encoder, values, progress
         self._server = Server(server.url)
         replication = server.connect(replication=True)
         try:
@@ -78,6 +82,9 @@ class Snapshot:
         is_first = is_first_of_table = True
         for i, name in enumerate(topics):
             table = self._table(name)
+            if table.has_primary_key and self._server.estimated_rows(name) > LARGE_ROWS:
+                self._progress = self._progress.with_tables((spelled(name),))
+                continue
             if held is None and i:  # Debezium's first row is that of the first table
                 is_first = False
             for row in self._rows(name, table):
@@ -89,6 +96,11 @@ class Snapshot:
                 held = name, table, row
         if held is not None:
             yield self._record(held, topics, "last")
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """For the state: which tables are to be read in chunks."""
+        return self._progress.details
 
     def _record(
         self,
@@ -106,32 +118,13 @@ class Snapshot:
         return Table(relation, self._server.facts(relation.oid), self._server.types, self._values)
 
     def _rows(self, name: TableName, table: Table) -> Iterator[Texts]:
-        columns = ", ".join(_quoted(one.name) for one in table.relation.columns)
-        query = f"COPY (SELECT {columns} FROM {_quoted(name[0])}.{_quoted(name[1])}) TO STDOUT"
+        columns = ", ".join(quoted(one.name) for one in table.relation.columns)
+        query = f"COPY (SELECT {columns} FROM {quoted(name[0])}.{quoted(name[1])}) TO STDOUT"
         if not columns:
             return
         with self._server.sql.cursor() as cursor, cursor.copy(query) as copy:
             for block in copy:
-                yield _split(bytes(block))
-
-
-def _split(line: bytes) -> Texts:
-    r"""A line of COPY as values.
-
-    >>> _split(b"1\t\\N\ta\\tb\n")
-    [b'1', None, b'a\tb']
-    """
-    fields: list[Any] = line[:-1].split(b"\t")
-    if b"\\" not in line:
-        return fields
-    return [
-        None
-        if one == b"\\N"
-        else _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), one)
-        if b"\\" in one
-        else one
-        for one in fields
-    ]
+                yield split(bytes(block))
 
 
 def _marker(is_first: bool, is_first_of_table: bool, ends_table: bool) -> str:  # noqa: FBT001
@@ -140,10 +133,6 @@ def _marker(is_first: bool, is_first_of_table: bool, ends_table: bool) -> str:  
     if ends_table:
         return "last_in_data_collection"
     return "first_in_data_collection" if is_first_of_table else "true"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def slot_name(name: str) -> str:

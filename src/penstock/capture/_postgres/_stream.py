@@ -5,11 +5,13 @@ from __future__ import annotations
 import select
 import struct
 import time
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from penstock.capture._envelope import Values
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
+from penstock.capture._postgres._incremental import Incremental
 from penstock.capture._postgres._pgoutput import Begin, Commit, Message, Relation, Truncate, parse
 from penstock.capture._postgres._rows import Table
 from penstock.capture._postgres._server import Server
@@ -64,6 +66,7 @@ class Stream:
         self._pg, self._server, self._encoder, self._values = pg, server, encoder, values
         self._output, self._message_topic = output, message_topic
         self._put = output.put
+        self._incremental = Incremental(server.url, encoder, values, output)
         self._tables: dict[int, _Watch | None] = {}
         self._begin: Begin | None = None
         self._commit_lsn = 0
@@ -73,7 +76,8 @@ class Stream:
         self._streaming: Streamed | None = None  # the one whose piece comes now
 
     def close(self) -> None:
-        """Forgets transactions that are open."""
+        """Forgets transactions that are open, and closes the connection of snapshots."""
+        self._incremental.close()
         for one in self._streamed.values():
             one.close()
         self._streamed.clear()
@@ -81,6 +85,8 @@ class Stream:
     def take(self, wait_s: float) -> bool:
         """Tells the output what has come; waits if nothing has. Whether anything had."""
         came, self._is_due = False, False
+        if self._begin is None and self._incremental.step():
+            return True
         output, next_, take = self._output, self._pg.get_copy_data, self._take
         while True:
             count, data = next_(1)
@@ -99,6 +105,10 @@ class Stream:
                     return False
                 self._pg.consume_input()
                 wait_s = 0.0
+
+    def ask(self, number: int, request: Mapping[str, Any]) -> None:
+        """Takes a request for a snapshot; see `Incremental.ask`."""
+        self._incremental.ask(number, request)
 
     def confirm(self) -> None:
         """Tells the server how far it needn't keep its log for us: as far as it is stored."""
@@ -183,6 +193,7 @@ class Stream:
             case Truncate(relations):
                 for oid in relations:
                     if (found := self._watched(oid)) is not None:
+                        self._incremental.truncated(found.topic)
                         self._encoder.truncated(found.table, found.topic, lsn, self._put)
             case Message() as message:
                 self._take_message(message, lsn)
@@ -224,6 +235,8 @@ class Stream:
         self._begin, self._commit_lsn = begin, begin.commit_lsn
         self._skips = begin.commit_lsn < output.position
         self._encoder.begin(begin, output.position)
+        self._incremental.begin(begin.xid)
+        self._put = self._incremental.put if self._incremental.has_chunk else output.put
         output.is_open = True
 
     def _close(self, end: int) -> None:

@@ -37,6 +37,7 @@ Examples:
   penstock capture status                    how far each is behind, in bytes and seconds
   penstock capture pause shop                the database keeps its log meanwhile
   penstock capture resume shop
+  penstock capture snapshot shop -t users    reads a table again, while its changes flow
   penstock capture drop shop                 forgets it, and what the database keeps
 
 A password is taken from PGPASSWORD, PGPASSFILE or ~/.pgpass. Each change is stored once, even if the
@@ -147,12 +148,22 @@ def status(name: str | None, url: str | None, form: str, broker: str | None) -> 
         with Client(log, **client_settings()) as client:
             some = names(client)
     found = [ask(one, log, url=url, **client_settings()) for one in some]
-    names_ = ("name", "state", "position", "lag_bytes", "lag_s", "slot", "tables", "database")
+    names_ = (
+        "name",
+        "state",
+        "position",
+        "lag_bytes",
+        "lag_s",
+        "slot",
+        "snapshot",
+        "tables",
+        "database",
+    )
     rows = [
         (
             *(one.name, one.state, one.position, one.lag_bytes),
             None if one.lag_s is None else round(one.lag_s, 1),
-            *(one.slot, ", ".join(one.tables), one.server),
+            *(one.slot, one.snapshot, ", ".join(one.tables), one.server),
         )
         for one in found
     ]
@@ -178,6 +189,28 @@ def _command(what: Any, told: str) -> click.Command:
 
 pause = _command("pause", "Pause the capture NAME; the database keeps its log meanwhile.")
 resume = _command("resume", "Resume the capture NAME.")
+
+
+@capture.command("snapshot")
+@click.argument("name")
+@click.option("--tables", "-t", multiple=True, metavar="TABLE", help="Default: all of NAME.")
+@click.option("--where", metavar="SQL", help="Read only rows that meet this condition.")
+@click.option("--pause", "what", flag_value="pause", help="Pause the snapshot that is running.")
+@click.option("--resume", "what", flag_value="resume", help="Resume it.")
+@click.option("--stop", "what", flag_value="stop", help="Stop it, and forget those that wait.")
+@broker_option
+def snapshot(
+    name: str, tables: tuple[str, ...], where: str | None, what: Any, broker: str | None
+) -> None:
+    """Read TABLEs of the capture NAME again, in chunks, while their changes flow.
+
+    Nothing is locked, and nothing is written to the database. The capture takes the request within a
+    second, and goes on after a restart. `penstock capture status` shows how far it is.
+    """
+    from penstock.capture import snapshot as ask
+
+    log = find_broker(broker)
+    ask(name, tables, log=log, what=what or "start", where=where, **client_settings())
 
 
 @capture.command("drop")

@@ -1,0 +1,39 @@
+"""COPY's text: lines to values, names to SQL. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+__all__ = ["quoted", "split"]
+
+_ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
+_ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+
+
+def split(line: bytes) -> list[bytes | None]:
+    r"""A line of COPY as values.
+
+    >>> split(b"1\t\\N\ta\\tb\n")
+    [b'1', None, b'a\tb']
+    """
+    fields: list[Any] = line[:-1].split(b"\t")
+    if b"\\" not in line:
+        return fields
+    return [
+        None
+        if one == b"\\N"
+        else _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), one)
+        if b"\\" in one
+        else one
+        for one in fields
+    ]
+
+
+def quoted(name: str) -> str:
+    """A name for SQL.
+
+    >>> quoted('a"b')
+    '"a""b"'
+    """
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,118 @@
+"""Tables are read in chunks while their changes flow."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from penstock.capture import snapshot, status
+from penstock.capture._postgres import _incremental, _snapshot
+from penstock.cli import main
+from penstock.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch) -> None:
+    monkeypatch.setattr(_incremental, "CHUNK_ROWS", 20)
+
+
+def replayed(source, topic: str) -> dict[object, object]:
+    """What a topic's records make of a table; rows of a snapshot may replace what is there."""
+    rows: dict[object, object] = {}
+    for key, value in source.records(topic):
+        told = tuple(key.values())
+        if value is None or value["after"] is None:
+            rows.pop(told, None)
+        else:
+            rows[told] = tuple(value["after"].values())
+    return rows
+
+
+def reads(source, topic: str) -> list[object]:
+    """The keys of rows that snapshots of chunks have read."""
+    found = source.records(topic)
+    marked = [k for k, v in found if v and v["source"]["snapshot"] == "incremental"]
+    return [tuple(key.values()) for key in marked]
+
+
+def test_rows_that_change_while_a_chunk_is_read_keep_the_newer_value(source) -> None:
+    """DBLog's window: what the chunk lacks is dropped from it, whatever it did to the row."""
+    source.execute("CREATE TABLE t (a int, b text, v int, PRIMARY KEY (a, b))")
+    source.execute("INSERT INTO t SELECT i, 'it''s ' || i, 0 FROM generate_series(1, 10) i")
+    topic = f"{source.name}.public.t"
+    with source.running("t") as capture, psycopg.connect(source.url) as one:
+        source.follows(capture, lambda: capture.done.phase == "streaming")
+        one.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        snapshot(source.name, ["t"], log=source.log, where="v < 100")
+        waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        source.follows(
+            capture, lambda: source.rows(waits)
+        )  # its snapshot is older than what follows
+        one.execute("UPDATE t SET v = 1 WHERE a = 1")
+        one.execute("DELETE FROM t WHERE a = 2")
+        one.execute("UPDATE t SET b = 'other' WHERE a = 3")
+        one.execute("INSERT INTO t VALUES (4, 'new', 0), (11, 'x', 0)")
+        one.commit()
+        source.follows(capture, lambda: len(reads(source, topic)) >= 7)
+        source.follows(capture, lambda: not status(source.name, source.log).snapshot)
+    changed = {(1, "it's 1"), (2, "it's 2"), (3, "it's 3"), (3, "other"), (4, "new")}
+    found = {*reads(source, topic)}
+    assert len(found) == len(reads(source, topic))
+    # Where the lock was waited for too long, the chunk was read again, and has the changes.
+    assert found & changed in (set(), changed - {(2, "it's 2"), (3, "it's 3")})
+    assert {*replayed(source, topic).values()} == {*source.rows("TABLE t")}
+
+
+def test_a_large_table_is_read_in_chunks_that_go_on_after_a_restart(source, monkeypatch) -> None:
+    """Each row is read once, over several runs, while it changes; at the end the tables are equal."""
+    monkeypatch.setattr(_snapshot, "LARGE_ROWS", 100)
+    source.execute("CREATE TABLE t (id text PRIMARY KEY, v int)")
+    source.execute("INSERT INTO t SELECT md5(i::text), 0 FROM generate_series(1, 200) i; ANALYZE t")
+    topic, end = f"{source.name}.public.t", threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(source.url, autocommit=True) as one:
+            for i in range(10_000):
+                if end.is_set():
+                    return
+                one.execute("UPDATE t SET v = %s WHERE id = md5(%s)", (i, str(i % 200 + 1)))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(3):
+            rows = source.capture("t").run(until=lambda done: done.snapshot_rows > 30).snapshot_rows
+            assert 30 < rows < 200
+        assert " %" in status(source.name, source.log).snapshot
+        with source.running("t") as capture:
+            source.follows(capture, lambda: not status(source.name, source.log).snapshot)
+    finally:
+        end.set()
+        writer.join()
+    source.run("t")
+    keys = reads(source, topic)
+    assert len(keys) == len({*keys})
+    assert {*replayed(source, topic).values()} == {*source.rows("TABLE t")}
+
+
+def test_snapshots_are_paused_stopped_and_refused(source, caplog) -> None:
+    """A condition that the server refuses ends the snapshot, not the capture; tables must be captured."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE keyless (v int)")
+    source.execute("INSERT INTO t SELECT generate_series(1, 50)")
+    topic, name = f"{source.name}.public.t", source.name
+    ask = ("capture", "snapshot", name, "--broker", source.log)
+    with source.running() as capture:
+        source.follows(capture, lambda: capture.done.phase == "streaming")
+        with pytest.raises(UserError, match=r"public.keyless, public.t; found public.other"):
+            snapshot(name, ["other"], log=source.log)
+        snapshot(name, ["keyless", "t"], log=source.log, where="nonsense")
+        source.follows(capture, lambda: caplog.text.count("no snapshot of it") == 2)
+        snapshot(name, log=source.log, what="pause")
+        assert CliRunner().invoke(main, [*ask, "-t", "t"]).exit_code == 0
+        source.follows(capture, lambda: "(paused)" in status(name, source.log).snapshot)
+        assert reads(source, topic) == []
+        assert CliRunner().invoke(main, [*ask, "--resume"]).exit_code == 0
+        source.follows(capture, lambda: len(reads(source, topic)) == 50)
