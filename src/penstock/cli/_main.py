@@ -38,6 +38,11 @@ _COMMANDS: Final = {
         "Show a pipeline's operators, exchanges and state.",
     ),
     "query": ("penstock.cli.pipelines.query", "query", "Query a pipeline's views with SQL."),
+    "subscribe": (
+        "penstock.cli.pipelines.subscribe",
+        "subscribe",
+        "Print a view's changes as they are committed.",
+    ),
     "savepoint": (
         "penstock.cli.pipelines.savepoint",
         "savepoint",

@@ -5,6 +5,16 @@
 
 from penstock.serve.parts import ViewPart
 from penstock.serve.queries import Queries, QueryLimits
+from penstock.serve.questions import Question
 from penstock.serve.views import Answer, Snapshot, Views, state_of
 
-__all__ = ["Answer", "Queries", "QueryLimits", "Snapshot", "ViewPart", "Views", "state_of"]
+__all__ = [
+    "Answer",
+    "Queries",
+    "QueryLimits",
+    "Question",
+    "Snapshot",
+    "ViewPart",
+    "Views",
+    "state_of",
+]

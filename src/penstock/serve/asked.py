@@ -47,6 +47,7 @@ def main(where: str, memory_bytes: int) -> None:
                 "parameters": found.parameters,
                 "types": found.types,
                 "version": found.version,
+                "since": found.since,
             }
             del found
         except PenstockError as error:

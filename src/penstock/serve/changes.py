@@ -34,22 +34,23 @@ def changes(views: Views, name: str, since: int | None, version: int) -> Answer:
 
     Returns:
         The view's columns and `weight`; equal rows are one, with the sum of their weights. `version` is
-        the one that the changes lead to.
+        the one that the changes lead to. `since` is None, and the rows are all there are, also where that
+        version isn't kept any more, or the view had other columns.
 
     Raises:
-        QueryError: there is no such view, or one of the versions isn't kept any more.
+        QueryError: there is no such view, or the version isn't kept any more.
     """
     new = views.snapshot(version).part(name)
     if since is None:
         rows = _read(views, new, set(new.traces))
         weights = pa.array([1] * len(rows), pa.int64())
         return Answer(rows.append_column(WEIGHT, weights), len(rows), (), (), version)
-    old = views.snapshot(since).part(name)
+    try:
+        old = views.snapshot(since).part(name)
+    except QueryError:  # it isn't kept any more, or the view is new
+        return changes(views, name, None, version)
     if old.schema != new.schema:
-        raise QueryError(
-            f"expected view {name!r} to have the columns of version {since}; found that the program "
-            "has changed. Subscribe again without a version"
-        )
+        return changes(views, name, None, version)
     same_steps = (old.spec, old.steps) == (new.spec, new.steps)
     shards = {
         one
@@ -57,7 +58,7 @@ def changes(views: Views, name: str, since: int | None, version: int) -> Answer:
         if not same_steps or old.traces.get(one) != new.traces.get(one)
     }
     found = _difference(_read(views, old, shards), _read(views, new, shards))
-    return Answer(found, len(found), (), (), version)
+    return Answer(found, len(found), (), (), version, since)
 
 
 def _read(views: Views, part: ViewPart, shards: set[str]) -> pa.Table:

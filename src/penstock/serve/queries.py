@@ -193,6 +193,7 @@ class _Process:
             tuple(head["parameters"]),
             tuple(head["types"]),
             head["version"],
+            head["since"],
         )
 
     def kill(self) -> None:

@@ -64,6 +64,7 @@ class Answer(NamedTuple):
         parameters: the types of the query's parameters, as DuckDB calls them, where they were asked for.
         types: of its columns, as DuckDB calls them, where the question was PostgreSQL's.
         version: that was read; 0 where nobody said.
+        since: of changes, the version that they follow; None where they are all rows.
     """
 
     table: pa.Table
@@ -71,6 +72,7 @@ class Answer(NamedTuple):
     parameters: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     version: int = 0
+    since: int | None = None
 
 
 class Views:

@@ -10,6 +10,7 @@ from penstock.core.lazy import lazy_names
 if TYPE_CHECKING:
     from penstock.web._api import ViewSource
     from penstock.web._app import create_app
+    from penstock.web._changes import changes_line
     from penstock.web._json import kind, plain_values
     from penstock.web._server import (
         PORT,
@@ -27,6 +28,7 @@ else:
         {
             "_api": ("ViewSource",),
             "_app": ("create_app",),
+            "_changes": ("changes_line",),
             "_json": ("kind", "plain_values"),
             "_server": ("PORT", "MetricsServer", "Server", "check_password", "is_loopback"),
             "console": ("Console",),
@@ -44,6 +46,7 @@ __all__ = [
     "State",
     "StatusBoard",
     "ViewSource",
+    "changes_line",
     "check_password",
     "create_app",
     "is_loopback",

@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from penstock.core.time import duration_us, instant_us
 from penstock.errors import LimitError, QueryError, UserError
+from penstock.web._changes import waits
 from penstock.web._export import EXPORT_ROWS_MAX, FORMATS, exported
 from penstock.web._json import dumps, kind, table_json
 from penstock.web._metrics import METRICS_TYPE, metrics_text
@@ -23,6 +24,7 @@ from penstock.web.series import WINDOWS_MAX, key_columns, measures, series
 if TYPE_CHECKING:
     from penstock.serve import (
         Answer,
+        Question,
     )  # loads the engine, which a page over other views doesn't need
 
 ROWS_MAX: Final = 10_000  # rows of one answer: what a page can show and a browser can hold
@@ -73,7 +75,11 @@ class ViewSource(Protocol):
         """A view's rows."""
         ...
 
-    def ask(self, query: str, gone: Callable[[], bool]) -> Answer:
+    def wait_for(self, token: str, timeout: float, gone: Callable[[], bool]) -> int:
+        """Waits for a version that has seen a write: `Views.wait_for`."""
+        ...
+
+    def ask(self, query: str | Question, gone: Callable[[], bool]) -> Answer:
         """The answer to a SELECT over the views, all of one version: `Queries.ask`."""
         ...
 
@@ -261,11 +267,13 @@ class Api:
         self._asked += 1
         try:
             loop = asyncio.get_running_loop()
-            answer = loop.run_in_executor(self._asking, self._views.ask, sql, gone.is_set)
+            ask = partial(_after, self._views, waits(request), sql, gone.is_set)
+            answer = loop.run_in_executor(self._asking, ask)
             while not (await asyncio.wait({answer}, timeout=POLL_S))[0]:
                 if self._stopping.is_set() or await request.is_disconnected():
                     gone.set()
-            table, rows_total = (await answer)[:2]
+            found = await answer
+            table, rows_total = found.table, found.rows_total
         finally:
             gone.set()
             self._asked -= 1
@@ -307,6 +315,18 @@ class Api:
             yield b"event: bye\ndata: {}\n\n"
         finally:
             self._clients -= 1
+
+
+def _after(
+    views: ViewSource,
+    write: tuple[str, float] | None,
+    query: str,
+    gone: Callable[[], bool],
+) -> Answer:
+    """The answer to a query, of a version that has seen a write."""
+    if write is not None:
+        views.wait_for(*write, gone)
+    return views.ask(query, gone)
 
 
 def _number(request: Request, name: str, default: int, most: int) -> int:

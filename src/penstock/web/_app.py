@@ -8,6 +8,7 @@
     GET /api/views/{name}               rows, newest windows first: ?since=ISO|us &limit=N
     GET /api/views/{name}/series        lines for a chart: ?measure= &top= &windows= &range=
     GET /api/views/{name}/export        a file: ?format=csv|parquet
+    GET /api/views/{name}/changes       its changes as they are committed: ?from=VERSION
     GET /api/query?sql=SELECT           read-only SQL over the views: &format=csv|parquet
     GET /api/events                     an event for each new version
     /api/console, topics, groups, …     the log beneath (`penstock.web.console.api`)
@@ -34,6 +35,7 @@ from starlette.staticfiles import StaticFiles
 from penstock.client.network.errors import UNKNOWN_TOPIC
 from penstock.errors import BrokerError, LimitError, PenstockError, UserError
 from penstock.web._api import Api, Graph, Status, UnknownViewError, ViewSource, json_response
+from penstock.web._changes import Changes
 from penstock.web._guard import LOOPBACK, Guard
 from penstock.web._metrics import METRICS_TYPE, metrics_text
 from penstock.web.console import Console
@@ -62,7 +64,8 @@ def create_app(
         console: what shows the log beneath; None leaves it out.
         password: that every request must bring; None: none, and only `hosts` are answered.
     """
-    api = Api(views, status_source, stopping or threading.Event(), graph)
+    stopping = stopping or threading.Event()
+    api = Api(views, status_source, stopping, graph)
     routes = [
         Route("/", _page),
         Route("/api/status", api.status),
@@ -72,6 +75,7 @@ def create_app(
         Route("/api/views/{name}", api.view),
         Route("/api/views/{name}/series", api.series),
         Route("/api/views/{name}/export", api.export),
+        Route("/api/views/{name}/changes", Changes(views, stopping).changes),
         Route("/api/query", api.query),
         Route("/api/events", api.events),
         *(console.routes if console is not None else ()),

@@ -104,6 +104,7 @@ def produce(
             f"expected a partition of {topic!r} from 0 to {len(partitions) - 1}; found {partition}"
         )
     sent = 0
+    written: set[int] = set()
     with (
         Producer(address, acks=wait, compression=compression, **client_settings()) as producer,
         counter("sent") as tick,
@@ -113,12 +114,18 @@ def produce(
             target = _partitions(keys, len(lines), len(partitions), partition, sent)
             for p in np.unique(target).tolist():
                 mine = np.flatnonzero(target == p)
+                written.add(p)
                 chosen = pa.array(mine, pa.int64())
                 now = np.full(len(mine), time.time_ns() // 1_000_000, np.int64)
                 producer.send(topic, p, keys and keys.take(chosen), values.take(chosen), now)
             sent += len(lines)
             tick(sent)
     note(f"sent {sent:,} record{'' if sent == 1 else 's'} to {topic}")
+    if written:
+        with Client(address, **client_settings()) as client:
+            ends = client.offsets(topic, "latest")
+        token = ",".join(f"{topic}-{p}:{ends[p] - 1}" for p in sorted(written))
+        note(f"to read them in a view: penstock query … --after {token}")
 
 
 def _blocks(file: str) -> Iterator[list[bytes]]:

@@ -18,7 +18,8 @@ Examples:
   penstock query weblog.penstock "SELECT path, sum(requests) AS n FROM per_path GROUP BY path
       ORDER BY n DESC LIMIT 10" --format csv > top.csv
 
-The SQL is DuckDB's. All views are of one committed version, whether the pipeline runs or not.
+The SQL is DuckDB's. All views are of one committed version, whether the pipeline runs or not; AS OF
+VERSION 17, behind a view's name or at the end, reads an older one.
 """
 )
 @click.argument("app")
@@ -31,11 +32,32 @@ The SQL is DuckDB's. All views are of one committed version, whether the pipelin
     show_default=True,
     help="json writes a line for each row.",
 )
-def query(app: str, sql: str | None, form: Literal["table", "json", "csv"]) -> None:
+@click.option(
+    "--after",
+    metavar="TOKEN",
+    help="Wait until the views have read these records: TOPIC-PARTITION:OFFSET, as penstock produce "
+    "says them.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="How many seconds --after waits at most.",
+)
+def query(
+    app: str,
+    sql: str | None,
+    form: Literal["table", "json", "csv"],
+    after: str | None,
+    wait: float,
+) -> None:
     """Query the views of APP (a pipeline's name or directory) with SQL; without SQL, list them."""
     from penstock.serve import Views
 
     views = Views(app)
+    if after is not None:
+        views.wait_for(after, wait)
     if sql is None:
         sql = (
             "SELECT table_name AS view, string_agg(column_name, ', ' ORDER BY ordinal_position) "

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.app import Found
     from penstock.engine.driver import Progress
     from penstock.engine.upgrade import Backfilled
-    from penstock.serve import Answer, Queries, Views
+    from penstock.serve import Answer, Queries, Question, Views
 
 LOG: Final = logging.getLogger("penstock.run")
 ROWS_PRINTED: Final = 20  # of each view at the end; `penstock query` prints all
@@ -116,7 +116,11 @@ class LateViews:
         """Version, offsets, watermarks and counts."""
         return self._there().status()
 
-    def ask(self, query: str, gone: Callable[[], bool]) -> Answer:
+    def wait_for(self, token: str, timeout: float, gone: Callable[[], bool]) -> int:
+        """Waits for a version that has seen a write."""
+        return self._there().wait_for(token, timeout, gone)
+
+    def ask(self, query: str | Question, gone: Callable[[], bool]) -> Answer:
         """The answer to a SELECT, made in a process of its own, with limits."""
         self._there()
         with self._lock:

@@ -1,0 +1,56 @@
+"""`penstock subscribe`: a view's changes, as they are committed."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from typing import Final
+
+import click
+
+POLL_S: Final = 0.05  # how often a new version is looked for
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  penstock subscribe shop per_minute                       all rows, then what changes, until Ctrl-C
+  penstock subscribe shop per_minute --from 17             what has changed since version 17
+  penstock subscribe shop per_minute --until 20 | jq .     ends with version 20
+
+Each line is JSON: {"version": 18, "since": 17, "changes": [[-1, {row}], [1, {row}]]}. A row with a negative
+number has gone. Where since is null, the rows are all there are: version --from isn't kept any more.
+"""
+)
+@click.argument("app")
+@click.argument("view")
+@click.option("--from", "since", type=click.IntRange(min=0), help="The version that is known.")
+@click.option("--until", type=click.IntRange(min=1), help="End with this version or a later one.")
+@click.option("--seconds", type=click.FloatRange(min=0), help="End after so many seconds.")
+def subscribe(
+    app: str, view: str, since: int | None, until: int | None, seconds: float | None
+) -> None:
+    """Print the changes of VIEW of APP (a pipeline's name or directory), version by version."""
+    from penstock.serve import Views
+    from penstock.serve.changes import changes
+    from penstock.web import changes_line
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    views = Views(app)
+    known = since or None
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while not stop.is_set() and (until is None or (known or 0) < until):
+        newest = views.version
+        if newest > (known or 0):
+            answer = changes(views, view, known, newest)
+            sys.stdout.buffer.write(changes_line(answer) + b"\n")
+            sys.stdout.buffer.flush()
+            known = answer.version
+        elif deadline is not None and time.monotonic() >= deadline:
+            return
+        else:
+            stop.wait(POLL_S)

@@ -1,0 +1,148 @@
+"""A view's changes between versions: whoever applies them has the view."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from click.testing import CliRunner
+from tests.serve.committing import clicks, commit
+
+from penstock.cli._main import main
+from penstock.errors import QueryError
+from penstock.serve import Answer, Question, Views
+from penstock.serve.changes import changes
+from penstock.serve.questions import answer
+from penstock.web import changes_line, create_app
+
+
+class Served(Views):
+    """Views whose questions this process answers."""
+
+    def ask(self, query: str | Question, gone: Callable[[], bool]) -> Answer:
+        question = query if isinstance(query, Question) else Question(query, 100)
+        return answer(self, question, 1 << 28)
+
+
+@pytest.fixture
+def views(tmp_path: Path) -> Served:
+    """Several versions: rows come, change, and are many."""
+    run = clicks(20)
+    directory = commit(run, tmp_path / "shop.penstock")
+    for user in ("u1", "u2", "new"):
+        run.send("clicks", user=user, ms=2.5, at="12:00:30")
+        commit(run, directory)
+    return Served(directory)
+
+
+def copy_of(lines: list[dict[str, Any]]) -> Counter[bytes]:
+    """What a reader has after these messages."""
+    copy: Counter[bytes] = Counter()
+    seen = None
+    for line in lines:
+        assert line["since"] in (None, seen)
+        if line["since"] is None:
+            copy.clear()
+        for weight, row in line["changes"]:
+            copy[orjson.dumps(row)] += weight
+            assert copy[orjson.dumps(row)] >= 0
+        seen = line["version"]
+    return +copy
+
+
+def content(views: Views, version: int) -> Counter[bytes]:
+    return copy_of([orjson.loads(changes_line(changes(views, "per_user", None, version)))])
+
+
+def test_changes_lead_from_any_version_to_any_later_one(views: Served) -> None:
+    """What a reader of one version applies gives the other's rows, whichever versions it has skipped."""
+    newest = views.version
+    assert newest >= 4
+    assert sum(content(views, newest).values()) == views.table("per_user").num_rows
+    for since in range(1, newest):
+        for version in range(since, newest + 1):
+            found = changes(views, "per_user", since, version)
+            assert (found.since, found.version) == (since, version)
+            line = orjson.loads(changes_line(found))
+            first = orjson.loads(changes_line(changes(views, "per_user", None, since)))
+            assert copy_of([first, line]) == content(views, version)
+    assert changes(views, "per_user", newest, newest).table.num_rows == 0
+
+
+def test_a_version_that_is_gone_begins_again(views: Served) -> None:
+    """A reader whose version isn't kept gets all rows, and is told; of an unknown view it gets an error."""
+    views.store.files.delete(f"versions/{1:020d}.json")
+    found = changes(views, "per_user", 1, views.version)
+    assert found.since is None
+    assert found.table.num_rows == views.table("per_user").num_rows
+    with pytest.raises(QueryError, match="per_usr"):
+        changes(views, "per_usr", None, views.version)
+
+
+async def asked(app: Any, path: str, headers: dict[str, str]) -> httpx.Response:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        return await client.get(path, headers=headers)
+
+
+def test_a_request_names_the_write_that_it_is_to_see(views: Served) -> None:
+    """The header holds the answer until a version has read the record; beyond its time it is an error."""
+    app = create_app(views, lambda *, history=False: {})  # type: ignore[arg-type]
+    offsets = views.status()["offsets"]["clicks"]
+    partition, end = max(offsets.items(), key=lambda one: one[1])
+    path = "/api/query?sql=SELECT count(*) AS n FROM per_user"
+    for offset, wait, status in ((end - 1, "5", 200), (end, "0", 422), (end, "x", 400)):
+        headers = {"Penstock-After": f"clicks-{partition}:{offset}", "Penstock-Wait": wait}
+        assert asyncio.run(asked(app, path, headers)).status_code == status
+
+
+def test_a_stream_of_changes_is_resumed_by_version(views: Served) -> None:
+    """NDJSON and server-sent events give the same messages; each goes on where the reader was, and ends."""
+    app = create_app(views, lambda *, history=False: {}, stopping=threading.Event())  # type: ignore[arg-type]
+
+    async def get(path: str, **headers: str) -> httpx.Response:
+        return await asked(app, f"/api/views/{path}", headers)
+
+    newest = views.version
+    answer = asyncio.run(get(f"per_user/changes?from=1&until={newest}"))
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    [line] = [orjson.loads(one) for one in answer.text.splitlines()]
+    first = orjson.loads(changes_line(changes(views, "per_user", None, 1)))
+    assert copy_of([first, line]) == content(views, newest)
+    events = asyncio.run(
+        get(
+            f"per_user/changes?until={newest}", Accept="text/event-stream", **{"Last-Event-ID": "1"}
+        )
+    )
+    assert events.headers["content-type"].startswith("text/event-stream")
+    assert events.text == (
+        f"id: {newest}\ndata: {answer.text.strip()}\n\nevent: end\ndata: {{}}\n\n"
+    )
+    assert asyncio.run(get("nothing/changes")).status_code == 404
+    assert asyncio.run(get("per_user/changes?from=x")).status_code == 400
+
+
+def test_the_command_prints_changes_and_waits_for_writes(views: Served, tmp_path: Path) -> None:
+    """`penstock subscribe` ends with a version; `penstock query --after` says when it waited in vain."""
+    newest = views.version
+    runner = CliRunner()
+    directory = str(tmp_path / "shop.penstock")
+    done = runner.invoke(main, ["subscribe", directory, "per_user", "--until", str(newest)])
+    assert done.exit_code == 0, done.output
+    assert copy_of([orjson.loads(one) for one in done.output.splitlines()]) == content(
+        views, newest
+    )
+    offsets = views.status()["offsets"]["clicks"]
+    partition, end = max(offsets.items(), key=lambda one: one[1])
+    query = ["query", directory, "SELECT count(*) AS n FROM per_user", "--format", "csv"]
+    done = runner.invoke(main, [*query, "--after", f"clicks-{partition}:{end - 1}"])
+    assert done.output.splitlines()[1:] == [str(views.table("per_user").num_rows)]
+    done = runner.invoke(main, [*query, "--after", f"clicks-{partition}:{end}", "--wait", "0"])
+    assert done.exit_code != 0
