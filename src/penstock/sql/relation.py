@@ -16,6 +16,7 @@ from penstock.expr import compile_expression
 from penstock.expr.query import common_type, fixed_query
 from penstock.flow import Flow, Stream, Table
 from penstock.flow.graph import Node, RowStep, Stateful, Union, retracts, row_key
+from penstock.ops.joins.interval_join import IntervalJoin
 from penstock.ops.joins.table_join import How, TableJoin
 from penstock.ops.keyed.query import GroupQuery
 from penstock.ops.rows import Select, Where
@@ -61,7 +62,7 @@ class Relation:
     @cached_property
     def collection(self) -> Stream | Table:
         """The same rows, as programs have them."""
-        made = Table if retracts(self.node) or isinstance(self.node, Stateful) else Stream
+        made = Table if retracts(self.node) else Stream
         return made(self.flow, self.node)
 
     def project(self, columns: Mapping[str, str]) -> Relation:
@@ -126,6 +127,34 @@ class Relation:
             equal = {name for _, name in on}
             join = replace(join, keys=(*mine, *(name for name in theirs if name not in equal)))
         return self._then(Stateful((self.node, other.node), join, Schema.from_arrow(join.schema)))
+
+    def near(
+        self,
+        other: Relation,
+        on: Sequence[tuple[str, str]],
+        before_us: int,
+        after_us: int,
+        how: How,
+    ) -> Relation:
+        """Joins two streams on equal columns and times that are so near.
+
+        Args:
+            other: the right side; see `join`.
+            on: as `join`.
+            before_us: how far a right row may lie before its left row.
+            after_us: how far after it.
+            how: as `Stream.join`.
+        """
+        join = IntervalJoin(
+            left=self.schema,
+            right=other.schema,
+            on=tuple(on),
+            before_us=before_us,
+            after_us=after_us,
+            how=how,
+            taken_back=(retracts(self.node), retracts(other.node)),
+        )
+        return self._then(Stateful((self.node, other.node), join, join.output))
 
     def query(
         self,

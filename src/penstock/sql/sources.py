@@ -24,6 +24,7 @@ from penstock.ops.rows import Unnest
 from penstock.sql.nulls import null_safe
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.constants import constant
+from penstock.sql.rules.intervals import Apart, apart
 from penstock.sql.rules.temporal import filtered, is_temporal
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope
 from penstock.sql.trees import conjuncts, free
@@ -225,9 +226,15 @@ class From:
             )
             part = self.waiting.pop(at)
             keys = equalities(self.pool, self.current, part)
+            pairs = [(mine, other) for _, mine, other in keys]
+            near = apart(self.pool, self.current, part)
             used = [condition for condition, _, _ in keys]
+            if near is None:
+                self.current = _inner(self.current, part, pairs)
+            else:
+                used += near.used
+                self.current = _near(self.current, part, pairs, near, "inner")
             self.pool = [one for one in self.pool if not any(one is two for two in used)]
-            self.current = _inner(self.current, part, [(mine, other) for _, mine, other in keys])
         self._apply()
 
     def _restricted(self, scope: Scope) -> Scope:
@@ -366,6 +373,9 @@ def _outer(left: Scope, right: Scope, on: Sequence[exp.Expr], how: str, *, asof:
     left_names, right_names = list(left.names.values()), list(right.names.values())
     whole = how not in ("semi", "anti")
     names = both.names if whole else left.names
+    near = None if asof else apart(on, left, right)
+    if near is not None and all(any(one is two for two in near.used) for one in rest):
+        return _near(left, right, [(one, two) for _, one, two in keys], near, how)
     if not keys and not rest and how in ("semi", "anti", "left"):
         rest = [exp.true()]
     if keys and not rest and not asof and how not in ("right", "full"):
@@ -377,6 +387,24 @@ def _outer(left: Scope, right: Scope, on: Sequence[exp.Expr], how: str, *, asof:
         wanted = [*left_names, *(right_names if whole else [])]
         return Scope(rows.only(list(dict.fromkeys(wanted)) or rows.names[:1]), names)
     return _outer_query(left, right, keys, rest, how, asof=asof, names=names)
+
+
+def _near(
+    left: Scope, right: Scope, pairs: Sequence[tuple[exp.Expr, exp.Expr]], near: Apart, how: str
+) -> Scope:
+    """The join of two streams whose rows are so far apart in time."""
+    names = left.names if how in ("semi", "anti") else {**left.names, **right.names}
+    left, right, on = _keys(left, right, pairs)
+    # The keys are copied, as a row without a partner may be NULL in the columns that they are of.
+    copies = [(f"{one} on left", f"{two} on right") for one, two in on] or [("left", "right")]
+    mine = {to: quoted(name) for (to, _), (name, _) in zip(copies, on, strict=False)}
+    others = {to: quoted(name) for (_, to), (_, name) in zip(copies, on, strict=False)}
+    one = left.rows.added(mine or {"left": "1"})
+    two = right.rows.added(others or {"right": "1"})
+    made: How = how  # type: ignore[assignment]
+    rows = one.near(two, copies, near.before_us, near.after_us, made)
+    wanted = [name for name in rows.names if name in set(names.values())]
+    return Scope(rows.only(wanted or rows.names[:1]), names)
 
 
 def _outer_query(

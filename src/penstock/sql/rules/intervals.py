@@ -1,0 +1,140 @@
+"""Interval joins: two streams whose event times are at most some intervals apart, by the condition.
+
+    b.at BETWEEN a.at - INTERVAL 1 MINUTE AND a.at + INTERVAL 1 HOUR   ->  before 1 minute, after 1 hour
+
+What is recognised is a lower and an upper bound of the difference of both streams' event times. Rows are then
+kept for as long as a partner may come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from penstock.core.time import duration_us
+from penstock.errors import UserError
+from penstock.flow.graph import Node, RowStep, Source
+from penstock.flow.interval_join import WITHIN_MAX_US
+from penstock.ops.rows import Select, Where
+from penstock.sql.relation import quoted
+from penstock.sql.scope import Scope
+
+__all__ = ["Apart", "apart"]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """How far apart in time rows of two streams are.
+
+    Attributes:
+        before_us: how far a right row may lie before its left row; below 0 where it must lie after it.
+        after_us: how far after it.
+        used: the conditions that say so.
+    """
+
+    before_us: int
+    after_us: int
+    used: tuple[exp.Expr, ...]
+
+
+def apart(conditions: Sequence[exp.Expr], left: Scope, right: Scope) -> Apart | None:
+    """What conditions say of the distance of two streams' rows; None where they don't bound it."""
+    times = event_time_column(left.rows.node), event_time_column(right.rows.node)
+    if None in times or left.window is not None or right.window is not None:
+        return None
+    least: int | None = None
+    most: int | None = None
+    used: list[exp.Expr] = []
+    for condition in conditions:
+        for kind, one, two in _compared(condition):
+            distance = _distance(one, two, (left, right), times)
+            if distance is None:
+                break
+            sign, us = distance  # kind says of sign * (right's time - left's) what it is beside us
+            low = sign > 0 if kind in (exp.GT, exp.GTE) else sign < 0
+            limit = sign * us
+            if kind in (exp.GT, exp.LT):
+                limit += 1 if low else -1
+            if low or kind is exp.EQ:
+                least = limit if least is None else max(least, limit)
+            if not low or kind is exp.EQ:
+                most = limit if most is None else min(most, limit)
+        else:
+            used.append(condition)
+    if least is None or most is None or least > most or max(abs(least), abs(most)) > WITHIN_MAX_US:
+        return None
+    return Apart(-least, most, tuple(used))
+
+
+def event_time_column(node: Node) -> str | None:
+    """The column of a stream that is its event time; None where it has none."""
+    match node:
+        case Source(time=time, changelog=None) if not time.processing and time.sent is None:
+            return time.column
+        case RowStep(parent=parent, operator=Where()):
+            return event_time_column(parent)
+        case RowStep(parent=parent, operator=Select(columns=columns)):
+            above = event_time_column(parent)
+            same = {above, quoted(above)} if above is not None else set()
+            return next((name for name, e in columns if e.text in same), None)
+        case _:
+            return None
+
+
+def _compared(condition: exp.Expr) -> list[tuple[type[exp.Expr], exp.Expr, exp.Expr]]:
+    """The comparisons that a condition is; an empty one breaks off."""
+    match condition.unnest():
+        case exp.Between() as between:
+            low, high = between.args["low"], between.args["high"]
+            return [(exp.GTE, between.this, low), (exp.LTE, between.this, high)]
+        case exp.GT() | exp.GTE() | exp.LT() | exp.LTE() | exp.EQ() as one:
+            return [(type(one), one.this, one.expression)]
+        case _:
+            return [(exp.EQ, exp.null(), exp.null())]
+
+
+def _distance(
+    one: exp.Expr,
+    two: exp.Expr,
+    sides: tuple[Scope, Scope],
+    times: tuple[str | None, str | None],
+) -> tuple[int, int] | None:
+    """`one` beside `two` as `sign * (right's time - left's)` beside µs."""
+    first, second = _time(one, sides, times), _time(two, sides, times)
+    if first is None or second is None or first[0] == second[0]:
+        return None
+    return (1 if first[0] else -1), second[1] - first[1]
+
+
+def _time(
+    tree: exp.Expr, sides: tuple[Scope, Scope], times: tuple[str | None, str | None]
+) -> tuple[int, int] | None:
+    """A side's event time with intervals added: which side, and µs."""
+    match tree.unnest():
+        case exp.Column() as column:
+            for side in (0, 1):
+                name = sides[side].names.get((column.table, column.name))
+                if name is not None and name == times[side]:
+                    return side, 0
+        case exp.Add() | exp.Sub() as sum_:
+            base, added = sum_.this, _interval_us(sum_.expression)
+            if added is None and isinstance(sum_, exp.Add):
+                base, added = sum_.expression, _interval_us(sum_.this)
+            found = _time(base, sides, times)
+            if found is not None and added is not None:
+                return found[0], found[1] + (added if isinstance(sum_, exp.Add) else -added)
+    return None
+
+
+def _interval_us(tree: exp.Expr) -> int | None:
+    """A constant interval of fixed length."""
+    tree = tree.unnest()
+    if not isinstance(tree, exp.Interval) or not isinstance(tree.this, exp.Literal):
+        return None
+    unit = tree.args.get("unit")
+    try:
+        return duration_us(f"{tree.this.this} {'' if unit is None else unit.name}".strip())
+    except UserError:
+        return None
