@@ -19,6 +19,7 @@ from typing import Final
 import click
 
 from penstock.cli.support.errors import INTERRUPTED
+from penstock.cli.support.reload import program_fault
 from penstock.cli.support.tables import note
 from penstock.errors import UserError
 
@@ -61,7 +62,7 @@ def dev(file: Path, options: tuple[str, ...]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     child = Restarted([*penstock, "run", str(file), *more])
     try:
-        _watch(file, child, lambda: _fault([*penstock, "explain", str(file)]))
+        _watch(file, child, lambda: program_fault(file))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     finally:
@@ -131,14 +132,6 @@ def _watch(
                 return
             note("the pipeline has ended (see above); waiting for a change")
         pause(LOOK_S)
-
-
-def _fault(command: list[str]) -> str | None:
-    """What is wrong with the program; None: nothing."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode == 0:
-        return None
-    return done.stderr.strip() or f"error: reading the program ended with code {done.returncode}"
 
 
 def stamps(file: Path) -> Stamps:

@@ -20,6 +20,7 @@ from penstock.errors import UserError
 if TYPE_CHECKING:
     import penstock as ps
     from penstock.cli.support.host import Hosting
+    from penstock.cli.support.reload import Reload
     from penstock.demo.feed import Feed
 
 
@@ -189,7 +190,15 @@ def run(file: Path, how: How) -> None:
     It runs in the foreground until Ctrl-C; started again, it continues where it stopped. A program
     without log=… uses an embedded broker and prints its address.
     """
-    how.host(find_app(load(file), file), shlex.join(["penstock", "run", str(file)]))
+    app = find_app(load(file), file)
+    how.host(app, shlex.join(["penstock", "run", str(file)]), reload=reloaded(file))
+
+
+def reloaded(file: Path) -> Reload | None:
+    """What reads a program again on SIGHUP; nothing where it isn't a file, as in a notebook."""
+    from penstock.cli.support.reload import Reload
+
+    return Reload(file) if file.is_file() else None
 
 
 def program_command(app: ps.App) -> click.Command:
@@ -200,7 +209,7 @@ def program_command(app: ps.App) -> click.Command:
     @run_options
     def command(how: How, *, debug: bool) -> None:
         del debug  # read where errors are shown
-        how.host(app, shlex.join(["python", sys.argv[0]]))
+        how.host(app, shlex.join(["python", sys.argv[0]]), reload=reloaded(Path(sys.argv[0])))
 
     return command
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.broker.logs import configure_logs
 from penstock.cli.support.errors import FAILED
 from penstock.cli.support.journal import Journal
+from penstock.cli.support.reload import Reload
 from penstock.cli.support.tables import note, text_table
 from penstock.cli.support.terminal import Terminal
 from penstock.demo.feed import Feed
@@ -53,6 +54,7 @@ class Hosting:
         metrics: where metrics and health are served besides.
         postgres: where views are served to PostgreSQL's clients.
         log_format: `json`: lines of JSON instead of the display.
+        reload: ends the run when the program is to be read again; None: SIGHUP isn't listened for.
     """
 
     seconds: float | None = None
@@ -66,6 +68,7 @@ class Hosting:
     metrics: tuple[str, int] | None = None
     postgres: tuple[str, int] | None = None
     log_format: Literal["text", "json"] = "text"
+    reload: Reload | None = None
     feeds: Callable[[str], Sequence[Feed]] = field(default=lambda _: ())
 
 
@@ -236,6 +239,8 @@ class _Run:
         """Whether the pipeline should end."""
         if any(feed.error is not None for feed in self.feeds):
             return True
+        if self.hosting.reload is not None and self.hosting.reload.is_ready.is_set():
+            return True
         return self.hosting.until_done and self._idle_looks >= IDLE_LOOKS
 
     def close(self) -> None:
@@ -258,7 +263,15 @@ def host(app: ps.App, hosting: Hosting) -> None:
         configure_logs("warning", "json")
         logging.getLogger("penstock").setLevel(logging.INFO)
     where = app.settings.state or app.directory
-    with _page(run) as url, _metrics(run), postgres_served(where, hosting.postgres, run.say):
+    listening = (
+        contextlib.nullcontext() if hosting.reload is None else hosting.reload.listening(run.say)
+    )
+    with (
+        listening,
+        _page(run) as url,
+        _metrics(run),
+        postgres_served(where, hosting.postgres, run.say),
+    ):
         if url is not None and hosting.log_format == "json":
             run.say(f"the page is at {url}")
         terminal = run.display(url)
@@ -282,6 +295,8 @@ def host(app: ps.App, hosting: Hosting) -> None:
         finally:
             terminal.close()
             run.close()
+    if hosting.reload is not None:
+        hosting.reload.restart()
     run.say(f"stopped; the log and the state are in {app.directory}")
     if hosting.print_views:
         print_views(run.views)
