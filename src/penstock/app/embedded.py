@@ -25,7 +25,7 @@ __all__ = ["ADDRESS_FILE", "EmbeddedBroker", "address_of", "checked_listen", "re
 
 _log = logging.getLogger(__name__)
 
-WATCH_S: Final = 0.2  # how soon a broker that died is noticed
+WATCH_S: Final = 0.5  # how soon a broker that died is noticed
 STARTING_S_MAX: Final = 120.0  # how long another process's broker may take until it serves
 ADDRESS_FILE: Final = "broker.json"
 LOG: Final = "log"  # in the app's directory: the broker's data

@@ -57,7 +57,7 @@ __all__ = ["Broker", "serve"]
 
 DESCRIPTORS_WANTED: Final = 65_536
 """Open files that the process asks the system for, as far as it is allowed to."""
-TICK_MS: Final = 100
+TICK_MS: Final = 200
 """How often timeouts are looked at. Those of groups' members are looked at when they are due, too."""
 TICK_MS_MIN: Final = 10
 """Members whose time is over within this time of each other are looked at together."""

@@ -63,9 +63,9 @@ UNSETTLED_MAX: Final = 100_000
 """Transactions that await the "done" of their markers; it comes once a second."""
 END_UNKNOWN: Final = (1 << 63) - 1
 """The end of a partition whose topic is refused: whatever is open there, began before it."""
-TICK_S: Final = 0.1
+TICK_S: Final = 0.5
 """How often timeouts are looked at."""
-TICKS_PER_CONFIRM: Final = 10
+TICKS_PER_CONFIRM: Final = 2
 """Markers are made durable once a second: nobody waits for that."""
 _log = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ __all__ = ["SparkHost"]
 
 _log = logging.getLogger(__name__)
 
-POLL_S: Final = 0.1  # of `until`
+POLL_S: Final = 0.25  # of `until`
 WAIT_S: Final = 0.5  # on the log: how long a stop or an idle partition may go unnoticed
 ATTEMPTS_MAX: Final = 5  # of one batch whose work fails with what may pass
 RETRY_S: Final = 1.0

@@ -26,7 +26,8 @@ __all__ = ["Spark", "context_of", "session_for", "start_session"]
 # start sooner and leave the cores to the work: 3 s and a third of a small batch's time (docs/decisions).
 # Its heap would begin with a 64th of the machine's memory, and be filled before garbage is collected: begun
 # small, it holds 304 MB after its first jobs instead of 398, for the same processor time.
-JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms48m -Xmn16m"
+# Figures for jstat, which nobody reads, would wake it twenty times a second.
+JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms48m -Xmn16m -XX:-UsePerfData"
 LANE_FAILURES_MAX: Final = 64
 """Times that Spark starts one lane again before it gives up the job, which is then started again."""
 
@@ -184,6 +185,8 @@ def start_session(
         "spark.sql.session.timeZone": "UTC",
         # A second attempt of a lane would do its work twice, and the pipeline waits for no straggler.
         "spark.speculation": False,
+        # A run has one job, whose variables go with it; a thread would look for garbage ten times a second.
+        "spark.cleaner.referenceTracking": False,
         # A lane may be lost now and then for as long as the pipeline runs.
         "spark.task.maxFailures": LANE_FAILURES_MAX,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log4j(folder)} "
