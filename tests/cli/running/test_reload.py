@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.test_run import PATIENCE_S, PROGRAM, rows, send
+from tests.cli.running.test_run import PATIENCE_S, PROGRAM, rows, send
 from tests.patience import wait_until
 
 from penstock.cli.support import reload as reloading
