@@ -1,6 +1,6 @@
 """How many events a second does each of Nexmark's queries take? Penstock and Flink on the same topics.
 
-    python benchmarks/nexmark.py [--rows 2000000] [--queries q0,q5] [--peers flink] [--json]
+    python benchmarks/nexmark.py [--rows 2000000] [--queries q0,q5] [--peers flink] [--language sql] [--json]
 
 Events of people, auctions and bids (`auctions/`) lie in three topics of the embedded broker. Each query reads
 its topics from their beginning, one side after another, on the same two cores as the broker. What each side
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from auctions.generator import Events
-from auctions.queries import QUERIES
+from auctions.queries import LANGUAGES
 from auctions.topics import events_of, fill, truth_database, unequal
 from common.brokers import BROKERS, broker
 from common.sides import HERE, PENSTOCK, SideError, end_cleanly, limit_cores, run_program
@@ -34,7 +34,10 @@ PROGRAMS = {PENSTOCK: "penstock_nexmark.py", FLINK: "peers/flink_nexmark.py"}
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=2_000_000, help="events of all three kinds")
-    parser.add_argument("--queries", help=f"of {','.join(QUERIES)} (default: all)")
+    parser.add_argument("--queries", help=f"of {','.join(LANGUAGES['sql'])} (default: all)")
+    parser.add_argument(
+        "--language", choices=list(LANGUAGES), default="python", help="of Penstock's"
+    )
     parser.add_argument("--peers", help="flink, or '' for none (default: flink if it is here)")
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--per-batch", type=int, help="events of a partition in Penstock's batches")
@@ -49,9 +52,10 @@ def arguments() -> argparse.Namespace:
     if options.smoke:
         options.rows = SMOKE_ROWS
         options.queries = options.queries or ",".join(SMOKE_QUERIES)
-    options.names = options.queries.split(",") if options.queries else list(QUERIES)
-    if unknown := set(options.names) - set(QUERIES):
-        parser.error(f"--queries: expected of {', '.join(QUERIES)}; found {', '.join(unknown)}")
+    known = LANGUAGES[options.language]
+    options.names = options.queries.split(",") if options.queries else list(known)
+    if unknown := set(options.names) - set(known):
+        parser.error(f"--queries: expected of {', '.join(known)}; found {', '.join(unknown)}")
     reason = cache.problem(FLINK)
     if options.peers is None:
         options.peers = "" if reason else FLINK
@@ -79,13 +83,13 @@ def command(
     found = [python, str(HERE / PROGRAMS[side]), "--bootstrap", address, "--query", name]
     found += ["--rows", str(rows), "--parallelism", str(options.partitions)]
     if side == PENSTOCK:
-        found += ["--per-batch", str(options.per_batch)]
+        found += ["--per-batch", str(options.per_batch), "--language", options.language]
     return found
 
 
 def run_query(name: str, ground: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Runs a query on each side."""
-    query = QUERIES[name]
+    query = LANGUAGES[options.language][name]
     rows = events_of(query, ground["counts"])
     result: dict[str, Any] = {"query": name, "rows": rows}
     for side in (PENSTOCK, *filter(None, [options.peers])):

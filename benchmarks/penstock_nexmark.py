@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import penstock as ps
-from auctions.queries import QUERIES, pipeline
+from auctions.queries import LANGUAGES, pipeline
 from peers.batches import Batch, steady_rows_per_s
 from penstock.engine.log import KafkaLog
 from penstock.engine.spark.session import start_session
@@ -23,7 +23,8 @@ from penstock.formats.json import encode_rows
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--bootstrap", required=True, help="the broker, HOST:PORT")
-    parser.add_argument("--query", choices=list(QUERIES), required=True)
+    parser.add_argument("--query", choices=list(LANGUAGES["sql"]), required=True)
+    parser.add_argument("--language", choices=list(LANGUAGES), default="python")
     parser.add_argument("--rows", type=int, required=True, help="in the topics that it reads")
     parser.add_argument("--topic", default="result", help="for the rows of a stream")
     parser.add_argument("--out", type=Path, help="write the result to this file")
@@ -36,7 +37,7 @@ def arguments() -> argparse.Namespace:
 
 def run(options: argparse.Namespace, work: Path) -> dict[str, object]:
     """Runs the query from the topics' beginnings until nothing is left to do."""
-    query = QUERIES[options.query]
+    query = LANGUAGES[options.language][options.query]
     limit = {} if options.per_batch is None else {"batch_rows": options.per_batch}
     app = pipeline(
         query,

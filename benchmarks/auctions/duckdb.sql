@@ -71,6 +71,28 @@ FROM counts
 QUALIFY
   num = MAX(num) OVER (PARTITION BY window_start);
 
+-- q6
+WITH winning AS (
+  SELECT
+    a.id,
+    a.seller,
+    b.price AS final,
+    b.dateTime
+  FROM bid AS b
+  JOIN auction AS a
+    ON b.auction = a.id AND b.dateTime BETWEEN a.dateTime AND a.expires
+  QUALIFY
+    ROW_NUMBER() OVER (PARTITION BY a.id ORDER BY b.price DESC, b.dateTime) = 1
+)
+SELECT
+  seller,
+  AVG(final) OVER (
+    PARTITION BY seller
+    ORDER BY dateTime, id
+    ROWS BETWEEN 10 PRECEDING AND CURRENT ROW
+  ) AS average
+FROM winning;
+
 -- q7
 SELECT
   auction,

@@ -1,4 +1,4 @@
-"""Nexmark's queries give what DuckDB finds in all events, and their benchmark still runs."""
+"""Nexmark's queries give what DuckDB finds in all events; the benchmarks of queries still run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def names() -> list[str]:
 
 
 def test_all_queries_are_tried(nexmark: dict[str, Any]) -> None:
-    """Twenty of the twenty-three; the others are named with the reason."""
+    """Twenty of the twenty-three in Python; the others are named with the reason."""
     assert names() == list(nexmark["queries"].QUERIES)
     assert len(names()) == 20
 
@@ -48,7 +48,29 @@ def test_all_queries_are_tried(nexmark: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", names())
 def test_a_query_gives_what_duckdb_finds(nexmark: dict[str, Any], name: str) -> None:
     """Over some batches, with a restart in between."""
-    query = nexmark["queries"].QUERIES[name]
+    check(nexmark, nexmark["queries"].QUERIES[name])
+
+
+def sql_names() -> list[str]:
+    """Of the queries in SQL."""
+    text = (BENCHMARKS / "auctions" / "penstock.sql").read_text()
+    return [f"q{i}" for i in range(23) if f"-- q{i}\n" in text]
+
+
+def test_all_but_two_queries_are_tried_in_sql(nexmark: dict[str, Any]) -> None:
+    """q10 is a sink of files, q12 has no result that two runs share."""
+    assert sql_names() == [f"q{i}" for i in range(23) if i not in (10, 12)]
+    assert sql_names() == list(nexmark["queries"].LANGUAGES["sql"])
+
+
+@pytest.mark.parametrize("name", sql_names())
+def test_a_query_in_sql_gives_what_duckdb_finds(nexmark: dict[str, Any], name: str) -> None:
+    """Likewise."""
+    check(nexmark, nexmark["queries"].LANGUAGES["sql"][name])
+
+
+def check(nexmark: dict[str, Any], query: Any) -> None:
+    """Compares a query's result with DuckDB's."""
     run = ps.testing.run(nexmark["queries"].pipeline(query))
     rows: dict[str, pa.Table] = nexmark["events"].tables()
     rows["side"] = nexmark["topics"].side_table()
@@ -78,6 +100,23 @@ def send(run: Any, topic: str, key: str | None, table: pa.Table) -> None:
     """Rows as records, with times in milliseconds."""
     for row in table.to_pylist():
         run.send_raw(topic, orjson.dumps(row), key=None if key is None else str(row[key]))
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_tpch_runs() -> None:
+    """Its smoke size keeps what DuckDB computes."""
+    command = [
+        sys.executable,
+        BENCHMARKS / "tpch_views.py",
+        "--smoke",
+        "--queries",
+        "q3,q22",
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)["queries"]
+    assert [(one["query"], one["equal"]) for one in found] == [("q3", True), ("q22", True)]
+    assert all(one["change_ms"] > 0 and one["state_mb"] > 0 for one in found)
 
 
 @pytest.mark.slow

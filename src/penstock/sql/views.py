@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 
-import sqlglot
-from sqlglot import exp
+from sqlglot import Dialect, exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
+from sqlglot.tokenizer_core import TokenType
 
-from penstock.core.schema import Schema
+from penstock.core.schema import TIMESTAMP, Field, Schema
 from penstock.errors import SchemaError
 from penstock.expr.duck import connection
 from penstock.expr.expression import sql_type
@@ -83,7 +84,12 @@ def parsed(text: str, dialect: str = "duckdb") -> exp.Expr:
         SchemaError: it can't be read, with line and column; or is another statement.
     """
     try:
-        trees = [tree for tree in sqlglot.parse(text, dialect=dialect) if tree is not None]
+        reader = Dialect.get_or_raise(dialect)
+        tokens = reader.tokenize(text)
+        for one, after in pairwise(tokens):  # SESSION is a word of its own in some dialects
+            if one.token_type == TokenType.SESSION and after.token_type == TokenType.L_PAREN:
+                one.token_type = TokenType.VAR
+        trees = [tree for tree in reader.parser().parse(tokens, text) if tree is not None]
     except SqlglotError as error:
         raise SchemaError(f"expected SQL; found {_where(error)}") from None
     if len(trees) != 1 or not isinstance(trees[0], exp.Query | exp.Values):
@@ -101,10 +107,9 @@ def _labels(tree: exp.Expr, env: Environment) -> tuple[str, ...]:
     """What DuckDB calls the query's columns; it also says what is wrong with the query, in its words."""
     schemas = {}
     for name, table in env.tables.items():
-        fields = [table.rows.schema[c] for c in table.columns.values() if c in table.rows.schema]
-        schemas[name] = Schema(tuple(fields))
-        if table.window is not None:
-            return ()  # its window_start isn't there yet
+        there = table.rows.schema
+        fields = [there[c] if c in there else Field(c, TIMESTAMP) for c in table.columns.values()]
+        schemas[name] = Schema(tuple(fields))  # a window's bounds aren't in the rows yet
     return query_columns(tree.sql(dialect="duckdb"), schemas).names
 
 

@@ -1,0 +1,205 @@
+"""What does keeping each of TPC-H's queries up to date cost, compared with computing it again?
+
+    python benchmarks/tpch_views.py [--scale 0.1] [--share 0.01] [--queries q1,q5] [--json]
+
+Each query is one program, in this process and without Spark. It reads the tables, and then refreshes: TPC-H's
+functions, which insert and delete orders with their lineitems. A refresh is timed from its records (JSON, in
+a log in memory) to the committed version of the view, and compared with DuckDB, which computes the query of
+the tables as they are then, in memory and with as many threads. The rows of both must be equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import psutil
+import pyarrow as pa
+
+import penstock as ps
+from penstock.core.time import instant_us
+from penstock.engine.hosts.local import LocalHost
+from penstock.engine.runtime import assemble
+from penstock.engine.store import Store
+from penstock.serve.views import Snapshot
+from penstock.sql import SqlFlow
+from penstock.state import MemoryStateFiles
+from penstock.wire.columns import Records, decode, encode
+from tpch.data import Tables, available, program, queries
+
+AT_US: Final = instant_us("2026-01-01T00:00:00Z")
+ROWS_PER_READ: Final = 100_000
+
+
+class ColumnLog(ps.testing.MemoryLog):
+    """A log in memory whose topics of tables are columns of records."""
+
+    def __init__(self, columns: Mapping[str, pa.Table]) -> None:
+        super().__init__()
+        self.columns = dict(columns)
+
+    def append_all(self, columns: Mapping[str, pa.Table]) -> None:
+        """Appends records to topics."""
+        for topic, records in columns.items():
+            self.columns[topic] = pa.concat_tables([self.columns[topic], records])
+
+    def end_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """See `Log`."""
+        topics = list(topics)
+        found = super().end_offsets(topics)
+        return found | {t: {0: len(self.columns[t])} for t in topics if t in self.columns}
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Records]:
+        """See `Log`."""
+        if topic not in self.columns:
+            yield from super().read(topic, partition, start, end)
+            return
+        for at in range(start, end, ROWS_PER_READ):
+            part = self.columns[topic].slice(at, min(ROWS_PER_READ, end - at)).combine_chunks()
+            times = np.full(len(part), AT_US // 1_000, np.int64)
+            keys, values = (part.column(name).combine_chunks() for name in ("key", "value"))
+            yield decode(b"".join(bytes(b) for b in encode(keys, values, times, base_offset=at)))
+
+
+class Pipeline:
+    """One query as a program, and its log."""
+
+    def __init__(self, query: str, columns: Mapping[str, pa.Table], cores: int) -> None:
+        app = SqlFlow("tpch")
+        app.sql(program())
+        app.view("result", sql=query)
+        self.graph = app.graph()
+        self.store, self.log = Store(MemoryStateFiles()), ColumnLog(columns)
+        job, self.driver = assemble(
+            self.graph,
+            self.store,
+            self.log,
+            cores=cores,
+            open_store=lambda: self.store,
+            open_log=lambda: self.log,
+            wall_us=lambda: AT_US,
+        )
+        self.host = LocalHost(job, lanes=self.driver.lanes)
+        self.state_bytes = 0
+
+    def settle(self) -> float:
+        """Seconds until nothing is left to do."""
+        started = time.perf_counter()
+        while (progress := self.driver.step(self.host.execute)) is not None:
+            self.state_bytes = sum(node.state_bytes or 0 for node in progress.nodes.values())
+        return time.perf_counter() - started
+
+    def rows(self) -> pa.Table:
+        """The view's."""
+        version = self.store.version(self.store.newest_version())
+        return Snapshot(self.store, version).table("result")
+
+
+def counted(rows: pa.Table) -> Counter[Any]:
+    """Rows with how often each is there; numbers to nine digits."""
+    return Counter(tuple(map(_plain, row.values())) for row in rows.to_pylist())
+
+
+def _plain(value: Any) -> Any:
+    return f"{float(value):.9g}" if isinstance(value, float | int | Decimal) else value
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs every query over the same tables and refreshes."""
+    tables = Tables(options.scale)
+    tables.con.execute(f"SET threads = {options.cores}")
+    texts = queries(options.scale)
+    all_rows = tables.all()
+    refreshes, truths, computing = [], [], {name: [] for name in options.names}
+    for _ in range(options.rounds):
+        refreshes.append(tables.refreshed(options.share))
+        truth = {}
+        for name in options.names:
+            started = time.perf_counter()
+            truth[name] = tables.answer(texts[name])
+            computing[name].append(time.perf_counter() - started)
+        truths.append(truth)
+    tables.close()
+    process, found = psutil.Process(), []
+    for name in options.names:
+        pipeline = Pipeline(texts[name], all_rows, options.cores)
+        loaded, times, equal = pipeline.settle(), [], True
+        for refresh, truth in zip(refreshes, truths, strict=True):
+            pipeline.log.append_all(refresh)
+            times.append(pipeline.settle())
+            equal = equal and counted(pipeline.rows()) == counted(truth[name])
+        own, other = statistics.median(times), statistics.median(computing[name])
+        found.append(
+            {
+                "query": name,
+                "equal": equal,
+                "operators": len(pipeline.graph.stateful()),
+                "load_s": round(loaded, 3),
+                "change_ms": round(1000 * own, 1),
+                "duckdb_ms": round(1000 * other, 1),
+                "ratio": round(other / own, 2),
+                "state_mb": round(pipeline.state_bytes / 1e6, 1),
+                "process_mb": round(process.memory_info().rss / 1e6),
+            }
+        )
+        print(line(found[-1]), file=sys.stderr, flush=True)
+    return {
+        "scale": options.scale,
+        "share": options.share,
+        "changed_rows": sum(len(records) for records in refreshes[0].values()),
+        "queries": found,
+    }
+
+
+HEAD: Final = "query operators   load s  change ms  duckdb ms  ratio  state MB  process MB"
+
+
+def line(one: Mapping[str, Any]) -> str:
+    """A query's results as a line of the table."""
+    text = f"{one['query']:5} {one['operators']:9} {one['load_s']:8.2f} {one['change_ms']:10.1f} "
+    text += f"{one['duckdb_ms']:10.1f} {one['ratio']:5.2f}x {one['state_mb']:9.1f} {one['process_mb']:11}"
+    return text + ("" if one["equal"] else "  DIFFERS")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--scale", type=float, default=0.1, help="TPC-H's scale factor")
+    parser.add_argument(
+        "--share", type=float, default=0.01, help="of orders that come, and that go"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="refreshes; medians are reported")
+    parser.add_argument("--queries", help="such as q1,q5 (default: all)")
+    parser.add_argument("--cores", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--smoke", action="store_true", help="small: does it run?")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    options = parser.parse_args()
+    if options.smoke:
+        options.scale, options.rounds = 0.002, 1
+    known = queries(options.scale)
+    options.names = options.queries.split(",") if options.queries else list(known)
+    if unknown := set(options.names) - set(known):
+        parser.error(f"--queries: expected of {', '.join(known)}; found {', '.join(unknown)}")
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    if reason := available():
+        print(reason, file=sys.stderr)
+        return 1
+    report = measure(options)
+    print(json.dumps(report) if options.json else "\n".join([HEAD, *map(line, report["queries"])]))
+    return 0 if all(one["equal"] for one in report["queries"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
