@@ -202,6 +202,13 @@ class _Run:
             raise SetupError("expected the log to be served; found that it is still being started")
         return self.app.address
 
+    def schemas(self) -> dict[str, dict[int | None, str]]:
+        """The writers' schemas of topics that are Avro."""
+        from penstock.formats.avro import Avro
+
+        sources = self.app.graph().sources
+        return {s.topic: dict(s.format.schemas) for s in sources if isinstance(s.format, Avro)}
+
     def versions(self) -> dict[str, Any]:
         """Committed versions and savepoints."""
         from penstock.serve import Views
@@ -364,7 +371,7 @@ def _page(run: _Run) -> Iterator[str | None]:
         run.board.status,
         graph=run.graph,
         port=run.hosting.port,
-        console=Console(run.log_address, versions=run.versions),
+        console=Console(run.log_address, versions=run.versions, schemas=run.schemas),
     )
     try:
         yield server.url

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -35,6 +35,7 @@ from starlette.routing import Route
 from penstock.core.time import duration_us, instant_us
 from penstock.errors import PenstockError, UserError
 from penstock.web._json import dumps
+from penstock.web.console.avro import AvroTexts
 from penstock.web.console.log import LogView, letter_ids, where_of
 from penstock.web.console.records import PAGE_MAX, Wanted
 
@@ -53,6 +54,7 @@ class Console:
         has_pipeline: whether the page shows a pipeline as well.
         allow_changes: whether letters may be mended, replayed and dropped.
         versions: gives committed versions and savepoints; None where there is no pipeline.
+        schemas: gives the Avro schemas of the program's topics, by topic and id; see `AvroTexts`.
     """
 
     def __init__(
@@ -62,8 +64,9 @@ class Console:
         has_pipeline: bool = True,
         allow_changes: bool = False,
         versions: Callable[[], dict[str, Any]] | None = None,
+        schemas: Callable[[], Mapping[str, Mapping[int | None, str]]] = dict,
     ) -> None:
-        self._log = LogView(address)
+        self._log = LogView(address, AvroTexts(schemas))
         self._has_pipeline, self._allow_changes = has_pipeline, allow_changes
         self._versions = versions
         self._pool = ThreadPoolExecutor(WORKERS, "penstock-console")

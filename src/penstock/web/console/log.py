@@ -17,6 +17,7 @@ from penstock.client.share import ShareClient
 from penstock.client.topic_admin import TopicAdmin
 from penstock.core.time import instant_text
 from penstock.errors import BrokerError, UserError
+from penstock.web.console.avro import AvroTexts
 from penstock.web.console.connections import all_connections
 from penstock.web.console.records import Wanted, read_page, shown
 
@@ -30,10 +31,11 @@ class LogView:
 
     Args:
         address: gives the broker's address; raises `PenstockError` while it doesn't run.
+        avro: decodes values that are Avro.
     """
 
-    def __init__(self, address: Callable[[], str]) -> None:
-        self.address = address
+    def __init__(self, address: Callable[[], str], avro: AvroTexts | None = None) -> None:
+        self.address, self._avro = address, avro or AvroTexts()
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -100,7 +102,7 @@ class LogView:
             if from_ms is not None:
                 positions = client.offsets(wanted.topic, from_ms)
                 wanted = replace(wanted, newest=False, positions=positions)
-            return read_page(client, reader, wanted)
+            return read_page(client, reader, wanted, self._avro.of(client, reader, wanted.topic))
 
     # Groups
 

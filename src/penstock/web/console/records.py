@@ -7,7 +7,7 @@ stop before; oldest first, the offset to begin at.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -55,8 +55,19 @@ class _Look:
     damaged: list[str] = field(default_factory=list)
 
 
-def read_page(client: Client, reader: Reader, wanted: Wanted) -> dict[str, Any]:
+def read_page(
+    client: Client,
+    reader: Reader,
+    wanted: Wanted,
+    decode: Callable[[bytes], str | None] = lambda _: None,
+) -> dict[str, Any]:
     """A page of records.
+
+    Args:
+        client: asks for offsets.
+        reader: reads.
+        wanted: which records.
+        decode: gives a value that isn't text as JSON; None: it can't.
 
     Returns:
         `records`, each a dictionary; `next`, the positions of the next page, empty where there is none;
@@ -87,7 +98,7 @@ def read_page(client: Client, reader: Reader, wanted: Wanted) -> dict[str, Any]:
         for p in chosen:
             low = max(begin[p], end[p] - step) if wanted.newest else begin[p]
             spans[p] = (low, end[p] if wanted.newest else min(end[p], begin[p] + step))
-        _read(reader, wanted, spans, look)
+        _read(reader, wanted, spans, look, decode)
         for p, (low, high) in spans.items():
             if wanted.newest:
                 end[p] = low
@@ -100,7 +111,11 @@ def read_page(client: Client, reader: Reader, wanted: Wanted) -> dict[str, Any]:
 
 
 def _read(
-    reader: Reader, wanted: Wanted, spans: Mapping[int, tuple[int, int]], look: _Look
+    reader: Reader,
+    wanted: Wanted,
+    spans: Mapping[int, tuple[int, int]],
+    look: _Look,
+    decode: Callable[[bytes], str | None],
 ) -> None:
     """Reads a span of each partition; what fits is added to what was found."""
     needle = wanted.search.lower().encode()
@@ -117,10 +132,14 @@ def _read(
             keys, values = records.keys().to_pylist(), records.values().to_pylist()
             for i, (key, value) in enumerate(zip(keys, values, strict=True)):
                 headers = header(records, i)
-                if needle and not _holds(needle, key, value, headers):
+                text = None if value is None else decode(value)
+                told = value if text is None else text.encode()
+                if needle and not _holds(needle, key, told, headers):
                     continue
                 at_ms = int(records.timestamp_ms[i])
                 one = _record(p, int(records.offset[i]), at_ms, key, value, headers)
+                if text is not None:
+                    one["value"] = shown(told) | {"form": "avro"}  # type: ignore[operator]
                 look.found.append(one)
 
 

@@ -218,13 +218,13 @@ function whole(one) {
   const headers = one.headers.map(([name, value]) => [name, brief(value)]);
   return html("div", { className: "whole" },
     one.key !== null && html("div", {}, html("h3", { textContent: "key" }), pre(one.key)),
-    html("div", {}, html("h3", { textContent: "value" }), one.value === null ? hint("null: a tombstone") : pre(one.value)),
+    html("div", {}, html("h3", { textContent: one.value && one.value.form === "avro" ? "value (Avro)" : "value" }), one.value === null ? hint("null: a tombstone") : pre(one.value)),
     headers.length ? html("div", {}, html("h3", { textContent: "headers" }), table("Headers", ["name", "value"], headers)) : hint("no headers"));
 }
 
 function pre(field) {
   let text = field.text;
-  try { if (field.form === "text" && !unsafe(text)) text = JSON.stringify(JSON.parse(text), null, 2); } catch { /* it is no JSON */ }
+  try { if (field.form !== "hex" && !unsafe(text)) text = JSON.stringify(JSON.parse(text), null, 2); } catch { /* it is no JSON */ }
   const cut = field.bytes ? `\n… of ${bytes(field.bytes)} in all: penstock consume has the rest` : "";
   return html("pre", { textContent: text + cut, tabIndex: 0 });
 }
