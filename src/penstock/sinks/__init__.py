@@ -6,11 +6,15 @@
 docs/sinks.md says how each is exactly-once.
 """
 
+from penstock.sinks._elastic import elasticsearch
 from penstock.sinks._files import duckdb, sqlite
+from penstock.sinks._http import http_ as http
+from penstock.sinks._kafka import kafka
 from penstock.sinks._mysql import mysql
 from penstock.sinks._postgres import postgres
 from penstock.sinks._redis import redis
 from penstock.sinks._sink import Followed, Sink
+from penstock.sinks._tantivy import tantivy
 from penstock.sinks._target import Target
 from penstock.sinks._targets import from_address
 
@@ -19,9 +23,13 @@ __all__ = [
     "Sink",
     "Target",
     "duckdb",
+    "elasticsearch",
     "from_address",
+    "http",
+    "kafka",
     "mysql",
     "postgres",
     "redis",
     "sqlite",
+    "tantivy",
 ]

@@ -3,7 +3,7 @@
     invariant: the target has what the records before its offsets come to, and of no other record anything
 
 Offsets are written in the target's own transaction, so it says itself how far it is; the group's offsets
-in the log only show the lag.
+in the log only show the lag. (Of a target that can't keep any, they are the ones that count.)
 """
 
 from __future__ import annotations
@@ -120,6 +120,11 @@ class Sink:
         self.done = Followed()
 
     @property
+    def _keeps_offsets(self) -> bool:
+        """Whether the target does; else the group's are the ones that count."""
+        return getattr(self._target, "keeps_offsets", True)
+
+    @property
     def group(self) -> str:
         """The consumer group whose offsets show the lag."""
         return f"penstock.sink.{self.name}"
@@ -209,6 +214,9 @@ class Sink:
         ):
             try:
                 offsets = self._target.open(self.name, self._rows)
+                if not self._keeps_offsets:
+                    committed = client.committed(self.group, [topic])
+                    offsets = {p: o for (t, p), o in committed.items() if t == topic}
                 known = client.offsets(topic, "earliest")
                 for partition, first in known.items():
                     offsets.setdefault(partition, first)

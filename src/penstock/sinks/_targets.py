@@ -5,10 +5,14 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, urlsplit
 
 from penstock.errors import UserError
+from penstock.sinks._elastic import elasticsearch
 from penstock.sinks._files import duckdb, sqlite
+from penstock.sinks._http import http_
+from penstock.sinks._kafka import kafka
 from penstock.sinks._mysql import mysql
 from penstock.sinks._postgres import postgres
 from penstock.sinks._redis import redis
+from penstock.sinks._tantivy import tantivy
 from penstock.sinks._target import Target
 
 __all__ = ["from_address"]
@@ -18,8 +22,9 @@ def from_address(address: str, table: str) -> Target:
     """A target by its address: see docs/sinks.md.
 
     Args:
-        address: `postgresql://…`, `mysql://…`, `redis://…?value=hash&expire_s=60`, or a file that ends in
-            `.sqlite`, `.sqlite3`, `.db` or `.duckdb`.
+        address: `postgresql://…`, `mysql://…`, `redis://…?value=hash&expire_s=60`,
+            `elasticsearch+http://…`, `opensearch+https://…`, `http://…`, `kafka://…`, or a file or directory
+            that ends in `.sqlite`, `.sqlite3`, `.db`, `.duckdb` or `.tantivy`.
         table: in it.
 
     Raises:
@@ -31,13 +36,23 @@ def from_address(address: str, table: str) -> Target:
         return mysql(address, table=table)
     if address.startswith(("redis://", "rediss://")):
         return _redis(address, table)
+    if address.startswith(("elasticsearch+http", "opensearch+http")):
+        return elasticsearch(address.partition("+")[2], table=table)
+    if address.startswith(("http://", "https://")):
+        return http_(address)
+    if address.startswith("kafka://"):
+        return kafka(address, table=table)
+    if address.endswith(".tantivy"):
+        return tantivy(address)
     if address.endswith((".sqlite", ".sqlite3", ".db")):
         return sqlite(address, table=table)
     if address.endswith(".duckdb"):
         return duckdb(address, table=table)
     raise UserError(
         "expected a target such as postgresql://user@host/database, mysql://user@host/database, "
-        f"redis://host, FILE.sqlite or FILE.duckdb; found {address.rpartition('@')[2]!r}"
+        "redis://host, elasticsearch+http://host:9200, opensearch+https://host:9200, kafka://host:9092, "
+        "https://host/path, FILE.sqlite, FILE.duckdb or DIRECTORY.tantivy; found "
+        f"{address.rpartition('@')[2]!r}"
     )
 
 

@@ -68,7 +68,8 @@ def sink(
 ) -> None:
     """Keep a table of TARGET equal to TOPIC.
 
-    TARGET is postgresql://…, mysql://…, redis://…, or a file (.sqlite, .db, .duckdb).
+    TARGET is postgresql://…, mysql://…, redis://…, elasticsearch+http://…, opensearch+http://…, kafka://…,
+    https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy).
     """
     from penstock.sinks import Sink, from_address
 
@@ -97,6 +98,7 @@ def sink(
                 done = one.done
     finally:
         signal.signal(signal.SIGTERM, before)
+    told = table or target.rpartition("@")[2]
     note(
-        f"wrote {done.upserts:,} rows to {table} and deleted {done.deletes:,}; {done.dead:,} dead letters"
+        f"wrote {done.upserts:,} rows to {told} and deleted {done.deletes:,}; {done.dead:,} dead letters"
     )

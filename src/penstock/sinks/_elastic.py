@@ -1,0 +1,231 @@
+"""An index of Elasticsearch or OpenSearch: documents have the offset of their record as version.
+
+    invariant: a document's version is 1 + the offset of the newest record of its key that was written
+
+So a record that is written again, or late by a process that was taken over from, changes nothing. Offsets and
+epoch are a document of their own, which is replaced only as the one that was read (`if_seq_no`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+import pyarrow as pa
+
+from penstock.core.databases import described
+from penstock.core.schema import TIMESTAMP
+from penstock.errors import SetupError, UserError
+from penstock.sinks._http import AwayError, Web, cut
+from penstock.sinks._target import Batch, RefusedError, Rows, fenced
+from penstock.sinks._texts import json_rows, key_texts
+
+__all__ = ["ElasticTarget", "elasticsearch"]
+
+STATE_INDEX: Final = "penstock-sinks"
+DELETED_KEPT: Final = "1h"
+"""How long the version of a deleted document is remembered: as long as a process may hang and then go on."""
+
+
+def elasticsearch(
+    url: str, *, table: str, create: bool = True, headers: Mapping[str, str] | None = None
+) -> ElasticTarget:
+    """An index of Elasticsearch or OpenSearch.
+
+    Args:
+        url: `https://user:password@host:9200`.
+        table: the index's name.
+        create: whether to create it, with a mapping of the columns, where it isn't there.
+        headers: further ones of each request, such as `{"Authorization": "ApiKey …"}`.
+    """
+    return ElasticTarget(url, table, headers, create=create)
+
+
+class ElasticTarget:
+    """See `elasticsearch`."""
+
+    def __init__(
+        self, url: str, table: str, headers: Mapping[str, str] | None, *, create: bool
+    ) -> None:
+        if not table or table != table.lower() or table.startswith(("_", "-", "+")):
+            raise UserError(f"expected an index's name in small letters; found {table!r}")
+        self._web, self.table, self._create = Web(url, headers), table, create
+        self._base = self._web.parts.path.rstrip("/")
+        self.name = f"{described(url)} {table}"
+
+    @property
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """Of connections; overload."""
+        return (OSError,)
+
+    def _ask(self, method: str, path: str, told: Any = None) -> tuple[int, Any]:
+        body = None if told is None else orjson.dumps(told)
+        status, text = self._web.ask(
+            method, self._base + path, body, Content_Type="application/json"
+        )
+        try:
+            return status, orjson.loads(text or b"{}")
+        except orjson.JSONDecodeError:
+            raise AwayError(f"expected JSON of {self.name}; found: {cut(text)}") from None
+
+    def open(self, sink: str, rows: Rows) -> dict[int, int]:
+        """Takes over, creates the index where it isn't there; the next offsets."""
+        self.close()
+        self._sink, self._rows = sink, rows
+        self._state_path = f"/{STATE_INDEX}/_doc/{quote(f'{sink}:{rows.topic}', safe='')}"
+        self._ensure_index(self.table, self._mapping(rows), create=self._create)
+        self._ensure_index(STATE_INDEX, {"enabled": False}, create=True)
+        status, found = self._ask("GET", self._state_path)
+        state: dict[str, Any] = found["_source"] if status == 200 else {"epoch": 0, "next": {}}
+        self._seen = (found["_seq_no"], found["_primary_term"]) if status == 200 else None
+        self._state = {**state, "epoch": state["epoch"] + 1}
+        if not self._store():
+            raise AwayError(f"another process opens the sink {sink!r} as well")
+        return {int(p): int(o) for p, o in self._state["next"].items()}
+
+    def _ensure_index(self, name: str, mapping: dict[str, Any], *, create: bool) -> None:
+        """Creates an index where it isn't there.
+
+        Raises:
+            SetupError: the server refuses it.
+        """
+        status, _ = self._ask("GET", f"/{quote(name, safe='')}")
+        if status == 200:
+            return
+        if not create:
+            raise UserError(
+                f"expected the index {name!r}; found none. Create it, or let create=True"
+            )
+        told = {"settings": {"index": {"gc_deletes": DELETED_KEPT}}, "mappings": mapping}
+        status, found = self._ask("PUT", f"/{quote(name, safe='')}", told)
+        if status >= 400 and "resource_already_exists" not in str(found):
+            raise SetupError(f"expected to create the index {name!r}; found {status}: {found}")
+
+    def _mapping(self, rows: Rows) -> dict[str, Any]:
+        return {
+            "properties": {
+                field.name: {"type": "keyword"}
+                if field.name in rows.key and field.type == pa.string()
+                else _type_of(field.type)
+                for field in rows.schema
+            }
+        }
+
+    def _store(self) -> bool:
+        """Replaces the state; whether nobody else has."""
+        seen = self._seen
+        condition = (
+            "op_type=create" if seen is None else f"if_seq_no={seen[0]}&if_primary_term={seen[1]}"
+        )
+        status, found = self._ask("PUT", f"{self._state_path}?{condition}", self._state)
+        if status == 409:
+            return False
+        if status >= 400:
+            raise SetupError(f"expected to write to {STATE_INDEX}; found {status}: {found}")
+        self._seen = (found["_seq_no"], found["_primary_term"])
+        return True
+
+    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
+        """Writes documents, and then the offsets."""
+        if len(batch):
+            self._bulk(batch)
+        if offsets:
+            told = {str(p): o for p, o in offsets.items()}
+            self._state = {**self._state, "next": {**self._state["next"], **told}}
+            if not self._store():
+                self._refetch()
+
+    def _refetch(self) -> None:
+        """After a conflict: an answer may have been lost, or another process has begun.
+
+        Raises:
+            FencedError: it has.
+        """
+        _, found = self._ask("GET", self._state_path)
+        if found.get("_source", {}).get("epoch") != self._state["epoch"]:
+            raise fenced(self.table, self._sink)
+        raise AwayError("the state was written, and the answer was lost")
+
+    def _bulk(self, batch: Batch) -> None:
+        lines: list[bytes] = []
+        for op, rows, at in (
+            ("delete", batch.deletes, batch.deleted_at),
+            ("index", batch.upserts, batch.upserted_at),
+        ):
+            for offset, key, row in zip(
+                at.tolist(), self._ids(rows, at.tolist(), batch), json_rows(rows), strict=True
+            ):
+                told = {"_id": key, "version": offset + 1, "version_type": "external_gte"}
+                lines.append(orjson.dumps({op: told}))
+                if op == "index":
+                    lines.append(row)
+        status, text = self._web.ask(
+            "POST",
+            f"{self._base}/{quote(self.table, safe='')}/_bulk",
+            b"\n".join(lines) + b"\n",
+            Content_Type="application/x-ndjson",
+        )
+        if status >= 400:
+            raise RefusedError(f"the server answered {status}: {cut(text)}")
+        answer = orjson.loads(text)
+        if answer["errors"]:
+            self._judge(one for item in answer["items"] for one in item.values())
+
+    def _judge(self, items: Any) -> None:
+        """What is made of answers that aren't all good.
+
+        Raises:
+            AwayError: the server was overloaded for some.
+            RefusedError: it doesn't take some.
+        """
+        refused = ""
+        for one in items:
+            status = one["status"]
+            if status == 429 or status >= 500:
+                raise AwayError(f"the server answered {status}: {one.get('error')}")
+            # 409: it has a newer version; 404: what is deleted isn't there.
+            if status >= 400 and status not in (404, 409):
+                refused = refused or f"{status}: {one.get('error')}"
+        if refused:
+            raise RefusedError(f"the server answered {refused}")
+
+    def _ids(self, rows: pa.RecordBatch, at: list[int], batch: Batch) -> list[str]:
+        if not len(rows):
+            return []
+        if not self._rows.key:
+            return [f"{self._rows.topic}-{batch.partition}-{offset}" for offset in at]
+        return key_texts(rows, self._rows.key)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._web.close()
+
+
+def _type_of(type_: pa.DataType) -> dict[str, Any]:
+    """What a column's type is called in a mapping."""
+    if pa.types.is_list(type_):
+        return _type_of(type_.value_type)
+    if type_ == pa.string():
+        return {
+            "type": "text",
+            "fields": {"keyword": {"type": "keyword", "ignore_above": 256}},
+        }
+    if type_ == TIMESTAMP or pa.types.is_date(type_):
+        return {"type": "date", "format": "strict_date_optional_time_nanos"}
+    if pa.types.is_struct(type_):
+        return {"properties": {f.name: _type_of(f.type) for f in type_}}
+    if pa.types.is_map(type_):
+        return {"type": "object", "enabled": False}
+    if pa.types.is_decimal(type_):
+        return {"type": "double"}  # for searches and sums; the document keeps the exact text
+    plain = {
+        pa.bool_(): "boolean",
+        pa.int32(): "integer",
+        pa.int64(): "long",
+        pa.float32(): "float",
+        pa.float64(): "double",
+        pa.binary(): "binary",
+    }
+    return {"type": plain.get(type_, "keyword")}

@@ -1,0 +1,186 @@
+"""A server that gets changes by HTTP, and the connection that other targets over HTTP use."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+from urllib.parse import quote, unquote, urlsplit
+
+import orjson
+
+from penstock.core.databases import described
+from penstock.errors import SetupError, UserError
+from penstock.sinks._target import Batch, RefusedError, Rows
+from penstock.sinks._texts import json_rows
+
+__all__ = ["AwayError", "HttpTarget", "Web", "http_"]
+
+ANSWER_S: Final = 30.0
+"""How long an answer is waited for."""
+PASSING: Final = frozenset({408, 425, 429})
+"""Statuses below 500 after which the same may succeed."""
+REQUEST_ROWS_MAX: Final = 500
+"""Changes of a request, at most."""
+TEXT_CHARS_MAX: Final = 500
+"""Of an answer's text in messages."""
+
+
+class AwayError(OSError):
+    """The server is overloaded or away."""
+
+
+class Web:
+    """A connection to a server that stays open between requests.
+
+    Args:
+        url: `http://user:password@host:port/path`, or `https://…`.
+        headers: sent with each request.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
+        self.parts = urlsplit(url)
+        if self.parts.scheme not in ("http", "https") or not self.parts.hostname:
+            raise UserError(f"expected http://host/path or https://…; found {described(url)!r}")
+        self.headers = dict(headers or {})
+        if self.parts.username is not None:
+            told = f"{unquote(self.parts.username)}:{unquote(self.parts.password or '')}"
+            self.headers["Authorization"] = f"Basic {base64.b64encode(told.encode()).decode()}"
+        self._connection: http.client.HTTPConnection | None = None
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, bytes]:
+        """Sends a request; the status and the text of the answer.
+
+        Args:
+            method: such as `POST`.
+            path: with the query.
+            body: what is sent.
+            headers: further ones; `_` stands for `-`.
+
+        Raises:
+            AwayError: the same may succeed later.
+            SetupError: the server wants to know who asks, or refuses it.
+        """
+        told = {**self.headers, **{n.replace("_", "-"): v for n, v in headers.items()}}
+        if self._connection is None:
+            self._connection = self._connect()
+        try:
+            self._connection.request(method, path, body, told)
+            answer = self._connection.getresponse()
+            text = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise AwayError(
+                f"{self.parts.hostname} doesn't answer: {error or type(error).__name__}"
+            ) from error
+        if answer.status in PASSING or answer.status >= 500:
+            raise AwayError(f"{self.parts.hostname} answered {answer.status}: {cut(text)}")
+        if answer.status in (401, 403):
+            raise SetupError(
+                f"expected to be let in by {self.parts.hostname}; found {answer.status}: {cut(text)}. "
+                "Correct the user, the password or the headers"
+            )
+        return answer.status, text
+
+    def _connect(self) -> http.client.HTTPConnection:
+        host, port = str(self.parts.hostname), self.parts.port
+        if self.parts.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(host, port, timeout=ANSWER_S, context=context)
+        return http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+
+    def close(self) -> None:
+        """Ends the connection; the next request makes another one."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+def cut(text: bytes) -> str:
+    """The beginning of an answer."""
+    return text.decode(errors="replace")[:TEXT_CHARS_MAX]
+
+
+def http_(
+    url: str,
+    *,
+    batch: Literal["ndjson", "one"] = "ndjson",
+    headers: Mapping[str, str] | None = None,
+) -> HttpTarget:
+    """A server that gets each change at least once, with an id that doesn't change.
+
+    A change is `{"id": "TOPIC-PARTITION-OFFSET", "op": "upsert" or "delete", "row": {…}}`; of a deletion,
+    `row` has the key. Statuses of 200 to 299 mean that the request is done with; 408, 425, 429 and 500 to
+    599, that it is to be tried again; 401 and 403 end the sink; others refuse it.
+
+    Args:
+        url: where it is sent by POST.
+        batch: `ndjson` (default): up to 500 changes in a request, one a line; each line that a refused
+            request has is then sent alone. `one`: a change in a request, as JSON.
+        headers: further ones of each request, such as `Authorization`.
+    """
+    return HttpTarget(url, batch, headers)
+
+
+class HttpTarget:
+    """See `http_`."""
+
+    keeps_offsets = False
+
+    def __init__(self, url: str, batch: str, headers: Mapping[str, str] | None) -> None:
+        if batch not in ("ndjson", "one"):
+            raise UserError(f"expected batch to be 'ndjson' or 'one'; found {batch!r}")
+        self._web, self._batch = Web(url, headers), batch
+        self.table = self._web.parts.path.rpartition("/")[2] or str(self._web.parts.hostname)
+        parts = self._web.parts
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self.name = described(url).partition("?")[0]
+
+    @property
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """Of connections; overload."""
+        return (OSError,)
+
+    def open(self, sink: str, rows: Rows) -> dict[int, int]:  # noqa: ARG002 - it has no place for it
+        """Does nothing: offsets are the group's."""
+        self._rows = rows
+        return {}
+
+    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:  # noqa: ARG002 - nor for them
+        """Sends changes in the order of their records."""
+        many = self._batch == "ndjson"
+        size = REQUEST_ROWS_MAX if many else 1
+        changes = sorted(self._changes(batch))
+        for start in range(0, len(changes), size):
+            some = changes[start : start + size]
+            first, last = (f"{self._rows.topic}-{batch.partition}-{some[i][0]}" for i in (0, -1))
+            status, text = self._web.ask(
+                "POST",
+                self._path,
+                b"".join(line + b"\n" for _, line in some) if many else some[0][1],
+                Content_Type="application/x-ndjson" if many else "application/json",
+                Idempotency_Key=quote(first if first == last else f"{first}..{last}", safe="-._"),
+            )
+            if not 200 <= status < 300:
+                raise RefusedError(f"the server answered {status}: {cut(text)}")
+
+    def _changes(self, batch: Batch) -> Iterator[tuple[int, bytes]]:
+        for op, rows, at in (
+            ("upsert", batch.upserts, batch.upserted_at),
+            ("delete", batch.deletes, batch.deleted_at),
+        ):
+            for offset, row in zip(at.tolist(), json_rows(rows), strict=True):
+                told: dict[str, Any] = {
+                    "id": f"{self._rows.topic}-{batch.partition}-{offset}",
+                    "op": op,
+                    "row": orjson.Fragment(row),
+                }
+                yield offset, orjson.dumps(told)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._web.close()

@@ -1,0 +1,135 @@
+"""A topic of another cluster: records and offsets are one of its transactions.
+
+The offsets are the text that a group's offset has, so they need no topic of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from penstock.client import Client, TransactionalProducer
+from penstock.client.groups import GroupAdmin
+from penstock.core.databases import described
+from penstock.errors import BrokerError, SetupError, UserError
+from penstock.sinks._target import Batch, Rows
+from penstock.sinks._texts import json_rows, key_texts
+
+__all__ = ["KafkaTarget", "kafka"]
+
+METADATA_CHARS_MAX: Final = 4096
+"""Of the text of an offset, as Kafka allows it: some 300 partitions."""
+
+
+def kafka(
+    bootstrap: str, *, table: str, partitions: int = 1, compact: bool = True, **settings: Any
+) -> KafkaTarget:
+    """A topic of another cluster, whichever speaks Kafka's protocol.
+
+    A record's key is the text of the key column, or a JSON object of several; its value is the row as JSON,
+    or nothing where the key was deleted. Records of a partition stay in a partition, in their order.
+
+    Args:
+        bootstrap: `host:port[,host:port]`.
+        table: the topic, created where it isn't there.
+        partitions: of a topic that is created.
+        compact: whether a topic that is created keeps the newest record of each key.
+        settings: as of `penstock.client.Client`, such as `security=…`.
+    """
+    return KafkaTarget(bootstrap, table, partitions, settings, compact=compact)
+
+
+class KafkaTarget:
+    """See `kafka`."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        table: str,
+        partitions: int,
+        settings: dict[str, Any],
+        *,
+        compact: bool,
+    ) -> None:
+        if not table:
+            raise UserError(f"expected a topic, such as table='users'; found {table!r}")
+        self._address = bootstrap.removeprefix("kafka://")
+        self.table, self._partitions, self._settings = table, partitions, settings
+        self._compact = compact
+        self.name = f"kafka {described(bootstrap)} {table}"
+        self._writer: TransactionalProducer | None = None
+
+    @property
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """Of connections, and leaders that change."""
+        return (BrokerError, OSError)
+
+    def open(self, sink: str, rows: Rows) -> dict[int, int]:
+        """Takes the transactional id over; the next offsets."""
+        self.close()
+        self._rows, self._group = rows, f"penstock.target.{sink}"
+        self._writer = TransactionalProducer(
+            self._address, f"{self._group}.{rows.topic}", **self._settings
+        )
+        self._writer.start()  # before offsets are read: what another one left is ended then
+        configs = {"cleanup.policy": "compact"} if self._compact and rows.key else {}
+        with Client(self._address, **self._settings) as client:
+            client.create_topic(self.table, self._partitions, configs, exists_ok=True)
+            self._count = len(client.partitions(self.table))
+        with GroupAdmin(self._address, **self._settings) as admin:
+            found = admin.committed_entries(self._group).get((self.table, 0))
+        self._offsets = {} if found is None else orjson.loads(found[1] or "{}")
+        return {int(p): int(o) for p, o in self._offsets.items()}
+
+    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
+        """Writes records and offsets in one transaction."""
+        if self._writer is None:
+            raise OSError(f"{self.name} is closed")
+        writer, partition = self._writer, batch.partition % self._count
+        if not len(batch) and not offsets:
+            return
+        after = {**self._offsets, **{str(p): o for p, o in offsets.items()}}
+        told = orjson.dumps(after).decode()
+        if len(told) > METADATA_CHARS_MAX:
+            raise SetupError(
+                f"expected a topic of fewer partitions, whose offsets fit into {METADATA_CHARS_MAX} "
+                f"characters; found {len(after)} partitions"
+            )
+        if len(batch):
+            self._send(batch, partition)
+        writer.commit_offsets(self._group, {(self.table, 0): 0}, told)
+        writer.commit()
+        self._offsets = after
+
+    def _send(self, batch: Batch, partition: int) -> None:
+        assert self._writer is not None, "open comes first"
+        values = [*json_rows(batch.upserts), *([None] * len(batch.deletes))]
+        keys: pa.Array | None = None
+        if self._rows.key:
+            texts = [
+                key
+                for rows in (batch.upserts, batch.deletes)
+                if len(rows)
+                for key in key_texts(rows, self._rows.key)
+            ]
+            keys = pa.array([text.encode() for text in texts], pa.binary())
+        order = np.argsort(np.concatenate([batch.upserted_at, batch.deleted_at]))
+        now_ms = np.full(len(values), time.time_ns() // 1_000_000)
+        self._writer.send(
+            self.table,
+            partition,
+            None if keys is None else keys.take(order),
+            pa.array(values, pa.binary()).take(order),
+            now_ms,
+        )
+
+    def close(self) -> None:
+        """Ends the connections."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None

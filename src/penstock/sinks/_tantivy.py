@@ -1,0 +1,219 @@
+"""A search index in a directory, by tantivy: documents and offsets appear with one commit.
+
+tantivy's commits have no room for a text, so offsets are in a file beside the index, which is replaced before
+a commit. It has the offsets before and after that commit, and the index's operation number before it: which
+of them hold is told by the number that the index has.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+
+from penstock.core.schema import TIMESTAMP
+from penstock.errors import SetupError, UserError
+from penstock.formats.json import encode_rows
+from penstock.sinks._target import Batch, Rows
+from penstock.sinks._texts import key_texts
+
+__all__ = ["TantivyTarget", "tantivy"]
+
+KEY_FIELD: Final = "penstock_key"
+"""The field by which documents are replaced and deleted."""
+STATE_FILE: Final = "penstock-sinks.json"
+HEAP_BYTES: Final = 64 << 20
+"""Of the index's writer, whose least is 15 MB; documents beyond are written to the disk."""
+
+
+def tantivy(path: str | Path) -> TantivyTarget:
+    """A search index that needs no server. Other processes may search it with `tantivy.Index.open(path)`.
+
+    STRING is text that is split into words; key columns of STRING are found as a whole. Numbers, booleans
+    and instants are fields of their kinds, everything else is text as in JSON rows.
+
+    Args:
+        path: of its directory, created where it isn't there.
+    """
+    return TantivyTarget(path)
+
+
+class TantivyTarget:
+    """See `tantivy`."""
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            import tantivy as module
+        except ImportError as error:
+            raise SetupError(
+                f"expected tantivy, to write a search index; found that it can't be imported ({error}). "
+                "Install it: pip install 'penstock[search]'"
+            ) from None
+        self._path, self._module = Path(path), module
+        self.table = self._path.name.removesuffix(".tantivy")
+        self._writer: Any = None
+
+    @property
+    def name(self) -> str:
+        """The directory."""
+        return f"tantivy {self._path}"
+
+    @property
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """A directory that another process writes to; a disk that is full."""
+        return (OSError,)
+
+    def open(self, sink: str, rows: Rows) -> dict[int, int]:
+        """Takes over, when no other process has the index; the next offsets."""
+        self.close()
+        if not rows.key:
+            raise UserError(f"expected a key, to replace documents of {self.name}; found none")
+        self._rows, self._own = rows, f"{sink}/{rows.topic}"
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._adders = [_adder(self._module, field.type) for field in rows.schema]
+        try:
+            index = self._module.Index(self._schema(rows), path=str(self._path))
+        except ValueError as error:
+            raise UserError(
+                f"expected the index {self._path} to have the columns {', '.join(rows.schema.names)}; found "
+                f"another one ({error}). Choose another directory, or remove this one"
+            ) from None
+        try:
+            self._writer = index.writer(heap_size=HEAP_BYTES, num_threads=1)
+        except ValueError as error:
+            raise BlockingIOError(
+                f"{self._path} is written to by another process: {error}"
+            ) from None
+        told = self._read_state()
+        found = {int(p): int(o) for p, o in told.items()}
+        self._offsets = found
+        return dict(found)
+
+    def _schema(self, rows: Rows) -> Any:
+        builder = self._module.SchemaBuilder()
+        builder.add_text_field(KEY_FIELD, stored=False, tokenizer_name="raw")
+        for field in rows.schema:
+            type_ = field.type.value_type if pa.types.is_list(field.type) else field.type
+            if type_ == pa.string():
+                words = "raw" if field.name in rows.key else "default"
+                builder.add_text_field(field.name, stored=True, tokenizer_name=words)
+            elif pa.types.is_boolean(type_):
+                builder.add_boolean_field(field.name, stored=True, indexed=True, fast=True)
+            elif pa.types.is_integer(type_):
+                builder.add_integer_field(field.name, stored=True, indexed=True, fast=True)
+            elif pa.types.is_floating(type_):
+                builder.add_float_field(field.name, stored=True, indexed=True, fast=True)
+            elif type_ == TIMESTAMP or pa.types.is_date(type_):
+                builder.add_date_field(field.name, stored=True, indexed=True, fast=True)
+            elif type_ == pa.binary():
+                builder.add_bytes_field(field.name, stored=True)
+            else:
+                builder.add_text_field(field.name, stored=True, tokenizer_name="raw")
+        return builder.build()
+
+    @property
+    def _number(self) -> int:
+        """Of the newest operation that the index has."""
+        return int(orjson.loads((self._path / "meta.json").read_bytes())["opstamp"])
+
+    def _read_state(self) -> dict[str, int]:
+        try:
+            state = orjson.loads((self._path / STATE_FILE).read_bytes())
+        except FileNotFoundError:
+            return {}
+        if state["sink"] != self._own:
+            raise UserError(
+                f"expected {self._path} to belong to the sink and the topic {self._own!r}; found that it is "
+                f"{state['sink']!r}'s. Choose another directory"
+            )
+        return dict(state["before" if state["number"] == self._number else "after"])
+
+    def _store_state(self, after: Mapping[int, int]) -> None:
+        state = {
+            "sink": self._own,
+            "number": self._number,
+            "before": {str(p): o for p, o in self._offsets.items()},
+            "after": {str(p): o for p, o in after.items()},
+        }
+        beside = self._path / f"{STATE_FILE}.new"
+        with beside.open("wb") as file:
+            file.write(orjson.dumps(state))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self._path / STATE_FILE)
+
+    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
+        """Makes changes and offsets true together."""
+        if self._writer is None:
+            raise OSError(f"{self._path} is closed")
+        after = {**self._offsets, **offsets}
+        if not len(batch):
+            self._offsets = after
+            self._store_state(after)
+            return
+        for rows in (batch.deletes, batch.upserts):
+            for key in key_texts(rows, self._rows.key) if len(rows) else ():
+                self._writer.delete_documents_by_term(KEY_FIELD, key)
+        self._add(batch.upserts)
+        self._store_state(after)
+        try:
+            self._writer.commit()
+        except ValueError as error:
+            raise OSError(f"{self._path} can't be written: {error}") from None
+        self._offsets = after
+
+    def _add(self, rows: pa.RecordBatch) -> None:
+        if not len(rows):
+            return
+        columns = [_values(column) for column in rows.columns]
+        names = rows.schema.names
+        for key, *values in zip(key_texts(rows, self._rows.key), *columns, strict=True):
+            document = self._module.Document()
+            document.add_text(KEY_FIELD, key)
+            for name, add, value in zip(names, self._adders, values, strict=True):
+                for one in value if isinstance(value, list) else (value,):
+                    if one is not None:
+                        add(document, name, one)
+            self._writer.add_document(document)
+
+    def close(self) -> None:
+        """Lets the index go."""
+        if self._writer is not None:
+            self._writer.wait_merging_threads()
+        self._writer = None
+
+
+def _is_plain(type_: pa.DataType) -> bool:
+    plain = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_date)
+    return type_ in (pa.string(), pa.binary(), TIMESTAMP) or any(one(type_) for one in plain)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Values as documents take them; an array's as lists."""
+    if _is_plain(column.type.value_type if pa.types.is_list(column.type) else column.type):
+        return list(column.to_pylist())
+    texts = (str(text) for text in encode_rows(pa.table({"v": column})).to_pylist())
+    found = (None if text == '{"v":null}' else text[5:-1] for text in texts)
+    return [text.strip('"') if text else None for text in found]
+
+
+def _adder(module: Any, type_: pa.DataType) -> Callable[[Any, str, Any], None]:
+    if pa.types.is_list(type_):
+        return _adder(module, type_.value_type)
+    document = module.Document
+    if pa.types.is_boolean(type_):
+        return document.add_boolean  # type: ignore[no-any-return]
+    if pa.types.is_integer(type_):
+        return document.add_integer  # type: ignore[no-any-return]
+    if pa.types.is_floating(type_):
+        return document.add_float  # type: ignore[no-any-return]
+    if type_ == TIMESTAMP:
+        return document.add_date  # type: ignore[no-any-return]
+    if pa.types.is_date(type_):
+        return lambda d, n, v: d.add_date(n, dt.datetime(v.year, v.month, v.day, tzinfo=dt.UTC))
+    return document.add_bytes if type_ == pa.binary() else document.add_text  # type: ignore[no-any-return]

@@ -1,0 +1,130 @@
+"""What sinks use of Elasticsearch's protocol, as its reference documents it: bulk with external versions,
+documents that are replaced if nobody else has, indices.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import orjson
+
+
+class Elastic:
+    """Indices in memory; the next requests may be answered by `failures`."""
+
+    def __init__(self) -> None:
+        self.mappings: dict[str, Any] = {}
+        self.documents: dict[str, dict[str, dict[str, Any]]] = {}
+        self.versions: dict[tuple[str, str], int] = {}
+        self.failures: list[int] = []
+        self.url = ""
+        self._numbers = itertools.count()
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        if self.failures:
+            return self.failures.pop(0), {"error": "it is busy"}
+        parts = urlsplit(path)
+        index, *rest = [unquote(one) for one in parts.path.strip("/").split("/")]
+        if rest == ["_bulk"]:
+            return 200, self._bulk(index, iter(body.splitlines()))
+        if rest:
+            return self._document(method, index, rest[1], parse_qs(parts.query), body)
+        if method == "PUT":
+            self.mappings[index] = orjson.loads(body)["mappings"]
+        return (200, {}) if index in self.mappings else (404, {})
+
+    def _document(
+        self, method: str, index: str, id_: str, query: dict[str, list[str]], body: bytes
+    ) -> tuple[int, Any]:
+        found = self.documents.setdefault(index, {}).get(id_)
+        if method == "GET":
+            return (404, {"found": False}) if found is None else (200, found)
+        if "op_type" in query:
+            fits = found is None
+        else:
+            fits = found is not None and str(found["_seq_no"]) == query["if_seq_no"][0]
+        if not fits:
+            return 409, {"error": "version_conflict_engine_exception"}
+        made = {
+            "_source": orjson.loads(body),
+            "_seq_no": next(self._numbers),
+            "_primary_term": 1,
+        }
+        self.documents[index][id_] = made
+        return 200, made
+
+    def _bulk(self, index: str, lines: Iterator[bytes]) -> Any:
+        items = []
+        for line in lines:
+            [(op, told)] = orjson.loads(line).items()
+            row = orjson.loads(next(lines)) if op == "index" else None
+            place = index, told["_id"]
+            if told["version"] < self.versions.get(place, -1):
+                status = 409
+            elif row is not None and row.get("name") == "bad":
+                status = 400
+            else:
+                self.versions[place] = told["version"]
+                status = 200
+                if row is None:
+                    self.documents.setdefault(index, {}).pop(told["_id"], None)
+                else:
+                    self.documents.setdefault(index, {})[told["_id"]] = {"_source": row}
+            items.append({op: {"status": status, "error": {"type": "mapper_parsing_exception"}}})
+        errors = any(one["status"] >= 400 for item in items for one in item.values())
+        return {"errors": errors, "items": items}
+
+
+@contextmanager
+def elastic_server() -> Iterator[Elastic]:
+    """A server, for a while."""
+    elastic = Elastic()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            status, told = elastic.answer(self.command, self.path, body)
+            text = orjson.dumps(told)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def do_GET(self) -> None:
+            self._any()
+
+        def do_PUT(self) -> None:
+            self._any()
+
+        def do_POST(self) -> None:
+            self._any()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serving(Handler) as address:
+        elastic.url = address
+        yield elastic
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server of this handler."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

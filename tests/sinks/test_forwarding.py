@@ -1,0 +1,177 @@
+"""Topics of other clusters, and servers that get changes by HTTP."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+
+import orjson
+import pytest
+from tests.effort import rounds
+from tests.sinks.elastic_server import serving
+
+from penstock.broker.process import BrokerProcess
+from penstock.client import Client, Reader
+from penstock.errors import FencedError, SetupError, UserError
+from penstock.sinks import Sink, from_address, http, kafka
+
+SCHEMA = "id BIGINT NOT NULL, name STRING"
+KILLS = rounds("PENSTOCK_SINK_KILLS", quick=2, full=8)
+SINK = """
+import sys
+from penstock.sinks import Sink, _sink, kafka
+_sink.STEP_OFFSETS = 7
+other, topic, log = sys.argv[1:]
+Sink(kafka(other, table=topic), topic, "id BIGINT NOT NULL", log=log).run()
+"""
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory) -> Iterator[str]:
+    """Another cluster."""
+    process = BrokerProcess(tmp_path_factory.mktemp("other"), die_with_parent=False).start()
+    yield process.address
+    process.stop()
+
+
+def follow(target, topic, schema=SCHEMA, key="id", **settings):
+    """Follows until everything was written."""
+    sink = Sink(target, topic.name, schema, key=key, log=topic.log, **settings)
+    return sink.run(until=lambda done: done.lag == 0)
+
+
+def records(address: str, topic: str) -> list[tuple]:
+    """Keys and values of committed records."""
+    with Client(address) as client, Reader(address) as reader:
+        return [
+            pair
+            for partition, end in client.offsets(topic).items()
+            for some in reader.read(topic, partition, 0, end)
+            for pair in zip(some.keys().to_pylist(), some.values().to_pylist(), strict=True)
+        ]
+
+
+def test_a_topic_of_another_cluster_follows(other, topic) -> None:
+    """Rows and tombstones have their keys; a run goes on where the last one stopped."""
+    topic.send({"id": 1, "name": "ann"}, {"id": 2, "name": "bob"})
+    follow(from_address(f"kafka://{other}", "users"), topic)
+    topic.send(b"2", {"id": 1, "name": None})
+    follow(kafka(other, table="users"), topic)
+    found = [
+        (k, None if v is None else orjson.loads(v)["name"]) for k, v in records(other, "users")
+    ]
+    assert sorted(found, key=str) == [(b"1", "ann"), (b"1", None), (b"2", "bob"), (b"2", None)]
+
+
+def test_a_second_sink_fences_the_first(other, topic) -> None:
+    """Who has the transactional id no more commits nothing."""
+    one = Sink(kafka(other, table="fenced"), topic.name, SCHEMA, key="id", log=topic.log)
+    one._target.open(one.name, one._rows)
+    follow(kafka(other, table="fenced"), topic)
+    with pytest.raises(FencedError):
+        one._target.write(one._nothing, {0: 5})
+    one._target.close()
+
+
+@pytest.mark.timeout(300)
+def test_each_record_is_in_the_other_cluster_once_after_kills(other, topic) -> None:
+    """The sink is killed again and again; each row was appended once, in its partition's order."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    random_ = random.Random(seed)
+    for n in range(KILLS):
+        command = [sys.executable, "-c", SINK, other, topic.name, topic.log]
+        process = subprocess.Popen(command, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+        topic.send(*({"id": n * 60 + i} for i in range(60)))
+        time.sleep(random_.uniform(0.5, 2.5))  # when it is killed is the input, not a wait
+        process.kill()
+        process.wait()
+    follow(kafka(other, table=topic.name), topic, "id BIGINT NOT NULL", ())
+    found = [orjson.loads(value)["id"] for _, value in records(other, topic.name)]
+    assert sorted(found) == list(range(KILLS * 60))
+    partition = {i: sum(str(i).encode()) % 2 for i in found}
+    for one in (0, 1):
+        mine = [i for i in found if partition[i] == one]
+        assert mine == sorted(mine)
+
+
+class Hook:
+    """What a server was sent; `answers` are the statuses of the next requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, list[dict]]] = []
+        self.answers: list[int] = []
+        self.url = ""
+
+
+@contextmanager
+def hook() -> Iterator[Hook]:
+    """A server, for a while; it refuses requests with a row called `bad`."""
+    one = Hook()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            changes = [orjson.loads(line) for line in body.splitlines()]
+            status = one.answers.pop(0) if one.answers else 200
+            if any(change["row"].get("name") == "bad" for change in changes):
+                status = 422
+            if status == 200:
+                one.requests.append((self.headers["Idempotency-Key"], changes))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serving(Handler) as address:
+        one.url = f"{address}/hook"
+        yield one
+
+
+def test_a_server_gets_each_change_with_an_id(topic) -> None:
+    """Failures that pass are tried again; a run goes on behind the group's offsets."""
+    topic.send({"id": 2, "name": "ann"}, {"id": 4, "name": "bob"}, b"2")
+    with hook() as one:
+        one.answers = [503, 429]
+        follow(from_address(one.url, ""), topic)
+        topic.send({"id": 6, "name": "eve"})
+        follow(http(one.url), topic)
+        [(first, changes), (second, more)] = one.requests
+    t = topic.name
+    assert (first, second) == (f"{t}-0-1..{t}-0-2", f"{t}-0-3")
+    assert changes == [
+        {"id": f"{t}-0-1", "op": "upsert", "row": {"id": 4, "name": "bob"}},
+        {"id": f"{t}-0-2", "op": "delete", "row": {"id": 2}},
+    ]
+    assert more == [{"id": f"{t}-0-3", "op": "upsert", "row": {"id": 6, "name": "eve"}}]
+
+
+def test_changes_that_a_server_refuses_are_dead_letters(topic) -> None:
+    """They are found by smaller requests; one change in a request is the smallest."""
+    topic.send(*({"id": 2 * i, "name": "bad" if i == 3 else "x"} for i in range(9)))
+    with hook() as one:
+        done = follow(http(one.url, batch="one"), topic)
+        sent = {change["row"]["id"] for _, changes in one.requests for change in changes}
+    assert done.dead == 1
+    assert sent == {0, 2, 4, 8, 10, 12, 14, 16}
+
+
+def test_a_server_that_does_not_let_it_in_ends_the_sink(topic) -> None:
+    """The message says so."""
+    topic.send({"id": 2, "name": "x"})
+    with hook() as one:
+        one.answers = [401]
+        with pytest.raises(SetupError, match="to be let in"):
+            follow(http(one.url), topic)
+    with pytest.raises(UserError, match="http://host/path"):
+        http("ftp://x")

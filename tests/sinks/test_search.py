@@ -1,0 +1,187 @@
+"""Search indices follow a topic."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import orjson
+import pytest
+from tests.effort import rounds
+from tests.sinks.elastic_server import Elastic, elastic_server
+
+from penstock.client import Client
+from penstock.errors import FencedError, UserError
+from penstock.sinks import Sink, _sink, elasticsearch, from_address, tantivy
+from penstock.sinks._tantivy import STATE_FILE
+
+module = pytest.importorskip("tantivy", reason="tantivy is not installed")
+SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
+KILLS = rounds("PENSTOCK_SINK_KILLS", quick=2, full=8)
+SINK = """
+import sys
+from penstock.sinks import Sink, _sink, tantivy
+_sink.STEP_OFFSETS = 7
+path, topic, log = sys.argv[1:]
+Sink(tantivy(path), topic, "id BIGINT NOT NULL, n BIGINT", key="id", log=log).run()
+"""
+
+
+def follow(target, topic, schema=SCHEMA, key="id", **settings):
+    """Follows until everything was written."""
+    sink = Sink(target, topic.name, schema, key=key, log=topic.log, **settings)
+    return sink.run(until=lambda done: done.lag == 0)
+
+
+def documents(path, query: str = "*") -> list[dict]:
+    """What a search finds."""
+    index = module.Index.open(str(path))
+    searcher = index.searcher()
+    parsed = index.parse_query(query, ["name"]) if query != "*" else module.Query.all_query()
+    return [searcher.doc(at).to_dict() for _, at in searcher.search(parsed, 10_000).hits]
+
+
+@pytest.fixture
+def elastic() -> Iterator[Elastic]:
+    """A server."""
+    with elastic_server() as one:
+        yield one
+
+
+def test_an_index_has_the_newest_document_of_each_key(tmp_path, topic) -> None:
+    """Documents are found by words, replaced and deleted; types are those of the columns."""
+    path = tmp_path / "users.tantivy"
+    topic.send({"id": 1, "name": "Ann of Green Gables"}, {"id": 2, "name": "bob"})
+    follow(from_address(str(path), ""), topic)
+    assert [one["id"] for one in documents(path, "gables")] == [[1]]
+    row = {"id": 1, "name": "Anne", "amount": "2.50", "at": "2024-02-29T13:45:30Z"}
+    topic.send({**row, "tags": ["a", "b"]}, b"2", {"id": 3})
+    assert follow(tantivy(path), topic).upserts == 2
+    assert documents(path, "gables") == []
+    assert sorted(documents(path), key=lambda d: d["id"]) == [
+        {
+            "id": [1],
+            "name": ["Anne"],
+            "amount": ["2.50"],
+            "at": [dt.datetime(2024, 2, 29, 13, 45, 30, tzinfo=dt.UTC)],
+            "tags": ["a", "b"],
+        },
+        {"id": [3]},
+    ]
+
+
+def test_a_crash_before_the_commit_gives_the_offsets_before_it(tmp_path, topic) -> None:
+    """The file with the offsets is replaced first; the index says that the commit didn't happen."""
+    path = tmp_path / "users.tantivy"
+    topic.send({"id": 4, "name": "ann"})
+    follow(tantivy(path), topic)
+    one = Sink(tantivy(path), topic.name, SCHEMA, key="id", log=topic.log)
+    before = one._target.open(one.name, one._rows)
+    one._target._store_state({0: 1000})
+    one._target.close()
+    assert one._target.open(one.name, one._rows) == before
+    one._target.close()
+    state = orjson.loads((path / STATE_FILE).read_bytes())
+    (path / STATE_FILE).write_bytes(orjson.dumps({**state, "number": -1}))  # as after a commit
+    assert one._target.open(one.name, one._rows) == {0: 1000}
+    one._target.close()
+
+
+def test_an_index_belongs_to_one_process_and_one_sink(tmp_path, topic) -> None:
+    """A second process waits until the first ends; another sink is an error."""
+    path = tmp_path / "users.tantivy"
+    one = Sink(tantivy(path), topic.name, SCHEMA, key="id", log=topic.log)
+    one._target.open(one.name, one._rows)
+    with pytest.raises(BlockingIOError, match="another process"):
+        tantivy(path).open(one.name, one._rows)
+    one._target.write(one._nothing, {0: 0})
+    one._target.close()
+    with pytest.raises(UserError, match="Choose another directory"):
+        follow(tantivy(path), topic, name="another")
+
+
+@pytest.mark.timeout(300)
+def test_an_index_equals_the_table_after_kills(tmp_path, topic) -> None:
+    """The sink is killed while rows change; at the end the index has what the topic says."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    random_, table, path = random.Random(seed), {}, tmp_path / "rows.tantivy"
+    for _ in range(KILLS):
+        command = [sys.executable, "-c", SINK, str(path), topic.name, topic.log]
+        process = subprocess.Popen(command, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+        for _ in range(60):
+            row = {"id": random_.randrange(25), "n": random_.randrange(10**6)}
+            is_gone = random_.random() < 0.2
+            table.pop(row["id"], None)
+            if not is_gone:
+                table[row["id"]] = row["n"]
+            topic.send(str(row["id"]).encode() if is_gone else row)
+        time.sleep(random_.uniform(0.5, 2.5))  # when it is killed is the input, not a wait
+        process.kill()
+        process.wait()
+    follow(tantivy(path), topic, "id BIGINT NOT NULL, n BIGINT")
+    assert {d["id"][0]: d["n"][0] for d in documents(path)} == table
+    assert len(documents(path)) == len(table)
+
+
+def test_elasticsearch_has_the_newest_document_of_each_key(elastic, topic) -> None:
+    """Documents and the mapping; a run goes on where the last one stopped."""
+    topic.send({"id": 1, "name": "ann"}, {"id": 2, "name": "bob"})
+    target = from_address(f"elasticsearch+{elastic.url}", "users")
+    follow(target, topic)
+    topic.send({"id": 1, "name": "anna"}, b"2", {"id": 3, "amount": "2.50", "tags": ["a"]})
+    assert follow(target, topic).upserts == 2
+    found = {key: one["_source"] for key, one in elastic.documents["users"].items()}
+    assert found.keys() == {"1", "3"}
+    assert found["1"]["name"] == "anna"
+    assert (found["3"]["amount"], found["3"]["tags"]) == (2.5, ["a"])
+    types = elastic.mappings["users"]["properties"]
+    assert [types[n]["type"] for n in ("id", "name", "at")] == ["long", "text", "date"]
+
+
+def test_elasticsearch_ignores_what_an_older_process_writes(elastic, topic) -> None:
+    """Versions are offsets: a late write changes nothing, and then it is fenced."""
+    topic.send({"id": 2, "name": "old"}, {"id": 2, "name": "new"})
+    old = Sink(
+        elasticsearch(elastic.url, table="users"), topic.name, SCHEMA, key="id", log=topic.log
+    )
+    old._target.open(old.name, old._rows)
+    held = []
+    old._target.write = lambda batch, offsets: held.append(batch) if len(batch) else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_sink, "STEP_OFFSETS", 1)
+        old.run(until=lambda done: done.lag == 0)
+    del old._target.write
+    old._target.open(old.name, old._rows)
+    follow(elasticsearch(elastic.url, table="users"), topic)
+    assert [len(one) for one in held] == [1, 1]
+    with pytest.raises(FencedError):
+        old._target.write(held[0], {0: 1})
+    old._target.close()
+    assert elastic.documents["users"]["2"]["_source"]["name"] == "new"
+
+
+def test_elasticsearch_refuses_rows_and_is_away(elastic, topic) -> None:
+    """Documents that don't fit the mapping are dead letters; statuses such as 429 are waited out."""
+    topic.send(*({"id": i, "name": "bad" if i == 7 else "x"} for i in range(20)))
+    elastic.failures = [503, 429]
+    target = elasticsearch(elastic.url, table="users")
+    assert follow(target, topic, name="E" + topic.name).dead == 1
+    assert elastic.documents["users"].keys() == {str(i) for i in range(20)} - {"7"}
+    with Client(topic.log) as client:
+        assert client.offsets(f"E{topic.name}.dead-letters") == {0: 1}
+
+
+def test_without_a_key_documents_are_appended_once(elastic, topic) -> None:
+    """The record's place is the document's id."""
+    topic.send({"id": 1}, {"id": 1})
+    for name in ("one", "two"):
+        follow(
+            elasticsearch(elastic.url, table="users"), topic, "id BIGINT NOT NULL", (), name=name
+        )
+    assert len(elastic.documents["users"]) == 2
