@@ -37,6 +37,16 @@ _COMMANDS: Final = {
         "explain",
         "Show a pipeline's operators, exchanges and state.",
     ),
+    "check": (
+        "penstock.cli.pipelines.check",
+        "check",
+        "Check programs without running them: syntax, types, plan.",
+    ),
+    "test": (
+        "penstock.cli.pipelines.test",
+        "test",
+        "Run the tests beside programs: given rows, expected rows.",
+    ),
     "query": ("penstock.cli.pipelines.query", "query", "Query a pipeline's views with SQL."),
     "subscribe": (
         "penstock.cli.pipelines.subscribe",

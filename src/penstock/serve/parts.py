@@ -96,5 +96,6 @@ def _typed(rows: pa.Table, step: Json) -> pa.Table:
 def _query(step: Json, form: str) -> str:
     if "where" in step:
         return f"SELECT {form.format(step['where'])} AS x FROM rows"
-    columns = ", ".join(f'{form.format(sql)} AS "{name}"' for name, sql in step["select"])
+    named = [(name.replace('"', '""'), sql) for name, sql in step["select"]]
+    columns = ", ".join(f'{form.format(sql)} AS "{name}"' for name, sql in named)
     return f"SELECT {columns} FROM rows"

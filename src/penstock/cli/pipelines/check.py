@@ -1,0 +1,98 @@
+"""`penstock check`: whether programs are right, without running them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+import orjson
+
+from penstock.cli.support.errors import FAILED
+from penstock.cli.support.programs import load
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    import penstock as ps
+
+_LINE: Final = re.compile(r"\bline (\d+)(?:, column (\d+))?")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  penstock check shop.sql
+  penstock check *.sql --format json
+
+Programs are parsed, typed and planned; nothing is run, and no log, Spark or JVM is needed. The code is 1 if
+a program has an error.
+"""
+)
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json writes a line for each program.",
+)
+def check(files: tuple[Path, ...], form: Literal["text", "json"]) -> None:
+    """Parse, type and plan the programs in FILES, in SQL or Python, and show their views."""
+    from penstock.cli.pipelines.run import find_app
+
+    wrong = False
+    for file in files:
+        said: dict[str, Any] = {"file": str(file)}
+        try:
+            said |= {"ok": True, **described(find_app(load(file), file))}
+        except PenstockError as error:
+            wrong = True
+            said |= {"ok": False, "error": str(error)}
+            if (at := _LINE.search(str(error))) is not None:
+                said["line"] = int(at[1])
+                said |= {} if at[2] is None else {"column": int(at[2])}
+        if form == "json":
+            click.echo(orjson.dumps(said))
+        elif said["ok"]:
+            click.echo(f"{file}: no errors")
+            for kind in ("streams", "tables", "views", "topics"):
+                for name, columns in said[kind].items():
+                    listed = ", ".join(f"{column} {type_}" for column, type_ in columns.items())
+                    click.echo(f"  {kind.removesuffix('s')} {name} ({listed})")
+        else:
+            click.echo(f"{said['error']}", err=True)
+    if wrong:
+        sys.exit(FAILED)
+
+
+def described(app: ps.App) -> dict[str, Any]:
+    """What a program reads and makes, with the types of columns; planned, not run.
+
+    Raises:
+        PenstockError: it can't be run so.
+    """
+    from penstock.core.schema import type_text
+    from penstock.engine.physical import compile_graph
+
+    graph = app.graph()
+    partitions = {source.topic: source.partitions for source in graph.sources}
+    compile_graph(graph, partitions, app.settings.cores, frozenset())
+
+    def columns(schema: Any) -> dict[str, str]:
+        return {name: type_text(schema[name].type) for name in schema.names}
+
+    sources = (*graph.sources, *graph.unused)
+    return {
+        "streams": {one.topic: columns(one.schema) for one in sources if one.changelog is None},
+        "tables": {one.topic: columns(one.schema) for one in sources if one.changelog is not None},
+        "views": {one.name: columns(one.node.schema) for one in graph.views},
+        "topics": {one.topic: columns(one.node.schema) for one in graph.outputs},
+    }
