@@ -8,10 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 from penstock.client import Client, Reader, TransactionalProducer
 from penstock.client.groups import GroupAdmin
+from penstock.client.network.connection import Connection
+from penstock.client.producer import Part
 from penstock.errors import BrokerError, FencedError, UserError
 
 _ids = itertools.count()
@@ -60,6 +62,32 @@ def test_records_and_offsets_become_visible_together(writer, broker, topic, name
             [b"c0", b"c1", b"c2"],
         ]
         assert admin.committed_entries(name) == {(topic, 1): (3, "note 2")}
+
+
+def test_partitions_are_written_together_and_once(writer, broker, topic, monkeypatch) -> None:
+    """One request has them all; where its answer is lost, nothing is stored twice."""
+
+    def together(*texts: bytes) -> None:
+        values = [pa.array([one, one + b"!"], pa.binary()) for one in texts]
+        times = np.zeros(2, np.int64)
+        writer.send_together([Part(topic, i, None, one, times) for i, one in enumerate(values)])
+
+    together(b"a", b"b")
+    receive, lost = Connection.receive, []
+
+    def loses(connection: Connection, number: int, *rest: object) -> memoryview:
+        frame = receive(connection, number, *rest)
+        if not lost:
+            lost.append(number)
+            raise OSError("the answer is lost")
+        return frame
+
+    monkeypatch.setattr(Connection, "receive", loses)
+    together(b"c", b"d")
+    assert lost
+    writer.commit()
+    wait_until(lambda: all(stored(broker.address, topic)))  # Kafka shows them a moment later
+    assert stored(broker.address, topic) == [[b"a", b"a!", b"c", b"c!"], [b"b", b"b!", b"d", b"d!"]]
 
 
 def test_an_aborted_transaction_leaves_nothing(writer, broker, topic, name) -> None:

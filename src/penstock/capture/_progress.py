@@ -10,6 +10,7 @@ left, and then reads the topic; so it continues at exactly that place.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from penstock.capture._envelope import Headers, Record
 from penstock.client import Client, Reader, TransactionalProducer
+from penstock.client.producer import Part
 from penstock.core.partitioner import murmur2_partitions
 from penstock.errors import CorruptError
 
@@ -216,40 +218,38 @@ class Log:
 
     def send(self) -> None:
         """Sends what is waiting, in the open transaction."""
-        for topic, waiting in self._waiting.items():
-            count, headers = self._partitions[topic], waiting.all_headers()
-            keys, values = (
-                pa.array(waiting.keys, pa.binary()),
-                pa.array(waiting.values, pa.binary()),
-            )
-            times_ms = np.array(waiting.times_ms, np.int64)
-            if count == 1:
-                self._writer.send(topic, 0, keys, values, times_ms, headers=headers)
-                continue
-            of = np.maximum(murmur2_partitions(keys, count), 0)
-            for partition in np.unique(of).tolist():
-                at = np.flatnonzero(of == partition)
-                some = None if headers is None else [headers[i] for i in at.tolist()]
-                places = pa.array(at, pa.int64())
-                self._writer.send(
-                    *(topic, partition, keys.take(places), values.take(places), times_ms[at]),
-                    headers=some,
-                )
+        self._send([])
+
+    def _send(self, more: list[Part]) -> None:
+        parts = [part for topic, one in self._waiting.items() for part in self._parts(topic, one)]
+        if parts + more:
+            self._writer.send_together(parts + more)
         self._waiting.clear()
         self.waiting_bytes = 0
 
+    def _parts(self, topic: str, waiting: _Waiting) -> Iterator[Part]:
+        """A topic's records, by partition."""
+        count, headers = self._partitions[topic], waiting.all_headers()
+        keys, values = pa.array(waiting.keys, pa.binary()), pa.array(waiting.values, pa.binary())
+        times_ms = np.array(waiting.times_ms, np.int64)
+        if count == 1:
+            yield Part(topic, 0, keys, values, times_ms, headers)
+            return
+        of = np.maximum(murmur2_partitions(keys, count), 0)
+        for partition in np.unique(of).tolist():
+            at = np.flatnonzero(of == partition)
+            some = None if headers is None else [headers[i] for i in at.tolist()]
+            places = pa.array(at, pa.int64())
+            told = keys.take(places), values.take(places)
+            yield Part(topic, partition, *told, times_ms[at], some)
+
     def commit(self, state: State) -> State:
         """Makes what was added and how far that is true together."""
-        self.send()
         now_ms = time.time_ns() // 1_000_000
         state = replace(state, stored_ms=now_ms)
-        self._writer.send(
-            state_topic(self._name),
-            0,
-            pa.array([_KEY], pa.binary()),
-            pa.array([state.encoded()], pa.binary()),
-            np.array([now_ms]),
-        )
+        keys = pa.array([_KEY], pa.binary())
+        values = pa.array([state.encoded()], pa.binary())
+        self._send([Part(state_topic(self._name), 0, keys, values, np.array([now_ms]))])
         self._writer.commit()
         self.open_records = 0
         return state

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ import pyarrow as pa
 from penstock.client.client import INIT_PRODUCER_ID, producer_states
 from penstock.client.network import hot
 from penstock.client.network.cluster import PATIENCE_S, Cluster, OnWait
+from penstock.client.network.connection import Connection
 from penstock.client.network.errors import (
     DUPLICATE_SEQUENCE,
     INVALID_PRODUCER_EPOCH,
@@ -33,7 +34,14 @@ from penstock.client.network.errors import (
     broker_error,
 )
 from penstock.client.network.security import Security
-from penstock.errors import BrokerError, FencedError, LimitError, ProtocolError, UserError
+from penstock.errors import (
+    BrokerError,
+    FencedError,
+    LimitError,
+    PenstockError,
+    ProtocolError,
+    UserError,
+)
 from penstock.wire.columns import BATCH_BYTES_MAX, SEQUENCE_MODULUS, Headers, encode
 
 PRODUCE_TIMEOUT_MS: Final = 30_000  # how long replicas may take
@@ -44,6 +52,18 @@ _OFFSET_BYTES: Final = 8  # at the start of a batch, outside its checksum
 _COUNT_AT: Final = 57  # in a batch's header
 _SEQUENCE_AT: Final = 53
 _HALF: Final = SEQUENCE_MODULUS // 2
+
+
+class Part(NamedTuple):
+    """Records for one partition; see `Producer.send`."""
+
+    topic: str
+    partition: int
+    keys: pa.Array[Any] | pa.ChunkedArray[Any] | None
+    values: pa.Array[Any] | pa.ChunkedArray[Any]
+    timestamps_ms: npt.NDArray[np.int64]
+    headers: Sequence[Headers] | pa.Array[Any] | None = None
+    base_sequence: int = 0
 
 
 class Producer:
@@ -141,30 +161,8 @@ class Producer:
         if producer_id is None:
             producer_id, producer_epoch = self._own_id()
             base_sequence = self._next_sequence.get((topic, partition), 0)
-        batches = encode(
-            keys,
-            values,
-            timestamps_ms,
-            batch_bytes_max=self._batch_bytes_max,
-            compression=self._compression,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            headers=headers,
-            transactional=transactional_id is not None,
-        )
-        for batch in batches:  # a broker gives offsets, and Kafka's refuses batches that have some
-            batch[:_OFFSET_BYTES] = bytes(_OFFSET_BYTES)
-        sending = _Sending(
-            self._cluster,
-            topic,
-            partition,
-            batches,
-            self._acks,
-            producer_id,
-            producer_epoch,
-            transactional_id,
-        )
+        part = Part(topic, partition, keys, values, timestamps_ms, headers, base_sequence)
+        sending = self._sending(part, (producer_id, producer_epoch), transactional_id)
         try:
             sending.run()
         except Exception:
@@ -176,6 +174,93 @@ class Producer:
         if own:
             self._next_sequence[topic, partition] = following
         return following
+
+    def send_together(
+        self, parts: Sequence[Part], identity: tuple[int, int], transactional_id: str | None
+    ) -> list[int]:
+        """Writes records to several partitions, in one request for each of their leaders.
+
+        Args:
+            parts: different partitions, with sequence numbers that the caller counts.
+            identity: producer id and epoch.
+            transactional_id: of the transaction that the records belong to.
+
+        Returns:
+            The sequence numbers of the next records.
+
+        Raises:
+            FencedError, LimitError, BrokerError: as by `send`; some may be stored.
+        """
+        all_ = [self._sending(part, identity, transactional_id) for part in parts]
+        by_leader: dict[int, tuple[Connection, list[_Sending]]] = {}
+        try:
+            for one in all_:
+                connection = self._cluster.leader(one.topic, one.partition)
+                by_leader.setdefault(id(connection), (connection, []))[1].append(one)
+            for connection, some in by_leader.values():
+                self._send_first(connection, some, transactional_id)
+        except FencedError:
+            raise
+        except (OSError, PenstockError):
+            pass  # what isn't stored is sent again, one after another; the leader tells what it has
+        for one in all_:
+            one.run()
+        return [(one.base_sequence + len(one.values)) % SEQUENCE_MODULUS for one in parts]
+
+    def _send_first(
+        self, connection: Connection, some: list[_Sending], transactional_id: str | None
+    ) -> None:
+        """Sends the first batch of each partition of a leader."""
+        version = self._cluster.version(connection, hot.PRODUCE, hot.PRODUCE_VERSIONS)
+        batches: dict[str, dict[int, memoryview]] = {}
+        for one in some:
+            if one.first is not None:
+                batches.setdefault(one.topic, {})[one.partition] = one.first
+        request = hot.produce_together(
+            version,
+            batches,
+            acks=self._acks,
+            timeout_ms=PRODUCE_TIMEOUT_MS,
+            transactional_id=transactional_id,
+        )
+        flexible = version >= hot.PRODUCE_FLEXIBLE
+        number = connection.send(hot.PRODUCE, version, request, flexible=flexible)
+        try:
+            answers = hot.read_produce(version, connection.receive(number))
+        except BaseException:
+            connection.discard(number)
+            raise
+        found = {(one.topic, one.partition): one for one in answers}
+        for one in some:
+            if (told := found.get((one.topic, one.partition))) is not None:
+                one.judge(told)
+
+    def _sending(
+        self, part: Part, identity: tuple[int, int], transactional_id: str | None
+    ) -> _Sending:
+        batches = encode(
+            part.keys,
+            part.values,
+            part.timestamps_ms,
+            batch_bytes_max=self._batch_bytes_max,
+            compression=self._compression,
+            producer_id=identity[0],
+            producer_epoch=identity[1],
+            base_sequence=part.base_sequence,
+            headers=part.headers,
+            transactional=transactional_id is not None,
+        )
+        for batch in batches:  # a broker gives offsets, and Kafka's refuses batches that have some
+            batch[:_OFFSET_BYTES] = bytes(_OFFSET_BYTES)
+        return _Sending(
+            self._cluster,
+            part.topic,
+            part.partition,
+            batches,
+            self._acks,
+            *identity,
+            transactional_id,
+        )
 
     def _own_id(self) -> tuple[int, int]:
         """This producer's own id and epoch, asked for once."""
@@ -207,8 +292,8 @@ class _Sending:
         transactional_id: str | None,
     ) -> None:
         self._cluster = cluster
-        self._topic = topic
-        self._partition = partition
+        self.topic = topic
+        self.partition = partition
         self._batches = batches
         self._acks = acks
         self._producer_id = producer_id
@@ -220,7 +305,7 @@ class _Sending:
     @property
     def _what(self) -> str:
         """For messages."""
-        return f"write to partition {self._partition} of topic {self._topic!r}"
+        return f"write to partition {self.partition} of topic {self.topic!r}"
 
     def run(self) -> None:
         """Sends until every batch is stored."""
@@ -235,7 +320,7 @@ class _Sending:
 
         Returns when all are stored, or when the leader's sequence was looked up and `done` moved.
         """
-        connection = self._cluster.leader(self._topic, self._partition)
+        connection = self._cluster.leader(self.topic, self.partition)
         version = self._cluster.version(connection, hot.PRODUCE, hot.PRODUCE_VERSIONS)
         flights: deque[int] = deque()
         following = begun = self.done
@@ -245,8 +330,8 @@ class _Sending:
                 while following < len(self._batches) and len(flights) < ahead:
                     parts = hot.produce_request(
                         version,
-                        self._topic,
-                        self._partition,
+                        self.topic,
+                        self.partition,
                         self._batches[following],
                         acks=self._acks,
                         timeout_ms=PRODUCE_TIMEOUT_MS,
@@ -262,11 +347,20 @@ class _Sending:
             for number in flights:
                 connection.discard(number)
 
+    @property
+    def first(self) -> memoryview | None:
+        """The batch that is sent first; None where there is none."""
+        return self._batches[0] if self._batches else None
+
     def _judge(self, answer: list[hot.Produced]) -> bool:
         """Counts the next batch as stored, or raises; False where sending must start again."""
-        if len(answer) != 1 or answer[0].partition != self._partition:
+        if len(answer) != 1 or answer[0].partition != self.partition:
             raise ProtocolError(f"expected one partition in a Produce answer; found {answer}")
-        code = answer[0].error
+        return self.judge(answer[0])
+
+    def judge(self, answer: hot.Produced) -> bool:
+        """Counts the next batch as stored, or raises; False where sending must start again."""
+        code = answer.error
         if code in (0, DUPLICATE_SEQUENCE):
             self.done += 1
             return True
@@ -282,11 +376,11 @@ class _Sending:
         if code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE):
             size = len(self._batches[self.done])
             raise LimitError(
-                f"expected the broker to take a batch of {size} bytes into topic {self._topic!r}; "
+                f"expected the broker to take a batch of {size} bytes into topic {self.topic!r}; "
                 "found that it is over its limit. Raise the topic's max.message.bytes, or send "
                 "smaller records"
             )
-        raise broker_error(code, self._what, "", answer[0].message)
+        raise broker_error(code, self._what, "", answer.message)
 
     def _skip_stored(self) -> None:
         """Moves on to the first batch that the leader hasn't stored, by its own account.
@@ -294,8 +388,8 @@ class _Sending:
         Raises:
             BrokerError: the leader's last sequence is not one that these batches follow on.
         """
-        states = producer_states(self._cluster, self._topic, [self._partition])
-        state = states.get(self._partition, {}).get(self._producer_id)
+        states = producer_states(self._cluster, self.topic, [self.partition])
+        state = states.get(self.partition, {}).get(self._producer_id)
         first = _span(self._batches[self.done])[0]
         if state is not None and self._resumes < RESUMES_MAX:
             last = state.last_sequence
@@ -313,7 +407,7 @@ class _Sending:
                 f"sequence {state.last_sequence} of epoch {state.epoch} (a new epoch begins at 0)"
             )
         raise BrokerError(
-            f"expected the leader of partition {self._partition} of topic {self._topic!r} to have "
+            f"expected the leader of partition {self.partition} of topic {self.topic!r} to have "
             f"stored producer {self._producer_id}'s records up to sequence {first - 1}; "
             f"found {found}. Records in between were lost, or were sent in other batches",
             code=OUT_OF_ORDER_SEQUENCE,

@@ -31,7 +31,7 @@ from penstock.client.network.errors import (
     PRODUCER_FENCED,
     broker_error,
 )
-from penstock.client.producer import Producer
+from penstock.client.producer import Part, Producer
 from penstock.errors import FencedError, PenstockError, UserError
 from penstock.wire.columns import Headers
 
@@ -165,6 +165,27 @@ class TransactionalProducer:
             base_sequence=self._sequences.get((topic, partition), 0),
             transactional_id=self.transactional_id,
         )
+
+    def send_together(self, parts: Sequence[Part]) -> None:
+        """Writes records to several partitions, in the transaction; begins one where none is open.
+
+        Args:
+            parts: different partitions; their sequence numbers are counted here.
+
+        Raises:
+            FencedError, LimitError, BrokerError: as by `send`.
+        """
+        places = [(one.topic, one.partition) for one in parts]
+        if new := [place for place in places if place not in self._added]:
+            self.add_partitions(new)
+            self._added.update(new)
+        self._is_open = True
+        told = [
+            part._replace(base_sequence=self._sequences.get(place, 0))
+            for part, place in zip(parts, places, strict=True)
+        ]
+        following = self._producer.send_together(told, self.identity, self.transactional_id)
+        self._sequences.update(zip(places, following, strict=True))
 
     def add_partitions(self, places: Iterable[Partition]) -> None:
         """Adds partitions to the transaction, at once; `send` does it for those that aren't added yet."""

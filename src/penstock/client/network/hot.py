@@ -7,7 +7,7 @@ Answers are read from within their frame only, whatever their counts say.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -284,6 +284,32 @@ def produce_request(
     head += [_count(1, flexible=flexible), struct.pack(">i", partition)]
     head.append(_count(len(batch), flexible=flexible))
     return [b"".join(head), batch, b"\0\0\0" if flexible else b""]
+
+
+def produce_together(
+    version: int,
+    batches: Mapping[str, Mapping[int, memoryview]],
+    *,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
+) -> list[bytes | memoryview]:
+    """A Produce request with one batch of each of several partitions, by topic and partition, in pieces."""
+    flexible = version >= PRODUCE_FLEXIBLE
+    tags = b"\0" if flexible else b""
+    head = b"\0" if flexible else b"\xff\xff"
+    if transactional_id is not None:
+        head = _string(transactional_id, flexible=flexible)
+    parts: list[bytes | memoryview] = [head, struct.pack(">hi", acks, timeout_ms)]
+    parts.append(_count(len(batches), flexible=flexible))
+    for topic, some in batches.items():
+        parts += [_string(topic, flexible=flexible), _count(len(some), flexible=flexible)]
+        for partition, batch in some.items():
+            size = _count(len(batch), flexible=flexible)
+            parts += [struct.pack(">i", partition) + size, batch, tags]
+        parts.append(tags)
+    parts.append(tags)
+    return parts
 
 
 def read_produce(version: int, frame: memoryview) -> list[Produced]:
