@@ -204,7 +204,12 @@ def test_the_page_on_sql_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     shop = SqlFlow("shop")
     shop.sql(program)
     graph = shop.graph()
-    assert [view.name for view in graph.views] == ["per_name", "per_minute", "last_hour"]
+    assert [view.name for view in graph.views] == [
+        "per_name",
+        "per_minute",
+        "corrected",
+        "last_hour",
+    ]
     assert [output.topic for output in graph.outputs] == ["per-minute"]
 
 

@@ -9,9 +9,10 @@ from typing import Final
 from sqlglot import exp
 
 from penstock.errors import SchemaError
-from penstock.flow import AggregateCall, Windowed
-from penstock.ops import Window
+from penstock.flow import AggregateCall, Stream
+from penstock.flow.rolling import RowWindow
 from penstock.sql.relation import Relation, quoted
+from penstock.sql.scope import Windows
 from penstock.sql.trees import lowered
 
 __all__ = ["Called", "aggregated", "call_of", "counts", "of_nothing", "with_defaults"]
@@ -23,6 +24,13 @@ KINDS: Final[Mapping[type[exp.Expr], str]] = {
     exp.Max: "max",
 }
 """Aggregates of one argument that mean the same here and in DuckDB."""
+OF_WINDOWS: Final[Mapping[type[exp.Expr], str]] = {
+    exp.Variance: "variance",
+    exp.Stddev: "stddev",
+    exp.StddevSamp: "stddev",
+    exp.ApproxDistinct: "approx_count_distinct",
+}
+"""Others of one argument, which the engine computes where rows are cut into windows."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +50,13 @@ class Called:
     counts: bool
 
 
-def call_of(tree: exp.Expr) -> AggregateCall | None:
-    """What the engine computes for an aggregate over a relation's columns."""
+def call_of(tree: exp.Expr, *, windowed: bool = False) -> AggregateCall | None:
+    """What the engine computes for an aggregate over a relation's columns.
+
+    Args:
+        tree: its call.
+        windowed: whether rows are cut into windows; elsewhere DuckDB computes what isn't kept up by change.
+    """
     where = None
     if isinstance(tree, exp.Filter):
         where = lowered(tree.expression.this)
@@ -61,10 +74,37 @@ def call_of(tree: exp.Expr) -> AggregateCall | None:
         if isinstance(of, exp.Literal | exp.Boolean):
             return AggregateCall("count", None, where)
         return AggregateCall("count", lowered(of), where)
+    if isinstance(tree, exp.CountIf):
+        condition = lowered(tree.this)
+        return AggregateCall(
+            "count", None, condition if where is None else f"({where}) AND ({condition})"
+        )
+    if windowed and (found := _of_window(tree, where)) is not None:
+        return found
     kind = KINDS.get(type(tree))
     if kind is None or tree.expressions or isinstance(tree.this, exp.Distinct | exp.Order):
         return None
     return AggregateCall(kind, lowered(tree.this), where)
+
+
+def _of_window(tree: exp.Expr, where: str | None) -> AggregateCall | None:
+    """An aggregate that only windows compute by change."""
+    match tree:
+        case exp.ArgMax() | exp.ArgMin() if not tree.args.get("count"):
+            kind = "arg_max" if isinstance(tree, exp.ArgMax) else "arg_min"
+            return AggregateCall(kind, lowered(tree.this), where, lowered(tree.expression))
+        case exp.Median():
+            return AggregateCall("quantile", lowered(tree.this), where, parameter=0.5)
+        case exp.PercentileCont() if isinstance(tree.expression, exp.Literal):
+            parameter = float(tree.expression.this)
+            return AggregateCall("quantile", lowered(tree.this), where, parameter=parameter)
+        case exp.ApproxQuantile() if isinstance(share := tree.args.get("quantile"), exp.Literal):
+            column = lowered(tree.this)
+            return AggregateCall("approx_quantile", column, where, parameter=float(share.this))
+        case _ if type(tree) in OF_WINDOWS and not isinstance(tree.this, exp.Distinct):
+            return AggregateCall(OF_WINDOWS[type(tree)], lowered(tree.this), where)
+        case _:
+            return None
 
 
 def counts(tree: exp.Expr) -> bool:
@@ -74,7 +114,7 @@ def counts(tree: exp.Expr) -> bool:
 
 
 def aggregated(
-    rows: Relation, keys: Sequence[str], calls: Sequence[Called], window: Window | None
+    rows: Relation, keys: Sequence[str], calls: Sequence[Called], window: Windows | None
 ) -> Relation:
     """The groups, with the aggregates as columns of their names.
 
@@ -89,12 +129,15 @@ def aggregated(
         if not kept_up:
             odd = next(one.sql for one in calls if one.call is None)
             raise SchemaError(
-                f"expected COUNT, SUM, AVG, MIN or MAX over windows; found {odd}. Aggregate a second time "
-                "over the view, or use Python's window(…).agg(…)"
+                f"expected aggregates over windows that are kept up by change, such as COUNT, SUM, AVG, MIN, "
+                f"MAX, max_by, stddev or median; found {odd}. Use Python's window(…).agg(…)"
             )
         computed = {one.name: one.call for one in calls if one.call is not None}
-        grouped = Windowed(rows.collection, window).group_by(*keys)
-        return Relation(rows.flow, grouped.agg(**computed or {"n": AggregateCall("count")}).node)
+        computed = computed or {"rows of window": AggregateCall("count")}
+        if isinstance(window.window, RowWindow):
+            return _sliding(rows, keys, computed, window)
+        cut = rows.collection.window(window.window, keep=window.keep, late=window.late)
+        return Relation(rows.flow, cut.group_by(*keys).agg(**computed).node)
     if kept_up:
         computed = {one.name: one.call for one in calls if one.call is not None}
         if not computed:
@@ -105,6 +148,22 @@ def aggregated(
     query = f"SELECT {grouped_by + ', ' if keys else ''}{named} FROM rows0"
     query += f" GROUP BY {grouped_by}" if keys else ""
     return rows.query((), (keys,), query, placed=keys, always=not keys)
+
+
+def _sliding(
+    rows: Relation, keys: Sequence[str], calls: Mapping[str, AggregateCall], window: Windows
+) -> Relation:
+    """The windows that end with a row: a group for each time at which a row of its keys is."""
+    assert isinstance(window.window, RowWindow)
+    assert isinstance(rows.collection, Stream)
+    made = rows.collection.window(window.window).group_by(*keys).agg(**calls)
+    time = quoted(window.time)
+    bounds = {
+        "window_start": f"{time} - INTERVAL {window.window.size_us} MICROSECONDS",
+        "window_end": time,
+    }
+    named = {name: quoted(name) for name in [*keys, *calls]}
+    return Relation(rows.flow, made.node).project({**bounds, **named}).distinct()
 
 
 def of_nothing(rows: Relation, calls: Sequence[Called]) -> Relation:

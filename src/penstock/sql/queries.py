@@ -19,12 +19,11 @@ from sqlglot import exp
 
 from penstock.errors import SchemaError
 from penstock.expr.expression import sql_type
-from penstock.ops import Window
 from penstock.sql.aggregation import Called, aggregated, call_of, counts, of_nothing, with_defaults
 from penstock.sql.ordering import limited
 from penstock.sql.recursion import recursive
 from penstock.sql.relation import Relation, quoted
-from penstock.sql.scope import Answer, Carry, Environment, Named, Scope
+from penstock.sql.scope import Answer, Carry, Environment, Named, Scope, Windows
 from penstock.sql.sources import From, joined_back
 from penstock.sql.subqueries import Subqueries
 from penstock.sql.trees import (
@@ -203,7 +202,7 @@ class _Select:
                 self._rewrite({tree: plain})
         found = self._aggregates()
         scope, names = scope.computed(keys, "key")
-        calls = _calls(scope, found)
+        calls = _calls(scope, found, windowed=window is not None)
         rows = self._of_groups(scope, names, calls, window)
         made: dict[exp.Expr, exp.Expr] = {
             key: internal(name) for key, name in zip(keys, names, strict=True)
@@ -219,7 +218,7 @@ class _Select:
         return Scope(rows, after)
 
     def _of_groups(
-        self, scope: Scope, keys: Sequence[str], calls: Sequence[Called], window: Window | None
+        self, scope: Scope, keys: Sequence[str], calls: Sequence[Called], window: Windows | None
     ) -> Relation:
         """A row for each group; without keys one of all rows, also where there are none."""
         groups = list(dict.fromkeys([*self.carried, *keys]))
@@ -358,7 +357,7 @@ class _Select:
         return Answer(rows.project(final), names, labels)
 
 
-def _calls(scope: Scope, trees: Sequence[exp.Expr]) -> list[Called]:
+def _calls(scope: Scope, trees: Sequence[exp.Expr], *, windowed: bool = False) -> list[Called]:
     """Aggregates as they are computed.
 
     Raises:
@@ -369,7 +368,9 @@ def _calls(scope: Scope, trees: Sequence[exp.Expr]) -> list[Called]:
         resolved = scope.resolved(tree)
         scope.sql(tree)  # says what isn't there
         name = scope.fresh(f"aggregate{i}")
-        calls.append(Called(name, lowered(resolved), call_of(resolved), counts(tree)))
+        calls.append(
+            Called(name, lowered(resolved), call_of(resolved, windowed=windowed), counts(tree))
+        )
     return calls
 
 

@@ -12,11 +12,30 @@ from penstock.core.names import hint, known_names
 from penstock.errors import SchemaError
 from penstock.flow import Flow
 from penstock.flow.graph import Node
+from penstock.flow.rolling import RowWindow
+from penstock.flow.windows import Late
 from penstock.ops import Window
 from penstock.sql.relation import Relation
 from penstock.sql.trees import Name, internal, lowered, own_columns, replaced, subqueries
 
-__all__ = ["Answer", "Carry", "Environment", "Named", "Scope"]
+__all__ = ["Answer", "Carry", "Environment", "Named", "Scope", "Windows"]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How rows are cut into windows of event time.
+
+    Attributes:
+        window: what TUMBLE, HOP, SESSION and SLIDE make.
+        time: the relation's column of event time.
+        keep: how long closed windows are kept; None: without limit.
+        late: what becomes of late rows.
+    """
+
+    window: Window | RowWindow
+    time: str
+    keep: str | None = None
+    late: Late = "drop"
 
 
 @dataclass(frozen=True)
@@ -31,7 +50,7 @@ class Named:
 
     rows: Relation
     columns: Mapping[str, str]
-    window: Window | None = None
+    window: Windows | None = None
 
     @staticmethod
     def of(rows: Relation) -> Named:
@@ -134,7 +153,7 @@ class Scope:
 
     rows: Relation
     names: Mapping[Name, str]
-    window: tuple[str, Window] | None = None
+    window: tuple[str, Windows] | None = None
 
     def has(self, tree: exp.Expr) -> bool:
         """Whether all columns of an expression are here, and it has some, and no subqueries."""

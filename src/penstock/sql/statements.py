@@ -123,7 +123,7 @@ class _Reader:
         options = self._options()
         if kind not in ("STREAM", "TABLE") or (kind == "TABLE" and self._is_next("AS")):
             self._expect("AS")
-            query, emit, every = self._query(emits=kind == "SINK")
+            query, emit, every = self._query(kind)
         if self.at < len(self.tokens):
             raise self._error("the end of the statement, or ';'")
         return Statement(kind, name, line, columns, options, query, topic, emit, every)
@@ -177,12 +177,12 @@ class _Reader:
                 break
         return found
 
-    def _query(self, *, emits: bool) -> tuple[str, str | None, str | None]:
+    def _query(self, kind: str) -> tuple[str, str | None, str | None]:
         """The query's text, and what `EMIT …` at its end says."""
         start, end = self.at, len(self.tokens)
         emit = every = None
         for at in range(start, end):
-            if emits and self.tokens[at].text.upper() == "EMIT":
+            if at > start and self.tokens[at].text.upper() == "EMIT" and self._emits(at, kind):
                 emit, every = self._emit([token.text for token in self.tokens[at + 1 :]])
                 end = at
                 break
@@ -190,6 +190,22 @@ class _Reader:
             raise self._error("a SELECT")
         self.at = len(self.tokens)
         return self._source(self.tokens[start:end]), emit, every
+
+    def _emits(self, at: int, kind: str) -> bool:
+        """Whether EMIT begins a sink's clause; elsewhere it may be a name.
+
+        Raises:
+            FlowError: a view has such a clause.
+        """
+        words = [token.text.upper() for token in self.tokens[at + 1 :]]
+        if kind != "SINK" and (
+            words in (["ON", "CLOSE"], ["CHANGES"], ["UPSERTS"]) or words[:1] == ["EVERY"]
+        ):
+            raise FlowError(
+                f"line {self.tokens[at].line}: expected EMIT in CREATE SINK; found it in CREATE {kind}. A "
+                "view shows what each version contains; a sink says which changes a topic gets"
+            )
+        return kind == "SINK"
 
     def _emit(self, words: list[str]) -> tuple[str | None, str | None]:
         match [word.upper() for word in words]:

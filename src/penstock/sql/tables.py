@@ -1,20 +1,23 @@
-"""What stands for tables in a query: TUMBLE, HOP and SESSION, and a table's rows as values."""
+"""What stands for tables in a query: TUMBLE, HOP, SESSION and SLIDE, and a table's rows as values."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlglot import exp
 
 from penstock.errors import SchemaError
-from penstock.flow import hopping, session, tumbling
-from penstock.flow.graph import timed
+from penstock.flow import hopping, session, sliding, tumbling
+from penstock.flow.graph import retracts, timed
+from penstock.flow.rolling import RowWindow
 from penstock.ops import Window
-from penstock.sql.scope import Environment, Named
+from penstock.sql.rules.intervals import event_time_column
+from penstock.sql.scope import Environment, Named, Windows
 
 __all__ = ["with_rows", "with_windows"]
 
-FUNCTIONS: Final = ("TUMBLE", "HOP", "SESSION")
+FUNCTIONS: Final = ("TUMBLE", "HOP", "SESSION", "SLIDE")
+OPTIONS: Final = ("keep", "late")
 EXAMPLE: Final = "FROM TUMBLE(clicks, at, INTERVAL 1 MINUTE) GROUP BY window_start, window_end"
 
 
@@ -60,7 +63,10 @@ def with_windows(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environmen
 
 def _windowed(call: exp.Anonymous, env: Environment) -> Named:
     function = call.name.upper()
-    arguments = call.expressions
+    options: list[exp.Expr] = [
+        one for one in call.expressions if isinstance(one, exp.Kwarg | exp.PropertyEQ)
+    ]
+    arguments = [one for one in call.expressions if one not in options]
     if len(arguments) != (4 if function == "HOP" else 3):
         raise SchemaError(
             f"expected a stream, its time{', a step' if function == 'HOP' else ''} and a size, as in "
@@ -78,15 +84,38 @@ def _windowed(call: exp.Anonymous, env: Environment) -> Named:
             f"expected the event time of {stream.name!r}; found {time.name!r}, no column of it"
         )
     columns = {**named.columns, "window_start": "window_start", "window_end": "window_end"}
-    return Named(named.rows, columns, _window(function, durations))
+    column = named.columns[time.name.lower()]
+    if function == "SLIDE" and (
+        retracts(named.rows.node) or event_time_column(named.rows.node) != column
+    ):
+        raise SchemaError(
+            f"expected a stream and its event time in SLIDE(…); found {call.sql(dialect='duckdb')!r}"
+        )
+    windows = Windows(_window(function, durations), column, **_options(options, function))
+    return Named(named.rows, columns, windows)
 
 
-def _window(function: str, durations: list[str]) -> Window:
+def _options(given: list[exp.Expr], function: str) -> dict[str, Any]:
+    """`late => 'correct', keep => INTERVAL 1 HOUR`."""
+    found: dict[str, Any] = {}
+    for one in given:
+        name = one.this.name.lower()
+        if name not in OPTIONS or function == "SLIDE":
+            known = "no options in SLIDE(…)" if function == "SLIDE" else "the options keep and late"
+            raise SchemaError(f"expected {known}; found {one.this.name!r}")
+        value = one.expression
+        found[name] = value.name if isinstance(value, exp.Literal) else _duration(value)
+    return found
+
+
+def _window(function: str, durations: list[str]) -> Window | RowWindow:
     match function:
         case "TUMBLE":
             return tumbling(durations[0])
         case "HOP":
             return hopping(durations[1], every=durations[0])
+        case "SLIDE":
+            return sliding(durations[0])
         case _:
             return session(durations[0])
 

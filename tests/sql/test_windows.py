@@ -1,0 +1,127 @@
+"""Windows of event time in SQL: what they aggregate, sliding ones, and late rows."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import duckdb
+import pytest
+
+import penstock as ps
+from penstock.errors import PenstockError
+from penstock.sql import SqlFlow
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+AGGREGATES = (
+    "count(*) FILTER (WHERE v > 3) AS n, count(DISTINCT v) AS d, max_by(x, v) AS b, arg_min(x, v) AS l, "
+    "round(stddev(v), 6) AS s, median(v) AS m, quantile_cont(v, 0.25) AS q, count_if(v > 2) AS c, "
+    "approx_count_distinct(v) AS a"
+)
+SLIDING = (
+    "SELECT window_start, window_end, k, sum(v) AS total, count(*) AS n "
+    "FROM SLIDE(s, at, INTERVAL 5 MINUTES) GROUP BY window_start, window_end, k HAVING count(*) > 1"
+)
+BEFORE = (
+    (
+        "SELECT DISTINCT e.at - INTERVAL 5 MINUTES, e.at, e.k, sum(o.v), count(*) FROM "
+        "(SELECT DISTINCT at, k FROM s) AS e JOIN s AS o ON e.k IS NOT DISTINCT FROM o.k AND o.at <= e.at "
+        "AND o.at > e.at - INTERVAL 5 MINUTES GROUP BY e.at, e.k HAVING count(*) > 1"
+    )
+    .replace("at", '"at"')
+    .replace('D"at"E', "DATE")
+)
+
+
+def test_aggregates_of_windows() -> None:
+    """They equal DuckDB's over the same rows, also those that windows have and other groups don't."""
+    app = SqlFlow("shop")
+    time = ps.event_time("at", lateness="1 hour")
+    app.stream("s", "k STRING, v BIGINT, x STRING, at TIMESTAMP", time=time)
+    app.view(
+        "tumbled",
+        sql=f"SELECT window_start, k, {AGGREGATES} FROM TUMBLE(s, at, INTERVAL 5 MINUTES) "
+        "GROUP BY window_start, k",
+    )
+    app.view("slid", sql=SLIDING)
+    run = ps.testing.run(app, cores=2)
+    con = duckdb.connect(":memory:")
+    con.execute("SET TimeZone = 'UTC'")
+    con.execute('CREATE TABLE s(k VARCHAR, v BIGINT, x VARCHAR, "at" TIMESTAMPTZ)')
+    chance = random.Random(5)
+
+    def send(*row: Any) -> None:
+        run.send("s", **dict(zip(("k", "v", "x", "at"), row, strict=True)))
+        con.execute("INSERT INTO s VALUES (?, ?, ?, ?)", row)
+
+    for _ in range(3):
+        values = chance.sample(range(30), 12)  # all differ, so that max_by has no ties
+        for v in values:
+            at = START + timedelta(seconds=30 * chance.randint(0, 30))
+            key = chance.choice(["a", "b", None])
+            send(key, None if v % 9 == 0 else v, chance.choice("xyz"), at.isoformat())
+        run.settle()
+    send("z", 1, "z", (START + timedelta(hours=2)).isoformat())
+    run.settle()
+    bucket = 'time_bucket(INTERVAL 5 MINUTES, "at")'
+    expected = con.execute(f"SELECT {bucket}, k, {AGGREGATES} FROM s GROUP BY 1, 2").fetchall()
+    assert counted(run, "tumbled") == Counter(expected)
+    assert counted(run, "slid") == Counter(con.execute(BEFORE).fetchall())
+
+
+def counted(run: Any, view: str) -> Counter[Any]:
+    def plain(value: Any) -> Any:
+        return round(value, 6) if isinstance(value, float) else value
+
+    return Counter(tuple(map(plain, row.values())) for row in run.view(view).rows())
+
+
+def test_late_rows_correct_windows() -> None:
+    """Within keep, a late row is added to its closed window; closed windows then go from the view."""
+    app = SqlFlow("shop")
+    app.sql(
+        "CREATE STREAM s (at TIMESTAMP, WATERMARK FOR at);"
+        "CREATE MATERIALIZED VIEW corrected AS SELECT window_start, count(*) AS n FROM TUMBLE(s, at, "
+        "INTERVAL 1 MINUTE, late => 'correct', keep => INTERVAL 1 HOUR) GROUP BY window_start;"
+        "CREATE MATERIALIZED VIEW dropped AS SELECT window_start, count(*) AS n "
+        "FROM TUMBLE(s, at, INTERVAL 1 MINUTE, keep => '1 hour') GROUP BY window_start"
+    )
+    run = ps.testing.run(app)
+    for minute in (0, 10, 0):
+        run.send("s", at=(START + timedelta(minutes=minute)).isoformat())
+        run.settle()
+    assert [row["n"] for row in run.view("corrected").rows()] == [2, 1]
+    assert [row["n"] for row in run.view("dropped").rows()] == [1, 1]
+    for minute in (90, 91):  # what a batch reads moves the watermark of the next one
+        run.send("s", at=(START + timedelta(minutes=minute)).isoformat())
+        run.settle()
+    assert [row["n"] for row in run.view("corrected").rows()] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("CREATE VIEW v AS SELECT x FROM s EMIT CHANGES", "expected EMIT in CREATE SINK"),
+        (
+            "CREATE VIEW v AS SELECT 1 FROM TUMBLE(s, at, INTERVAL 1 MINUTE, tardy => 1) GROUP BY x",
+            "the options keep and late",
+        ),
+        (
+            "CREATE VIEW v AS SELECT window_end FROM SLIDE(s, other, INTERVAL 1 MINUTE) GROUP BY 1",
+            "its event time in SLIDE",
+        ),
+        (
+            "CREATE VIEW v AS SELECT string_agg(x) FROM TUMBLE(s, at, INTERVAL 1 MINUTE) GROUP BY window_end",
+            "aggregates over windows",
+        ),
+    ],
+)
+def test_what_is_refused(program: str, said: str) -> None:
+    """The message says what windows take."""
+    app = SqlFlow("shop")
+    app.sql("CREATE STREAM s (x STRING, at TIMESTAMP, other TIMESTAMP, WATERMARK FOR at)")
+    with pytest.raises(PenstockError, match="expected") as error:
+        app.sql(program)
+    assert said in str(error.value)
