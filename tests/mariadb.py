@@ -105,6 +105,12 @@ class MariaDB:
         """The address of a database."""
         return f"mysql://root@127.0.0.1:{self.port}/{database}"
 
+    @contextmanager
+    def session(self, database: str | None = None) -> Iterator[Any]:
+        """A cursor of a new connection."""
+        with self._connect(database) as one, one.cursor() as cursor:
+            yield cursor
+
     def rows(self, query: str, database: str | None = None) -> list[tuple[Any, ...]]:
         """Runs a statement; its rows."""
         with self._connect(database) as one, one.cursor() as cursor:

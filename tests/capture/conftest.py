@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from tests.capture.sources import PostgresSource, Source, SqliteSource
+from tests.capture.sources import MysqlSource, PostgresSource, Source, SqliteSource
 from tests.databases import log, server
 
 from penstock.capture import _output
@@ -40,7 +41,25 @@ def sqlite_source(log, tmp_path) -> SqliteSource:
     return SqliteSource(log, f"capture{next(_numbers)}", tmp_path / "shop.db")
 
 
-@pytest.fixture(params=["source", "sqlite_source"])
+@pytest.fixture(scope="session")
+def mysql_server() -> Iterator[Any]:
+    """A MariaDB server that all tests share."""
+    from tests.mariadb import mariadb
+
+    settings = {"server-id": "7", "log-bin": "mysql-bin", "binlog-format": "ROW"}
+    with mariadb(**settings, binlog_row_metadata="FULL") as one:
+        yield one
+
+
+@pytest.fixture
+def mysql_source(mysql_server, log) -> MysqlSource:
+    """A new database."""
+    number = next(_numbers)
+    mysql_server.rows(f"CREATE DATABASE db{number} CHARACTER SET utf8mb4")
+    return MysqlSource(log, f"capture{number}", mysql_server, f"db{number}")
+
+
+@pytest.fixture(params=["source", "mysql_source", "sqlite_source"])
 def any_source(request) -> Source:
     """A new database of each kind."""
     made: Source = request.getfixturevalue(request.param)

@@ -202,3 +202,40 @@ class SqliteSource(Source):
         except sqlite3.OperationalError:
             return 1
         return int(found[0][0]) + 1 if found else 1
+
+
+@dataclass
+class MysqlSource(Source):
+    """A database of a MariaDB server."""
+
+    server: Any
+    database: str
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return str(self.server.url(self.database))
+
+    def execute(self, commands: str) -> None:
+        """Runs commands in it, in one transaction."""
+        with self.server.session(self.database) as cursor:
+            cursor.execute("BEGIN")
+            for command in commands.split(";"):
+                if command.strip():
+                    cursor.execute(command)
+            cursor.execute("COMMIT")
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return list(self.server.rows(query, self.database))
+
+    def end(self) -> int:
+        """Behind all that was committed."""
+        from penstock.capture._mysql._binlog import place
+
+        [(file, position, *_)] = self.rows("SHOW MASTER STATUS")
+        return place(file, int(position))
+
+    def topic(self, table: str) -> str:
+        """Where a table goes to."""
+        return f"{self.name}.{self.database}.{table}"

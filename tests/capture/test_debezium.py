@@ -87,7 +87,8 @@ def normal(value: Any) -> Any:
         return value
     source = dict(value["source"])
     for name in ("version", "name", "db", "ts_ms", "ts_us", "ts_ns", "sequence", "lsn", "txId"):
-        source[name] = None if source[name] is None else "…"
+        if source.get(name) is not None:
+            source[name] = "…"
     value = {n: "…" if n.startswith("ts_") else v for n, v in value.items()}
     return [*{**value, "source": [*source.items()]}.items()]
 

@@ -7,7 +7,7 @@ docs/capture.md says what records look like, and what is guaranteed.
 
 from penstock.capture._capture import Capture
 from penstock.capture._output import Captured
-from penstock.capture._sources import TableSource, postgres, sqlite
+from penstock.capture._sources import TableSource, mysql, postgres, sqlite
 from penstock.capture._status import Status, drop, names, snapshot, status, tell
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Status",
     "TableSource",
     "drop",
+    "mysql",
     "names",
     "postgres",
     "snapshot",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.capture._database import Kind
+from penstock.capture._mysql import MYSQL
 from penstock.capture._postgres import POSTGRES
 from penstock.capture._sqlite import SQLITE
 from penstock.errors import UserError
 
 __all__ = ["KINDS", "kind_named", "kind_of"]
 
-KINDS: Final[tuple[Kind, ...]] = (POSTGRES, SQLITE)
+KINDS: Final[tuple[Kind, ...]] = (POSTGRES, MYSQL, SQLITE)
 
 
 def kind_of(url: str) -> Kind:

@@ -11,12 +11,12 @@ from penstock.core.databases import described
 from penstock.core.schema import Schema
 from penstock.errors import UserError
 
-__all__ = ["TableSource", "postgres", "sqlite"]
+__all__ = ["TableSource", "mysql", "postgres", "sqlite"]
 
 
 @dataclass(frozen=True)
 class TableSource:
-    """See `postgres` and `sqlite`."""
+    """See `postgres`, `mysql` and `sqlite`."""
 
     url: str
     table: str
@@ -56,6 +56,27 @@ def postgres(
         format: of the topic's records: `flat`, rows, or `debezium`, envelopes.
     """
     return _source("postgresql", url, table, name, format)
+
+
+def mysql(
+    url: str,
+    *,
+    table: str,
+    name: str | None = None,
+    format: Format = "flat",  # noqa: A002
+) -> TableSource:
+    """A table of a MySQL or MariaDB database, as the source of `App.table`.
+
+    While the program runs, it captures the table into the topic. All tables of one database are one capture.
+
+    Args:
+        url: of the database, `mysql://user@host:port/database`. A password that it doesn't have is taken
+            from MYSQL_PWD or `~/.my.cnf`.
+        table: its name, or `database.table`.
+        name: of the capture; by default the program's.
+        format: of the topic's records: `flat`, rows, or `debezium`, envelopes.
+    """
+    return _source("mysql", url, table, name, format)
 
 
 def sqlite(

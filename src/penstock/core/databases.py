@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from penstock.errors import SetupError
 
-__all__ = ["described", "psycopg_module"]
+__all__ = ["described", "psycopg_module", "pymysql_module"]
 
 
 def psycopg_module() -> Any:
@@ -25,6 +25,22 @@ def psycopg_module() -> Any:
             "Install it: pip install 'penstock[postgres]'"
         ) from None
     return psycopg
+
+
+def pymysql_module() -> Any:
+    """The module `pymysql`.
+
+    Raises:
+        SetupError: it isn't installed.
+    """
+    try:
+        import pymysql
+    except ImportError as error:
+        raise SetupError(
+            f"expected PyMySQL, to talk to MySQL or MariaDB; found that it can't be imported ({error}). "
+            "Install it: pip install 'penstock[mysql]'"
+        ) from None
+    return pymysql
 
 
 def described(url: str) -> str:

@@ -33,6 +33,7 @@ class _RunsByDefault(Group):
     epilog="""\b
 Examples:
   penstock capture postgresql://ann@localhost/shop --tables 'public.*' --to shop
+  penstock capture mysql://ann@localhost/shop --tables '*' --to shop
   penstock capture sqlite:///shop.db --tables '*' --to shop
   penstock capture status                    how far each is behind, in bytes and seconds
   penstock capture pause shop                the database keeps its log meanwhile
@@ -40,12 +41,12 @@ Examples:
   penstock capture snapshot shop -t users    reads a table again, while its changes flow
   penstock capture drop shop                 forgets it, and what the database keeps
 
-A password is taken from PGPASSWORD, PGPASSFILE or ~/.pgpass. Each change is stored once, even if the
-command is killed and run again.
+A password is taken from PGPASSWORD, PGPASSFILE or ~/.pgpass; MYSQL_PWD or ~/.my.cnf. Each change is
+stored once, even if the command is killed and run again.
 """,
 )
 def capture() -> None:
-    """Write a database's changes to topics, as Debezium's envelopes: PostgreSQL, SQLite."""
+    """Write a database's changes to topics, as Debezium's envelopes: PostgreSQL, MySQL, SQLite."""
 
 
 @capture.command("run")

@@ -1,0 +1,218 @@
+"""A table's columns: what the catalog says, and what the binary log adds. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from penstock.capture._mysql._binlog import TableMap
+from penstock.core.schema import DECIMAL_DIGITS_MAX
+
+__all__ = ["BINARY", "Column", "Definition", "column_type", "definition_of", "from_catalog"]
+
+BINARY: Final = "binary"
+_CODECS: Final = {
+    "utf8": "utf-8",
+    "utf8mb3": "utf-8",
+    "utf8mb4": "utf-8",
+    "ascii": "ascii",
+    "latin1": "cp1252",
+    "ucs2": "utf-16-be",
+    "utf16": "utf-16-be",
+    "utf16le": "utf-16-le",
+    "utf32": "utf-32-be",
+    "latin2": "iso8859-2",
+    "latin5": "iso8859-9",
+    "latin7": "iso8859-13",
+    "greek": "iso8859-7",
+    "hebrew": "iso8859-8",
+    "koi8r": "koi8-r",
+    "koi8u": "koi8-u",
+    "sjis": "shift_jis",
+    "ujis": "euc_jp",
+    "eucjpms": "euc_jp",
+    "euckr": "euc_kr",
+    "tis620": "tis_620",
+    **{one: one for one in ("cp850", "cp852", "cp866", "cp932", "cp1250", "cp1251", "cp1256")},
+    **{one: one for one in ("cp1257", "big5", "gbk", "gb2312", "gb18030")},
+}
+_LABEL: Final = re.compile(r"'((?:[^']|'')*)'")
+_SPECIAL: Final = {"uuid", "inet4", "inet6", "point"}
+_TEXTS: Final = {
+    "char",
+    "varchar",
+    "tinytext",
+    "text",
+    "mediumtext",
+    "longtext",
+    "enum",
+    "set",
+    "json",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column.
+
+    Attributes:
+        name: its name.
+        kind: its type without what is in brackets: `int`, `varchar`.
+        codec: of its text; `binary` where it is bytes.
+        unsigned: whether it has no sign.
+        labels: of ENUM and SET.
+        size: bits of a BIT, bytes of a BINARY, digits of a DECIMAL.
+        digits: of a DECIMAL behind its point, or of a second.
+        required: whether it is NOT NULL.
+        is_virtual: whether the server makes its values when they are read.
+    """
+
+    name: str
+    kind: str
+    codec: str = BINARY
+    unsigned: bool = False
+    labels: tuple[str, ...] = ()
+    size: int = 0
+    digits: int = 0
+    required: bool = False
+    is_virtual: bool = False
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A table's columns in order, and the names of its primary key's in that one's order."""
+
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+
+
+def from_catalog(row: Mapping[str, Any]) -> Column:
+    """A row of information_schema.columns."""
+    kind, full = row["DATA_TYPE"].lower(), row["COLUMN_TYPE"]
+    labels = ()
+    if kind in {"enum", "set"}:
+        labels = tuple(one.replace("''", "'") for one in _LABEL.findall(full))
+    size = row["CHARACTER_OCTET_LENGTH"] if kind == "binary" else row["NUMERIC_PRECISION"]
+    digits = row["NUMERIC_SCALE"] if kind == "decimal" else row["DATETIME_PRECISION"]
+    charset = row["CHARACTER_SET_NAME"]
+    return Column(
+        row["COLUMN_NAME"],
+        kind,
+        _CODECS.get(charset, "utf-8") if charset else BINARY,
+        unsigned="unsigned" in full or "zerofill" in full,
+        labels=labels,
+        size=int(size or 0),
+        digits=int(digits or 0),
+        required=row["IS_NULLABLE"] == "NO",
+        is_virtual="VIRTUAL" in (row["EXTRA"] or "").upper(),
+    )
+
+
+def definition_of(
+    told: TableMap, catalog: Definition, charsets: Mapping[int, str]
+) -> Definition | None:
+    """The columns of a table as its rows have them; None where neither the log nor the catalog knows them.
+
+    The catalog may be ahead of the log: a table may have been altered since. What the log says counts.
+    """
+    count = len(told.types)
+    if told.names is None:
+        fits = len(catalog.columns) == count and all(
+            _fits(kind, one) for kind, one in zip(told.types, catalog.columns, strict=True)
+        )
+        return catalog if fits else None
+    by_name = {one.name: one for one in catalog.columns}
+    columns = []
+    for i, name in enumerate(told.names):
+        one = by_name.get(name, Column(name, ""))
+        kind = one.kind if one.kind in _SPECIAL and _fits(told.types[i], one) else ""
+        charset = charsets.get((told.collations or {}).get(i, 0), "")
+        codec = _CODECS.get(charset, one.codec if not charset else "utf-8")
+        codec = BINARY if charset == "binary" else codec
+        labels = (told.labels or {}).get(i)
+        columns.append(
+            replace(
+                one,
+                kind=kind,
+                codec=codec,
+                unsigned=i in told.unsigned if told.unsigned is not None else one.unsigned,
+                labels=tuple(x.decode("utf-8", "replace") for x in labels)
+                if labels
+                else one.labels,
+            )
+        )
+    key = tuple(told.names[i] for i in told.key or ())
+    return Definition(tuple(columns), key)
+
+
+_TYPES: Final[dict[str, set[int]]] = {
+    "tinyint": {1},
+    "smallint": {2},
+    "mediumint": {9},
+    "int": {3},
+    "bigint": {8},
+    "float": {4},
+    "double": {5},
+    "decimal": {246},
+    "year": {13},
+    "date": {10, 14},
+    "time": {11, 19},
+    "bit": {16},
+    "datetime": {12, 18},
+    "timestamp": {7, 17},
+    "char": {254},
+    "binary": {254},
+    "enum": {247},
+    "set": {248},
+    "varchar": {15, 253},
+    "varbinary": {15, 253},
+    "json": {245},
+    "uuid": {254},
+    "inet4": {254},
+    "inet6": {254},
+    **{key: {252} for key in ("tinytext", "text", "mediumtext", "longtext")},
+    **{key: {252} for key in ("tinyblob", "blob", "mediumblob", "longblob")},
+}
+
+
+def _fits(type_: int, column: Column) -> bool:
+    return type_ in _TYPES.get(column.kind, {255})
+
+
+def column_type(column: Column) -> str:
+    """What a column's values are as a column of a program; empty where they can't be one.
+
+    >>> column_type(Column("n", "decimal", size=8, digits=2)), column_type(Column("i", "int", unsigned=True))
+    ('DECIMAL(8, 2)', 'BIGINT')
+    """
+    kind = column.kind
+    if kind == "decimal":
+        fits = column.size <= DECIMAL_DIGITS_MAX
+        return f"DECIMAL({column.size}, {column.digits})" if fits else "STRING"
+    if kind == "bigint" and column.unsigned:
+        return "DECIMAL(20, 0)"
+    if kind == "int" and column.unsigned:
+        return "BIGINT"
+    if kind in _TEXTS:
+        return "STRING"
+    return _PROGRAM.get(kind, "")
+
+
+_PROGRAM: Final = {
+    **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "year"), "INT"),
+    "bigint": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "time": "STRING",
+    **dict.fromkeys(("datetime", "timestamp"), "TIMESTAMP"),
+    **dict.fromkeys(
+        ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), "BINARY"
+    ),
+    "bit": "STRING",
+    "uuid": "UUID",
+    "inet4": "STRING",
+    "inet6": "STRING",
+}

@@ -1,0 +1,149 @@
+"""A MySQL or MariaDB database's side of a capture."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from penstock.capture._database import Settings, TableName
+from penstock.capture._envelope import Record
+from penstock.capture._markers import marked
+from penstock.capture._mysql._binlog import place, place_text
+from penstock.capture._mysql._encoder import Encoder
+from penstock.capture._mysql._server import Server, ask, base_of, file_of
+from penstock.capture._mysql._stream import Stream
+from penstock.capture._mysql._texts import converter
+from penstock.capture._output import Output
+from penstock.capture._progress import State
+from penstock.errors import SetupError
+
+__all__ = ["MysqlDatabase"]
+
+
+class MysqlDatabase:
+    """See `penstock.capture._database.Database`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._server = settings, Server(settings.url)
+        self.name, self.topics = self._server.name, ()
+        self._base = ""
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._server.close()
+
+    def check(self) -> str:
+        """Whether it can be captured; which server and database it is."""
+        return self._server.check()
+
+    def tables(self, patterns: Iterable[str]) -> dict[TableName, int]:
+        """The tables that patterns name."""
+        return self._server.tables(patterns)
+
+    def prepare(
+        self,
+        state: State | None,
+        tables: Iterable[TableName],  # noqa: ARG002 - the binary log has all of them
+        end: Callable[[float], bool],  # noqa: ARG002 - nothing is waited for
+    ) -> dict[str, Any]:
+        """Looks whether the binary log still has what is needed."""
+        file, _ = self._server.position()
+        self._base = base_of(file)
+        if state is not None and state.position:
+            needed, files = file_of(self._base, state.position), self._server.files()
+            if needed not in files or place(needed, files[needed]) < state.position:
+                raise SetupError(
+                    f"expected the binary log of {self.name} at {place_text(state.position)}; found "
+                    f"{', '.join(files) or 'none'}. Changes between were lost. Begin anew with a new "
+                    f"snapshot: penstock capture drop {self._settings.name}. To keep more of the log: "
+                    "binlog_expire_logs_seconds"
+                )
+        return {"log": self._base, "name": self._settings.name}
+
+    def snapshot(self) -> _Snapshot:
+        """The rows as they are."""
+        return _Snapshot(self._server, self._settings, self._encoder())
+
+    def stream(self, output: Output) -> Stream:
+        """What committed at the output's position and behind it."""
+        settings = self._settings
+        encoder = self._encoder()
+        return Stream(self._server, settings.name, self._base, encoder, settings.values, output)
+
+    def _encoder(self) -> Encoder:
+        return Encoder(self._settings, "mariadb" if self._server.is_mariadb else "mysql")
+
+
+class _Snapshot:
+    """A transaction that sees the database at a place in the binary log; a context manager.
+
+    MariaDB says that place itself. With MySQL nobody writes for the moment in which both are asked for.
+    """
+
+    def __init__(self, server: Server, settings: Settings, encoder: Encoder) -> None:
+        self._server, self._values, self._encoder = server, settings.values, encoder
+
+    def __enter__(self) -> Self:
+        sql = self._sql = self._server.connect()
+        with contextlib.ExitStack() as undo:
+            undo.callback(sql._force_close)  # noqa: SLF001
+            ask(sql, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            if self._server.is_mariadb:
+                ask(sql, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+                told = {
+                    one["Variable_name"].lower(): one["Value"]
+                    for one in ask(sql, "SHOW STATUS LIKE 'binlog_snapshot_%%'")
+                }
+                self._file = told["binlog_snapshot_file"]
+                self._at = int(told["binlog_snapshot_position"])
+            else:
+                ask(sql, "FLUSH TABLES WITH READ LOCK")
+                ask(sql, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+                self._file, self._at = self._server.position(sql)
+                ask(sql, "UNLOCK TABLES")
+            undo.pop_all()
+        self.position = place(self._file, self._at)
+        self._time_s = int(time.time())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._sql._force_close()  # noqa: SLF001 - a read that was cut has more to say
+
+    def read(self, topics: Mapping[TableName, str]) -> Iterator[tuple[TableName, Record]]:
+        """The rows of tables, in the tables' order."""
+        definitions = {table: self._server.definition(table) for table in topics}
+        for table, row, marker in marked((one, self._rows(one, definitions)) for one in topics):
+            at = {"time_s": self._time_s, "snapshot": marker, "server": 0, "gtid": None}
+            source = self._encoder.source(
+                table, {**at, "file": self._file, "pos": self._at, "row": 0}
+            )
+            topic, key = topics[table], definitions[table].key
+            yield (
+                table,
+                self._encoder.inserted(topic, key, row, source, self._time_s * 1000, "r"),
+            )
+
+    def _rows(self, table: TableName, definitions: Mapping[TableName, Any]) -> Iterator[dict]:
+        from pymysql.cursors import SSCursor
+
+        columns = [(one.name, converter(one, self._values)) for one in definitions[table].columns]
+        names = ", ".join(_quoted(name) for name, _ in columns)
+        with self._sql.cursor(SSCursor) as cursor:
+            cursor.execute(f"SELECT {names} FROM {_quoted(table[0])}.{_quoted(table[1])}")
+            for row in cursor:
+                yield {
+                    name: None if value is None else convert(value)
+                    for (name, convert), value in zip(columns, row, strict=True)
+                }
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

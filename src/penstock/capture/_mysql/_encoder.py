@@ -1,0 +1,86 @@
+"""MySQL's changes to records of topics, with the source block of Debezium's MySQL connector."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from penstock.capture._database import Settings
+from penstock.capture._envelope import Envelope, Record, Row, version_text
+
+__all__ = ["Encoder", "key_of"]
+
+
+def key_of(row: Row, key: tuple[str, ...]) -> bytes | None:
+    """The key of a row's records."""
+    return orjson.dumps({name: row[name] for name in key}) if key else None
+
+
+class Encoder:
+    """Makes records.
+
+    Args:
+        settings: the capture's.
+        connector: `mysql` or `mariadb`.
+    """
+
+    def __init__(self, settings: Settings, connector: str) -> None:
+        self.envelope = Envelope(settings.format, time.time_ns)
+        self._head = orjson.dumps(
+            {"version": version_text(), "connector": connector, "name": settings.source_name}
+        )[:-1]
+
+    def source(self, table: tuple[str, str], at: Mapping[str, Any]) -> bytes:
+        """The block of a change.
+
+        Args:
+            table: schema and name.
+            at: `time_s`, `snapshot`, `server`, `gtid`, `file`, `pos`, `row`.
+        """
+        if not self.envelope.is_debezium:
+            return b""
+        seconds = at["time_s"]
+        return (
+            self._head
+            + b","
+            + orjson.dumps(
+                {
+                    "ts_ms": seconds * 1000,
+                    "snapshot": at["snapshot"],
+                    "db": table[0],
+                    "sequence": None,
+                    "ts_us": seconds * 1_000_000,
+                    "ts_ns": seconds * 1_000_000_000,
+                    "table": table[1],
+                    "server_id": at["server"],
+                    "gtid": at["gtid"],
+                    "file": at["file"],
+                    "pos": at["pos"],
+                    "row": at["row"],
+                    "thread": None,
+                    "query": None,
+                }
+            )[1:]
+        )
+
+    def inserted(
+        self, topic: str, key: tuple[str, ...], row: Row, source: bytes, time_ms: int, op: str
+    ) -> Record:
+        """The record of a new row `c`, or of one that is read `r`."""
+        return self.envelope.row(topic, key_of(row, key), op, row, source, time_ms)
+
+    def updated(
+        self, topic: str, key: tuple[str, ...], rows: tuple[Row, Row], source: bytes, time_ms: int
+    ) -> Iterator[Record]:
+        """The records of a row that was updated."""
+        keys = key_of(rows[0], key), key_of(rows[1], key)
+        return self.envelope.updated(topic, keys, rows, source, time_ms)
+
+    def deleted(
+        self, topic: str, key: tuple[str, ...], row: Row, source: bytes, time_ms: int
+    ) -> Iterator[Record]:
+        """The records of a row that was deleted."""
+        return self.envelope.deleted(topic, key_of(row, key), row, source, time_ms)

@@ -1,0 +1,97 @@
+"""What captures of MySQL and MariaDB are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.capture._database import Condition, Kind
+from penstock.capture._mysql._binlog import place_text
+from penstock.capture._mysql._columns import column_type
+from penstock.capture._mysql._database import MysqlDatabase
+from penstock.capture._mysql._server import Server, file_of, lag_bytes, parameters
+from penstock.capture._progress import State
+from penstock.core.schema import Schema
+from penstock.errors import UserError
+
+__all__ = ["MYSQL"]
+
+
+def _patterns(url: str, tables: Iterable[str]) -> tuple[str, ...]:
+    own, made = parameters(url)["database"], []
+    for text in (part.strip() for one in tables for part in one.split(",")):
+        if text.count(".") > 1:
+            raise UserError(f"expected tables such as 'users' or 'shop.users'; found {text!r}")
+        if text:
+            made.append(text if "." in text else f"{own}.{text}")
+    if not made:
+        raise UserError("expected at least one table, such as 'users'; found none")
+    return tuple(made)
+
+
+def _passes(error: Exception) -> bool:
+    import pymysql
+
+    return isinstance(error, pymysql.err.OperationalError | pymysql.err.InterfaceError)
+
+
+def _look(url: str, state: State) -> Condition:
+    server = Server(url)
+    try:
+        files = server.files()
+        is_dumping = server.is_dumping(state.details["name"])
+    finally:
+        server.close()
+    is_kept = file_of(state.details["log"], state.position) in files
+    lag = lag_bytes(files, state.position)
+    slot = "reserved" if is_kept else "lost"
+    if is_dumping is None:
+        return Condition("unknown", lag, slot)
+    return Condition("running" if is_dumping else "stopped", lag, slot)
+
+
+def _forget(url: str, name: str, state: State) -> None:
+    """The server keeps nothing for a capture."""
+
+
+def describe(url: str, table: str) -> tuple[Schema, tuple[str, ...]]:
+    """A table's columns and key, asked of the database.
+
+    Raises:
+        UserError: there is no such table, or it has no key.
+    """
+    server = Server(url)
+    try:
+        [found, *others] = server.tables([table])
+        if others:
+            raise UserError(f"expected one table; found {1 + len(others)} as {table!r}")
+        definition = server.definition(found)
+    finally:
+        server.close()
+    if not definition.key:
+        raise UserError(
+            f"expected the table {table!r} to have a primary key, by which its rows are told apart; "
+            "found none. Add one, or say schema=… and key=…"
+        )
+    columns = [(one, column_type(one)) for one in definition.columns]
+    text = ", ".join(
+        f'"{one.name.replace(chr(34), 2 * chr(34))}" {type_}'
+        + (" NOT NULL" if one.required else "")
+        for one, type_ in columns
+        if type_
+    )
+    return Schema.parse(text), definition.key
+
+
+MYSQL: Final = Kind(
+    name="mysql",
+    schemes=("mysql", "mariadb"),
+    options=frozenset(),
+    open=MysqlDatabase,
+    patterns=_patterns,
+    position=place_text,
+    passes=_passes,
+    look=_look,
+    forget=_forget,
+    describe=describe,
+)

@@ -1,0 +1,333 @@
+"""Rows of the binary log to JSON's values: a decoder is generated for each table. Pure.
+
+Source: MySQL's sql-common and log_event.cc, "Rows_log_event": which columns are there, which are null, then
+the values, each as its type has it.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from penstock.capture._envelope import Row, Values
+from penstock.capture._mysql import _times
+from penstock.capture._mysql._binlog import TableMap
+from penstock.capture._mysql._columns import BINARY, Column
+from penstock.capture._mysql._json import json_text
+from penstock.errors import CorruptError, SetupError
+
+__all__ = ["Decoder", "decoder", "geometry"]
+
+Decoder: TypeAlias = Callable[[bytes, int], tuple[Row, int]]
+"""A row and where the next one begins, of an event and where the row begins."""
+_PRECISION_MASK: Final = 0xFF
+
+
+def decoder(told: TableMap, columns: tuple[Column, ...], present: bytes, values: Values) -> Decoder:
+    """What reads a table's rows.
+
+    Args:
+        told: the table.
+        columns: likewise.
+        present: bits of the columns that rows have.
+        values: how they are written.
+
+    Raises:
+        SetupError: rows don't have all columns, or one has a type that can't be read.
+    """
+    places = [i for i in range(len(columns)) if present[i // 8] >> i % 8 & 1]
+    missing = [
+        one.name for i, one in enumerate(columns) if i not in set(places) and not one.is_virtual
+    ]
+    if missing:
+        raise SetupError(
+            f"expected whole rows of {told.schema}.{told.name}; found some without {', '.join(missing)}. "
+            "SET GLOBAL binlog_row_image = FULL; and begin anew with a new snapshot"
+        )
+    size = (len(places) + 7) // 8
+    names: dict[str, Any] = {"U16": _U16, "str": str, "NONE": bytes(size)}
+    body: list[tuple[int, int, list[str]]] = []
+    for k, i in enumerate(places):
+        body.append((k, i, _lines(i, told, columns[i], values, names)))
+    source = ["def decode(m, p):", f" n = m[p:p + {size}]", f" p += {size}", " if n == NONE:"]
+    for _, _, lines in body:
+        source += [f"  {line}" for line in lines]
+    source.append("  pass")
+    source.append(" else:")
+    for k, i, lines in body:
+        source += [f"  if n[{k // 8}] & {1 << k % 8}:", f"   v{i} = None", "  else:"]
+        source += [f"   {line}" for line in lines]
+    source.append("  pass")
+    row = ", ".join(f"{columns[i].name!r}: v{i}" for i in places)
+    source.append(f" return {{{row}}}, p")
+    exec("\n".join(source), names)  # noqa: S102 - of types and quoted names alone
+    made: Decoder = names["decode"]
+    return made
+
+
+_U16: Final = struct.Struct("<H").unpack_from
+_INTEGERS: Final = {
+    (1, False): "<b",
+    (1, True): "<B",
+    (2, False): "<h",
+    (2, True): "<H",
+    (3, False): "<i",
+    (3, True): "<I",
+    (8, False): "<q",
+    (8, True): "<Q",
+    (4, False): "<f",
+    (5, False): "<d",
+    (4, True): "<f",
+    (5, True): "<d",
+}
+
+
+def _lines(
+    i: int, told: TableMap, column: Column, values: Values, names: dict[str, Any]
+) -> list[str]:
+    """The lines that read the value of a column to `v{i}` and go on."""
+    kind, meta = told.types[i], told.metas[i]
+    is_precise = values == "precise"
+    unsigned = column.unsigned and not (is_precise and kind == 8)  # as Debezium's long mode
+    if (kind, unsigned) in _INTEGERS:
+        one = struct.Struct(_INTEGERS[kind, unsigned])
+        names[f"f{i}"] = one.unpack_from
+        read = f"v{i} = f{i}(m, p)[0]"
+        if kind in {4, 5}:
+            names[f"g{i}"] = _float32 if kind == 4 else float
+            read = f"v{i} = g{i}(f{i}(m, p)[0])"
+        elif kind == 8 and unsigned:
+            read = f"v{i} = str(f{i}(m, p)[0])"
+        return [read, f"p += {one.size}"]
+    if kind in {15, 253, 254, 252, 245, 255, 242}:
+        names[f"f{i}"] = _bytes_reader(kind, meta, column)
+        if kind in {15, 253}:
+            width = 1 if meta < 256 else 2
+        elif kind == 254:
+            width = 1 if ((meta >> 4 & 0x300) ^ 0x300) + (meta & 0xFF) < 256 else 2
+        else:
+            width = meta
+        length = {1: "m[p]", 2: "U16(m, p)[0]"}.get(
+            width, f"int.from_bytes(m[p:p + {width}], 'little')"
+        )
+        value = f"m[p + {width}:q]"
+        is_plain = column.codec != BINARY and kind not in {245, 255, 242}
+        read = f"str({value}, {column.codec!r}, 'replace')" if is_plain else f"f{i}({value})"
+        return [f"q = p + {width} + {length}", f"v{i} = {read}", "p = q"]
+    size, read_ = _fixed(kind, meta, column, told, is_precise=is_precise)
+    names[f"f{i}"] = read_
+    return [f"v{i} = f{i}(m, p)", f"p += {size}"]
+
+
+def _bytes_reader(kind: int, meta: int, column: Column) -> Callable[[bytes], Any]:
+    if kind == 245:
+        return json_text
+    if kind == 255:
+        return lambda data: geometry(data, is_point=column.kind == "point")
+    if column.kind in _ADDRESSES:
+        return _ADDRESSES[column.kind]
+    if kind == 254:
+        size = meta & 0xFF
+        return lambda data: base64.b64encode(data.ljust(size, b"\0")).decode()
+    return lambda data: base64.b64encode(data).decode()
+
+
+class _Shape(NamedTuple):
+    meta: int
+    column: Column
+    is_precise: bool
+
+
+_Reader: TypeAlias = tuple[int, Callable[[bytes, int], Any]]
+
+
+def _fixed(
+    kind: int, meta: int, column: Column, told: TableMap, *, is_precise: bool
+) -> tuple[int, Callable[[bytes, int], Any]]:
+    """Bytes of a value, and what reads it."""
+    make = _FIXED.get(kind)
+    if make is None:
+        raise SetupError(
+            f"expected columns of known types; found {told.schema}.{told.name}.{column.name} of type {kind}. "
+            "Compressed columns and types of extensions can't be captured"
+        )
+    return make(_Shape(meta, column, is_precise))
+
+
+def _int24(one: _Shape) -> _Reader:
+    signed = not one.column.unsigned
+    return 3, lambda m, p: int.from_bytes(m[p : p + 3], "little", signed=signed)
+
+
+def _decimal(one: _Shape) -> _Reader:
+    precision, scale = one.meta >> 8, one.meta & 0xFF
+    convert, number = _times.decimal_of(scale, precise=one.is_precise), _times.decimal_number
+    size = _times.decimal_size(precision, scale)
+    return size, lambda m, p: convert(number(m, p, precision, scale))
+
+
+def _year(_: _Shape) -> _Reader:
+    return 1, lambda m, p: 1900 + m[p] if m[p] else 0
+
+
+def _date(one: _Shape) -> _Reader:
+    def read(m: bytes, p: int) -> Any:
+        told = int.from_bytes(m[p : p + 3], "little")
+        return _times.date_of(told >> 9, told >> 5 & 15, told & 31, precise=one.is_precise)
+
+    return 3, read
+
+
+def _time2(one: _Shape) -> _Reader:
+    digits = one.meta
+    extra = (digits + 1) // 2
+    bits, unit = 8 * extra, 10 ** (6 - 2 * extra)
+    middle = 0x800000 << bits
+
+    def read(m: bytes, p: int) -> Any:
+        told = int.from_bytes(m[p : p + 3 + extra], "big") - middle
+        sign, told = (-1, -told) if told < 0 else (1, told)
+        clock, part = told >> bits, told & (1 << bits) - 1
+        seconds = ((clock >> 12 & 1023) * 60 + (clock >> 6 & 63)) * 60 + (clock & 63)
+        us = sign * (seconds * 1_000_000 + part * unit)
+        return _times.time_of(us, digits, precise=one.is_precise)
+
+    return 3 + extra, read
+
+
+def _datetime2(one: _Shape) -> _Reader:
+    digits = one.meta
+    extra = (digits + 1) // 2
+    unit = 10 ** (6 - 2 * extra)
+
+    def read(m: bytes, p: int) -> Any:
+        whole = int.from_bytes(m[p : p + 5], "big") - 0x8000000000
+        us = int.from_bytes(m[p + 5 : p + 5 + extra], "big") * unit if extra else 0
+        return _times.datetime_of(
+            _times.packed_parts(whole << 24 | us), digits, precise=one.is_precise
+        )
+
+    return 5 + extra, read
+
+
+def _timestamp2(one: _Shape) -> _Reader:
+    digits = one.meta
+    extra = (digits + 1) // 2
+    unit = 10 ** (6 - 2 * extra)
+
+    def read(m: bytes, p: int) -> Any:
+        us = int.from_bytes(m[p + 4 : p + 4 + extra], "big") * unit if extra else 0
+        return _times.instant_of(int.from_bytes(m[p : p + 4], "big"), us, digits)
+
+    return 4 + extra, read
+
+
+def _timestamp(_: _Shape) -> _Reader:
+    return 4, lambda m, p: _times.instant_of(int.from_bytes(m[p : p + 4], "little"), 0, 0)
+
+
+def _datetime(one: _Shape) -> _Reader:
+    def read(m: bytes, p: int) -> Any:
+        day, clock = divmod(int.from_bytes(m[p : p + 8], "little"), 1_000_000)
+        parts = (day // 10_000, day // 100 % 100, day % 100, clock // 10_000)
+        return _times.datetime_of(
+            (*parts, clock // 100 % 100, clock % 100, 0), 0, precise=one.is_precise
+        )
+
+    return 8, read
+
+
+def _time(one: _Shape) -> _Reader:
+    def read(m: bytes, p: int) -> Any:
+        told = int.from_bytes(m[p : p + 3], "little", signed=True)
+        sign, told = (-1, -told) if told < 0 else (1, told)
+        seconds = (told // 10_000 * 60 + told // 100 % 100) * 60 + told % 100
+        return _times.time_of(sign * seconds * 1_000_000, 0, precise=one.is_precise)
+
+    return 3, read
+
+
+def _bit(one: _Shape) -> _Reader:
+    bits = (one.meta >> 8) * 8 + (one.meta & 0xFF)
+    size, convert = (bits + 7) // 8, bits_of(bits, is_precise=one.is_precise)
+    return size, lambda m, p: convert(int.from_bytes(m[p : p + size], "big"))
+
+
+def bits_of(bits: int, *, is_precise: bool) -> Callable[[int], Any]:
+    """What makes JSON of a BIT: base64, little end first, or text; precisely, one bit is a boolean."""
+    if not is_precise:
+        return lambda number: f"{number:0{bits}b}"
+    if bits == 1:
+        return bool
+    size = (bits + 7) // 8
+    return lambda number: base64.b64encode(number.to_bytes(size, "little")).decode()
+
+
+def _enum(one: _Shape) -> _Reader:
+    size, labels = one.meta & 0xFF, ("", *one.column.labels)
+    return size, lambda m, p: labels[int.from_bytes(m[p : p + size], "little")]
+
+
+def _set(one: _Shape) -> _Reader:
+    size, labels = one.meta & 0xFF, one.column.labels
+
+    def read(m: bytes, p: int) -> str:
+        told = int.from_bytes(m[p : p + size], "little")
+        return ",".join(label for i, label in enumerate(labels) if told >> i & 1)
+
+    return size, read
+
+
+_FIXED: Final = {
+    9: _int24,
+    246: _decimal,
+    13: _year,
+    10: _date,
+    14: _date,
+    19: _time2,
+    18: _datetime2,
+    17: _timestamp2,
+    7: _timestamp,
+    12: _datetime,
+    11: _time,
+    16: _bit,
+    247: _enum,
+    248: _set,
+}
+
+
+def _float32(value: float) -> float:
+    """The shortest number that is this one with 24 bits."""
+    told = struct.pack("<f", value)
+    for digits in (6, 7, 8):
+        short = float(f"{value:.{digits}g}")
+        if struct.pack("<f", short) == told:
+            return short
+    return float(f"{value:.9g}")
+
+
+def geometry(data: bytes, *, is_point: bool) -> dict[str, Any]:
+    """A geometry: its reference system, then WKB.
+
+    Raises:
+        CorruptError: it is cut.
+    """
+    if len(data) < 9:
+        raise CorruptError(f"expected a geometry; found {data!r}")
+    srid = int.from_bytes(data[:4], "little") or None
+    told = {"wkb": base64.b64encode(data[4:]).decode(), "srid": srid}
+    if not is_point or len(data) < 25:
+        return told
+    x, y = struct.unpack_from("<dd" if data[4] else ">dd", data, 9)
+    return {"x": x, "y": y, **told}
+
+
+_ADDRESSES: Final[dict[str, Callable[[bytes], Any]]] = {
+    "uuid": lambda data: str(uuid.UUID(bytes=data.ljust(16, b"\0"))),
+    "inet4": lambda data: str(ipaddress.IPv4Address(data.ljust(4, b"\0"))),
+    "inet6": lambda data: str(ipaddress.IPv6Address(data.ljust(16, b"\0"))),
+}

@@ -1,0 +1,341 @@
+"""A MySQL or MariaDB server: connections, its catalog, its binary log."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from penstock.capture._database import TableName
+from penstock.capture._mysql._binlog import place
+from penstock.capture._mysql._columns import Definition, from_catalog
+from penstock.core.databases import described, pymysql_module
+from penstock.errors import SetupError, UserError
+
+__all__ = ["Server", "parameters"]
+
+CONNECT_S: Final = 10
+HEARTBEAT_S: Final = 5
+"""How often the server says that it is there, while nothing happens."""
+SILENCE_S: Final = 60.0
+"""After how long without a word the connection is given up."""
+_REGISTER, _DUMP = 0x15, 0x12
+_SYSTEM: Final = ("mysql", "information_schema", "performance_schema", "sys")
+_DENIED: Final = {1044, 1045, 1049, 1142, 1143, 1227, 1370}
+"""Errors for which somebody must change something: who may do what."""
+
+
+def parameters(url: str) -> dict[str, Any]:
+    """An address as arguments of PyMySQL.
+
+    Raises:
+        UserError: it has no database, or says what isn't known.
+    """
+    parts = urlsplit(url)
+    database = unquote(parts.path[1:])
+    if not database or "/" in database:
+        raise UserError(
+            f"expected an address such as mysql://ann@localhost:3306/shop; found {described(url)!r}"
+        )
+    told: dict[str, Any] = {
+        "host": parts.hostname or "127.0.0.1",
+        "port": parts.port or 3306,
+        "database": database,
+    }
+    if parts.username:
+        told["user"] = unquote(parts.username)
+    password = unquote(parts.password) if parts.password else os.environ.get("MYSQL_PWD")
+    if password:
+        told["password"] = password
+    own = Path("~/.my.cnf").expanduser()
+    if own.is_file():
+        told["read_default_file"] = str(own)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if "unix_socket" in options:
+        told["unix_socket"] = options.pop("unix_socket")
+    for name in ("ssl_ca", "ssl_cert", "ssl_key"):
+        if name in options:
+            told[name] = options.pop(name)
+    for name in ("ssl_verify_cert", "ssl_verify_identity"):
+        if name in options:
+            told[name] = options.pop(name).lower() in {"1", "true", "yes"}
+    if options:
+        raise UserError(
+            "expected unix_socket, ssl_ca, ssl_cert, ssl_key, ssl_verify_cert or ssl_verify_identity in the "
+            f"address; found {', '.join(sorted(options))}"
+        )
+    return told
+
+
+class Server:
+    """Connections to a server, and what they ask of it; belongs to one thread.
+
+    Args:
+        url: `mysql://user@host:port/database`. A password that it doesn't have is taken from MYSQL_PWD, or
+            from `~/.my.cnf`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._pymysql = pymysql_module()
+        self._parameters = parameters(url)
+        self.url, self.name = url, described(url)
+        self.database: str = self._parameters["database"]
+        self._sql: Any = None
+        self._dump: Any = None
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for one in (self._sql, self._dump):
+            if one is not None:
+                one._force_close()  # noqa: SLF001 - without a word, as it may be broken
+        self._sql = self._dump = None
+
+    def connect(self) -> Any:
+        """A new connection, which tells numbers, dates and times as text.
+
+        Raises:
+            SetupError: the server refuses it.
+        """
+        try:
+            return self._pymysql.connect(
+                **self._parameters,
+                charset="utf8mb4",
+                conv={},
+                autocommit=True,
+                connect_timeout=CONNECT_S,
+                init_command="SET time_zone = '+00:00', sql_mode = ''",
+                program_name="penstock",
+            )
+        except self._pymysql.err.OperationalError as error:
+            if error.args and error.args[0] in _DENIED:
+                raise SetupError(
+                    f"expected to log in at {self.name}; found: {error.args[-1]}. A password is taken from "
+                    "the address, MYSQL_PWD or ~/.my.cnf"
+                ) from None
+            raise
+
+    @property
+    def sql(self) -> Any:
+        """The connection for questions."""
+        if self._sql is None:
+            self._sql = self.connect()
+        return self._sql
+
+    def ask(self, query: str, *arguments: Any) -> list[dict[str, Any]]:
+        """The rows of a query, by their columns."""
+        return ask(self.sql, query, *arguments)
+
+    def variables(self) -> dict[str, str]:
+        """The server's settings."""
+        return {
+            one["Variable_name"]: one["Value"]
+            for one in self.ask(
+                "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'log_bin', 'binlog_format', "
+                "'binlog_row_image', 'binlog_row_metadata', 'server_id', 'server_uuid', 'binlog_checksum', "
+                "'binlog_row_value_options', 'log_bin_compress', 'binlog_transaction_compression')"
+            )
+        }
+
+    @property
+    def is_mariadb(self) -> bool:
+        """Whether it is MariaDB."""
+        return "mariadb" in self.sql.server_version.lower()
+
+    def check(self) -> str:
+        """Whether it can be captured; which server and database it is.
+
+        Raises:
+            SetupError: it can't; the message has the SQL that changes that.
+        """
+        told = self.variables()
+        if told.get("log_bin") != "ON":
+            raise SetupError(
+                f"expected a binary log at {self.name}; found log_bin = {told.get('log_bin')}. Write "
+                "log_bin = mysql-bin, server_id = 1 and binlog_format = ROW into [mysqld] of the server's "
+                "configuration, and restart it"
+            )
+        for setting, expected in (("binlog_format", "ROW"), ("binlog_row_image", "FULL")):
+            if told.get(setting, expected) != expected:
+                raise SetupError(
+                    f"expected {setting} = {expected} at {self.name}; found {told[setting]}. "
+                    f"SET GLOBAL {setting} = '{expected}'; sessions that are open keep what they have"
+                )
+        for setting, refused in (
+            ("binlog_row_value_options", "PARTIAL_JSON"),
+            ("log_bin_compress", "ON"),
+            ("binlog_transaction_compression", "ON"),
+        ):
+            if told.get(setting) == refused:
+                off = "''" if refused == "PARTIAL_JSON" else "OFF"
+                raise SetupError(
+                    f"expected {setting} = {off} at {self.name}; found {refused}, which can't be read. "
+                    f"SET GLOBAL {setting} = {off}"
+                )
+        return f"{told.get('server_uuid') or told['server_id']}/{self.database}"
+
+    def position(self, sql: Any = None) -> tuple[str, int]:
+        """The end of the binary log: file and position in it.
+
+        Raises:
+            SetupError: the user may not ask.
+        """
+        new = not self.is_mariadb and self._version >= (8, 2)
+        command = "SHOW BINARY LOG STATUS" if new else "SHOW MASTER STATUS"
+        [found] = self._privileged(command, sql)
+        return found["File"], int(found["Position"])
+
+    @property
+    def _version(self) -> tuple[int, ...]:
+        found = re.match(r"(\d+)\.(\d+)", self.sql.server_version)
+        return (int(found[1]), int(found[2])) if found else (0, 0)
+
+    def files(self) -> dict[str, int]:
+        """The files of the binary log, with their bytes."""
+        return {
+            one["Log_name"]: int(one["File_size"]) for one in self._privileged("SHOW BINARY LOGS")
+        }
+
+    def _privileged(self, command: str, sql: Any = None) -> list[dict[str, Any]]:
+        try:
+            return ask(sql or self.sql, command)
+        except self._pymysql.err.OperationalError as error:
+            if error.args[0] not in _DENIED:
+                raise
+            raise SetupError(self._no_replication(error.args[-1])) from None
+
+    def _no_replication(self, why: str) -> str:
+        user, _, host = str(self.ask("SELECT CURRENT_USER() AS u")[0]["u"]).rpartition("@")
+        also = "BINLOG MONITOR" if self.is_mariadb else "RELOAD, REPLICATION CLIENT"
+        return (
+            f"expected {user}@{host} to be allowed to replicate at {self.name}; found: {why}. As an "
+            f"administrator: GRANT SELECT, REPLICATION SLAVE, {also} ON *.* TO '{user}'@'{host}';"
+        )
+
+    # -- tables -----------------------------------------------------------------------------------------
+
+    def tables(self, patterns: Iterable[str]) -> dict[TableName, int]:
+        """The tables that patterns name. Whether one was created anew the binary log tells.
+
+        Raises:
+            UserError: a pattern names none.
+        """
+        found: set[TableName] = set()
+        for pattern in patterns:
+            schema, _, name = pattern.partition(".")
+            rows = self.ask(
+                "SELECT TABLE_SCHEMA AS s, TABLE_NAME AS t FROM information_schema.TABLES "
+                "WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA LIKE %s AND TABLE_NAME LIKE %s "
+                "AND TABLE_SCHEMA NOT IN %s",
+                *(_like(schema), _like(name), _SYSTEM),
+            )
+            if not rows:
+                raise UserError(
+                    f"expected a table {pattern!r} at {self.name}; found none that the user may read. (Views "
+                    "can't be captured)"
+                )
+            found.update((one["s"], one["t"]) for one in rows)
+        return dict.fromkeys(sorted(found), 0)
+
+    def definition(self, table: TableName) -> Definition:
+        """A table's columns and key as they are now; none where it is gone."""
+        rows = self.ask(
+            "SELECT * FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
+            "ORDER BY ORDINAL_POSITION",
+            *table,
+        )
+        keys = self.ask(
+            "SELECT COLUMN_NAME AS c FROM information_schema.KEY_COLUMN_USAGE WHERE TABLE_SCHEMA = %s "
+            "AND TABLE_NAME = %s AND CONSTRAINT_NAME = 'PRIMARY' ORDER BY ORDINAL_POSITION",
+            *table,
+        )
+        return Definition(tuple(from_catalog(one) for one in rows), tuple(one["c"] for one in keys))
+
+    def charsets(self) -> dict[int, str]:
+        """The character sets of collations' numbers."""
+        rows = self.ask(
+            "SELECT ID AS i, CHARACTER_SET_NAME AS c FROM information_schema.COLLATIONS WHERE ID IS NOT NULL"
+        )
+        found = {int(one["i"]): str(one["c"]) for one in rows if one["c"]}
+        if self.is_mariadb:
+            found |= {i: "utf8mb4" for i in range(2048, 4096) if i not in found}
+        return found
+
+    # -- the binary log ---------------------------------------------------------------------------------
+
+    def dump(self, name: str, file: str, position: int) -> Any:
+        """A connection that the binary log comes from; its socket.
+
+        Args:
+            name: the capture's: which replica this is.
+            file: where to begin.
+            position: likewise.
+        """
+        one = self._dump = self.connect()
+        ask(one, f"SET @master_heartbeat_period = {HEARTBEAT_S * 1_000_000_000}")
+        ask(one, f"SET @source_heartbeat_period = {HEARTBEAT_S * 1_000_000_000}")
+        ask(one, "SET @master_binlog_checksum = @@global.binlog_checksum")
+        ask(one, "SET @source_binlog_checksum = @@global.binlog_checksum")
+        ask(one, "SET @mariadb_slave_capability = 4")
+        number = replica_number(name)
+        register = struct.pack("<I", number) + b"\x08penstock" + bytes(2 + 2 + 4 + 4)
+        one._execute_command(_REGISTER, register)  # noqa: SLF001 - PyMySQL has no other way
+        one._read_packet()  # noqa: SLF001
+        command = struct.pack("<IHI", position, 0, number) + file.encode()
+        one._execute_command(_DUMP, command)  # noqa: SLF001
+        return one._sock  # noqa: SLF001
+
+    def is_dumping(self, name: str) -> bool | None:
+        """Whether a capture takes the binary log; None where the user may not ask."""
+        command = "SHOW SLAVE HOSTS" if self.is_mariadb else "SHOW REPLICAS"
+        try:
+            rows = self.ask(command)
+        except self._pymysql.err.Error:
+            return None
+        return any(
+            str(one.get("Server_id", one.get("Server_Id"))) == str(replica_number(name))
+            for one in rows
+        )
+
+
+def replica_number(name: str) -> int:
+    """A capture's number among the server's replicas."""
+    return 0x40000000 | zlib.crc32(name.encode()) & 0x3FFFFFFF
+
+
+def ask(sql: Any, query: str, *arguments: Any) -> list[dict[str, Any]]:
+    """The rows of a query of a connection, by their columns."""
+    with sql.cursor() as cursor:
+        cursor.execute(query, arguments or None)
+        names = [one[0] for one in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _like(pattern: str) -> str:
+    return pattern.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%").replace("*", "%")
+
+
+def base_of(file: str) -> str:
+    """The name of the binary log's files, without their number."""
+    return file.rpartition(".")[0]
+
+
+def file_of(base: str, number: int) -> str:
+    """The name of one of them."""
+    return f"{base}.{number >> 40:06d}"
+
+
+def lag_bytes(files: Mapping[str, int], position: int) -> int:
+    """The bytes of the binary log behind a position."""
+
+    def sizes() -> Iterator[int]:
+        for file, size in files.items():
+            begin, end = place(file, 0), place(file, size)
+            if end > position:
+                yield end - max(begin, position)
+
+    return sum(sizes())

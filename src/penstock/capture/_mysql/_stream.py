@@ -1,0 +1,355 @@
+"""A server's changes, as a replica gets them.
+
+    group    GTID, or BEGIN; tables and rows; then XID, or COMMIT: a transaction
+    other    GTID and one statement: CREATE, ALTER, TRUNCATE, …
+
+The position of a transaction is where its group begins; what is stored is the position behind it.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from penstock.capture._envelope import Record, Values
+from penstock.capture._mysql._binlog import (
+    DELETES,
+    HEADER,
+    INSERTS,
+    ROWS,
+    UPDATES,
+    Kind,
+    TableMap,
+    place,
+    place_text,
+    refuse,
+    rows_begin,
+    table_map,
+)
+from penstock.capture._mysql._columns import Definition, definition_of
+from penstock.capture._mysql._encoder import Encoder
+from penstock.capture._mysql._rows import Decoder, decoder
+from penstock.capture._mysql._server import SILENCE_S, Server
+from penstock.capture._output import Output
+from penstock.errors import CorruptError, SetupError
+
+__all__ = ["Stream"]
+
+READ_BYTES: Final = 1 << 20
+_PURGED: Final = 1236
+_PACKET_MAX: Final = 0xFFFFFF
+_CHANGES: Final = re.compile(r"\s*(?:INSERT|UPDATE|DELETE|REPLACE|LOAD)\b", re.IGNORECASE)
+_COMMENT: Final = re.compile(r"/\*.*?\*/|--[^\n]*\n", re.DOTALL)
+_NAME: Final = r"(?:`((?:[^`]|``)+)`|([\w$]+))"
+_TRUNCATE: Final = re.compile(
+    rf"\s*TRUNCATE\s+(?:TABLE\s+)?(?:{_NAME}\s*\.\s*)?{_NAME}", re.IGNORECASE
+)
+_TABLE_KINDS: Final = {Kind.GTID, Kind.ANONYMOUS, Kind.GTID_TAGGED}
+
+
+class _Table:
+    """A table as its rows come: its topic, its columns, the decoders of its kinds of rows."""
+
+    def __init__(self, told: TableMap, definition: Definition, topic: str, since: int) -> None:
+        self.told, self.definition, self.topic, self.since = told, definition, topic, since
+        self.name = told.schema, told.name
+        self._decoders: dict[bytes, Decoder] = {}
+
+    def decoder(self, present: bytes, values: Values) -> Decoder:
+        found = self._decoders.get(present)
+        if found is None:
+            found = decoder(self.told, self.definition.columns, present, values)
+            self._decoders[present] = found
+        return found
+
+
+class Stream:
+    """Changes as they come.
+
+    Args:
+        server: whose.
+        name: the capture's.
+        base: the name of the binary log's files, without their number.
+        encoder: makes records.
+        values: how they are written.
+        output: where to.
+    """
+
+    def __init__(
+        self, server: Server, name: str, base: str, encoder: Encoder, values: Values, output: Output
+    ) -> None:
+        self._server, self._encoder, self._values, self._output = server, encoder, values, output
+        self._charsets, self._is_mariadb = server.charsets(), server.is_mariadb
+        self._catalog: dict[tuple[str, str], Definition] = {}
+        self._tables: dict[int, _Table | None] = {}
+        self._made: dict[bytes, _Table | None] = {}
+        self._checksum_bytes = 4 if server.variables().get("binlog_checksum") == "CRC32" else 0
+        number = output.position >> 40
+        self._file, self._end = f"{base}.{number:06d}", output.position & (1 << 40) - 1
+        self._begin: int | None = None  # where the open group begins
+        self._gtid: str | None = None
+        self._is_transaction = self._is_due = False
+        self._rest = b""
+        self._heard_at = time.monotonic()
+        self._socket = server.dump(name, self._file, self._end)
+
+    def confirm(self) -> None:
+        """Nothing: the server keeps its binary log as long as it is told to."""
+
+    # -- packets ----------------------------------------------------------------------------------------
+
+    def take(self, wait_s: float) -> bool:
+        """Tells the output what has come; waits if nothing has. Whether anything had."""
+        came, self._is_due = False, False
+        while True:
+            for kind, data in self._events():
+                came |= self._take(kind, data)
+                if self._is_due or self._output.is_full:
+                    return True
+            pending = getattr(self._socket, "pending", None)
+            if not (pending is not None and pending()):
+                ready, _, _ = select.select([self._socket], [], [], 0.0 if came else wait_s)
+                if not ready:
+                    if time.monotonic() - self._heard_at > SILENCE_S:
+                        raise ConnectionError(f"{self._server.name} says nothing any more")
+                    return came
+            data = self._socket.recv(READ_BYTES)
+            if not data:
+                raise ConnectionError(f"{self._server.name} has ended the connection")
+            self._rest += data
+            self._heard_at = time.monotonic()
+
+    def _events(self) -> Iterator[tuple[tuple[int, int, int, int, int, int], bytes]]:
+        """The events of what was received; what isn't whole yet is kept."""
+        data, at = self._rest, 0
+        try:
+            while len(data) - at >= 4:
+                begin, packet, size = at, b"", _PACKET_MAX
+                parts = []
+                while size == _PACKET_MAX:
+                    size = (
+                        data[at] | data[at + 1] << 8 | data[at + 2] << 16
+                        if len(data) - at >= 4
+                        else -1
+                    )
+                    if size < 0 or len(data) - at - 4 < size:
+                        at = begin
+                        return
+                    parts.append(data[at + 4 : at + 4 + size])
+                    at += 4 + size
+                packet = parts[0] if len(parts) == 1 else b"".join(parts)
+                if packet[0]:
+                    self._fail(packet)
+                header = HEADER.unpack_from(packet, 1)
+                yield header, packet[20 : len(packet) - self._checksum_bytes]
+        finally:
+            self._rest = data[at:] if at else data
+
+    def _fail(self, packet: bytes) -> None:
+        """Stops at an error that the server says.
+
+        Raises:
+            SetupError: the place in the binary log isn't there any more.
+            ConnectionError: something else.
+        """
+        code, text = struct.unpack_from("<H", packet, 1)[0], packet[9:].decode("utf-8", "replace")
+        if packet[0] == 0xFF and code == _PURGED:
+            raise SetupError(
+                f"expected the binary log of {self._server.name} at {place_text(self._output.position)}; "
+                f"found: {text}. Changes between were lost. Begin anew with a new snapshot: penstock capture "
+                "drop NAME. To keep more of the log: binlog_expire_logs_seconds"
+            )
+        raise ConnectionError(
+            f"{self._server.name} has ended the binary log: {text or packet[:1]!r}"
+        )
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def _take(self, header: tuple[int, int, int, int, int, int], data: bytes) -> bool:
+        """An event; whether it says anything but that the server is there."""
+        time_s, kind, server, size, end, _ = header
+        begin = self._end
+        if kind == Kind.ROTATE:
+            self._rotate(data, is_real=bool(end))
+            return False
+        if kind == Kind.FORMAT:
+            self._checksum_bytes = 4 if data[-5 + self._checksum_bytes :][:1] == b"\x01" else 0
+            return False
+        if kind == Kind.HEARTBEAT:
+            return False
+        if end:
+            end |= begin >> 32 << 32  # files may be longer than the numbers in them
+            self._end = end if end >= begin else end + (1 << 32)
+            begin = self._end - size
+        if kind in ROWS:
+            self._rows(kind, data, (time_s, server, begin))
+        elif kind == Kind.TABLE_MAP:
+            self._describe(data)
+        elif kind in {Kind.XID, Kind.XA_PREPARE}:
+            self._close(time_s)
+        elif kind == Kind.QUERY:
+            self._query(data, time_s, server, begin)
+        elif kind == Kind.GTID_MARIADB:
+            number, domain, flags = struct.unpack_from("<QIB", data)
+            self._open(begin, f"{domain}-{server}-{number}", is_transaction=not flags & 1)
+        elif kind in _TABLE_KINDS:
+            gtid = _mysql_gtid(data) if kind == Kind.GTID else None
+            self._open(begin, gtid)
+        elif kind in Kind.COMPRESSED or kind in {Kind.PARTIAL, Kind.PAYLOAD}:
+            refuse(kind)
+        return True
+
+    def _rotate(self, data: bytes, *, is_real: bool) -> None:
+        (position,) = struct.unpack_from("<Q", data)
+        file = data[8:].decode("utf-8", "replace")
+        if not is_real:  # made up for us, perhaps without a checksum: it says where we begin
+            return
+        self._file, self._end = file, position
+        self._tables.clear()
+        if self._begin is None:
+            self._output.reached(place(file, position))
+
+    def _place(self, position: int) -> int:
+        return place(self._file, position)
+
+    def _open(self, begin: int, gtid: str | None, *, is_transaction: bool = False) -> None:
+        self._begin, self._gtid = self._place(begin), gtid
+        self._is_transaction = is_transaction
+        self._output.is_open = True
+
+    def _close(self, time_s: int) -> None:
+        """A group is complete."""
+        self._begin, self._is_transaction = None, False
+        told = {"gtid": self._gtid} if self._gtid else None
+        self._is_due |= self._output.committed(self._place(self._end), time_s * 1_000_000, told)
+
+    def _query(self, data: bytes, time_s: int, server: int, begin: int) -> None:
+        schema_bytes, extra = data[8], struct.unpack_from("<H", data, 11)[0]
+        at = 13 + extra
+        schema = data[at : at + schema_bytes].decode("utf-8", "replace")
+        text = data[at + schema_bytes + 1 :].decode("utf-8", "replace")
+        word = text.split(None, 1)[0].upper().rstrip(";") if text.strip() else ""
+        if word == "BEGIN" or text[:8].upper() == "XA START":
+            if self._begin is None:
+                self._open(begin, None)
+            self._is_transaction = True
+            return
+        if word in {"COMMIT", "ROLLBACK"} and " TO " not in text.upper():
+            self._close(time_s)
+            return
+        if self._begin is not None and (
+            word in {"SAVEPOINT", "RELEASE", "ROLLBACK", "XA"} or text.startswith("#")
+        ):
+            return
+        bare = _COMMENT.sub(" ", text)
+        if _CHANGES.match(bare):
+            raise SetupError(
+                f"expected rows in the binary log; found a statement: {bare.strip()[:60]!r}. A session has "
+                "set binlog_format = STATEMENT: set ROW, and begin anew with a new snapshot"
+            )
+        since = self._begin if self._begin is not None else self._place(begin)
+        if found := _TRUNCATE.match(bare):
+            table = _name(found[1], found[2]) or schema, _name(found[3], found[4])
+            self._truncate(table, since, (time_s, server, begin))
+        self._tables.clear()
+        self._made.clear()
+        self._catalog.clear()
+        if not self._is_transaction:
+            self._close(time_s)
+
+    def _truncate(self, table: tuple[str, str], since: int, at: tuple[int, int, int]) -> None:
+        watched = self._output.tables.get(".".join(table))
+        if watched is None or since < watched.since:
+            return
+        source = self._encoder.source(table, self._at(at, 0))
+        for record in self._encoder.envelope.truncated(watched.topic, source, at[0] * 1000):
+            self._output.add(record)
+
+    def _at(self, at: tuple[int, int, int], row: int) -> dict[str, Any]:
+        time_s, server, begin = at
+        told = {"time_s": time_s, "snapshot": "false", "server": server, "gtid": self._gtid}
+        return {**told, "file": self._file, "pos": begin, "row": row}
+
+    def _describe(self, data: bytes) -> None:
+        number, body = int.from_bytes(data[:6], "little"), data[8:]
+        if body not in self._made:
+            self._made[body] = self._make_table(table_map(body, is_mariadb=self._is_mariadb))
+        self._tables[number] = self._made[body]
+
+    def _make_table(self, told: TableMap) -> _Table | None:
+        table = (told.schema, told.name)
+        watched = self._output.tables.get(".".join(table))
+        if watched is None:
+            return None
+        if table not in self._catalog:
+            self._catalog[table] = self._server.definition(table)
+        definition = definition_of(told, self._catalog[table], self._charsets)
+        if definition is None:
+            raise SetupError(
+                f"expected {'.'.join(table)} to have the columns that it had when its rows changed; found "
+                "that it was altered since, and the binary log doesn't tell columns' names. SET GLOBAL "
+                "binlog_row_metadata = FULL; and begin anew with a new snapshot"
+            )
+        return _Table(told, definition, watched.topic, watched.since)
+
+    def _rows(self, kind: int, data: bytes, at: tuple[int, int, int]) -> None:
+        number, first, second, p = rows_begin(kind, data)
+        if number not in self._tables:
+            raise CorruptError(
+                f"expected the rows of a table that was described; found number {number}"
+            )
+        table = self._tables[number]
+        if table is None:
+            return
+        if self._begin is None:
+            raise CorruptError("expected rows in a transaction; found some outside one")
+        if self._begin < max(table.since, 0):
+            return
+        old = table.decoder(first, self._values)
+        new = table.decoder(second, self._values)
+        for record in self._records(kind, table, data, p, (old, new), at):
+            self._output.add(record)
+
+    def _records(
+        self,
+        kind: int,
+        table: _Table,
+        data: bytes,
+        p: int,
+        decoders: tuple[Decoder, Decoder],
+        at: tuple[int, int, int],
+    ) -> Iterator[Record]:
+        encoder, topic, key = self._encoder, table.topic, table.definition.key
+        time_ms, end, row, (old, new) = at[0] * 1000, len(data), 0, decoders
+        blocks = self._blocks(table.name, at)
+        while p < end:
+            one, p = old(data, p)
+            source = blocks(row)
+            if kind in INSERTS:
+                yield encoder.inserted(topic, key, one, source, time_ms, "c")
+            elif kind in DELETES:
+                yield from encoder.deleted(topic, key, one, source, time_ms)
+            elif kind in UPDATES:
+                other, p = new(data, p)
+                yield from encoder.updated(topic, key, (one, other), source, time_ms)
+            row += 1
+
+    def _blocks(self, table: tuple[str, str], at: tuple[int, int, int]) -> Callable[[int], bytes]:
+        """The source blocks of an event's rows, which differ in the row's number alone."""
+        block = self._encoder.source(table, self._at(at, 0))
+        before, mark, behind = block.rpartition(b'"row":0,')
+        return lambda row: b'%b"row":%d,%b' % (before, row, behind) if mark else block
+
+
+def _mysql_gtid(data: bytes) -> str:
+    import uuid
+
+    return f"{uuid.UUID(bytes=data[1:17])}:{int.from_bytes(data[17:25], 'little')}"
+
+
+def _name(quoted: str | None, plain: str | None) -> str:
+    return quoted.replace("``", "`") if quoted else plain or ""

@@ -1,0 +1,68 @@
+"""Values of a snapshot's rows, which come as text, to the same JSON as those of the binary log. Pure."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from penstock.capture._envelope import Values
+from penstock.capture._mysql import _times
+from penstock.capture._mysql._columns import BINARY, Column
+from penstock.capture._mysql._rows import bits_of, geometry
+
+__all__ = ["Convert", "converter"]
+
+Convert: TypeAlias = Callable[[Any], Any]
+_INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "year"}
+_GEOMETRIES = {
+    *("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"),
+    *("multipolygon", "geometrycollection", "geomcollection"),
+}
+
+
+def converter(column: Column, values: Values) -> Convert:
+    """What makes JSON of a column's texts, or bytes."""
+    kind, digits, precise = column.kind, column.digits, values == "precise"
+    if kind == "bigint" and column.unsigned:
+        return _wrapped if precise else _text
+    if kind in _INTEGERS:
+        return int
+    if kind in {"float", "double"}:
+        return float
+    if kind == "decimal":
+        decimal = _times.decimal_of(digits, precise=precise)
+        return lambda text: decimal(_times.decimal_parse(text, digits))
+    if kind == "date":
+        return lambda text: _times.date_of(*_times.text_parts(text)[:3], precise=precise)
+    if kind == "datetime":
+        return lambda text: _times.datetime_of(_times.text_parts(text), digits, precise=precise)
+    if kind == "timestamp":
+        return _instant
+    if kind == "time":
+        return lambda text: _times.time_of(_times.text_us(text), digits, precise=precise)
+    if kind == "bit":
+        bits = bits_of(column.size, is_precise=precise)
+        return lambda data: bits(int.from_bytes(data, "big"))
+    if kind in _GEOMETRIES:
+        return lambda data: geometry(data, is_point=kind == "point")
+    return _base64 if column.codec == BINARY else _text
+
+
+def _wrapped(text: str) -> int:
+    number = int(text)
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def _text(text: Any) -> str:
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+
+
+def _base64(data: Any) -> str:
+    if isinstance(data, str):  # a UUID or an address, which the server sends as text
+        return data
+    return base64.b64encode(data).decode()
+
+
+def _instant(text: str) -> str | None:
+    return None if text.startswith("0000") else text.replace(" ", "T") + "Z"
