@@ -12,7 +12,10 @@ from click.testing import CliRunner
 from tests.engine.explain.test_progress import feed, shop
 
 import penstock as ps
+from penstock.app.facts import Facts, write_facts
+from penstock.app.nodes import NodeTotals
 from penstock.cli import main
+from penstock.cli.pipelines.run import find_app
 from penstock.cli.support.programs import load
 from penstock.demo.programs import example
 from penstock.engine.explain import arrange, draw, explain
@@ -84,6 +87,47 @@ def test_state_and_watermarks_are_told_once_it_has_run() -> None:
     text = explain(physical, run.store.version(run.store.newest_version()))
     assert "watermark 2000-01-01T12:00:03Z, 5 rows read" in text
     assert "in place, 5 rows, " in text
+
+
+def test_a_running_pipelines_figures_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--analyze`: rows in and out, time, and its share, of every node that a batch reports."""
+    (tmp_path / "shop.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    words = ["explain", "--analyze", "shop.py"]
+    refused = CliRunner().invoke(main, words)
+    assert refused.exit_code != 0
+    assert "expected a pipeline that runs" in refused.output
+    program = tmp_path / "shop.py"
+    run = ps.testing.run(find_app(load(program), program))
+    feed(run)
+    totals = NodeTotals()
+    while (progress := run.step()) is not None:
+        totals.take(progress.nodes, 0)
+    directory = tmp_path / "shop.penstock"
+    directory.mkdir()
+    facts = Facts("shop", 1, "here", str(directory), 0, 0, nodes=totals.figures(0))
+    write_facts(directory, facts)
+    found = CliRunner().invoke(main, words, catch_exceptions=False)
+    told = re.findall(
+        r"^ *(.*?)  \(([\d,> -]+) rows, (\d+\.\d{3}) s, (.*)%\)$", found.output, re.MULTILINE
+    )
+    rows = {name.split("  ")[0]: counts for name, counts, _, _ in told}
+    assert rows["orders"] == "40 -> 40"
+    assert rows["where amount >= 100"] == "40 -> 20"
+    assert rows["[3] aggregate by customer"] == "40 -> 2"
+    assert rows["-> topic large, rows"] == "20"
+    assert len(told) == len(progress_nodes(run))
+    assert sum(float(share) for *_, share in told) == pytest.approx(100, abs=1)
+
+
+def progress_nodes(run: ps.testing.Run) -> set[str]:
+    """The nodes that a batch reports."""
+    feed(run)
+    progress = run.step()
+    assert progress is not None
+    return set(progress.nodes)
 
 
 def test_every_kind_of_state_has_a_size() -> None:

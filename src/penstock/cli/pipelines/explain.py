@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.support.programs import load
+from penstock.errors import UserError
 
 
 @click.command(
@@ -14,9 +15,12 @@ from penstock.cli.support.programs import load
 Examples:
   penstock explain shop.py
   penstock explain shop.py --svg shop.svg
+  penstock explain --analyze shop.py
 
 Nothing is run. If the pipeline has run, the sizes of its state and its watermarks are shown as well.
 An operator that is "in place" runs where its input is; others receive rows from all lanes.
+With --analyze, each line ends with what its node did since the pipeline's process was started: rows in and
+out, time, and its share of the time of all nodes.
 """
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -25,8 +29,14 @@ An operator that is "in place" runs where its input is; others receive rows from
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw it into this file instead. '-' is standard output.",
 )
-def explain(file: Path, svg: Path | None) -> None:
+@click.option(
+    "--analyze",
+    is_flag=True,
+    help="Add the rows and the time of each node of the running pipeline.",
+)
+def explain(file: Path, svg: Path | None, analyze: bool) -> None:  # noqa: FBT001 - Click's
     """Show what the pipeline in FILE does: operators, exchanges, state."""
+    from penstock.app import read_facts
     from penstock.cli.pipelines.run import find_app
     from penstock.engine import explain as plan
     from penstock.engine.physical import compile_graph
@@ -46,7 +56,16 @@ def explain(file: Path, svg: Path | None) -> None:
         shards, unkeyed = version["shards"], frozenset(version.get("unkeyed", ()))
     physical = compile_graph(graph, partitions, shards, unkeyed)
     if svg is None:
-        click.echo(plan.explain(physical, version))
+        figures = None
+        if analyze:
+            found = read_facts(Path(app.directory))
+            if found is None or not found.facts.nodes:
+                raise UserError(
+                    f"expected a pipeline that runs, or has run; found no figures in {app.directory}. "
+                    f"Start it: penstock run {file}"
+                )
+            figures = found.facts.nodes
+        click.echo(plan.explain(physical, version, figures))
         return
     with click.open_file(str(svg), "w", encoding="utf-8") as drawing:
         drawing.write(plan.draw(physical, version))
