@@ -9,6 +9,7 @@ docs/sinks.md says how each is exactly-once.
 from penstock.sinks._elastic import elasticsearch
 from penstock.sinks._files import duckdb, sqlite
 from penstock.sinks._http import http_ as http
+from penstock.sinks._iceberg import iceberg
 from penstock.sinks._kafka import kafka
 from penstock.sinks._mysql import mysql
 from penstock.sinks._postgres import postgres
@@ -26,6 +27,7 @@ __all__ = [
     "elasticsearch",
     "from_address",
     "http",
+    "iceberg",
     "kafka",
     "mysql",
     "postgres",

@@ -232,10 +232,18 @@ class Sink:
                         self._end.set()
                     if self._is_over(until):
                         return
+                    self._pause()
                     positions = {(topic, p): offset for p, offset in offsets.items()}
                     client.wait_for_data(positions, WAIT_S)
             finally:
                 self._target.close()
+
+    def _pause(self) -> None:
+        """Waits as long as the target wants between writes; not when it is to end."""
+        until = time.monotonic() + getattr(self._target, "pace_s", 0.0)
+        while time.monotonic() < until and not self._finishes.is_set():
+            if self._end.wait(min(WAIT_S, max(until - time.monotonic(), 0.0))):
+                return
 
     def _check(self, offsets: Mapping[int, int], ends: Mapping[int, int]) -> None:
         """Whether the topic is the one that was followed.

@@ -8,6 +8,7 @@ from penstock.errors import UserError
 from penstock.sinks._elastic import elasticsearch
 from penstock.sinks._files import duckdb, sqlite
 from penstock.sinks._http import http_
+from penstock.sinks._iceberg import iceberg
 from penstock.sinks._kafka import kafka
 from penstock.sinks._mysql import mysql
 from penstock.sinks._postgres import postgres
@@ -24,7 +25,8 @@ def from_address(address: str, table: str) -> Target:
     Args:
         address: `postgresql://…`, `mysql://…`, `redis://…?value=hash&expire_s=60`,
             `elasticsearch+http://…`, `opensearch+https://…`, `http://…`, `kafka://…`, or a file or directory
-            that ends in `.sqlite`, `.sqlite3`, `.db`, `.duckdb` or `.tantivy`.
+            that ends in `.sqlite`, `.sqlite3`, `.db`, `.duckdb`,
+            `.iceberg` or `.tantivy`.
         table: in it.
 
     Raises:
@@ -42,6 +44,8 @@ def from_address(address: str, table: str) -> Target:
         return http_(address)
     if address.startswith("kafka://"):
         return kafka(address, table=table)
+    if address.endswith(".iceberg"):
+        return iceberg(address, table=table)
     if address.endswith(".tantivy"):
         return tantivy(address)
     if address.endswith((".sqlite", ".sqlite3", ".db")):
@@ -51,7 +55,7 @@ def from_address(address: str, table: str) -> Target:
     raise UserError(
         "expected a target such as postgresql://user@host/database, mysql://user@host/database, "
         "redis://host, elasticsearch+http://host:9200, opensearch+https://host:9200, kafka://host:9092, "
-        "https://host/path, FILE.sqlite, FILE.duckdb or DIRECTORY.tantivy; found "
+        "https://host/path, FILE.sqlite, FILE.duckdb, DIRECTORY.tantivy or DIRECTORY.iceberg; found "
         f"{address.rpartition('@')[2]!r}"
     )
 

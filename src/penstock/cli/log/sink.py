@@ -69,7 +69,7 @@ def sink(
     """Keep a table of TARGET equal to TOPIC.
 
     TARGET is postgresql://…, mysql://…, redis://…, elasticsearch+http://…, opensearch+http://…, kafka://…,
-    https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy).
+    https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy, .iceberg).
     """
     from penstock.sinks import Sink, from_address
 

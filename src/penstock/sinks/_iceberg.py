@@ -1,0 +1,174 @@
+"""An Iceberg table: rows, deletions and offsets are one commit of its catalog.
+
+    invariant: each commit of ours stands on the newest snapshot that it has seen, and taking over makes one
+
+So a process that was taken over from can't commit, whatever it still has at hand.
+"""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+
+from penstock.core.schema import INTERVAL, UUID
+from penstock.errors import SetupError, UserError
+from penstock.sinks._target import Batch, Rows, fenced
+
+__all__ = ["IcebergTarget", "iceberg"]
+
+PROPERTIES: Final = {
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "commit.manifest-merge.enabled": "true",
+}
+RETRIES: Final = "commit.retry.num-retries"
+PACE_S: Final = 5.0
+"""The least time between commits while the sink follows: each one makes files."""
+
+
+def iceberg(
+    catalog: str | Path | Mapping[str, str], *, table: str, pace_s: float = PACE_S
+) -> IcebergTarget:
+    """An Iceberg table, created where it isn't there.
+
+    Args:
+        catalog: a directory, which gets a catalog in SQLite (`catalog.db`) and the tables; or properties of
+            one, as of `pyiceberg.catalog.load_catalog`: `{"type": "rest", "uri": …}`.
+        table: its name, with a namespace: `shop.users`.
+        pace_s: the least time between commits, in seconds; the last ones of a run don't wait.
+    """
+    return IcebergTarget(catalog, table, pace_s)
+
+
+class IcebergTarget:
+    """See `iceberg`."""
+
+    def __init__(self, catalog: str | Path | Mapping[str, str], table: str, pace_s: float) -> None:
+        try:
+            import pyiceberg.catalog
+            import pyiceberg.exceptions
+            from pyiceberg.table.upsert_util import create_match_filter
+        except ImportError as error:
+            raise SetupError(
+                f"expected pyiceberg, to write Iceberg tables; found that it can't be imported ({error}). "
+                "Install it: pip install 'penstock[iceberg]'"
+            ) from None
+        if "." not in table.strip("."):
+            raise UserError(
+                f"expected a table with its namespace, such as 'shop.users'; found {table!r}"
+            )
+        if isinstance(catalog, str | Path):
+            folder = Path(catalog).absolute()
+            told = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}"}
+            self._folder: Path | None = folder
+            self._properties: Mapping[str, str] = {**told, "warehouse": folder.as_uri()}
+        else:
+            self._folder, self._properties = None, catalog
+        self.table, self.pace_s = table, pace_s
+        self.name = f"iceberg {self._folder or catalog.get('uri', '')} {table}"  # type: ignore[union-attr]
+        self._load, self._match = pyiceberg.catalog.load_catalog, create_match_filter
+        self._conflict = pyiceberg.exceptions.CommitFailedException
+        self._passing = (
+            OSError,
+            pyiceberg.exceptions.CommitFailedException,
+            pyiceberg.exceptions.RESTError,
+        )
+        self._catalog: Any = None
+        self._table: Any = None
+
+    @property
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """Of catalogs and files; others that commit at the same time."""
+        return self._passing
+
+    def open(self, sink: str, rows: Rows) -> dict[int, int]:
+        """Takes over, creates the table where it isn't there; the next offsets."""
+        self.close()
+        self._sink, self._rows = sink, rows
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        self._catalog = self._load("penstock", **self._properties)
+        self._catalog.create_namespace_if_not_exists(self.table.rpartition(".")[0])
+        none = _plain(_nothing(rows))
+        self._table = self._catalog.create_table_if_not_exists(
+            self.table, none.schema, properties=PROPERTIES
+        )
+        missing = [n for n in rows.schema.names if n not in self._table.schema().column_names]
+        if missing:
+            raise UserError(
+                f"expected the table {self.table!r} to have the columns {', '.join(missing)}; found "
+                f"{', '.join(self._table.schema().column_names)}. Add them, or leave them out of the schema"
+            )
+        state = self._state()
+        self._offsets, self._epoch = state["next"], state["epoch"] + 1
+        self._commit(none, none)
+        return {int(p): int(o) for p, o in self._offsets.items()}
+
+    @property
+    def _property(self) -> str:
+        return f"penstock.sink.{self._sink}.{self._rows.topic}"
+
+    def _state(self) -> dict[str, Any]:
+        text = self._table.properties.get(self._property)
+        found: dict[str, Any] = orjson.loads(text) if text else {"next": {}, "epoch": 0}
+        return found
+
+    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
+        """Makes changes and offsets true together."""
+        if self._table is None:
+            raise OSError(f"{self.name} is closed")
+        self._offsets = {**self._offsets, **{str(p): o for p, o in offsets.items()}}
+        if not len(batch):
+            return  # offsets alone are written with the next changes: each commit makes files
+        try:
+            self._commit(_plain(batch.upserts), _plain(batch.deletes))
+        except self._conflict:
+            self._table.refresh()
+            if self._state()["epoch"] != self._epoch:
+                raise fenced(self.table, self._sink) from None
+            raise
+
+    def _commit(self, upserts: pa.Table, deletes: pa.Table) -> None:
+        keys = list(self._rows.key)
+        # A retry would stand on what another process has committed meanwhile.
+        self._table.metadata.properties[RETRIES] = "0"
+        state = orjson.dumps({"next": self._offsets, "epoch": self._epoch}).decode()
+        with self._table.transaction() as transaction:
+            changed = [t.select(keys) for t in (upserts, deletes) if keys and len(t)]
+            if changed and self._table.current_snapshot() is not None:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of keys that aren't there
+                    transaction.delete(self._match(pa.concat_tables(changed), keys))
+            transaction.append(upserts)
+            transaction.set_properties({self._property: state})
+
+    def close(self) -> None:
+        """Lets the catalog go."""
+        if self._catalog is not None:
+            self._catalog.close()
+        self._catalog = self._table = None
+
+
+def _nothing(rows: Rows) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [], pa.schema([pa.field(f.name, f.type) for f in rows.schema])
+    )
+
+
+def _plain(rows: pa.RecordBatch) -> pa.Table:
+    """Columns as Iceberg has them: UUIDs are text, intervals microseconds."""
+    columns: dict[str, pa.Array] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if column.type == UUID:
+            texts = [None if v is None else str(uuid.UUID(bytes=v)) for v in column.to_pylist()]
+            columns[name] = pa.array(texts, pa.string())
+        else:
+            columns[name] = column.cast(pa.int64()) if column.type == INTERVAL else column
+    return pa.table(columns)

@@ -1,0 +1,118 @@
+"""Iceberg tables follow a topic."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.effort import rounds
+
+from penstock.errors import FencedError, UserError
+from penstock.sinks import Sink, from_address, iceberg
+
+catalogs = pytest.importorskip("pyiceberg.catalog", reason="pyiceberg is not installed")
+SCHEMA = (
+    "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>, "
+    "u UUID, span INTERVAL, day DATE, clock TIME, s STRUCT<a BIGINT>"
+)
+KILLS = rounds("PENSTOCK_SINK_KILLS", quick=1, full=6)
+SINK = """
+import sys
+from penstock.sinks import Sink, _sink, iceberg
+_sink.STEP_OFFSETS = 15
+path, topic, log = sys.argv[1:]
+target = iceberg(path, table="shop.rows", pace_s=0.0)
+Sink(target, topic, "a BIGINT NOT NULL, b STRING NOT NULL, n BIGINT", key=("a", "b"), log=log).run()
+"""
+
+
+def follow(path, topic, schema=SCHEMA, key="id", table="shop.users"):
+    """Follows until everything was written."""
+    sink = Sink(iceberg(path, table=table), topic.name, schema, key=key, log=topic.log)
+    return sink.run(until=lambda done: done.lag == 0)
+
+
+def read(path, table="shop.users"):
+    """The table's rows."""
+    told = {"type": "sql", "uri": f"sqlite:///{path / 'catalog.db'}", "warehouse": path.as_uri()}
+    catalog = catalogs.load_catalog("penstock", **told)
+    try:
+        return catalog.load_table(table).scan().to_arrow()
+    finally:
+        catalog.close()
+
+
+def test_a_table_has_the_newest_row_of_each_key(tmp_path, topic) -> None:
+    """Rows are inserted, changed and deleted; types are Iceberg's own; a run goes on."""
+    path = tmp_path / "lake.iceberg"
+    topic.send({"id": 1, "name": "ann"}, {"id": 2, "name": "bob"})
+    sink = Sink(from_address(str(path), "shop.users"), topic.name, SCHEMA, key="id", log=topic.log)
+    sink.run(until=lambda done: done.lag == 0)
+    row = {"amount": "12.50", "at": "2024-02-29T13:45:30.5Z", "tags": ["a", None], "s": {"a": 7}}
+    more = {"u": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "span": "PT1H", "clock": "13:45:30.5"}
+    topic.send({"id": 1, "name": "anna", **row, **more}, b"2", {"id": 3})
+    assert follow(path, topic).upserts == 2
+    users = read(path)
+    rows = sorted(users.to_pylist(), key=lambda one: one["id"])
+    assert [(one["id"], one["name"]) for one in rows] == [(1, "anna"), (3, None)]
+    assert str(rows[0]["amount"]) == "12.50"
+    assert (rows[0]["tags"], rows[0]["u"], rows[0]["s"]) == (["a", None], more["u"], {"a": 7})
+    assert rows[0]["span"] == 3_600_000_000
+
+
+def test_a_second_sink_fences_the_first(tmp_path, topic) -> None:
+    """Who has opened it before commits nothing more."""
+    path = tmp_path / "lake"
+    topic.send({"id": 2, "name": "ann"})
+    one = Sink(iceberg(path, table="shop.users"), topic.name, SCHEMA, key="id", log=topic.log)
+    one._target.open(one.name, one._rows)
+    held = []
+    follow(path, topic)
+    write, one._target.open = one._target.write, lambda *_: {}
+    one._target.write = lambda batch, offsets: held.append(batch)
+    one._target.close, close = lambda: None, one._target.close
+    one.run(until=lambda done: done.lag == 0)
+    topic.send(b"2")
+    follow(path, topic)
+    with pytest.raises(FencedError):
+        write(held[0], {0: 1})
+    close()
+    assert len(read(path)) == 0
+
+
+def test_a_table_without_a_namespace_or_columns_is_an_error(tmp_path, topic) -> None:
+    """The message says what is missing."""
+    with pytest.raises(UserError, match="with its namespace"):
+        iceberg(tmp_path, table="users")
+    topic.send({"id": 1})
+    follow(tmp_path, topic, "id BIGINT NOT NULL")
+    with pytest.raises(UserError, match="to have the columns name"):
+        follow(tmp_path, topic)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_table_equals_the_topic_after_kills(tmp_path, topic) -> None:
+    """The sink is killed while rows change; at the end the table has what the topic says."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    random_, table = random.Random(seed), {}
+    for _ in range(KILLS):
+        command = [sys.executable, "-c", SINK, str(tmp_path), topic.name, topic.log]
+        process = subprocess.Popen(command, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+        for _ in range(60):
+            a, b = random_.randrange(5), random_.choice("xyz")
+            table[a, b] = random_.randrange(10**6)
+            topic.send({"id": f"{a}{b}", "a": a, "b": b, "n": table[a, b]})
+        time.sleep(random_.uniform(1.5, 3.5))  # when it is killed is the input, not a wait
+        process.kill()
+        process.wait()
+    schema = "a BIGINT NOT NULL, b STRING NOT NULL, n BIGINT"
+    follow(tmp_path, topic, schema, ("a", "b"), "shop.rows")
+    rows = read(tmp_path, "shop.rows").to_pylist()
+    assert {(r["a"], r["b"]): r["n"] for r in rows} == table
+    assert len(rows) == len(table)
