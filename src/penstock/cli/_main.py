@@ -48,6 +48,11 @@ _COMMANDS: Final = {
         "Run the tests beside programs: given rows, expected rows.",
     ),
     "query": ("penstock.cli.pipelines.query", "query", "Query a pipeline's views with SQL."),
+    "sql": (
+        "penstock.cli.pipelines.sql",
+        "sql",
+        "Query views or topics with SQL, line by line.",
+    ),
     "subscribe": (
         "penstock.cli.pipelines.subscribe",
         "subscribe",

@@ -39,9 +39,11 @@ def write_table(table: pa.Table, form: str, out: IO[str] | None = None) -> None:
             out.write(_line(table.column_names, row, form))
 
 
-def write_rows(names: Sequence[str], rows: Sequence[Sequence[Any]], form: str) -> None:
+def write_rows(
+    names: Sequence[str], rows: Sequence[Sequence[Any]], form: str, out: IO[str] | None = None
+) -> None:
     """Writes rows of plain values as `write_table` does, without loading Arrow."""
-    out = sys.stdout
+    out = out or sys.stdout
     if form == "table":
         numbers = [
             any(row[i] is not None for row in rows)
