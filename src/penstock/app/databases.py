@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from penstock.capture import Capture, TableSource
+from penstock.capture import Capture, TableSource, mysql, postgres, sqlite
 from penstock.core.schema import Schema
 from penstock.errors import FlowError, PenstockError
 from penstock.flow import Stream, Table
@@ -20,11 +20,17 @@ from penstock.flow.times import EventTime
 from penstock.formats.changelog import ChangelogFormat
 from penstock.sinks import Sink, Target
 from penstock.sql import SqlFlow
+from penstock.sql.flow import CAPTURE_OPTIONS, statement_options
+
+if TYPE_CHECKING:
+    from penstock.sql.statements import Statement
 
 __all__ = ["DatabaseFlow", "Running"]
 
 DRAIN_S: Final = 5.0
 """How long sinks may go on when the pipeline has ended, until they have written what there is."""
+_SOURCES: Final = {"postgres": postgres, "mysql": mysql, "mariadb": mysql, "sqlite": sqlite}
+"""By the word after CREATE TABLE … FROM."""
 _log = logging.getLogger(__name__)
 
 
@@ -82,8 +88,8 @@ class DatabaseFlow(SqlFlow):
                 `ps.event_time(column, lateness=…)`; by default the record's own timestamp, which is also
                 that of every deletion.
             partitions: the number of partitions of a new topic.
-            source: `ps.capture.postgres(url, table=…)`: while the program runs, the table is captured
-                into the topic.
+            source: `ps.capture.postgres(url, table=…)`, `mysql`, `sqlite`: while the program runs, the table
+                is captured into the topic.
         """
         if source is None:
             if schema is None or key is None:
@@ -112,6 +118,29 @@ class DatabaseFlow(SqlFlow):
         if self._captured.setdefault(topic, one) != one:
             raise FlowError(f"expected one source of the topic {topic!r}; found two")
         return made
+
+    def _create_captured(self, statement: Statement) -> None:
+        """CREATE TABLE … FROM POSTGRES '…'."""
+        options = statement_options(statement, CAPTURE_OPTIONS)
+        assert statement.source is not None
+        word, url = statement.source
+        form = options.get("format", "flat")
+        if form not in ("flat", "debezium"):
+            raise FlowError(f"expected format = 'flat' or 'debezium'; found {form!r}")
+        source = _SOURCES[word](
+            url,
+            table=options.get("table", statement.name),
+            name=options.get("capture"),
+            format=form,
+        )
+        columns = statement.columns
+        self.named[statement.name] = self.table(
+            options.get("topic", statement.name),
+            columns.text if columns is not None else None,
+            key=columns.key or None if columns is not None else None,
+            partitions=options.get("partitions", 1),
+            source=source,
+        )
 
     def sink(
         self,

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from penstock.sql.relation import Relation
     from penstock.sql.statements import Statement
 
-__all__ = ["SqlFlow"]
+__all__ = ["CAPTURE_OPTIONS", "SqlFlow", "statement_options"]
 
 STREAM_OPTIONS: Final = ("topic", "format", "key", "partitions", "retention", "idle", "ahead")
+CAPTURE_OPTIONS: Final = ("table", "topic", "format", "capture", "partitions")
 TABLE_OPTIONS: Final = ("topic", "format", "partitions")
 SINK_OPTIONS: Final = ("partitions", "retention")
 EXAMPLE: Final = "'SELECT k, count(*) AS n FROM clicks GROUP BY k'"
@@ -97,6 +98,8 @@ class SqlFlow(Flow):
                 self._create_stream(statement)
             case "TABLE" if statement.query is not None:
                 self._create_constant(statement, dialect)
+            case "TABLE" if statement.source is not None:
+                self._create_captured(statement)
             case "TABLE":
                 self._create_table(statement)
             case "VIEW":
@@ -112,7 +115,7 @@ class SqlFlow(Flow):
                 self._create_sink(statement, dialect)
 
     def _create_stream(self, statement: Statement) -> None:
-        options = _options(statement, STREAM_OPTIONS)
+        options = statement_options(statement, STREAM_OPTIONS)
         columns = statement.columns
         assert columns is not None
         if columns.key:
@@ -129,7 +132,7 @@ class SqlFlow(Flow):
         self.named[statement.name] = made
 
     def _create_table(self, statement: Statement) -> None:
-        options = _options(statement, TABLE_OPTIONS)
+        options = statement_options(statement, TABLE_OPTIONS)
         columns = statement.columns
         assert columns is not None
         if not columns.key:
@@ -140,12 +143,16 @@ class SqlFlow(Flow):
         topic = options.pop("topic", statement.name)
         self.named[statement.name] = self.table(topic, columns.text, key=columns.key, **options)
 
+    def _create_captured(self, statement: Statement) -> None:  # noqa: ARG002
+        """CREATE TABLE … FROM POSTGRES …, which needs what captures."""
+        raise FlowError("expected a program that runs, such as ps.App(…), for CREATE TABLE … FROM")
+
     def _create_constant(self, statement: Statement, dialect: str) -> None:
         """CREATE TABLE … AS VALUES …."""
         from penstock.sql.relation import quoted
 
         assert statement.query is not None
-        _options(statement, ())
+        statement_options(statement, ())
         rows = self._rows(statement.query, dialect)
         read = [one.topic for one in ancestors(rows.node) if isinstance(one, Source)]
         if read:
@@ -171,7 +178,7 @@ class SqlFlow(Flow):
         self._inlined[statement.name] = rows
 
     def _create_sink(self, statement: Statement, dialect: str) -> None:
-        options = _options(statement, SINK_OPTIONS)
+        options = statement_options(statement, SINK_OPTIONS)
         assert statement.query is not None
         assert statement.topic is not None
         rows = self._rows(statement.query, dialect)
@@ -209,7 +216,7 @@ class SqlFlow(Flow):
         return {**{n: Relation(self, one.node) for n, one in named.items()}, **self._inlined}
 
 
-def _options(statement: Statement, known: tuple[str, ...]) -> dict[str, Any]:
+def statement_options(statement: Statement, known: tuple[str, ...]) -> dict[str, Any]:
     """WITH's options, numbers as such.
 
     Raises:

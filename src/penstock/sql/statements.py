@@ -17,6 +17,8 @@ from penstock.errors import FlowError
 
 __all__ = ["Columns", "Statement", "Watermark", "statements"]
 
+DATABASES: Final = ("POSTGRES", "MYSQL", "MARIADB", "SQLITE")
+"""After CREATE TABLE … FROM."""
 KINDS: Final = ("STREAM", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK")
 _OPEN: Final = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.LT)
 _CLOSE: Final = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.GT)
@@ -56,6 +58,7 @@ class Statement:
         columns: of a stream or table.
         options: `WITH (name = 'value', …)`, names in lower case.
         query: the text after AS.
+        source: the database that a table is captured from: one of `DATABASES` in lower case, its address.
         topic: that a sink writes.
         emit: what a sink writes of a table: `closed`, `changes`, `upserts`; None is what fits.
         every: how often, if said.
@@ -67,6 +70,7 @@ class Statement:
     columns: Columns | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     query: str | None = None
+    source: tuple[str, str] | None = None
     topic: str | None = None
     emit: str | None = None
     every: str | None = None
@@ -114,8 +118,10 @@ class _Reader:
             raise self._error(f"CREATE {', '.join(KINDS)}")
         name = self._name("a name")
         columns = None
-        if kind in ("STREAM", "TABLE") and not self._is_next("AS"):
+        is_captured = kind == "TABLE" and self._is_next("FROM")
+        if kind in ("STREAM", "TABLE") and not self._is_next("AS") and not is_captured:
             columns = self._columns()
+        source = self._database() if kind == "TABLE" and self._take("FROM") else None
         topic = emit = every = query = None
         if kind == "SINK":
             self._expect("INTO")
@@ -126,7 +132,17 @@ class _Reader:
             query, emit, every = self._query(kind)
         if self.at < len(self.tokens):
             raise self._error("the end of the statement, or ';'")
-        return Statement(kind, name, line, columns, options, query, topic, emit, every)
+        return Statement(kind, name, line, columns, options, query, source, topic, emit, every)
+
+    def _database(self) -> tuple[str, str]:
+        """`POSTGRES 'postgresql://ann@localhost/shop'`."""
+        kind = next((one for one in DATABASES if self._take(one)), None)
+        if kind is None:
+            raise self._error(f"FROM {', '.join(DATABASES)}")
+        token = self._next("the database's address in quotes")
+        if token.token_type != TokenType.STRING:
+            raise self._error("the database's address in quotes", token)
+        return kind.lower(), token.text
 
     def _columns(self) -> Columns:
         self._expect("(")
