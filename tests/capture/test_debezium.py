@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from penstock.capture import outbox
 from penstock.client import Client, Reader
 from penstock.wire.columns import header
 
@@ -86,11 +87,28 @@ def normal(value: Any) -> Any:
     if value is None or "source" not in value:
         return value
     source = dict(value["source"])
+    if value.get("transaction"):
+        value = {**value, "transaction": {**value["transaction"], "id": "…"}}
     for name in ("version", "name", "db", "ts_ms", "ts_us", "ts_ns", "sequence", "lsn", "txId"):
         if source.get(name) is not None:
             source[name] = "…"
     value = {n: "…" if n.startswith("ts_") else v for n, v in value.items()}
     return [*{**value, "source": [*source.items()]}.items()]
+
+
+def transactions(records: list[Any]) -> list[Any]:
+    """Records of a transactions' topic without what depends on the run; not those of the marker's table."""
+    found = []
+    for key, value, _ in records:
+        assert key["id"] == value["id"]
+        told = value["data_collections"] or []
+        counts = sorted((one["data_collection"], one["event_count"]) for one in told)
+        found.append((value["status"], value["event_count"], counts))
+    return [
+        pair
+        for pair in zip(found[::2], found[1::2], strict=True)
+        if pair[1][2] != [("public.zz_marker", 1)]
+    ]
 
 
 def run(source: Any, name: str, **settings: Any) -> dict[str, list[Any]]:
@@ -143,3 +161,58 @@ def test_a_replica_identity_by_index_keys_its_records(source) -> None:
     """A row's records have one key all the time, also where that isn't the primary key."""
     found = run(source, "01_basic")["inventory.idx_ident"]
     assert [key for key, _, _ in found] == [{"code": c} for c in 4 * ["c1"] + 3 * ["c2"]]
+
+
+def test_transactions_are_debezium_s(source) -> None:
+    """Each change says its place; the transactions' topic says what each had."""
+    mine = run(source, "04_tx_metadata", transactions=True)
+    theirs = expected("04_tx_metadata")
+    del theirs["public.zz_marker"]
+    assert {value["id"] for _, value, _ in mine["transaction"] if value["status"] == "BEGIN"} == {
+        value["id"] for _, value, _ in mine["transaction"] if value["status"] == "END"
+    }
+    assert transactions(mine.pop("transaction")) == transactions(theirs.pop("transaction"))
+    assert mine == theirs
+
+
+def test_events_of_an_outbox_are_debezium_s(source) -> None:
+    """They go to the topics that they name; what is updated or deleted is no event."""
+    run(source, "06_outbox_default", outbox="outboxevent")
+    found: dict[str, list[Any]] = {}
+    with Client(source.log) as client, Reader(source.log) as reader:
+        for topic in client.topics():
+            if topic.startswith("outbox.event."):
+                for records in reader.read(topic, 0, 0, client.offsets(topic)[0]):
+                    for i, (key, value) in enumerate(
+                        zip(records.keys().to_pylist(), records.values().to_pylist(), strict=True)
+                    ):
+                        told = (key.decode(), value and value.decode())
+                        headers = {n: v.decode() for n, v in header(records, i)}
+                        found.setdefault(topic, []).append((*told, headers))
+    assert found == expected("06_outbox_default")
+    assert source.records(f"{source.name}.public.outboxevent") == []
+
+
+def events(source: Any, topic: str) -> list[Any]:
+    """Keys as text, and values, of a topic."""
+    with Client(source.log) as client, Reader(source.log) as reader:
+        return [
+            (key.decode(), value)
+            for records in reader.read(topic, 0, 0, client.offsets(topic)[0])
+            for key, value in zip(
+                records.keys().to_pylist(), records.values().to_pylist(), strict=True
+            )
+        ]
+
+
+def test_an_outbox_is_created_and_read_from_its_first_row(source) -> None:
+    """Events that were written before the capture began are captured."""
+    outbox(source.url, "events")
+    outbox(source.url, "events")
+    insert = "INSERT INTO events(aggregatetype, aggregateid, type, payload)"
+    source.execute(f"{insert} VALUES ('{source.name} x', 'a', 'Made', '{{\"n\": 1}}')")
+    source.run("events", outbox="events", heartbeat_s=0.1)
+    assert events(source, f"outbox.event.{source.name}_x") == [("a", b'{"n": 1}')]
+    beats = source.records(f"__debezium-heartbeat.{source.name}")
+    assert beats
+    assert all(key == {"serverName": source.name} and [*value] == ["ts_ms"] for key, value in beats)

@@ -7,6 +7,7 @@ docs/capture.md says what records look like, and what is guaranteed.
 
 from penstock.capture._capture import Capture
 from penstock.capture._output import Captured
+from penstock.capture._postgres import outbox
 from penstock.capture._sources import TableSource, mysql, postgres, sqlite
 from penstock.capture._status import Status, drop, names, snapshot, status, tell
 
@@ -18,6 +19,7 @@ __all__ = [
     "drop",
     "mysql",
     "names",
+    "outbox",
     "postgres",
     "snapshot",
     "sqlite",

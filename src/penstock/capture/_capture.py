@@ -69,6 +69,10 @@ class Capture:
         publication: likewise.
         partitions: of topics that are created here.
         compact: whether these keep only the newest record of each key.
+        transactions: whether changes say their place in their transaction, and `TO.transaction` which
+            changes each transaction had.
+        heartbeat_s: how often a heartbeat is written to `__debezium-heartbeat.TO`; None: never.
+        outbox: a table whose rows are events: they go to the topics `outbox.event.AGGREGATETYPE`.
         settings: further arguments of `penstock.client.Client`.
 
     Raises:
@@ -89,6 +93,9 @@ class Capture:
         publication: str | None = None,
         partitions: int = 1,
         compact: bool = False,
+        transactions: bool = False,
+        heartbeat_s: float | None = None,
+        outbox: str | None = None,
         **settings: Any,
     ) -> None:
         topics = dict(tables) if isinstance(tables, Mapping) else None
@@ -105,8 +112,11 @@ class Capture:
         if values not in ("precise", "readable"):
             raise UserError(f"expected values='precise' or 'readable'; found {values!r}")
         self._kind = kind_of(url)
-        options = {"slot": slot, "publication": publication}
+        options: dict[str, Any] = {"slot": slot, "publication": publication, "outbox": outbox}
+        options |= {"transactions": transactions or None, "heartbeat_s": heartbeat_s}
         options = {option: told for option, told in options.items() if told is not None}
+        if outbox is not None and topics is not None:
+            raise UserError("expected to=… with outbox=…; found a mapping of tables to topics")
         if unknown := options.keys() - self._kind.options:
             raise UserError(
                 f"expected options of {self._kind.name}; found {', '.join(sorted(unknown))}, which it hasn't"
@@ -114,7 +124,7 @@ class Capture:
         self._settings = Settings(
             name=name,
             url=url,
-            patterns=self._kind.patterns(url, tables),
+            patterns=self._kind.patterns(url, [*tables, *([outbox] if outbox else [])]),
             topics=topics,
             to=to,
             address=log.removeprefix("kafka://"),

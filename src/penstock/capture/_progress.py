@@ -229,6 +229,8 @@ class Log:
 
     def _parts(self, topic: str, waiting: _Waiting) -> Iterator[Part]:
         """A topic's records, by partition."""
+        if topic not in self._partitions:  # a record says where it goes
+            self.create_topic(topic, 1, {"retention.ms": "-1"})
         count, headers = self._partitions[topic], waiting.all_headers()
         keys, values = pa.array(waiting.keys, pa.binary()), pa.array(waiting.values, pa.binary())
         times_ms = np.array(waiting.times_ms, np.int64)

@@ -12,9 +12,9 @@ from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._incremental import Progress
 from penstock.capture._postgres._pgoutput import lsn_text
-from penstock.capture._postgres._server import Server
+from penstock.capture._postgres._server import Server, parse_tables
 from penstock.capture._postgres._snapshot import Snapshot, slot_name
-from penstock.capture._postgres._stream import Stream
+from penstock.capture._postgres._stream import Extras, Stream
 from penstock.capture._progress import State
 from penstock.errors import SetupError
 
@@ -36,9 +36,8 @@ class PostgresDatabase:
         self._progress = Progress()
         self._streams: list[Stream] = []
         self.name = self._server.name
-        has_messages = settings.format == "debezium" and settings.to is not None
-        message_topic = re.sub(r"[^A-Za-z0-9._-]", "_", f"{settings.to}.message")
-        self.topics = (message_topic,) if has_messages else ()
+        self._extras = _extras(settings)
+        self.topics = self._extras.topics
 
     def close(self) -> None:
         """Closes the connections."""
@@ -112,19 +111,41 @@ class PostgresDatabase:
         """The rows as they are."""
         encoder, values = self._encoder(), self._settings.values
         name = slot_name(self._slot)
-        return Snapshot(self._server, name, encoder, values, self._progress)
+        outbox = self._extras.outbox
+        return Snapshot(self._server, name, encoder, values, self._progress, outbox)
 
     def stream(self, output: Output) -> Stream:
         """What committed at the output's position and behind it."""
-        topic = self.topics[0] if self.topics else None
+        extras = self._extras
         pg = self._server.start(
-            self._slot, self._publication, output.position, messages=topic is not None
+            *(self._slot, self._publication, output.position),
+            messages=extras.messages is not None,
         )
         self._streams.append(
-            Stream(pg, self._server, self._encoder(), self._settings.values, output, topic)
+            Stream(pg, self._server, self._encoder(), self._settings.values, output, extras)
         )
         return self._streams[-1]
 
     def _encoder(self) -> Encoder:
         settings = self._settings
-        return Encoder(settings.source_name, self._server.database, settings.format, time.time_ns)
+        counts = self._extras.transactions is not None
+        told = (settings.source_name, self._server.database, settings.format, time.time_ns)
+        return Encoder(*told, counts=counts)
+
+
+def _extras(settings: Settings) -> Extras:
+    """The topics that the settings ask for."""
+    options, is_debezium = (
+        settings.options,
+        settings.format == "debezium" and settings.to is not None,
+    )
+    prefix = re.sub(r"[^A-Za-z0-9._-]", "_", settings.source_name)
+    heartbeat_s = options.get("heartbeat_s")
+    return Extras(
+        messages=f"{prefix}.message" if is_debezium else None,
+        transactions=f"{prefix}.transaction" if options.get("transactions") else None,
+        heartbeats=None if heartbeat_s is None else f"__debezium-heartbeat.{prefix}",
+        heartbeat_s=heartbeat_s or 0.0,
+        outbox=parse_tables([options["outbox"]])[0] if options.get("outbox") else "",
+        source_name=settings.source_name,
+    )

@@ -19,7 +19,7 @@ from penstock.capture._postgres._rows import NULL, Fragments, Table
 __all__ = ["Encoder"]
 
 _NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
-_END: Final = b',"xmin":null,"origin":null,"origin_lsn":null},"transaction":null,"op":"'
+_END: Final = b',"xmin":null,"origin":null,"origin_lsn":null},"transaction":'
 """Of a record, behind its position."""
 CLOCK_CHANGES: Final = 256
 """How many changes of a transaction have one time of processing."""
@@ -33,6 +33,7 @@ class Encoder:
         database: likewise.
         format: `debezium` or `flat`.
         now_ns: the clock, for the envelope's times.
+        counts: whether changes say their place in their transaction.
     """
 
     def __init__(
@@ -41,8 +42,12 @@ class Encoder:
         database: str,
         format: Format,  # noqa: A002 - the field's name
         now_ns: Callable[[], int],
+        *,
+        counts: bool = False,
     ) -> None:
         self._is_debezium, self._now_ns = format == "debezium", now_ns
+        self._counts: dict[str, int] | None = {} if counts else None
+        self._id = b""  # of the transaction, where changes are counted
         texts = (version_text(), name, database)
         told, name_, database_ = (orjson.dumps(text).replace(b"%", b"%%") for text in texts)
         self._names = (
@@ -59,6 +64,26 @@ class Encoder:
             previous: the position behind the commit before.
         """
         self.at(begin.time_us, begin.xid, previous)
+        if self._counts is not None:
+            self._id = b"%d:%d" % (begin.xid, begin.commit_lsn)
+
+    def ended(self, topic: str, put: Put) -> None:
+        """The records of the transaction itself: its beginning, and its end with the count of its changes."""
+        if self._counts:
+            begin = {"status": "BEGIN", "id": self._id.decode()}
+            end = {
+                **begin,
+                "status": "END",
+                "event_count": sum(self._counts.values()),
+                "data_collections": [
+                    {"data_collection": name, "event_count": count}
+                    for name, count in self._counts.items()
+                ],
+            }
+            nothing = {"event_count": None, "data_collections": None}
+            for told in (begin | nothing, end):
+                value = orjson.dumps({**told, "ts_ms": self.time_ms})
+                put(topic, orjson.dumps({"id": begin["id"]}), value, self.time_ms)
 
     def at(self, time_us: int, xid: int | None, previous: int | None) -> None:
         """When what follows was committed, and in which transaction.
@@ -74,6 +99,9 @@ class Encoder:
         self._times = b'\\"]","ts_us":%d,"ts_ns":%d,"schema":' % (time_us, 1000 * time_us)
         self._xid = b'null,"lsn":' if xid is None else b'%d,"lsn":' % xid
         self._left = 0
+        self._id = b""
+        if self._counts is not None:
+            self._counts.clear()
         self._mark(b"false")
 
     def inserted(self, table: Table, topic: str, row: Fragments, lsn: int, put: Put) -> None:
@@ -147,7 +175,7 @@ class Encoder:
         """The record of a message that was written into the database's log."""
         content = base64.b64encode(message.content).decode()
         at = b"%d" % lsn
-        source = (self._head, at, self._times, _place("", ""), self._xid, at, _END[:-7])
+        source = (self._head, at, self._times, _place("", ""), self._xid, at, _END, NULL)
         value = b'{"op":"m","ts_ms":%d,"source":%b,"message":%b}' % (
             self._now_ns() // 1_000_000,
             b"".join(source),
@@ -167,8 +195,17 @@ class Encoder:
         parts = (b'{"before":', before, b',"after":', after, b',"source":', self._head, told)
         where = table.place or self._place_of(table)
         hidden = NULL if self._is_incremental else told
-        source = (self._times, where, self._xid, hidden, _END, op, self._now)
+        transaction = self._place_in_transaction(table) if self._id else NULL
+        end = (_END, transaction, b',"op":"', op, self._now)
+        source = (self._times, where, self._xid, hidden, *end)
         return b"".join(parts + source)
+
+    def _place_in_transaction(self, table: Table) -> bytes:
+        assert self._counts is not None
+        name = f"{table.relation.schema}.{table.relation.name}"
+        self._counts[name] = count = self._counts.get(name, 0) + 1
+        total = sum(self._counts.values())
+        return b'{"id":"%b","total_order":%d,"data_collection_order":%d}' % (self._id, total, count)
 
     def _look_at_clock(self) -> None:
         now_ns = self._now_ns()

@@ -84,6 +84,8 @@ class Table:
             if default is None and column.name in facts.required:
                 default = zero(type_)
             fill.append(NULL if default is None else fragment(convert, default))
+        #: The columns of fragments.
+        self.names = names
         #: A row as a JSON object.
         self.row: Callable[[Fragments], bytes] = _joiner(names)
         self._key = _template(self.key)

@@ -19,6 +19,7 @@ from penstock.capture._envelope import Record, Values
 from penstock.capture._postgres._copy import quoted, split
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._incremental import Progress
+from penstock.capture._postgres._outbox import Router
 from penstock.capture._postgres._pgoutput import lsn_number
 from penstock.capture._postgres._rows import Table, Texts
 from penstock.capture._postgres._server import Server
@@ -38,11 +39,19 @@ class Snapshot:
         encoder: makes records.
         values: how they are written.
         progress: of snapshots in chunks, to which large tables are added.
+        outbox: the table whose rows are events.
     """
 
     def __init__(
-        self, server: Server, name: str, encoder: Encoder, values: Values, progress: Progress
+        self,
+        server: Server,
+        name: str,
+        encoder: Encoder,
+        values: Values,
+        progress: Progress,
+        outbox: str,
     ) -> None:
+        self._outbox = outbox
         self._encoder, self._values, self._progress = encoder, values, progress
         self._server = Server(server.url)
         replication = server.connect(replication=True)
@@ -82,7 +91,12 @@ class Snapshot:
         is_first = is_first_of_table = True
         for i, name in enumerate(topics):
             table = self._table(name)
-            if table.has_primary_key and self._server.estimated_rows(name) > LARGE_ROWS:
+            is_outbox = spelled(name) == self._outbox
+            if (
+                not is_outbox
+                and table.has_primary_key
+                and self._server.estimated_rows(name) > LARGE_ROWS
+            ):
                 self._progress = self._progress.with_tables((spelled(name),))
                 continue
             if held is None and i:  # Debezium's first row is that of the first table
@@ -110,6 +124,10 @@ class Snapshot:
     ) -> tuple[TableName, Record]:
         name, table, texts = held
         row = table.of_texts(texts)
+        if spelled(name) == self._outbox:
+            event = Router(table).route(row)
+            told = (event.topic, event.key, event.value, event.headers)
+            return name, Record(*told, self._encoder.time_ms)
         key, value = self._encoder.read(table, row, self.position, marker.encode())
         return name, Record(topics[name], key, value, (), self._encoder.time_ms)
 

@@ -6,19 +6,23 @@ import select
 import struct
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from penstock.capture._envelope import Values
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._incremental import Incremental
+from penstock.capture._postgres._outbox import Router
 from penstock.capture._postgres._pgoutput import Begin, Commit, Message, Relation, Truncate, parse
 from penstock.capture._postgres._rows import Table
 from penstock.capture._postgres._server import Server
 from penstock.capture._postgres._streamed import Streamed
 from penstock.errors import CorruptError
 
-__all__ = ["Stream"]
+__all__ = ["Extras", "Stream"]
 
 STATUS_S: Final = 5.0
 """How often the server is told; it ends connections that say nothing for wal_sender_timeout, 60 s."""
@@ -35,11 +39,40 @@ _START, _STOP, _COMMIT, _ABORT = b"SEcA"
 
 
 class _Watch(NamedTuple):
-    """A table that is captured: how its rows are read, its topic, from which position on it counts."""
+    """A table that is captured: how its rows are read, its topic, from which position on it counts, and
+    where its rows go if they are events.
+    """
 
     table: Table
     topic: str
     since: int
+    router: Router | None = None
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Further topics of a capture.
+
+    Attributes:
+        messages: where messages go; None: nowhere.
+        transactions: where records of transactions go; None: nowhere.
+        heartbeats: where heartbeats go; None: nowhere.
+        heartbeat_s: how often.
+        outbox: the table whose rows are events; empty: none.
+        source_name: the source's, in heartbeats.
+    """
+
+    messages: str | None = None
+    transactions: str | None = None
+    heartbeats: str | None = None
+    heartbeat_s: float = 0.0
+    outbox: str = ""
+    source_name: str = ""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Those that there are."""
+        return tuple(one for one in (self.messages, self.transactions, self.heartbeats) if one)
 
 
 class Stream:
@@ -51,7 +84,7 @@ class Stream:
         encoder: makes records.
         values: how they are written.
         output: where to.
-        message_topic: where messages go; None: nowhere.
+        extras: further topics, and what goes there.
     """
 
     def __init__(
@@ -61,10 +94,10 @@ class Stream:
         encoder: Encoder,
         values: Values,
         output: Output,
-        message_topic: str | None,
+        extras: Extras,
     ) -> None:
         self._pg, self._server, self._encoder, self._values = pg, server, encoder, values
-        self._output, self._message_topic = output, message_topic
+        self._output, self._extras = output, extras
         self._put = output.put
         self._incremental = Incremental(server.url, encoder, values, output)
         self._tables: dict[int, _Watch | None] = {}
@@ -72,6 +105,7 @@ class Stream:
         self._commit_lsn = 0
         self._skips = self._is_due = False
         self._said_at, self._said = time.monotonic(), -1
+        self._beat_at = float("-inf")
         self._streamed: dict[int, Streamed] = {}
         self._streaming: Streamed | None = None  # the one whose piece comes now
 
@@ -85,8 +119,10 @@ class Stream:
     def take(self, wait_s: float) -> bool:
         """Tells the output what has come; waits if nothing has. Whether anything had."""
         came, self._is_due = False, False
-        if self._begin is None and self._incremental.step():
-            return True
+        if self._begin is None:
+            self._beat()
+            if self._incremental.step():
+                return True
         output, next_, take = self._output, self._pg.get_copy_data, self._take
         while True:
             count, data = next_(1)
@@ -105,6 +141,15 @@ class Stream:
                     return False
                 self._pg.consume_input()
                 wait_s = 0.0
+
+    def _beat(self) -> None:
+        """Writes a heartbeat when it is time."""
+        topic, now = self._extras.heartbeats, time.monotonic()
+        if topic is None or now - self._beat_at < self._extras.heartbeat_s:
+            return
+        self._beat_at, now_ms = now, time.time_ns() // 1_000_000
+        key = orjson.dumps({"serverName": self._extras.source_name})
+        self._output.put(topic, key, b'{"ts_ms":%d}' % now_ms, now_ms)
 
     def ask(self, number: int, request: Mapping[str, Any]) -> None:
         """Takes a request for a snapshot; see `Incremental.ask`."""
@@ -154,15 +199,22 @@ class Stream:
         kind = data[at]
         if kind == _INSERT:
             if (found := self._watched(_OID(data, at + 1)[0])) is not None:
-                table, topic, _ = found
+                table, topic, _, router = found
                 row, _ = table.parse(data, at + 6)
+                if router is not None:
+                    event = router.route(row)
+                    time_ms = self._encoder.time_ms
+                    self._put(event.topic, event.key, event.value, time_ms, event.headers)
+                    return
                 self._encoder.inserted(table, topic, row, lsn, self._put)
         elif kind == _UPDATE:
-            if (found := self._watched(_OID(data, at + 1)[0])) is not None:
+            found = self._watched(_OID(data, at + 1)[0])
+            if found is not None and found.router is None:
                 self._update(found, data, at + 5, lsn)
         elif kind == _DELETE:
-            if (found := self._watched(_OID(data, at + 1)[0])) is not None:
-                table, topic, _ = found
+            found = self._watched(_OID(data, at + 1)[0])
+            if found is not None and found.router is None:
+                table, topic, _, _ = found
                 parse_ = table.parse_key if data[at + 5] == _OLD_KEY else table.parse
                 row, _ = parse_(data, at + 6)
                 self._encoder.deleted(table, topic, row, lsn, self._put)
@@ -170,7 +222,7 @@ class Stream:
             self._apply_other(data[at:], lsn)
 
     def _update(self, found: _Watch, data: bytes, at: int, lsn: int) -> None:
-        table, topic, _ = found
+        table, topic, _, _ = found
         kind, before, gone = data[at], None, None
         if kind == _OLD_KEY:
             gone, at = table.parse_key(data, at + 1)
@@ -214,10 +266,12 @@ class Stream:
             return
         facts = self._server.facts(relation.oid)
         table = Table(relation, facts, self._server.types, self._values)
-        self._tables[relation.oid] = _Watch(table, watched.topic, watched.since)
+        is_outbox = f"{relation.schema}.{relation.name}" == self._extras.outbox
+        router = Router(table) if is_outbox else None
+        self._tables[relation.oid] = _Watch(table, watched.topic, watched.since, router)
 
     def _take_message(self, message: Message, lsn: int) -> None:
-        topic, output = self._message_topic, self._output
+        topic, output = self._extras.messages, self._output
         if topic is None:
             return
         if message.is_transactional:
@@ -248,6 +302,8 @@ class Stream:
         if self._skips:
             output.is_open = False
             return
+        if self._extras.transactions is not None:
+            self._encoder.ended(self._extras.transactions, self._put)
         self._is_due |= output.committed(end, begin.time_us)
 
     # -- transactions that are still open ---------------------------------------------------------------

@@ -82,6 +82,15 @@ def capture() -> None:
 @click.option("--publication", metavar="PUBLICATION", help="Default: penstock_NAME.")
 @click.option("--partitions", type=click.IntRange(1, 1024), default=1, show_default=True)
 @click.option("--compact", is_flag=True, help="Topics keep the newest record of each key.")
+@click.option("--transactions", is_flag=True, help="Write transactions to PREFIX.transaction.")
+@click.option(
+    "--heartbeat",
+    "heartbeat_s",
+    type=click.FloatRange(0.1),
+    metavar="SECONDS",
+    help="Write heartbeats to __debezium-heartbeat.PREFIX.",
+)
+@click.option("--outbox", metavar="TABLE", help="Its rows are events for outbox.event.* topics.")
 @click.option("--once", is_flag=True, help="End when no more changes are available.")
 @broker_option
 def run(
