@@ -1,0 +1,132 @@
+"""Events of the binary log and MySQL's own types, from bytes: what no server here writes."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.capture._mysql._binlog import Kind, TableMap, refuse, rows_begin, table_map
+from penstock.capture._mysql._columns import Column, Definition, definition_of
+from penstock.capture._mysql._json import json_text
+from penstock.capture._mysql._rows import decoder
+from penstock.errors import CorruptError, SetupError
+
+
+def encoded(value: Any, *, large: bool) -> tuple[int, bytes]:
+    """A value's type and bytes, as json_binary.h describes them."""
+    match value:
+        case None | True | False:
+            return 4, bytes([{None: 0, True: 1, False: 2}[value]])
+        case int():
+            fits = -(1 << 15) <= value < 1 << 15
+            return (5, struct.pack("<h", value)) if fits else (9, struct.pack("<q", value))
+        case float():
+            return 11, struct.pack("<d", value)
+        case str():
+            data, size, length = value.encode(), b"", len(value.encode())
+            while length >= 0x80:
+                size, length = size + bytes([length & 0x7F | 0x80]), length >> 7
+            return 12, size + bytes([length]) + data
+        case _:
+            return container(value, large=large)
+
+
+def container(value: Any, *, large: bool) -> tuple[int, bytes]:
+    width, pack = (4, "<I") if large else (2, "<H")
+    is_object = isinstance(value, dict)
+    items = [*value.values()] if is_object else value
+    keys = [key.encode() for key in value] if is_object else []
+    at = 2 * width + len(keys) * (width + 2) + len(items) * (1 + width)
+    head, body = b"", b""
+    for key in keys:
+        head += struct.pack(pack, at + len(body)) + struct.pack("<H", len(key))
+        body += key
+    for item in items:
+        kind, data = encoded(item, large=large)
+        if kind in {4, 5}:
+            head += bytes([kind]) + data.ljust(width, b"\0")
+        else:
+            head += bytes([kind]) + struct.pack(pack, at + len(body))
+            body += data
+    sizes = struct.pack(pack, len(items)) + struct.pack(pack, at + len(body))
+    return (0 if is_object else 2) + large, sizes + head + body
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=200),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(VALUES, st.booleans())
+def test_json_comes_back(value, large) -> None:
+    """Objects and arrays, small and large, of numbers, texts and literals."""
+    kind, data = encoded(value, large=large)
+    assert orjson.loads(json_text(bytes([kind]) + data)) == value
+
+
+def test_json_s_decimals_and_times_are_read() -> None:
+    """They are opaque: a field's type and its bytes."""
+    decimal = bytes([15, 246, 6, 4, 2]) + bytes.fromhex("8c32")  # 12.50, of four digits
+    packed = ((2024 * 13 + 2) << 5 | 29) << 17 | 13 << 12 | 45 << 6 | 30
+    moment = bytes([15, 12, 8]) + struct.pack("<q", packed << 24 | 5)
+    assert json_text(decimal) == "12.50"
+    assert json_text(moment) == '"2024-02-29 13:45:30.000005"'
+    assert json_text(b"") == "null"
+    with pytest.raises(CorruptError, match="expected MySQL's JSON"):
+        json_text(b"\x00\x05")
+
+
+def told(types: list[int], metas: bytes, extra: bytes = b"") -> bytes:
+    """The body of a table map."""
+    size = (len(types) + 7) // 8
+    return b"\x01d\0\x01t\0" + bytes([len(types), *types, len(metas)]) + metas + bytes(size) + extra
+
+
+def test_a_table_without_metadata_is_read_by_the_catalog() -> None:
+    """MySQL 5.7: names, signs and labels are the catalog's, as long as its types fit."""
+    table = table_map(told([3, 254, 245], bytes([247, 1, 4])))
+    assert table == TableMap("d", "t", (3, 247, 245), (0, 0xF701, 4))
+    columns = (Column("a", "int", unsigned=True), Column("e", "enum", labels=("x", "y")))
+    catalog = Definition((*columns, Column("j", "json")), ("a",))
+    assert definition_of(table, catalog, {}) == catalog
+    assert definition_of(table, Definition(columns, ("a",)), {}) is None
+    altered = (columns[1], columns[0], Column("j", "json"))
+    assert definition_of(table, Definition(altered, ("a",)), {}) is None
+    read = decoder(table, catalog.columns, b"\x07", "precise")
+    row = b"\x00" + b"\xff\xff\xff\xff" + b"\x02" + struct.pack("<I", 3) + b"\x05\x07\x00"
+    assert read(row, 0) == ({"a": 4294967295, "e": "y", "j": "7"}, len(row))
+    assert read(b"\x07", 0) == ({"a": None, "e": None, "j": None}, 1)
+
+
+def test_rows_of_both_versions_are_found() -> None:
+    """Version 2 has a field more; an update has two sets of columns."""
+    head = b"\x05\0\0\0\0\0" + b"\1\0"
+    assert rows_begin(23, head + b"\x03\x07") == (5, b"\x07", b"\x07", 10)
+    assert rows_begin(31, head + b"\x02\0" + b"\x03\x07\x03") == (5, b"\x07", b"\x03", 13)
+
+
+def test_what_cannot_be_read_stops() -> None:
+    """Rows with a part of the columns, types of extensions, compressed events: with the setting."""
+    table, column = TableMap("d", "t", (3,), (0,)), Column("a", "int")
+    with pytest.raises(SetupError, match=r"without a\. SET GLOBAL binlog_row_image = FULL"):
+        decoder(table, (column,), b"\0", "precise")
+    with pytest.raises(SetupError, match="of type 140"):
+        decoder(TableMap("d", "t", (140,), (3,)), (column,), b"\1", "precise")
+    for kind in (Kind.PARTIAL, Kind.PAYLOAD, 166):
+        with pytest.raises(SetupError, match="SET GLOBAL"):
+            refuse(kind)
+    with pytest.raises(CorruptError, match="expected a table map"):
+        table_map(b"\x01d")
