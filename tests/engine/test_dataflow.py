@@ -209,7 +209,7 @@ def test_rows_that_lost_their_key_are_no_upserts() -> None:
     """A table whose key was left out can't be written as upserts, but as changes."""
     app = ps.App("p")
     counted = events(app).group_by("user", "n").agg(times=ps.count())
-    with pytest.raises(FlowError, match="tell the table's rows apart"):
+    with pytest.raises(FlowError, match="identify the table's rows"):
         counted.select("user", "times").to("out")
     counted.select("user", "times").to("out", emit="changes")
     run = ps.testing.run(app)

@@ -371,7 +371,7 @@ def test_a_lost_segment_with_a_damaged_index_is_told() -> None:
         if not keeps_snapshot:
             files.delete("p/producers")
         again = reopen(files)
-        assert "the index itself damaged" in again.damage()[0]
+        assert "the index itself is damaged" in again.damage()[0]
         assert again.end_offset == (log.end_offset if keeps_snapshot else log.active.base_offset)
 
 

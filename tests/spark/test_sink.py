@@ -165,7 +165,7 @@ def test_what_cannot_be_written_is_refused(
     broker: BrokerProcess, topic: str, query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Columns that nobody would find, keys that there aren't, batches that are too large."""
-    with pytest.raises(UserError, match=r"beside 'value'.*found other"):
+    with pytest.raises(UserError, match=r"besides 'value'.*found other"):
         sink(broker.address, topic, pa.table({"value": ["x"], "other": [1]}))
     with pytest.raises(UserError, match="expected a key among n; found 'm'"):
         sink(broker.address, topic, numbers(0, 1), key="m")

@@ -111,8 +111,8 @@ class App(DatabaseFlow):
         if address is not None:
             if self._log is not None:
                 raise FlowError(
-                    f"expected log=… or listen=…; found both. The log is at {self._log}, and so is its "
-                    "broker: there is none here that could listen"
+                    f"expected log=… or listen=…; found both. The log is at {self._log}, together with "
+                    "its broker. Remove listen=…: this process starts no broker"
                 )
             checked_listen(address)
         self._listen = address

@@ -45,7 +45,7 @@ _COMMANDS: Final = {
     "test": (
         "penstock.cli.pipelines.test",
         "test",
-        "Run the tests beside programs: given rows, expected rows.",
+        "Run tests of programs: given rows, expected rows.",
     ),
     "query": ("penstock.cli.pipelines.query", "query", "Query a pipeline's views with SQL."),
     "sql": (

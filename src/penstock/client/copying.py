@@ -185,8 +185,8 @@ class Copy:
             self._take(CopyJob(source, told["target"], spans, keys), told["partitions"])
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(
-                f"expected a replay's progress in group {self.group!r}, found {error!r}; begin it "
-                "anew under another name"
+                f"expected a replay's progress in group {self.group!r}, found {error!r}; start it again "
+                "under another name"
             ) from None
 
     def _take(self, job: CopyJob, target_partitions: int) -> None:

@@ -298,7 +298,7 @@ def find_upgrade(
             names = ", ".join(target.physical.placed[one].name for one in sorted(unfit))
             _log.warning(
                 "expected state in the form that this release keeps; found that of another release, of %s. "
-                "It is made of the log again",
+                "It is recomputed from the log",
                 names,
             )
     gone = base["views"].keys() - {view.name for view in graph.views}

@@ -193,7 +193,7 @@ def go_back(store: Store, name: str, outputs: Collection[str], *, again: bool) -
     has_read_more = last.get("offsets") != savepoint.content["offsets"]
     if outputs and has_read_more and not again:
         raise UserError(
-            f"expected to go back to {name!r} without writing anything twice; found that the program writes "
+            f"expected to return to {name!r} without writing anything twice; found that the program writes "
             f"{known_names(outputs)}, which may hold what came after the savepoint. Use --outputs all to "
             "write that again, behind what is there; or name other topics"
         )

@@ -498,7 +498,7 @@ class Table(Collection):
             node = self.flow.node(shaping.paced(node, keys, every))
         if emission == "upserts" and not keys and not self._is_one_row:
             raise FlowError(
-                f"expected columns that tell the table's rows apart, to write upserts to {topic!r}; found "
+                f"expected columns that identify the table's rows, to write upserts to {topic!r}; found "
                 f"none among {', '.join(self.schema.names)}. Keep the key in select(…), or say emit='changes'"
             )
         self._write(topic, node, emission, keys, partitions, retention)

@@ -51,7 +51,7 @@ def compared(flow: _Flow, closed: Node, to: str | timedelta, prefix: str) -> Sta
     key = row_key(closed)
     if not key:
         raise FlowError(
-            "expected columns that tell a table's rows apart, to compare them with former ones; found none "
+            "expected columns that identify a table's rows, to compare them with earlier ones; found none "
             f"among {', '.join(closed.schema.names)}. Keep {WINDOW_START} and the key in select(…)"
         )
     former = _former(flow, closed, key, prefix)

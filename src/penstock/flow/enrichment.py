@@ -56,7 +56,7 @@ def enrich(
     if {name for _, name in pairs} != set(key):
         raise FlowError(
             f"expected the table's key ({', '.join(key)}) in on=… of a join as of the event time; found "
-            f"{', '.join(name for _, name in pairs)}. Versions are told apart by the key"
+            f"{', '.join(name for _, name in pairs)}. The key identifies versions"
         )
     temporal = TemporalJoin(how, *columns, pairs)
     changes = changes_of(flow, table)

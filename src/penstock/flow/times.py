@@ -126,12 +126,13 @@ def event_time(
             check_text(name, what, "ps.event_time('at')")
     if sent is not None and column is None:
         raise FlowError(
-            f"expected the column of when rows occurred beside sent={sent!r}, such as "
+            f"expected the column with the time of the event as well as sent={sent!r}, such as "
             f"ps.event_time('occurred', sent={sent!r})"
         )
     if received is not None and sent is None:
         raise FlowError(
-            f"expected sent=… beside received={received!r}: the difference of both corrects the event time"
+            f"expected sent=… as well as received={received!r}: the difference of both corrects the "
+            "event time"
         )
     if producer is not None and not isinstance(producer, Header):
         check_text(producer, "the producer's column", "ps.event_time('at', producer='device')")
@@ -237,7 +238,7 @@ def _check_expected(expected: object, producer: object) -> tuple[str, ...]:
             f"found {expected!r}"
         )
     if expected and producer is None:
-        raise FlowError(f"expected producer=… beside expected={expected!r}: what tells them apart")
+        raise FlowError(f"expected producer=… as well as expected={expected!r}: it identifies them")
     if len(expected) > EXPECTED_MAX:
         raise FlowError(
             f"expected at most {EXPECTED_MAX} producers (EXPECTED_MAX); found {len(expected)}"

@@ -79,8 +79,8 @@ class Inventory:
             loaded = SparseIndex.load(self._files.load(f"{self._directory}/{name}"))
             if loaded is None and base >= floor:
                 self.faults.append(
-                    f"expected a segment beside {self._directory}/{name}, found none, and the index "
-                    "itself damaged; if there was a segment, its records are lost"
+                    f"expected a segment next to {self._directory}/{name}, found none, and the index "
+                    "itself is damaged. If there was a segment, its records are lost"
                 )
             elif loaded and loaded[1].valid_bytes and loaded[1].next_offset > max(floor, base):
                 found.append(base)

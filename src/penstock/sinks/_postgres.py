@@ -121,8 +121,8 @@ class PostgresTarget(SqlTarget):
             pass  # another one has created it meanwhile
         except errors.InsufficientPrivilege as error:
             raise SetupError(
-                f"expected to create tables at {described(self._url)}; found: {str(error).strip()}. Create "
-                f"it as somebody who may, and grant SELECT, INSERT, UPDATE, DELETE: {statement}"
+                f"expected to create tables at {described(self._url)}; found: {str(error).strip()}. "
+                f"Create it as a role that may, and grant SELECT, INSERT, UPDATE, DELETE: {statement}"
             ) from None
 
     def columns(self) -> list[str]:

@@ -103,8 +103,8 @@ def find(state: str, name: str) -> Pin:
         told = unsealed(bytes(open_files(target).read(DESCRIPTION)), f"{target}/{DESCRIPTION}")
     except FileNotFoundError:
         raise QueryError(
-            f"expected what the stream has read of the view in {target}; found nothing there. Begin "
-            "the stream anew, with another checkpoint"
+            f"expected what the stream has read of the view in {target}; found nothing there. Start the "
+            "stream again with a new checkpoint"
         ) from None
     part = ViewPart(told["version"], told["spec"], told["traces"], tuple(told["steps"]))
     return Pin(target, part)

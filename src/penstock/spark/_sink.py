@@ -101,7 +101,7 @@ class _Maker:
             unknown = sorted(set(names) - set(RECORD_COLUMNS))
             if unknown or said:
                 raise UserError(
-                    f"expected columns of {', '.join(RECORD_COLUMNS)} beside 'value', and no option "
+                    f"expected columns of {', '.join(RECORD_COLUMNS)} besides 'value', and no option "
                     f"'key'; found {', '.join(unknown) or 'key=' + repr(said)}. Rename 'value' to "
                     "write rows as JSON"
                 )
@@ -266,7 +266,7 @@ def _query_id() -> str:
     found = None if context is None else context.getLocalProperty(QUERY_ID)
     if not found:
         raise UserError(
-            "expected Spark to tell the stream's id to its tasks (micro-batches do); found none. "
+            "expected Spark to pass the stream's id to its tasks (micro-batches do); found none. "
             "Continuous processing is not supported"
         )
     return str(found)

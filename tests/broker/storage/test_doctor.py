@@ -156,7 +156,7 @@ def test_an_index_without_its_segment_is_damage(data):
     index = last.with_suffix(".index")
     whole = index.read_bytes()
     index.write_bytes(whole[:-1])
-    assert "the index itself damaged" in "".join(one.text for one in examine(data).findings)
+    assert "the index itself is damaged" in "".join(one.text for one in examine(data).findings)
     index.write_bytes(whole)
     log = Partition(LocalFiles(data), "topics/t/0", LogConfig(), NOW_MS)
     log.delete_records(20, NOW_MS)

@@ -106,7 +106,7 @@ def test_a_faulty_program_does_not_restart(
     said = capfd.readouterr().err
     assert said.count(f"changed: {file}") == 2
     assert "error: no such column" in said
-    assert "continues with the former program" in said
+    assert "continues with the previous program" in said
 
 
 def counted(directory: Path, view: str) -> int:
@@ -134,7 +134,9 @@ def test_a_project_runs_and_restarts(project: Path) -> None:
         good = program.read_text()
         program.write_text(good + "app.vieww('x')\n")
         wait_until(
-            lambda: "former program" in stderr.read_text(), stderr.read_text, patience_s=PATIENCE_S
+            lambda: "previous program" in stderr.read_text(),
+            stderr.read_text,
+            patience_s=PATIENCE_S,
         )
         assert "shop.py" in stderr.read_text()
         program.write_text(good + NEW_VIEW)

@@ -87,7 +87,7 @@ def test_a_running_pipeline_gets_a_view(tmp_path: Path) -> None:
         wait_until(lambda: rows(directory, "two") == [("tea", 5)], patience_s=PATIENCE_S)
         program.write_text(PROGRAM.replace('"one"', "one"))
         child.send_signal(signal.SIGHUP)
-        continues = b"the pipeline continues with the former program"
+        continues = b"the pipeline continues with the previous program"
         wait_until(lambda: continues in stderr.read_bytes(), patience_s=PATIENCE_S)
         program.write_text(
             f'{PROGRAM}\napp.view("all", sales.group_by().agg(n=ps.sum("n"), m=ps.count()))\n'

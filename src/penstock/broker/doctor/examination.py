@@ -50,7 +50,7 @@ _DOCUMENTS: Final[dict[str, tuple[Callable[[bytes], object], str]]] = {
         lambda content: (
             f"{sum(map(len, dynamic_settings_in(content).values()))} settings of the broker"
         ),
-        "the broker won't start; without it, its settings are as it is told when it starts",
+        "the broker won't start; without it, its settings are those of the command line",
     ),
     "groups/settings.json": (
         lambda content: f"{len(groups_in(content))} groups with settings of their own",

@@ -139,7 +139,7 @@ class PartitionExam:
         loaded = SparseIndex.load((self._directory / name).read_bytes())
         if loaded is None and int(name[:-6]) >= self._gone_upto:
             text = (
-                "expected a segment beside it, found none, and the index itself damaged; if there was "
+                "expected a segment next to it; found none, and the index itself is damaged. If there was "
                 "a segment, its records are lost"
             )
             self._add(Level.WARNING, name, text, delete)
@@ -242,7 +242,7 @@ class PartitionExam:
             text = (
                 f"expected whole batches, found {rest:,} torn bytes after byte {end} ({scan.fault}), from "
                 f"offset {scan.next_offset} on: a write that a crash cut short, or damage to records that "
-                "were acknowledged; the next start cuts them off, and keeps them in a file beside"
+                "were acknowledged; the next start cuts them off, and keeps them in a separate file"
             )
             self._add(Level.WARNING, f"{name}.log", text, partial(_cut, scan.next_offset, end))
             return

@@ -23,7 +23,7 @@ DOCUMENTS: Final = {
     ),
     "settings.json": (
         "what clients have set of the broker's settings",
-        "all are as the broker is told when it starts",
+        "all settings are those of the command line",
     ),
     "producer_ids.json": (
         "which producer ids were given out",

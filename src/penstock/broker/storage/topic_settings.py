@@ -302,7 +302,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
             "false",
             values=FLAG,
             field="remote_copy_disable",
-            doc="Copies nothing more to the tier; what is there stays readable.",
+            doc="Stops copying to the tier; copied records stay readable.",
         ),
         Setting(
             "remote.log.delete.on.disable",

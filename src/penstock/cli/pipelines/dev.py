@@ -126,7 +126,9 @@ def _watch(
             if found is None:
                 child.start()
             else:
-                note(f"{found}\nwhat runs continues with the former program; waiting for a change")
+                note(
+                    f"{found}\nthe pipeline continues with the previous program; waiting for a change"
+                )
         if (code := child.ended()) is not None:
             if code == 0:  # it was stopped from elsewhere
                 return

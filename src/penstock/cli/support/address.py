@@ -104,7 +104,7 @@ def find_broker(
         )
     if not _answers(DEFAULT):
         raise SetupError(
-            f"expected a broker; found none that was named, no pipeline in this folder, and nobody at "
+            f"expected a broker; found no address, no pipeline in this folder, and no broker at "
             f"{DEFAULT}. Name one (--broker HOST:PORT, or ${VARIABLE}), start a pipeline here, or a log "
             "alone: penstock broker"
         )

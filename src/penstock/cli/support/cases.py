@@ -146,7 +146,7 @@ def _beside(file: Path) -> Path:
     for suffix in (".sql", ".py"):
         if (file.parent / (stem + suffix)).is_file():
             return file.parent / (stem + suffix)
-    raise UserError(f"expected program: in {file}, or {stem}.sql beside it; found neither")
+    raise UserError(f"expected program: in {file}, or {stem}.sql next to it; found neither")
 
 
 def _check_names(found: Mapping[str, Any], known: Sequence[str], where: str) -> None:

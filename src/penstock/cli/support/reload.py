@@ -82,7 +82,7 @@ class Reload:
             if found is None:
                 self.is_ready.set()
             else:
-                self._say(f"{found}\nthe pipeline continues with the former program")
+                self._say(f"{found}\nthe pipeline continues with the previous program")
         finally:
             self._checking.release()
 

@@ -336,8 +336,8 @@ class DeadLetters:
             progress(sent)
         if cut:
             _log.warning(
-                "expected whole records; found %d dead letters that were cut, as they are too large. They "
-                "stay open: mend them, or replay the records from the topic that they come from",
+                "expected whole records; found %d dead letters that were cut, as they are too large. "
+                "They stay open: correct them with penstock dlq mend, or replay the original records",
                 cut,
             )
         return sent

@@ -227,8 +227,8 @@ class TopicTable:
             found = [TableFile.of(task, schema) for task in self._table.scan().plan_files()]
         except (NotImplementedError, ValueError) as error:
             raise UserError(
-                f"expected table {self.name} without equality deletes, found some: somebody else "
-                f"changes it. Have them compacted away, or read it with Spark's Iceberg ({error})"
+                f"expected table {self.name} without equality deletes, found some: another writer "
+                f"changes it. Compact them away, or read it with Spark's Iceberg ({error})"
             ) from error
         return sorted(found, key=lambda one: one.offsets.start if one.offsets is not None else 0)
 
@@ -289,7 +289,7 @@ class TopicTable:
             if offsets[0] < position or (np.diff(offsets) <= 0).any():
                 raise CorruptError(
                     f"expected offsets of partition {partition} from {position} on in order in "
-                    f"table {self.name}, found {offsets[0]} to {offsets[-1]}; somebody has "
+                    f"table {self.name}, found {offsets[0]} to {offsets[-1]}; another writer has "
                     "rewritten it: omit --iceberg-catalog to read the log"
                 )
             position = int(offsets[-1]) + 1

@@ -230,7 +230,8 @@ class Upgrade:
                 "what is there"
             )
         raise FlowError(
-            f"expected to cut the state of {placed.title} anew ({entry.get('cut')} to {placed.cut}), by the "
+            f"expected to split the state of {placed.title} again ({entry.get('cut')} to {placed.cut}), "
+            "by the "
             "topic's partitions, from the log; found that retention has removed records that it was computed "
             "from. Leave the key unchanged, or run the program with --rebuild, which computes it from what "
             "is there"
