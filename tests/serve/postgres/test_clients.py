@@ -226,3 +226,45 @@ def test_a_cancelled_query_ends_and_the_session_goes_on(server: PostgresServer) 
             with pytest.raises(psycopg.errors.QueryCanceled):
                 running.result()
         assert con.execute("SELECT count(*) FROM per_user").fetchone() == (3,)
+
+
+def test_a_transaction_reads_one_version_while_views_change(tmp_path: Path) -> None:
+    """Other statements read the newest version; AS OF an older one; and a write can be waited for."""
+    run = clicks(20)
+    directory = commit(run, tmp_path / "shop.penstock")
+    queries = Queries(directory, QueryLimits(seconds=PATIENCE_S, memory_bytes=512 << 20))
+    server = PostgresServer(directory, queries=queries)
+    total = "SELECT sum(n)::BIGINT FROM per_user"
+
+    def grow() -> None:
+        run.send("clicks", user="u1", ms=1.0, at="12:00:30")
+        commit(run, directory)
+
+    try:
+        with (
+            psycopg.connect(server.url, autocommit=True) as fresh,
+            psycopg.connect(server.url) as pinned,
+        ):
+            pinned.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            for expected in (20, 21, 22):
+                assert fresh.execute(total).fetchone() == (expected,)
+                assert pinned.execute(total).fetchone() == (20,)
+                grow()
+            [version] = pinned.execute("SHOW penstock.version").fetchone() or ("",)
+            assert fresh.execute(f"{total} AS OF VERSION {version}").fetchone() == (20,)
+            pinned.commit()
+            assert pinned.execute(total).fetchone() == (23,)
+            offsets = server.views().status()["offsets"]["clicks"]
+            partition, end = max(offsets.items(), key=lambda one: one[1])
+            fresh.execute(f"SET penstock.after = 'clicks-{partition}:{end}'")
+            fresh.execute("SET penstock.wait = '0s'")
+            with pytest.raises(
+                psycopg.errors.QueryCanceled, match="expected a version that has read"
+            ):
+                fresh.execute(total)
+            while server.views().status()["offsets"]["clicks"][partition] == end:
+                grow()
+            assert fresh.execute(total).fetchone() is not None
+    finally:
+        server.close()
+        queries.close()
