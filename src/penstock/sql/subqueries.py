@@ -6,6 +6,7 @@ attached    the rows with a column for each subquery, and the expression over th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -13,8 +14,10 @@ from sqlglot import exp
 from penstock.errors import SchemaError
 from penstock.expr.query import common_type
 from penstock.flow import AggregateCall
+from penstock.ops.joins.table_join import How
 from penstock.sql.aggregation import Called, aggregated
 from penstock.sql.relation import quoted
+from penstock.sql.rules.equality import by_equality
 from penstock.sql.rules.temporal import filtered
 from penstock.sql.scope import Answer, Carry, Environment, Scope
 from penstock.sql.sources import CompileQuery, carried, joined_back
@@ -42,8 +45,12 @@ class Subqueries:
         while isinstance(inside, exp.Paren):
             inside = inside.this
         if isinstance(inside, exp.Exists):
+            if (equal := by_equality(inside.this)) is not None:
+                query, given = equal
+                answer = self.compile(query, self.env, None)
+                return _partnered(scope, given, answer, "anti" if negated else "semi")
             answer, carry = self._asked(scope, inside.this)
-            found = answer.rows.only(carry.columns).distinct()
+            found = answer.rows.only(carry.columns)  # a partner is one however often it is there
             return joined_back(scope, found, carry, "anti" if negated else "semi")
         if isinstance(inside, exp.In) and inside.args.get("query") is not None and not negated:
             return self._in(scope, inside)
@@ -65,26 +72,19 @@ class Subqueries:
     def _in(self, scope: Scope, tree: exp.In) -> Scope:
         """`x IN (subquery)` as a condition: rows that have a partner. NULL has none."""
         given = list(tree.this.expressions) if isinstance(tree.this, exp.Tuple) else [tree.this]
+        answer, carry = self._asked(scope, tree.args["query"])
+        if len(answer.columns) != len(given):
+            raise SchemaError(
+                f"expected {len(given)} columns in IN (…); found {len(answer.columns)}"
+            )
+        if not carry.names:
+            return _partnered(scope, given, answer, "semi")
         before = scope.rows.names
         scope, values = scope.computed(given, "value")
-        answer, carry = self._asked(scope, tree.args["query"])
-        if len(answer.columns) != len(values):
-            raise SchemaError(
-                f"expected {len(values)} columns in IN (…); found {len(answer.columns)}"
-            )
-        mine, others = {}, {}
-        for i, (value, column) in enumerate(zip(values, answer.columns, strict=True)):
-            name = scope.fresh(f"in {i}")
-            types = scope.rows.schema[value].type, answer.rows.schema[column].type
-            type_ = common_type(*types)
-            mine[name], others[name] = (
-                quoted(one) if type_ is None else f"CAST({quoted(one)} AS {type_})"
-                for one in (value, column)
-            )
+        mine, others = _compared(scope, values, answer)
         known = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in mine)
-        outer = carry.columns if carry.names else ()
-        found = answer.rows.project({**{c: quoted(c) for c in outer}, **others})
-        found = found.filter(known).distinct()
+        found = answer.rows.project({**{c: quoted(c) for c in carry.columns}, **others})
+        found = found.filter(known)
         wider = Carry(found, {**carry.names, **{("$", name): name for name in mine}})
         made = replace(scope, rows=scope.rows.added(mine).filter(known))
         joined = joined_back(made, found, wider, "semi")
@@ -212,6 +212,34 @@ class Subqueries:
         )
         made = scope.fresh("is so")
         return replace(scope, rows=scope.rows.added({made: text})), internal(made)
+
+
+def _compared(
+    scope: Scope, values: Sequence[str], answer: Answer
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Columns to add to the rows, and the answer's under the same names, each pair of one type."""
+    mine: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for i, (value, column) in enumerate(zip(values, answer.columns, strict=True)):
+        name = scope.fresh(f"in {i}")
+        types = scope.rows.schema[value].type, answer.rows.schema[column].type
+        type_ = common_type(*types)
+        mine[name], others[name] = (
+            quoted(one) if type_ is None else f"CAST({quoted(one)} AS {type_})"
+            for one in (value, column)
+        )
+    return mine, others
+
+
+def _partnered(scope: Scope, given: Sequence[exp.Expr], answer: Answer, how: How) -> Scope:
+    """The rows whose values are among an answer's rows, or aren't. NULL is equal to nothing."""
+    before = scope.rows.names
+    made, values = scope.computed(given, "value")
+    mine, others = _compared(made, values, answer)
+    rows = made.rows.added(mine)
+    theirs = {f"{name} of": text for name, text in others.items()}
+    joined = rows.join(answer.rows.project(theirs), list(zip(mine, theirs, strict=True)), how)
+    return replace(scope, rows=joined.only(before))
 
 
 def _gives_one(node: exp.Subquery) -> bool:
