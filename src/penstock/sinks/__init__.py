@@ -6,6 +6,7 @@
 docs/sinks.md says how each is exactly-once.
 """
 
+from penstock.sinks._control import go_back, pause, rebuild, resume, status
 from penstock.sinks._elastic import elasticsearch
 from penstock.sinks._files import duckdb, sqlite
 from penstock.sinks._http import http_ as http
@@ -26,12 +27,18 @@ __all__ = [
     "duckdb",
     "elasticsearch",
     "from_address",
+    "go_back",
     "http",
     "iceberg",
     "kafka",
     "mysql",
+    "pause",
     "postgres",
+    "rebuild",
     "redis",
+    "resume",
     "sqlite",
+    "status",
     "tantivy",
+    "users",
 ]

@@ -62,6 +62,7 @@ class MysqlTarget(SqlTarget):
     """See `mysql`."""
 
     placeholder = "%s"
+    renames_in_transactions = False
     for_share = " LOCK IN SHARE MODE"
 
     def __init__(self, url: str, table: str, *, create: bool) -> None:

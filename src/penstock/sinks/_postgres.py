@@ -104,7 +104,7 @@ class PostgresTarget(SqlTarget):
         if self._connection is not None:
             self._connection.close()
         self._connection = None
-        self._staged.clear()
+        self._staged = {}
 
     def execute(self, statement: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """Runs a statement; its rows."""

@@ -31,7 +31,10 @@ from penstock.sinks._report import report
 from penstock.sinks._target import Batch, RefusedError, Rows, Target
 from penstock.wire.columns import Records
 
-__all__ = ["Followed", "Sink"]
+__all__ = ["GROUP_PREFIX", "Followed", "Sink", "control_topic"]
+
+GROUP_PREFIX: Final = "penstock.sink."
+"""Of the groups whose offsets show sinks' lags."""
 
 STEP_OFFSETS: Final = 50_000
 """Records of a transaction of the target, at most."""
@@ -73,6 +76,11 @@ class Followed:
     trouble: str = ""
 
 
+def control_topic(name: str) -> str:
+    """The topic with what a sink was told: `pause`, `resume`."""
+    return f"{name}.sink.control"
+
+
 class Sink:
     """Keeps a target equal to what a topic says.
 
@@ -111,13 +119,30 @@ class Sink:
             raise UserError(f"expected format among {', '.join(FORMATS)}; found {format!r}")
         if format != "json" and not keys:
             raise UserError(f"expected a key with format={format!r}; found none")
-        self._target, self._rows = target, Rows(topic, columns, keys)
+        self._target, self._rows, self._format = target, Rows(topic, columns, keys), format
         self._decoder = ChangelogDecoder(columns, keys or columns.names[:1], format)
         self._address, self._settings = log.removeprefix("kafka://"), settings
         self.name = name or f"{topic}.{getattr(target, 'table', 'sink')}"
         self._end, self._finishes = threading.Event(), threading.Event()
+        self._is_paused, self._asked = False, 0.0
         self._shown, self._since_ms = 0.0, _now_ms()
         self.done = Followed()
+
+    @property
+    def target(self) -> Target:
+        """What it writes to."""
+        return self._target
+
+    @property
+    def topic(self) -> str:
+        """What it follows."""
+        return self._rows.topic
+
+    def beside(self, target: Target, name: str) -> Sink:
+        """Another sink of the same records, with a target and a name of its own."""
+        topic, schema, key = self._rows.topic, self._rows.schema, self._rows.key
+        told = {"log": self._address, "format": self._format, **self._settings}
+        return Sink(target, topic, schema, key=key, name=name, **told)
 
     @property
     def _keeps_offsets(self) -> bool:
@@ -127,7 +152,7 @@ class Sink:
     @property
     def group(self) -> str:
         """The consumer group whose offsets show the lag."""
-        return f"penstock.sink.{self.name}"
+        return GROUP_PREFIX + self.name
 
     def stop(self) -> None:
         """Ends `run` soon; from any thread."""
@@ -224,6 +249,7 @@ class Sink:
                 self._enter("following", "")
                 while True:
                     finishes = self._finishes.is_set()  # before it is asked how much there is
+                    self._hear(client, reader)
                     ends = client.offsets(topic, "latest")
                     self._check(offsets, ends)
                     self._catch_up(reader, ends, client)
@@ -232,14 +258,31 @@ class Sink:
                         self._end.set()
                     if self._is_over(until):
                         return
-                    self._pause()
-                    positions = {(topic, p): offset for p, offset in offsets.items()}
-                    client.wait_for_data(positions, WAIT_S)
+                    self._wait_until_due()
+                    if not self._is_paused:
+                        positions = {(topic, p): offset for p, offset in offsets.items()}
+                        client.wait_for_data(positions, WAIT_S)
             finally:
                 self._target.close()
 
-    def _pause(self) -> None:
+    def _hear(self, client: Client, reader: Reader) -> None:
+        """Looks once in a while whether it is to pause or to go on."""
+        if time.monotonic() - self._asked < SHOWN_S:
+            return
+        self._asked, topic = time.monotonic(), control_topic(self.name)
+        if topic not in client.topics():
+            return
+        end = client.offsets(topic)[0]
+        for records in reader.read(topic, 0, max(end - 1, 0), end, missing="skip"):
+            self._is_paused = records.values()[-1].as_py() == b"pause"
+        if self._is_paused or self.done.phase == "paused":
+            self._enter("paused" if self._is_paused else "following", "")
+
+    def _wait_until_due(self) -> None:
         """Waits as long as the target wants between writes; not when it is to end."""
+        if self._is_paused:
+            self._end.wait(WAIT_S)
+            return
         until = time.monotonic() + getattr(self._target, "pace_s", 0.0)
         while time.monotonic() < until and not self._finishes.is_set():
             if self._end.wait(min(WAIT_S, max(until - time.monotonic(), 0.0))):
@@ -263,7 +306,7 @@ class Sink:
         offsets = self.done.offsets
         for partition, end in ends.items():
             at = offsets.setdefault(partition, 0)
-            while at < end and not self._end.is_set():
+            while at < end and not (self._end.is_set() or self._is_paused):
                 stop = min(end, at + STEP_OFFSETS)
                 for records in reader.read(
                     self._rows.topic, partition, at, stop, chunk_bytes=CHUNK_BYTES, missing="skip"
@@ -274,6 +317,7 @@ class Sink:
                     at = stop
                     self._write(None, partition, at)
                 self._show(client, ends)
+                self._hear(client, reader)
 
     def _show(self, client: Client, ends: Mapping[int, int]) -> None:
         done = self.done

@@ -13,9 +13,10 @@ Contract of a `Target`, which `tests/sinks/contract.py` checks:
 from __future__ import annotations
 
 import abc
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +124,7 @@ class SqlTarget(abc.ABC):
     """
 
     placeholder = "?"
+    renames_in_transactions = True
     for_share = ""
     """Behind a query whose rows must stay as they are until the transaction's end."""
 
@@ -131,6 +133,16 @@ class SqlTarget(abc.ABC):
             raise UserError(f"expected a table, such as table='users'; found {table!r}")
         self.table, self.create = table, create
         self._rows: Rows | None = None
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """Which, for people: without a password."""
+
+    @property
+    @abc.abstractmethod
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """Errors after which the same may succeed."""
 
     # -- what databases differ in -----------------------------------------------------------------------
 
@@ -202,7 +214,7 @@ class SqlTarget(abc.ABC):
                 (self._sink, rows.topic),
             )
             if found != [(self._epoch,)]:
-                raise fenced(self.table, self._sink)
+                raise self._lost()
             try:
                 if len(batch.deletes):
                     self.load(self._delete_sql(rows), batch.deletes)
@@ -216,6 +228,32 @@ class SqlTarget(abc.ABC):
         except BaseException:
             self._rollback()
             raise
+
+    def _lost(self) -> Exception:
+        """Why the epoch isn't this process's: another one, or another table in the place of this one."""
+        assert self._rows is not None, "open comes first"
+        mark = self.placeholder
+        found = self.execute(
+            f"SELECT epoch FROM {STATE_TABLE} WHERE sink = {mark} AND topic = {mark} AND part < 0",
+            (self._sink, self._rows.topic),
+        )
+        if len(found) == 2 and found[0] == found[1]:
+            return ConnectionError(f"{self.table} was put in the place of another table")
+        return fenced(self.table, self._sink)
+
+    def beside(self, table: str) -> Self:
+        """The same for another table."""
+        one = copy.copy(self)
+        one.table = table
+        return one
+
+    def columns_of(self, table: str) -> list[str]:
+        """The columns of another table; empty where there is no such table."""
+        mine, self.table = self.table, table
+        try:
+            return self.columns()
+        finally:
+            self.table = mine
 
     def _next_epoch(self) -> int:
         """Raises the sink's epoch; who had it before is fenced."""

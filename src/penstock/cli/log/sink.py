@@ -1,4 +1,4 @@
-"""`penstock sink`: a table of a database that follows a topic."""
+"""`penstock sink`: tables, caches and indices of other systems that follow topics."""
 
 from __future__ import annotations
 
@@ -8,53 +8,84 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.support.address import find_broker
-from penstock.cli.support.options import broker_option, client_settings
+from penstock.cli.support.errors import Group
+from penstock.cli.support.options import broker_option, client_settings, form_option
 from penstock.cli.support.progress import counter
-from penstock.cli.support.tables import note
+from penstock.cli.support.tables import note, write_rows
 
 if TYPE_CHECKING:
-    from penstock.sinks import Followed
+    from penstock.sinks import Followed, Sink
 
 
-@click.command(
+class _RunsByDefault(Group):
+    """`penstock sink TOPIC TARGET …` is `penstock sink run TOPIC TARGET …`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if len(args) > 1 and args[0] not in self.commands:
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_RunsByDefault,
     epilog="""\b
 Examples:
   penstock sink users postgresql://ann@db/reports --table users --schema "id BIGINT, name STRING" --key id
   penstock sink shop.public.users users.sqlite --table users --format debezium --schema "…" --key id
-  penstock groups describe penstock.sink.users.users           how far it is behind
+  penstock sink status                       how far each is behind
+  penstock sink pause users.users            within a second, wherever it runs
+  penstock sink resume users.users
+  penstock sink rebuild users users.sqlite --table users …     builds the table anew, beside the live one
 
 Offsets are stored in the target's transactions: each row is there once, even if the command is killed
 and run again. Rows that the target refuses become dead letters in NAME.dead-letters.
-"""
+""",
 )
-@click.argument("topic")
-@click.argument("target")
-@click.option(
-    "--table",
-    required=True,
-    metavar="TABLE",
-    help="Created if it doesn't exist; of Redis, the form of its keys: users:{id}.",
-)
-@click.option("--schema", required=True, metavar="COLUMNS", help="Of the rows.")
-@click.option(
-    "--key",
-    metavar="COLUMNS",
-    help="The columns that identify a row; without them, rows are appended.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["json", "debezium", "maxwell"]),
-    default="json",
-    show_default=True,
-    help="Of the records.",
-)
-@click.option(
-    "--name", metavar="NAME", help="The name under which offsets are stored. Default: TOPIC.TABLE."
-)
-@click.option("--once", is_flag=True, help="End when all is written.")
-@broker_option
-def sink(
+def sink() -> None:
+    """Keep tables, caches and indices of other systems equal to topics."""
+
+
+def _options(command: Any) -> Any:
+    """Those that say which sink it is."""
+    for one in reversed(
+        (
+            click.argument("topic"),
+            click.argument("target"),
+            click.option(
+                "--table",
+                required=True,
+                metavar="TABLE",
+                help="Created if it doesn't exist; of Redis, the form of its keys: users:{id}.",
+            ),
+            click.option("--schema", required=True, metavar="COLUMNS", help="Of the rows."),
+            click.option(
+                "--key",
+                metavar="COLUMNS",
+                help="The columns that identify a row; without them, rows are appended.",
+            ),
+            click.option(
+                "--format",
+                "form",
+                type=click.Choice(["json", "debezium", "maxwell"]),
+                default="json",
+                show_default=True,
+                help="Of the records.",
+            ),
+            click.option(
+                "--name",
+                metavar="NAME",
+                help="The name under which offsets are stored. Default: TOPIC.TABLE.",
+            ),
+            broker_option,
+        )
+    ):
+        command = one(command)
+    return command
+
+
+def _made(
     topic: str,
     target: str,
     table: str,
@@ -63,27 +94,31 @@ def sink(
     form: Any,
     name: str | None,
     broker: str | None,
-    *,
-    once: bool,
-) -> None:
-    """Keep a table of TARGET equal to TOPIC.
-
-    TARGET is postgresql://…, mysql://…, redis://…, elasticsearch+http://…, opensearch+http://…, kafka://…,
-    https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy, .iceberg).
-    """
+) -> Sink:
     from penstock.sinks import Sink, from_address
 
-    keys = tuple(one.strip() for one in (key or "").split(",") if one.strip())
-    one = Sink(
+    return Sink(
         from_address(target, table),
         topic,
         schema,
-        key=keys,
+        key=tuple(one.strip() for one in (key or "").split(",") if one.strip()),
         log=find_broker(broker),
         format=form,
         name=name,
         **client_settings(),
     )
+
+
+@sink.command("run")
+@_options
+@click.option("--once", is_flag=True, help="End when all is written.")
+def run(*, once: bool, **told: Any) -> None:
+    """Keep a table of TARGET equal to TOPIC.
+
+    TARGET is postgresql://…, mysql://…, redis://…, elasticsearch+http://…, opensearch+http://…, kafka://…,
+    https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy, .iceberg).
+    """
+    one = _made(**told)
     before = signal.signal(signal.SIGTERM, lambda *_: one.stop())
     try:
         with counter("written") as tick:
@@ -98,7 +133,64 @@ def sink(
                 done = one.done
     finally:
         signal.signal(signal.SIGTERM, before)
-    told = table or target.rpartition("@")[2]
+    where = told["table"] or told["target"].rpartition("@")[2]
     note(
-        f"wrote {done.upserts:,} rows to {told} and deleted {done.deletes:,}; {done.dead:,} dead letters"
+        f"wrote {done.upserts:,} rows to {where} and deleted {done.deletes:,}; {done.dead:,} dead letters"
     )
+
+
+@sink.command()
+@_options
+@click.option("--back", is_flag=True, help="Put the table of before the last rebuild back.")
+def rebuild(*, back: bool, **told: Any) -> None:
+    """Build a sink's table anew beside the live one, and switch over when it has caught up."""
+    from penstock import sinks
+
+    one = _made(**told)
+    if back:
+        sinks.go_back(one)
+        note(
+            f"{told['table']} is the one of before the last rebuild; {told['table']}__old the other one"
+        )
+        return
+    done = sinks.rebuild(one)
+    note(
+        f"{told['table']} was built anew with {done.upserts:,} rows; the one before is "
+        f"{told['table']}__old. Put it back with --back"
+    )
+
+
+@sink.command()
+@form_option
+@broker_option
+def status(broker: str | None, form: str) -> None:
+    """Show how far each sink is, and why one waits."""
+    from penstock import sinks
+
+    found = sinks.status(find_broker(broker), **client_settings())
+    if not found and form == "table":
+        note("There are no sinks yet: penstock sink TOPIC TARGET")
+    names = ["name", "topic", "target", "phase", "lag", "upserts", "deletes", "dead", "trouble"]
+    write_rows(names, [[one[name] for name in names] for one in found], form)
+
+
+@sink.command()
+@click.argument("name")
+@broker_option
+def pause(name: str, broker: str | None) -> None:
+    """Pause the sink NAME, wherever it runs. Its offsets stay."""
+    from penstock import sinks
+
+    sinks.pause(find_broker(broker), name, **client_settings())
+    note(f"{name} pauses within a second. Let it go on: penstock sink resume {name}")
+
+
+@sink.command()
+@click.argument("name")
+@broker_option
+def resume(name: str, broker: str | None) -> None:
+    """Let the sink NAME go on."""
+    from penstock import sinks
+
+    sinks.resume(find_broker(broker), name, **client_settings())
+    note(f"{name} goes on within a second")

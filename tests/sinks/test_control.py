@@ -1,0 +1,137 @@
+"""Sinks are paused and looked at from outside, and their tables built anew."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner
+from tests.patience import wait_until
+
+from penstock.cli.log.sink import sink as command
+from penstock.errors import UserError
+from penstock.sinks import (
+    Sink,
+    go_back,
+    mysql,
+    pause,
+    rebuild,
+    resume,
+    status,
+)
+
+SCHEMA = "id BIGINT NOT NULL, name STRING"
+WIDER = "id BIGINT NOT NULL, name STRING, age INT"
+
+
+def made(place, topic, schema=SCHEMA):
+    """A sink."""
+    target = place.make(table="users")
+    return Sink(target, topic.name, schema, key="id", log=topic.log)
+
+
+@contextmanager
+def running(sink):
+    """Runs it meanwhile; an error is the test's."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            sink.run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield sink
+    finally:
+        sink.stop()
+        thread.join()
+    assert not errors
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_sink_is_paused_and_goes_on(place, topic) -> None:
+    """Wherever it runs; what is written meanwhile waits, and a run that begins meanwhile waits too."""
+    name = f"{topic.name}.users"
+    with pytest.raises(UserError, match="a sink that has run"):
+        pause(topic.log, name)
+    topic.send({"id": 1, "name": "ann"})
+    made(place, topic).run(until=lambda done: done.lag == 0)
+    pause(topic.log, name)
+    topic.send({"id": 2, "name": "bob"})
+    with running(made(place, topic)) as sink:
+        wait_until(lambda: sink.done.phase == "paused", "it to pause")
+        wait_until(
+            lambda: [s["lag"] for s in status(topic.log) if s["name"] == name] == [1], "its lag"
+        )
+        assert place.rows("SELECT id FROM users") == [(1,)]
+        resume(topic.log, name)
+        wait_until(lambda: len(place.rows("SELECT id FROM users")) == 2, "the row")
+    found = CliRunner().invoke(command, ["status", "--broker", topic.log, "--format", "csv"])
+    assert f"{name},{topic.name}" in found.output, found.output
+
+
+def test_commands_write_build_anew_and_put_back(topic, tmp_path) -> None:
+    """A topic and a target are a run; the other commands take the same."""
+    topic.send({"id": 1, "name": "ann"})
+    path = str(tmp_path / "users.sqlite")
+    told = [topic.name, path, "--table", "users", "--schema", SCHEMA, "--key", "id"]
+    told += ["--broker", topic.log]
+
+    def invoke(*arguments: str) -> str:
+        done = CliRunner().invoke(command, [*arguments])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "wrote 1 rows to users" in invoke(*told, "--once")
+    assert "built anew with 1 rows" in invoke("rebuild", *told)
+    assert "before the last rebuild" in invoke("rebuild", *told, "--back")
+    assert "pauses" in invoke("pause", f"{topic.name}.users", "--broker", topic.log)
+    assert "goes on" in invoke("resume", f"{topic.name}.users", "--broker", topic.log)
+
+
+@pytest.mark.parametrize("place", ["postgres", "sqlite", "duckdb"], indirect=True)
+def test_a_table_is_built_anew_and_put_back(place, topic) -> None:
+    """With further columns, or as it was; each has its own offsets."""
+    topic.send({"id": 1, "name": "ann", "age": 7}, {"id": 2, "name": "bob", "age": 8})
+    made(place, topic).run(until=lambda done: done.lag == 0)
+    assert rebuild(made(place, topic, WIDER)).upserts == 2
+    query = "SELECT id, name, age FROM users ORDER BY id"
+    assert place.rows(query) == [(1, "ann", 7), (2, "bob", 8)]
+    topic.send({"id": 3, "name": "eve", "age": 9})
+    assert made(place, topic, WIDER).run(until=lambda done: done.lag == 0).upserts == 1
+    assert len(place.rows(query)) == 3
+    go_back(made(place, topic))
+    assert place.rows("SELECT * FROM users ORDER BY id") == [(1, "ann"), (2, "bob")]
+    assert made(place, topic).run(until=lambda done: done.lag == 0).upserts == 1
+    assert place.rows("SELECT * FROM users ORDER BY id") == [(1, "ann"), (2, "bob"), (3, "eve")]
+    rebuild(made(place, topic, WIDER))
+    assert place.rows("SELECT age FROM users ORDER BY id") == [(7,), (8,), (9,)]
+
+
+@pytest.mark.parametrize("place", ["postgres", "sqlite"], indirect=True)
+def test_a_sink_that_runs_goes_on_with_the_new_table(place, topic) -> None:
+    """It isn't fenced, and loses nothing, however far it was."""
+    topic.send({"id": 1, "name": "ann"})
+    with running(made(place, topic)) as live:
+        wait_until(lambda: live.done.lag == 0, "it to follow")
+        place.execute("UPDATE users SET name = 'damaged'")
+        topic.send({"id": 2, "name": "bob"})
+        rebuild(made(place, topic))
+        topic.send({"id": 3, "name": "eve"})
+        wait_until(lambda: len(place.rows("SELECT id FROM users")) == 3, "the row")
+        assert place.rows("SELECT name FROM users WHERE id = 1") == [("ann",)]
+        assert place.rows("SELECT count(*) FROM users__old WHERE id = 3") == [(0,)]
+        assert place.rows("SELECT name FROM users__old WHERE id = 1") == [("damaged",)]
+
+
+def test_what_cannot_be_switched_is_an_error(topic) -> None:
+    """MySQL's renames are no part of a transaction."""
+    one = Sink(mysql("mysql://x/y", table="t"), topic.name, SCHEMA, key="id", log=topic.log)
+    with pytest.raises(UserError, match="another name"):
+        rebuild(one)
+    with pytest.raises(UserError, match="another name"):
+        go_back(one)
