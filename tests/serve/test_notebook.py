@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
+import types
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.patience import wait_until
 from tests.serve.committing import clicks, commit
 
 import penstock as ps
+from penstock.errors import UserError
 from penstock.serve import Views
 from penstock.serve.notebook import CELL_CHARS_MAX, ROWS_SHOWN, table_html
 
@@ -67,3 +71,56 @@ def test_a_test_run_is_shown() -> None:
     assert run.view("n")._repr_html_() == run._repr_html_()
     with pytest.raises(ps.PenstockError):
         run.view("m")
+
+
+def test_a_live_table_follows_each_version(tmp_path: Path) -> None:
+    """Drawn again for a new version alone, with the rows of then, until it is stopped."""
+    run = clicks(20)
+    views = Views(commit(run, tmp_path / "shop.penstock"))
+    live = ps.serve.Live(views, "SELECT sum(n) AS clicks FROM per_user", every_s=0.1)
+    first = live._repr_html_()
+    assert ">20<" in first
+    drawn: list[str] = []
+    thread = live.follow(drawn.append)
+    run.send("clicks", user="u9", ms=1.5, at="12:00:30")
+    commit(run, tmp_path / "shop.penstock")
+    wait_until(lambda: drawn and ">21<" in drawn[-1], "the new version")
+    assert len(drawn) == 1
+    live.stop()
+    thread.join()
+
+
+def test_a_live_table_is_a_cell_that_is_updated_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One display with an id; what IPython calls is all that is needed of it."""
+    shown: list[object] = []
+    handle = types.SimpleNamespace(update=shown.append)
+
+    def display(text: str, *, display_id: bool) -> object:
+        assert display_id
+        shown.append(text)
+        return handle
+
+    fake = types.SimpleNamespace(HTML=lambda text: text, display=display)
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", fake)
+    run = clicks(6)
+    live = ps.serve.Live(
+        Views(commit(run, tmp_path / "shop.penstock")), "per_user", every_s=0.1, seconds=None
+    )
+    live._ipython_display_()
+    run.send("clicks", user="u9", ms=1.5, at="12:00:30")
+    commit(run, tmp_path / "shop.penstock")
+    wait_until(lambda: len(shown) == 2, "the update")
+    live.stop()
+    assert "u9" not in str(shown[0])
+    assert "u9" in str(shown[1])
+
+
+def test_a_live_table_says_what_is_wrong(tmp_path: Path) -> None:
+    """In the cell: no such view, a wrong query; a time that is too short at once."""
+    views = Views(commit(clicks(3), tmp_path / "shop.penstock"))
+    assert "expected" in ps.serve.Live(views, "SELECT nope FROM per_user")._repr_html_()
+    with pytest.raises(UserError, match="every_s"):
+        ps.serve.Live(views, "per_user", every_s=0)

@@ -3,6 +3,7 @@
 `Queries` answers those of people whom nobody knows: in processes of their own, with limits.
 """
 
+from penstock.serve.live import Live
 from penstock.serve.parts import ViewPart
 from penstock.serve.queries import Queries, QueryLimits
 from penstock.serve.questions import Question
@@ -10,6 +11,7 @@ from penstock.serve.views import Answer, Snapshot, Views, state_of
 
 __all__ = [
     "Answer",
+    "Live",
     "Queries",
     "QueryLimits",
     "Question",
