@@ -17,6 +17,7 @@ from penstock.state.sizes import state_size
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BETWEEN = 'b."at" BETWEEN a."at" - INTERVAL 1 MINUTE AND a."at" + INTERVAL 5 MINUTES'
+DIFFERENCE = 'a."at" - b."at" BETWEEN -INTERVAL 4 MINUTES AND INTERVAL 1 MINUTE'
 AFTER = 'b."at" > a."at" AND a."at" + INTERVAL 4 MINUTES >= b."at"'
 VIEWS = {
     "inner_": f"SELECT a.k, a.v, b.w FROM a JOIN b ON a.k = b.k AND {BETWEEN}",
@@ -29,6 +30,7 @@ VIEWS = {
     ),
     "semi_": f"SELECT a.k, a.v FROM a SEMI JOIN b ON a.k = b.k AND {BETWEEN} WHERE a.k < 9",
     "anti_": f"SELECT a.k, a.v FROM a ANTI JOIN b ON a.k = b.k AND {AFTER} WHERE a.k < 9",
+    "difference": f"SELECT a.v, b.w FROM a JOIN b ON a.k = b.k AND {DIFFERENCE}",
     "alone": 'SELECT a.v, b.w FROM a JOIN b ON b."at" BETWEEN a."at" AND a."at" + INTERVAL 90 SECONDS',
     "itself": f"SELECT a.v, b.v AS w FROM a JOIN a AS b ON a.k = b.k AND {AFTER}",
 }
@@ -90,7 +92,12 @@ def test_joins_within_an_interval() -> None:
     ("condition", "bounds"),
     [
         (BETWEEN, (60, 300)),
-        ('a."at" <= b."at" AND b."at" - a."at" < INTERVAL 1 HOUR', None),
+        ('a."at" <= b."at" AND b."at" - a."at" < INTERVAL 1 HOUR', (0, 3600 - 1e-6)),
+        ('a."at" - b."at" BETWEEN -INTERVAL 1 HOUR AND INTERVAL 1 MINUTE', (60, 3600)),
+        (
+            'INTERVAL 1 MINUTE >= b."at" - (a."at" + INTERVAL 1 MINUTE) AND b."at" > a."at"',
+            (-1e-6, 120),
+        ),
         ('a."at" >= b."at" - INTERVAL 1 HOUR AND a."at" <= b."at"', (0, 3600)),
         ('b."at" = a."at" + INTERVAL 1 DAY', (-86400, 86400)),
         ('b."at" BETWEEN a."at" AND a."at" + INTERVAL 1 MONTH', None),

@@ -102,6 +102,14 @@ def _distance(
     times: tuple[str | None, str | None],
 ) -> tuple[int, int] | None:
     """`one` beside `two` as `sign * (right's time - left's)` beside µs."""
+    for difference, other, turned in ((one, two, 1), (two, one, -1)):
+        inside, us = difference.unnest(), _interval_us(other)
+        if isinstance(inside, exp.Sub) and us is not None:
+            first, second = (_time(part, sides, times) for part in (inside.this, inside.expression))
+            if first is None or second is None or first[0] == second[0]:
+                return None
+            sign = turned if first[0] else -turned
+            return sign, turned * (us - first[1] + second[1])
     first, second = _time(one, sides, times), _time(two, sides, times)
     if first is None or second is None or first[0] == second[0]:
         return None
@@ -131,6 +139,9 @@ def _time(
 def _interval_us(tree: exp.Expr) -> int | None:
     """A constant interval of fixed length."""
     tree = tree.unnest()
+    if isinstance(tree, exp.Neg):
+        us = _interval_us(tree.this)
+        return None if us is None else -us
     if not isinstance(tree, exp.Interval) or not isinstance(tree.this, exp.Literal):
         return None
     unit = tree.args.get("unit")
