@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +16,8 @@ from penstock.sql import SqlFlow
 
 __all__ = ["Difference", "compare"]
 
+LATENESS = timedelta(minutes=15)
+START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = "2026-01-01T00:{:02}:00Z"
 
 
@@ -23,9 +26,11 @@ class Difference(AssertionError):
 
 
 def flow() -> SqlFlow:
-    """A stream `s` and two tables, `t` and `u`, with columns that meet, NULLs and duplicates."""
+    """Streams `s` and `e`, and two tables, `t` and `u`, with columns that meet, NULLs and duplicates."""
     app = SqlFlow("shop")
     app.stream("s", "k BIGINT, v BIGINT, d DOUBLE, x STRING, at TIMESTAMP")
+    time = ps.event_time("ts", lateness=LATENESS)
+    app.stream("e", "k BIGINT, v BIGINT, x STRING, ts TIMESTAMP", time=time)
     app.table("t", "id BIGINT, k BIGINT, v BIGINT, x STRING", key="id")
     app.table("u", "id BIGINT, k BIGINT, w BIGINT, y STRING", key="id")
     return app
@@ -34,13 +39,17 @@ def flow() -> SqlFlow:
 class World:
     """Random changes of the tables, as records and in DuckDB."""
 
-    def __init__(self, run: Any, seed: int) -> None:
+    def __init__(self, run: Any, seed: int, *, events: bool = False) -> None:
+        self.events = events
         self.run, self.chance = run, random.Random(seed)
         self.rows: dict[str, dict[int, list[Any]]] = {"t": {}, "u": {}}
+        self.newest: datetime | None = None  # of the events, whose time goes on
+        self.batch = 0
         self.con = duckdb.connect(":memory:")
         self.con.execute("SET TimeZone = 'UTC'")
         self.con.execute(
             'CREATE TABLE s(k BIGINT, v BIGINT, d DOUBLE, x VARCHAR, "at" TIMESTAMPTZ); '
+            "CREATE TABLE e(k BIGINT, v BIGINT, x VARCHAR, ts TIMESTAMPTZ); "
             "CREATE TABLE t(id BIGINT, k BIGINT, v BIGINT, x VARCHAR); "
             "CREATE TABLE u(id BIGINT, k BIGINT, w BIGINT, y VARCHAR)"
         )
@@ -53,6 +62,9 @@ class World:
                 self._event()
             else:
                 self._row(name)
+        for _ in range(self.chance.randint(0, 4) if self.events else 0):
+            self._timed()
+        self.batch += 1
         for name, rows in self.rows.items():
             self.con.execute(f"DELETE FROM {name}")
             for row in rows.values():
@@ -73,6 +85,25 @@ class World:
         self.run.send("s", **row)
         self.con.execute("INSERT INTO s VALUES (?, ?, ?, ?, ?)", list(row.values()))
 
+    def _timed(self) -> None:
+        """An event that isn't late: times go on by a few minutes with each batch."""
+        chance = self.chance
+        at = START + timedelta(minutes=10 * self.batch, seconds=30 * chance.randint(0, 20))
+        self.newest = at if self.newest is None else max(self.newest, at)
+        row = {
+            "k": self._maybe(chance.randint(1, 3)),
+            "v": self._maybe(chance.randint(-3, 5)),
+            "x": self._maybe(chance.choice("abc")),
+            "ts": at.isoformat(),
+        }
+        self.run.send("e", **row)
+        self.con.execute("INSERT INTO e VALUES (?, ?, ?, ?)", list(row.values()))
+
+    def as_of_now(self, query: str) -> str:
+        """A query with the watermark of the events as now()."""
+        at = "-infinity" if self.newest is None else (self.newest - LATENESS).isoformat()
+        return query.replace("now()", f"TIMESTAMPTZ '{at}'")
+
     def _row(self, name: str) -> None:
         chance, rows = self.chance, self.rows[name]
         id_ = chance.randint(1, 6)
@@ -91,20 +122,39 @@ class World:
         self.run.send(name, partition=0, **dict(zip(columns, row, strict=True)))
 
 
-def compare(query: str, *, seed: int, batches: int = 4, cores: int = 2) -> None:
+def compare(
+    query: str,
+    *,
+    seed: int,
+    batches: int = 4,
+    cores: int = 2,
+    views: Mapping[str, str] | None = None,
+) -> None:
     """Runs a query over random changes.
+
+    Args:
+        query: over the streams and tables of `flow`.
+        seed: of the changes.
+        batches: how many.
+        cores: lanes.
+        views: that it may read, by name; one may read those before it, and is compared as well.
 
     Raises:
         Difference: after some batch, the view has other rows, or other columns.
     """
     app = flow()
+    named = dict(views or {})
+    for i, (name, text) in enumerate(named.items()):
+        app.sql(f"CREATE {'MATERIALIZED ' if i % 2 else ''}VIEW {name} AS {text}")
     app.view("q", sql=query)
     run = ps.testing.run(app, cores=cores)
-    world = World(run, seed)
+    world = World(run, seed, events=views is not None)
     for batch in range(batches):
         world.change()
         run.settle()
-        found = world.con.execute(query)
+        for name, text in named.items():
+            world.con.execute(f"CREATE OR REPLACE VIEW {name} AS {world.as_of_now(text)}")
+        found = world.con.execute(world.as_of_now(query))
         names = [one[0] for one in found.description]
         expected = _counted(found.fetchall())
         if not run.view("q").table.column_names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-__all__ = ["random_query"]
+__all__ = ["random_program", "random_query"]
 
 TABLES = {
     "s": {"k": "int", "v": "int", "x": "text"},
@@ -23,10 +23,15 @@ class Source:
     columns: dict[str, str]
 
 
+EVENTS = {"k": "int", "v": "int", "x": "text"}
+
+
 class _Maker:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.number = 0
+        self.tables = dict(TABLES)
+        self.timed = False  # whether there are sources with an event time, and constants
 
     def alias(self) -> str:
         self.number += 1
@@ -37,9 +42,55 @@ class _Maker:
             sql, columns = self.query(depth - 1)
             alias = self.alias()
             return Source(f"({sql}) AS {alias}", alias, columns)
-        name = self.chance.choice(list(TABLES))
+        if self.timed and self.chance.random() < 0.5:
+            return self.special()
+        name = self.chance.choice(list(self.tables))
         alias = self.alias()
-        return Source(f"{name} AS {alias}", alias, TABLES[name])
+        return Source(f"{name} AS {alias}", alias, self.tables[name])
+
+    def special(self) -> Source:
+        """A temporal filter, an interval join, a window function, or constants."""
+        alias, roll = self.alias(), self.chance.random()
+        minutes = self.chance.randint(1, 25)
+        if roll < 0.35:
+            bound = self.chance.choice(
+                [
+                    f"ts > now() - INTERVAL {minutes} MINUTES",
+                    f"ts >= now() - INTERVAL {minutes} MINUTES AND v <> 2",
+                    f"ts BETWEEN now() - INTERVAL {minutes} MINUTES AND now()",
+                    f"now() - ts > INTERVAL {minutes} MINUTES",
+                    "ts <= now()",
+                ]
+            )
+            return Source(f"(SELECT k, v, x FROM e WHERE {bound}) AS {alias}", alias, EVENTS)
+        if roll < 0.6:
+            kind = self.chance.choice(["JOIN", "JOIN", "SEMI JOIN"])
+            x = "l.x" if kind == "SEMI JOIN" else "r.x"
+            joined = (
+                f"SELECT l.k, l.v, {x} FROM e AS l {kind} e AS r ON l.k = r.k AND "
+                f"r.ts BETWEEN l.ts - INTERVAL {minutes} MINUTES AND l.ts + INTERVAL 3 MINUTES"
+            )
+            return Source(f"({joined}) AS {alias}", alias, EVENTS)
+        if roll < 0.8:
+            function = self.chance.choice(
+                ["row_number()", "lag(v)", "sum(v)", "count(*)", "last_value(v)", "ntile(2)"]
+            )
+            frame = (
+                ""
+                if "(v)" not in function and function != "count(*)"
+                else self.chance.choice(
+                    ["", " ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING", " ROWS UNBOUNDED PRECEDING"]
+                )
+            )
+            over = f"PARTITION BY k ORDER BY v, x, id{'' if function.startswith('lag') else frame}"
+            sql = f"SELECT k, x, CAST({function} OVER ({over}) AS BIGINT) AS v FROM t"
+            return Source(f"({sql}) AS {alias}", alias, EVENTS)
+        rows = ", ".join(
+            f"({self.chance.choice(['NULL', '1', '2'])}, {self.chance.randint(-2, 4)}, '{letter}')"
+            for letter in self.chance.sample("abc", self.chance.randint(1, 3))
+        )
+        # The first row fixes the types.
+        return Source(f"(VALUES (3, 0, 'a'), {rows}) AS {alias}(k, v, x)", alias, EVENTS)
 
     def query(self, depth: int) -> tuple[str, dict[str, str]]:
         """A query and its columns."""
@@ -135,9 +186,9 @@ class _Maker:
         return text.format(column), "int"
 
     def scalar(self, known: dict[str, str]) -> str:
-        name = self.chance.choice(list(TABLES))
+        name = self.chance.choice(list(self.tables))
         alias = self.alias()
-        own = {f"{alias}.{c}": t for c, t in TABLES[name].items()}
+        own = {f"{alias}.{c}": t for c, t in self.tables[name].items()}
         sql = f"SELECT {self.aggregate(own)} FROM {name} AS {alias}"
         if self.chance.random() < 0.7:
             sql += f" WHERE {self.correlated(own, known)}"
@@ -157,9 +208,9 @@ class _Maker:
             return f"({one} OR {self.condition(known, 0)})"
         if roll < 0.6:
             return f"NOT ({one})"
-        name = self.chance.choice(list(TABLES))
+        name = self.chance.choice(list(self.tables))
         alias = self.alias()
-        own = {f"{alias}.{c}": t for c, t in TABLES[name].items()}
+        own = {f"{alias}.{c}": t for c, t in self.tables[name].items()}
         where = f" WHERE {self.correlated(own, known)}" if self.chance.random() < 0.7 else ""
         negated = "NOT " if self.chance.random() < 0.4 else ""
         if roll < 0.8:
@@ -173,3 +224,16 @@ class _Maker:
 def random_query(seed: int, depth: int = 2) -> str:
     """A query that DuckDB takes, the same for a seed."""
     return _Maker(seed).query(depth)[0]
+
+
+def random_program(seed: int) -> tuple[dict[str, str], str]:
+    """Some views, each over tables and the views before it, and a query over all; the same for a seed."""
+    maker = _Maker(seed)
+    maker.tables = {name: columns for name, columns in TABLES.items() if name != "s"}
+    maker.tables["e"] = EVENTS
+    maker.timed = True
+    views = {}
+    for i in range(maker.chance.randint(0, 2)):
+        views[f"view{i}"], columns = maker.query(1)
+        maker.tables[f"view{i}"] = columns
+    return views, maker.query(2)[0]
