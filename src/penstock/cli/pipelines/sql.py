@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from penstock.cli.support.options import broker_option, client_settings
-from penstock.cli.support.shell import Shell, Tables, TopicTables, ViewTables
 from penstock.errors import PenstockError, UserError
 
 if TYPE_CHECKING:
+    from penstock.cli.support.shell import Shell, Tables
     from penstock.serve import Views
 
 HISTORY: Final = "penstock_sql_history"
@@ -41,6 +41,8 @@ completes names.
 @broker_option
 def sql(target: str | None, command: tuple[str, ...], broker: str | None) -> None:
     """Query the views of TARGET (a pipeline's name, directory or program) or a broker's topics."""
+    from penstock.cli.support.shell import Shell
+
     tables = _tables(target, broker)
     shell = Shell(tables, sys.stdout)
     if command:
@@ -79,6 +81,7 @@ def _tables(target: str | None, broker: str | None) -> Tables:
         PenstockError: there is nothing.
     """
     from penstock.cli.support.address import find_broker
+    from penstock.cli.support.shell import TopicTables, ViewTables
 
     if target is None and broker is None:
         here = sorted(Path().glob("*.penstock"))
