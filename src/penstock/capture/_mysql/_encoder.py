@@ -42,29 +42,29 @@ class Encoder:
         """
         if not self.envelope.is_debezium:
             return b""
+        row: int = at["row"]
+        return self.block(table, at) % row
+
+    def block(self, table: tuple[str, str], at: Mapping[str, Any]) -> bytes:
+        """The block of an event's changes, with `%d` for the row's number; empty where there is none."""
+        if not self.envelope.is_debezium:
+            return b""
         seconds = at["time_s"]
-        return (
-            self._head
-            + b","
-            + orjson.dumps(
-                {
-                    "ts_ms": seconds * 1000,
-                    "snapshot": at["snapshot"],
-                    "db": table[0],
-                    "sequence": None,
-                    "ts_us": seconds * 1_000_000,
-                    "ts_ns": seconds * 1_000_000_000,
-                    "table": table[1],
-                    "server_id": at["server"],
-                    "gtid": at["gtid"],
-                    "file": at["file"],
-                    "pos": at["pos"],
-                    "row": at["row"],
-                    "thread": None,
-                    "query": None,
-                }
-            )[1:]
-        )
+        told = {
+            "ts_ms": seconds * 1000,
+            "snapshot": at["snapshot"],
+            "db": table[0],
+            "sequence": None,
+            "ts_us": seconds * 1_000_000,
+            "ts_ns": seconds * 1_000_000_000,
+            "table": table[1],
+            "server_id": at["server"],
+            "gtid": at["gtid"],
+            "file": at["file"],
+            "pos": at["pos"],
+        }
+        text = (self._head + b"," + orjson.dumps(told)[1:-1]).replace(b"%", b"%%")
+        return text + b',"row":%d,"thread":null,"query":null}'
 
     def inserted(
         self, topic: str, key: tuple[str, ...], row: Row, source: bytes, time_ms: int, op: str
@@ -76,8 +76,11 @@ class Encoder:
         self, topic: str, key: tuple[str, ...], rows: tuple[Row, Row], source: bytes, time_ms: int
     ) -> Iterator[Record]:
         """The records of a row that was updated."""
-        keys = key_of(rows[0], key), key_of(rows[1], key)
-        return self.envelope.updated(topic, keys, rows, source, time_ms)
+        before, after = rows
+        new = old = key_of(after, key)
+        if any(before[name] != after[name] for name in key):
+            old = key_of(before, key)
+        return self.envelope.updated(topic, (old, new), rows, source, time_ms)
 
     def deleted(
         self, topic: str, key: tuple[str, ...], row: Row, source: bytes, time_ms: int

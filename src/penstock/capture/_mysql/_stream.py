@@ -12,7 +12,7 @@ import re
 import select
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from penstock.capture._envelope import Record, Values
@@ -325,10 +325,10 @@ class Stream:
     ) -> Iterator[Record]:
         encoder, topic, key = self._encoder, table.topic, table.definition.key
         time_ms, end, row, (old, new) = at[0] * 1000, len(data), 0, decoders
-        blocks = self._blocks(table.name, at)
+        block = encoder.block(table.name, self._at(at, 0))
         while p < end:
             one, p = old(data, p)
-            source = blocks(row)
+            source = block % row if block else b""
             if kind in INSERTS:
                 yield encoder.inserted(topic, key, one, source, time_ms, "c")
             elif kind in DELETES:
@@ -337,12 +337,6 @@ class Stream:
                 other, p = new(data, p)
                 yield from encoder.updated(topic, key, (one, other), source, time_ms)
             row += 1
-
-    def _blocks(self, table: tuple[str, str], at: tuple[int, int, int]) -> Callable[[int], bytes]:
-        """The source blocks of an event's rows, which differ in the row's number alone."""
-        block = self._encoder.source(table, self._at(at, 0))
-        before, mark, behind = block.rpartition(b'"row":0,')
-        return lambda row: b'%b"row":%d,%b' % (before, row, behind) if mark else block
 
 
 def _mysql_gtid(data: bytes) -> str:

@@ -22,7 +22,7 @@ from penstock.capture._output import Output
 from penstock.capture._progress import State
 from penstock.capture._sqlite._changes import Change, changes
 from penstock.capture._sqlite._triggers import COLUMNS_MAX, Layout, Triggers, quoted
-from penstock.capture._sqlite._values import converter
+from penstock.capture._sqlite._values import AS_THEY_ARE, converter, plain
 from penstock.errors import SetupError, UserError
 
 __all__ = ["SqliteDatabase", "connect", "path_of", "table_names"]
@@ -84,17 +84,23 @@ class _Table:
 
     def __init__(self, layout: Layout, topic: str, values: Values) -> None:
         self.layout, self.topic = layout, topic
-        self._columns = [(one.name, converter(one.declared, values)) for one in layout.columns]
+        columns = [(one.name, converter(one.declared, values)) for one in layout.columns]
+        # What is JSON as it is needs no call.
+        self._columns = [
+            (name, convert, AS_THEY_ARE if convert is plain else frozenset())
+            for name, convert in columns
+        ]
+        self._key = layout.key
+        self.quoted = orjson.dumps(layout.table)
 
     def row(self, values: tuple[Any, ...]) -> Row:
         return {
-            name: convert(value)
-            for (name, convert), value in zip(self._columns, values, strict=True)
+            name: value if type(value) in same else convert(value)
+            for (name, convert, same), value in zip(self._columns, values, strict=True)
         }
 
     def key(self, row: Row) -> bytes | None:
-        key = self.layout.key
-        return orjson.dumps({name: row[name] for name in key}) if key else None
+        return orjson.dumps({name: row[name] for name in self._key}) if self._key else None
 
 
 class _Encoder:
@@ -102,7 +108,8 @@ class _Encoder:
 
     def __init__(self, name: str, database: str, format_: Format) -> None:
         self._envelope = Envelope(format_, time.time_ns)
-        self._name, self._database, self._version = name, database, version_text()
+        told = {"version": version_text(), "connector": "sqlite", "name": name}
+        self._head, self._database = orjson.dumps(told)[:-1], orjson.dumps(database)
 
     def change(self, table: _Table, one: Change) -> Iterator[Record]:
         time_us = _time_us(one.at)
@@ -129,20 +136,18 @@ class _Encoder:
     def _source(self, table: _Table, marker: str, number: int, time_us: int) -> bytes:
         if not self._envelope.is_debezium:
             return b""
-        return orjson.dumps(
-            {
-                "version": self._version,
-                "connector": "sqlite",
-                "name": self._name,
-                "ts_ms": time_us // 1000,
-                "snapshot": marker,
-                "db": self._database,
-                "sequence": None,
-                "ts_us": time_us,
-                "ts_ns": time_us * 1000,
-                "table": table.layout.table,
-                "change": number,
-            }
+        times = b'"ts_us":%d,"ts_ns":%d' % (time_us, time_us * 1000)
+        return (
+            b'%b,"ts_ms":%d,"snapshot":"%b","db":%b,"sequence":null,%b,"table":%b,"change":%d}'
+            % (
+                self._head,
+                time_us // 1000,
+                marker.encode(),
+                self._database,
+                times,
+                table.quoted,
+                number,
+            )
         )
 
 

@@ -16,8 +16,10 @@ from typing import Any, Final, TypeAlias
 from penstock.capture._envelope import Values
 from penstock.core.schema import DECIMAL_DIGITS_MAX
 
-__all__ = ["Convert", "column_type", "converter"]
+__all__ = ["AS_THEY_ARE", "Convert", "column_type", "converter", "plain"]
 
+AS_THEY_ARE: Final = frozenset({int, str, type(None)})
+"""Types of values that are JSON."""
 Convert: TypeAlias = Callable[[Any], Any]
 _DECIMAL: Final = re.compile(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 
@@ -55,34 +57,35 @@ _COLUMNS: Final = (
 def converter(declared: str, values: Values) -> Convert:
     """What makes JSON of a column's values."""
     if values == "precise":
-        return _plain
+        return plain
     column = column_type(declared)
-    return _READABLE.get(column.partition("(")[0], _plain)
+    return _READABLE.get(column.partition("(")[0], plain)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as it was stored."""
     if isinstance(value, float) and not math.isfinite(value):
         return "Infinity" if value > 0 else "-Infinity"
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 def _bool(value: Any) -> Any:
-    return bool(value) if isinstance(value, int | float) else _plain(value)
+    return bool(value) if isinstance(value, int | float) else plain(value)
 
 
 def _decimal(value: Any) -> Any:
-    return format(Decimal(repr(value)), "f") if isinstance(value, int | float) else _plain(value)
+    return format(Decimal(repr(value)), "f") if isinstance(value, int | float) else plain(value)
 
 
 def _text(value: Any) -> Any:
-    return repr(value) if isinstance(value, int | float) else _plain(value)
+    return repr(value) if isinstance(value, int | float) else plain(value)
 
 
 def _timestamp(value: Any) -> Any:
     if isinstance(value, str) and len(value) > 10 and value[10] == " ":
         value = f"{value[:10]}T{value[11:]}"
         return value if value.endswith("Z") or "+" in value[19:] else value + "Z"
-    return _plain(value)
+    return plain(value)
 
 
 _READABLE: Final[dict[str, Convert]] = {
