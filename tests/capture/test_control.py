@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from tests.databases import postgres
 from tests.patience import wait_until
 
-from penstock.capture import drop, status, tell
+from penstock.capture import _capture, drop, status, tell
 from penstock.capture._progress import last_value, state_topic
 from penstock.cli import main
 from penstock.client import Client
@@ -123,3 +123,44 @@ def test_the_command_captures_and_tells_no_password(source) -> None:
         kept = last_value(client, source.log, state_topic(source.name))
     assert kept is not None
     assert "secret7" not in told + kept.decode()
+
+
+def test_a_capture_lets_go_before_the_database_s_disk_is_full(source, monkeypatch, caplog) -> None:
+    """Paused, it warns from half of the bound on; beyond it, the slot is dropped and `run` says so."""
+    monkeypatch.setattr(_capture, "LAG_LOOK_S", 0.0)
+    monkeypatch.setattr(_capture, "LOOK_S", 0.05)
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.run("t")
+    tell(source.name, "pause", source.log)
+    write = "SELECT pg_logical_emit_message(true, 'x', repeat('x', {}))"
+    source.execute(write.format(700_000))
+    slots = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = 'penstock_{source.name}'"
+
+    def warned(done: object) -> bool:
+        return "the database keeps" in caplog.text
+
+    source.capture("t", max_lag=1_000_000).run(until=warned)
+    assert source.rows(slots)
+    source.execute(write.format(700_000))
+    with pytest.raises(SetupError, match="at most 1,000,000 bytes of its log"):
+        source.capture("t", max_lag=1_000_000).run()
+    assert not source.rows(slots)
+
+
+def test_an_older_server_is_captured_too(source) -> None:
+    """PostgreSQL 16 as 18; only newer servers have slots for standbys."""
+    failover = (
+        f"SELECT failover FROM pg_replication_slots WHERE slot_name = 'penstock_{source.name}'"
+    )
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    source.run("t")
+    assert source.rows(failover) == [(True,)]
+    drop(source.name, source.log)
+    with postgres(16) as server:
+        source.server, source.database = server, "postgres"
+        server.execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)")
+        source.run("t")
+        server.execute("INSERT INTO t VALUES (2, 2); UPDATE t SET v = 3 WHERE id = 1")
+        source.run("t")
+        found = source.table(f"{source.name}.public.t", "id")
+        assert {(one["id"], one["v"]) for one in found.values()} == {(1, 3), (2, 2)}

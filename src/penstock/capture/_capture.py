@@ -18,7 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from penstock.capture._database import Database, Settings, Stream, TableName, TakesRequests, spelled
+from penstock.capture._database import (
+    Database,
+    Kind,
+    Settings,
+    Stream,
+    TableName,
+    TakesRequests,
+    spelled,
+)
 from penstock.capture._envelope import Format, Values
 from penstock.capture._kinds import kind_of
 from penstock.capture._output import Captured, Output
@@ -31,6 +39,8 @@ LOOK_S: Final = 1.0
 """How often is looked whether it is to pause."""
 WAIT_S: Final = 0.1
 """How long changes are waited for, before it is looked whether it is over."""
+LAG_LOOK_S: Final = 10.0
+"""How often is looked how much the database keeps, where that has a bound."""
 BACKOFF_S: Final = (0.2, 30.0)
 """The first pause after a lost connection, and the longest; doubled each time, with jitter."""
 _NAME: Final = re.compile(r"[a-z0-9_.-]{1,50}")
@@ -45,7 +55,11 @@ class _Run:
     done: Captured = field(default_factory=Captured)
     owner: str = field(default_factory=lambda: uuid.uuid4().hex)
     owns: bool = False
+    state: State | None = None
+    #: Bytes that the database keeps for it, where they are more than it may.
+    too_far: int | None = None
     until: Callable[[Captured], bool] | None = None
+    lag_looked: float = field(default_factory=time.monotonic)
 
     @property
     def is_over(self) -> bool:
@@ -72,6 +86,8 @@ class Capture:
         transactions: whether changes say their place in their transaction, and `TO.transaction` which
             changes each transaction had.
         heartbeat_s: how often a heartbeat is written to `__debezium-heartbeat.TO`; None: never.
+        max_lag: bytes of its log that the database may keep for this capture; beyond them the slot is
+            dropped, so that the database's disk doesn't fill, and `run` raises SetupError. None: no bound.
         outbox: a table whose rows are events: they go to the topics `outbox.event.AGGREGATETYPE`.
         settings: further arguments of `penstock.client.Client`.
 
@@ -96,6 +112,7 @@ class Capture:
         transactions: bool = False,
         heartbeat_s: float | None = None,
         outbox: str | None = None,
+        max_lag: int | None = None,
         **settings: Any,
     ) -> None:
         topics = dict(tables) if isinstance(tables, Mapping) else None
@@ -114,6 +131,7 @@ class Capture:
         self._kind = kind_of(url)
         options: dict[str, Any] = {"slot": slot, "publication": publication, "outbox": outbox}
         options |= {"transactions": transactions or None, "heartbeat_s": heartbeat_s}
+        options["max_lag"] = max_lag
         options = {option: told for option, told in options.items() if told is not None}
         if outbox is not None and topics is not None:
             raise UserError("expected to=… with outbox=…; found a mapping of tables to topics")
@@ -167,9 +185,48 @@ class Capture:
                     pause_s = BACKOFF_S[0]
                 self.done.phase, self.done.trouble = "waiting", str(error).strip()
                 _log.warning("%s: %s; trying again", self.name, self.done.trouble)
+                _look_at_lag(self._settings, run, self._kind)
                 run.end.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
                 pause_s = min(2 * pause_s, BACKOFF_S[1])
+            if run.too_far is not None:
+                self._let_go(run.too_far)
         return self.done
+
+    def _let_go(self, lag_bytes: int) -> None:
+        """Lets the database remove its log.
+
+        Raises:
+            SetupError: always.
+        """
+        assert self._run.state is not None
+        self._kind.forget(self._settings.url, self.name, self._run.state)
+        raise SetupError(
+            f"expected the database to keep at most {self._settings.options['max_lag']:,} bytes of its log "
+            f"for {self.name!r}; found {lag_bytes:,}. The slot was dropped, so that the database's disk "
+            f"doesn't fill. Begin anew with a new snapshot: penstock capture drop {self.name}"
+        )
+
+
+def _look_at_lag(settings: Settings, run: _Run, kind: Kind) -> bool:
+    """Whether the database keeps more than it may; says so from half of that on."""
+    max_lag, now = settings.options.get("max_lag"), time.monotonic()
+    if max_lag is None or run.state is None or now - run.lag_looked < LAG_LOOK_S:
+        return False
+    run.lag_looked = now
+    try:
+        lag_bytes = kind.look(settings.url, run.state).lag_bytes or 0
+    except Exception as error:
+        if not (isinstance(error, OSError) or kind.passes(error)):
+            raise
+        return False
+    if lag_bytes > max_lag:
+        run.too_far = lag_bytes
+    elif lag_bytes > max_lag // 2:
+        _log.warning(
+            "%s: the database keeps %s bytes of its log for it, of %s that it may",
+            *(settings.name, f"{lag_bytes:,}", f"{max_lag:,}"),
+        )
+    return run.too_far is not None
 
 
 def topic_name(text: str) -> str:
@@ -196,7 +253,7 @@ class _Session:
             self._check_owner()  # whoever began in between has fenced us, or is fenced
             if state is not None:
                 self._log.commit(replace(state, owner=run.owner))
-                run.owns = True
+                run.owns, run.state = True, state
             if self._waits_for_resume():
                 return
             self._database = self._open(settings)
@@ -226,6 +283,9 @@ class _Session:
         """Waits while it is to pause; whether it is over then."""
         while self._log.told().is_paused:
             self._done.phase, self._done.trouble = "paused", ""
+            kind = kind_of(self._settings.url)
+            if _look_at_lag(self._settings, self._run, kind):
+                return True
             if self._run.end.wait(LOOK_S) or self._run.is_over:
                 return True
         return False
@@ -264,6 +324,7 @@ class _Session:
         new = {t: topic for t, topic in topics.items() if spelled(t) not in kept}
         if new:
             self._read_snapshot(output, new, numbers)
+        self._run.state = output.state
         self._done.position, self._done.time_us = output.state.position, output.state.time_us
         return output
 
@@ -316,6 +377,8 @@ class _Session:
         now = time.monotonic()
         if now - self._looked >= LOOK_S:
             self._looked = now
+            if _look_at_lag(self._settings, self._run, kind_of(self._settings.url)):
+                return True
             told = self._log.told()
             if told.is_paused:
                 return True

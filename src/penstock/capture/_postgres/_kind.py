@@ -72,7 +72,7 @@ def _release(server: Server, name: str, slot: str) -> None:
 POSTGRES: Final = Kind(
     name="postgresql",
     schemes=("postgresql", "postgres"),
-    options=frozenset({"slot", "publication", "transactions", "heartbeat_s", "outbox"}),
+    options=frozenset({"slot", "publication", "transactions", "heartbeat_s", "outbox", "max_lag"}),
     open=PostgresDatabase,
     patterns=_patterns,
     position=lsn_text,

@@ -26,6 +26,8 @@ SETTINGS: Final = (
 )
 """Of sessions: values as texts of one form, whatever the database's defaults are."""
 VERSION_MIN: Final = 130_000
+FAILOVER_MIN: Final = 170_000
+"""From this version on slots can be synchronized to standbys."""
 STREAMING_MIN: Final = 140_000
 """From this version on the server sends large transactions before they end."""
 MESSAGES_MIN: Final = 140_000
@@ -381,8 +383,11 @@ class Server:
 
     def create_slot(self, name: str) -> int:
         """Creates a slot, which then keeps the server's log for us; its position."""
+        # Where the server has standbys, they take a failover slot along.
+        more = ", failover => true" if self.sql.info.server_version >= FAILOVER_MIN else ""
         row = self.sql.execute(
-            "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", (name,)
+            f"SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput'{more})",
+            (name,),
         ).fetchone()
         return lsn_number(row[0])
 

@@ -91,6 +91,12 @@ def capture() -> None:
     help="Write heartbeats to __debezium-heartbeat.PREFIX.",
 )
 @click.option("--outbox", metavar="TABLE", help="Its rows are events for outbox.event.* topics.")
+@click.option(
+    "--max-lag",
+    type=click.IntRange(1),
+    metavar="BYTES",
+    help="Of its log that the database may keep for it; beyond them, the slot is dropped.",
+)
 @click.option("--once", is_flag=True, help="End when no more changes are available.")
 @broker_option
 def run(
