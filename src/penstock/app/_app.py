@@ -8,16 +8,16 @@ import importlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from penstock.app.databases import DatabaseFlow, Running
+from penstock.app.databases import DatabaseFlow
 from penstock.app.embedded import EmbeddedBroker, checked_listen, remember_log
 from penstock.app.facts import Facts
 from penstock.app.heartbeat import Heartbeat
+from penstock.app.watch import Watch
 from penstock.engine.driver import Limits, Progress
 from penstock.engine.runtime import Settings, run_pipeline
 from penstock.engine.upgrade import Backfilled, Outputs
@@ -169,8 +169,6 @@ class App(DatabaseFlow):
             raise FlowError("expected savepoint=… or rebuild=True; found both. Choose one of them")
         graph = self.graph()
         self._stop.clear()
-        began: list[float] = []
-
         heart = self._heart = Heartbeat(
             self.name,
             self.directory,
@@ -178,65 +176,32 @@ class App(DatabaseFlow):
             command=self.command,
             read=functools.partial(_read_offsets, self.settings.state_uri),
         )
-
-        def started(address: str) -> None:
+        _make_directory(self.directory)
+        with heart.beating(), _signals(self._stop) as take_signals, self._open_log() as address:
             self.address = address
             heart.log_opened(address, embedded=self._log is None)
             if on_start:
                 on_start(address)
-
-        def session_started() -> None:
-            heart.spark_started()
-            take_signals()
-
-        def began_at() -> float:
-            if not began:
-                began.append(time.monotonic())
-            return began[0]
-
-        def progressed(progress: Progress) -> None:
-            began_at()
-            heart.progressed(progress)
-            if on_progress:
-                on_progress(progress)
-
-        def idled() -> None:
-            began_at()
-            heart.idled()
-            if on_idle:
-                on_idle()
-
-        def backfilled(done: Backfilled) -> None:
-            heart.backfilled(str(done))
-            if on_backfill:
-                on_backfill(done)
-
-        running: Running | None = None
-
-        def ended() -> bool:
-            over = limit_s is not None and bool(began) and time.monotonic() - began[0] >= limit_s
-            over = over or (running is not None and running.error is not None)
-            over = over or self._stop.is_set() or (until is not None and until())
-            if over:
-                heart.stopping()
-            return over
-
-        _make_directory(self.directory)
-        with heart.beating(), _signals(self._stop) as take_signals, self._open_log() as address:
-            started(address)
             running = self.databases(address)
+            watcher = Watch(
+                heart,
+                on_session=take_signals,
+                on_progress=on_progress,
+                on_idle=on_idle,
+                on_backfill=on_backfill,
+                until=lambda: (
+                    running.error is not None
+                    or self._stop.is_set()
+                    or (until is not None and until())
+                ),
+                limit_s=limit_s,
+            )
             with running.running():
                 run_pipeline(
                     graph,
                     self.settings,
                     address,
-                    on_progress=progressed,
-                    on_idle=idled,
-                    on_backfill=backfilled,
-                    until=ended,
-                    on_session=session_started,
-                    on_restart=heart.spark_restarted,
-                    on_plan=heart.planned,
+                    watcher,
                     rebuild=rebuild,
                     savepoint=savepoint,
                     outputs=outputs,

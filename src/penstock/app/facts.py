@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.engine.spark.scratch import is_held
+
 __all__ = ["Facts", "Found", "hold", "read_facts", "write_facts"]
 
 FILE: Final = "heartbeat.json"
@@ -118,7 +120,7 @@ def read_facts(directory: Path) -> Found | None:
     try:
         content = orjson.loads((directory / FILE).read_bytes())
         facts = Facts(**{name: value for name, value in content.items() if name in known})
-        return Found(facts, alive=_is_held(directory / LOCK))
+        return Found(facts, alive=is_held(directory / LOCK))
     except (OSError, ValueError, TypeError, AttributeError):
         return None
 
@@ -140,17 +142,3 @@ def hold(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(file)
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        file = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(file)
-    return False

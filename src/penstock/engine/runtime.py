@@ -32,6 +32,7 @@ from penstock.state import ArrowStateFiles, LocalStateFiles, StateFiles
 __all__ = [
     "Outputs",
     "Settings",
+    "Watcher",
     "assemble",
     "find_upgrade",
     "open_files",
@@ -72,36 +73,55 @@ class Settings:
         """Where the state is."""
         return self.state or str((self.directory / "state").absolute())
 
+    @property
+    def spark_folder(self) -> Path:
+        """Spark's log, and its temporary files."""
+        return self.directory / "spark"
+
+
+class Watcher:
+    """Learns what happens in a run, and says when it is over. This one ignores it, and never does."""
+
+    def is_over(self) -> bool:
+        """Whether the run is to end; asked often."""
+        return False
+
+    def spark_started(self) -> None:
+        """Spark is up. It has put its own handler of Ctrl-C in place."""
+
+    def spark_restarted(self) -> None:
+        """Spark was gone, and has been started again. Called on another thread."""
+
+    def planned(self, physical: Physical) -> None:
+        """It is known how the program runs; its first batch follows."""
+
+    def progressed(self, progress: Progress) -> None:
+        """A batch was committed. Called on another thread."""
+
+    def idled(self) -> None:
+        """There was nothing to read. Called on another thread."""
+
+    def backfilled(self, done: Backfilled) -> None:
+        """A batch of what is new in the program was computed from the log. Called on another thread."""
+
 
 def run_pipeline(
     graph: Graph,
     settings: Settings,
     address: str,
+    watcher: Watcher,
     *,
-    on_progress: Callable[[Progress], None],
-    on_idle: Callable[[], None],
-    on_backfill: Callable[[Backfilled], None],
-    until: Callable[[], bool],
-    on_session: Callable[[], None],
-    on_restart: Callable[[], None] = lambda: None,
-    on_plan: Callable[[Physical], None] = lambda _: None,
     rebuild: bool = False,
     savepoint: str | None = None,
     outputs: Outputs | None = None,
 ) -> None:
-    """Runs a pipeline on Spark until `until()`.
+    """Runs a pipeline on Spark until the watcher says that it is over.
 
     Args:
         graph: what to run.
         settings: where.
         address: of the log, `host:port[,…]`.
-        on_progress: called after each batch.
-        on_idle: called when there was nothing to read.
-        on_backfill: called while what is new in the program is made of the log, after each batch of that.
-        until: asked often.
-        on_session: called when Spark is up, which has then put its own handler of Ctrl-C in place.
-        on_restart: called when Spark was gone and has been started again, on another thread.
-        on_plan: called when it is known how the program runs, before its first batch.
+        watcher: learns what happens.
         rebuild: whether to compute all state again from the log.
         savepoint: to go back to first; None continues from the last version.
         outputs: what is written to topics that may have it already; see `Outputs`.
@@ -115,9 +135,7 @@ def run_pipeline(
             check_name(store, graph.name)
         topics = [output.topic for output in graph.outputs]
         go_back(store, savepoint, topics, again=outputs == "all")
-    cores, folder = settings.cores, settings.directory / "spark"
-    opening = functools.partial(open_store, settings.state_uri)
-    log_opening = functools.partial(open_log, address)
+    cores = settings.cores
     finding = functools.partial(
         find_upgrade,
         graph,
@@ -134,58 +152,106 @@ def run_pipeline(
         lay_out(graph, log, None, cores=cores)  # producers need the topics while Spark still starts
     with (
         contextlib.closing(log),
-        session_for(graph.name, settings.spark, folder, cores=cores) as spark,
+        session_for(graph.name, settings.spark, settings.spark_folder, cores=cores) as spark,
     ):
-        on_session()
-        session = spark.session
-        where: dict[str, Any] = {
-            "host": session.conf.get("spark.driver.host", None) or "127.0.0.1",
-            "log": str(folder / "spark.log"),
-            "on_restart": on_restart,
-        }
-        assembling = functools.partial(
-            assemble,
-            graph,
-            store,
-            log,
-            cores=cores,
-            shards=settings.shards,
-            rows_max=settings.rows_max,
-            open_store=opening,
-            open_log=log_opening,
-            beside=True,
-            relaxed=str(session.conf.get("spark.master", "")).startswith("local"),
-        )
+        watcher.spark_started()
+        _Run(graph, settings, address, log, store, spark, watcher).carry_out(upgrade, finding)
 
-        def run(job: Job, driver: Driver, last: int | None = None) -> None:
-            steps = _Upto(driver, last)
-            host = SparkHost(spark, job, lanes=driver.lanes, **where)
-            try:
-                host.run(steps, on_progress, lambda: steps.are_over or until(), on_idle)
-            finally:
-                driver.close()
 
-        def change(upgrade: Upgrade) -> bool:
-            job = upgrade_job(upgrade, opening, log_opening)
-            _run_upgrade(upgrade, job, spark, where, on_backfill, until)
-            return upgrade.done
+class _Run:
+    """A run of a pipeline, once Spark is up. Arguments as of `run_pipeline`."""
 
+    def __init__(
+        self,
+        graph: Graph,
+        settings: Settings,
+        address: str,
+        log: Log,
+        store: Store,
+        spark: Spark,
+        watcher: Watcher,
+    ) -> None:
+        self._graph, self._settings, self._log, self._store = graph, settings, log, store
+        self._spark, self._watcher = spark, watcher
+        self._open_store = functools.partial(open_store, settings.state_uri)
+        self._open_log = functools.partial(open_log, address)
+        conf = spark.session.conf
+        self._host_name = conf.get("spark.driver.host", None) or "127.0.0.1"
+        self._is_here = str(conf.get("spark.master", "")).startswith("local")
+
+    def carry_out(self, upgrade: Upgrade | None, find: Callable[[], Upgrade | None]) -> None:
+        """Upgrades what has to be, and runs the program's batches."""
         if upgrade is not None:
             try:
-                done = change(upgrade)
+                done = self._change(upgrade)
             except FlowError:
-                number = _begun_as_it_is(graph, store, log, cores=cores)
+                cores = self._settings.cores
+                number = _begun_as_it_is(self._graph, self._store, self._log, cores=cores)
                 if not number:
                     raise
                 # This program, with shards as they were, was killed in a batch that it alone can end.
-                run(*assembling(), number)
-                upgrade = None if until() else finding()
-                done = not until() and (upgrade is None or change(upgrade))
+                self._run(*self._assembled(), number)
+                is_over = self._watcher.is_over
+                upgrade = None if is_over() else find()
+                done = not is_over() and (upgrade is None or self._change(upgrade))
             if not done:
                 return
-        job, driver = assembling()
-        on_plan(job.physical)
-        run(job, driver)
+        job, driver = self._assembled()
+        self._watcher.planned(job.physical)
+        self._run(job, driver)
+
+    def _assembled(self) -> tuple[Job, Driver]:
+        return assemble(
+            self._graph,
+            self._store,
+            self._log,
+            cores=self._settings.cores,
+            shards=self._settings.shards,
+            rows_max=self._settings.rows_max,
+            open_store=self._open_store,
+            open_log=self._open_log,
+            beside=True,
+            relaxed=self._is_here,
+        )
+
+    def _host(self, job: Job, lanes: int) -> SparkHost:
+        return SparkHost(
+            self._spark,
+            job,
+            lanes=lanes,
+            host=self._host_name,
+            log=str(self._settings.spark_folder / "spark.log"),
+            on_restart=self._watcher.spark_restarted,
+        )
+
+    def _run(self, job: Job, driver: Driver, last: int | None = None) -> None:
+        steps, watcher = _Upto(driver, last), self._watcher
+        host = self._host(job, driver.lanes)
+        try:
+            host.run(
+                steps,
+                watcher.progressed,
+                lambda: steps.are_over or watcher.is_over(),
+                watcher.idled,
+            )
+        finally:
+            driver.close()
+
+    def _change(self, upgrade: Upgrade) -> bool:
+        """Carries out an upgrade; whether it is done, and not the run over before."""
+        job = upgrade_job(upgrade, self._open_store, self._open_log)
+        watcher = self._watcher
+        if job is None:  # nothing is read
+            while not upgrade.done and not watcher.is_over():
+                upgrade.step(_nothing_to_execute)
+            return upgrade.done
+        watcher.backfilled(upgrade.progress())
+        self._host(job, upgrade.target.lanes).run(
+            upgrade,
+            lambda _: watcher.backfilled(upgrade.progress()),
+            lambda: upgrade.done or watcher.is_over(),
+        )
+        return upgrade.done
 
 
 class _Upto:
@@ -216,26 +282,6 @@ def _begun_as_it_is(graph: Graph, store: Store, log: Log, *, cores: int) -> int:
     target = lay_out(graph, log, store.version(number), cores=cores)
     is_own = plan["program"] == target.physical.digest(target.output_partitions)
     return number + 1 if is_own and SWITCH not in plan else 0
-
-
-def _run_upgrade(
-    upgrade: Upgrade,
-    job: Job | None,
-    spark: Spark,
-    where: dict[str, Any],
-    on_backfill: Callable[[Backfilled], None],
-    until: Callable[[], bool],
-) -> None:
-    if job is None:  # nothing is read
-        while not upgrade.done and not until():
-            upgrade.step(_nothing_to_execute)
-        return
-    on_backfill(upgrade.progress())
-    SparkHost(spark, job, lanes=upgrade.target.lanes, **where).run(
-        upgrade,
-        lambda _: on_backfill(upgrade.progress()),
-        lambda: upgrade.done or until(),
-    )
 
 
 def _nothing_to_execute(work: Work) -> list[Json]:

@@ -13,7 +13,8 @@ import pytest
 import penstock as ps
 from penstock.engine import runtime
 from penstock.engine.hosts.local import LocalHost
-from penstock.engine.runtime import Settings, run_pipeline
+from penstock.engine.runtime import Settings, Watcher, run_pipeline
+from penstock.engine.store import Store
 from penstock.engine.tasks import Job
 from penstock.serve import Views
 from penstock.testing import MemoryLog
@@ -51,6 +52,16 @@ def no_spark(*_: object, **__: object) -> Iterator[Any]:
     yield SimpleNamespace(session=SimpleNamespace(conf={}))
 
 
+class Upto(Watcher):
+    """Ends a run at a version."""
+
+    def __init__(self, store: Store, version: int) -> None:
+        self.store, self.version = store, version
+
+    def is_over(self) -> bool:
+        return self.store.newest_version() >= self.version
+
+
 def program() -> ps.App:
     app = ps.App("p")
     events = app.stream("events", "user STRING NOT NULL, v BIGINT", partitions=2)
@@ -76,11 +87,7 @@ def test_other_shards_right_after_a_kill(tmp_path: Path, monkeypatch: pytest.Mon
             graph,
             Settings(tmp_path, cores=2, shards=shards),
             "nowhere",
-            on_progress=lambda _: None,
-            on_idle=lambda: None,
-            on_backfill=lambda _: None,
-            until=lambda: store.newest_version() >= upto,
-            on_session=lambda: None,
+            Upto(store, upto),
         )
 
     for number in range(ROWS):

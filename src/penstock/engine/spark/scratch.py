@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-__all__ = ["begin"]
+__all__ = ["begin", "is_held"]
 
 LOCK: Final = "lock"
 _held: dict[
@@ -56,18 +56,27 @@ def begin(folder: Path) -> Path:
     return made
 
 
-def _is_free(path: Path) -> bool:
-    """Whether no process holds a lock; one that can't be told of is held."""
+def is_held(path: Path) -> bool:
+    """Whether a process holds a lock.
+
+    Raises:
+        OSError: it can't be told.
+    """
     try:
         file = os.open(path, os.O_RDWR)
     except FileNotFoundError:
-        return True
-    except OSError:
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return False
+        return True
     finally:
         os.close(file)
-    return True
+    return False
+
+
+def _is_free(path: Path) -> bool:
+    try:
+        return not is_held(path)
+    except OSError:
+        return False
