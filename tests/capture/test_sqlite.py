@@ -13,7 +13,7 @@ import pytest
 from tests.capture.sources import SqliteSource
 from tests.effort import rounds
 
-from penstock.capture import Capture, sqlite
+from penstock.capture import Capture, sqlite, status
 from penstock.capture._sqlite import _database
 from penstock.client import Client, Reader
 from penstock.errors import SetupError, UserError
@@ -188,6 +188,8 @@ def test_changes_that_are_stored_are_removed(sqlite_source, monkeypatch) -> None
         count = f"SELECT count(*) FROM _penstock_{source.name}"
         source.follows(capture, lambda: source.rows(count) == [(0,)])
     assert len(source.records(source.topic("t"))) == 50
+    found = status(source.name, source.log)
+    assert (found.state, found.lag_bytes, found.lag_s) == ("unknown", None, None)
 
 
 def test_what_is_wrong_is_said(sqlite_source, tmp_path) -> None:

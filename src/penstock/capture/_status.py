@@ -90,10 +90,19 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
     if now.slot == "missing":
         return Status(*told, "stopped", position, tables, slot="missing")
     state = "paused" if is_paused else now.state
-    lag_s = time.time() - found.stored_ms / 1000 if now.lag_bytes else 0.0
+    lag_s = max(time.time() - found.stored_ms / 1000, 0.0) if now.lag_bytes else 0.0
     lag_bytes = None if now.lag_bytes is None else max(now.lag_bytes, 0)
     return Status(
-        *(*told, state, position, tables, lag_bytes, max(lag_s, 0.0), now.slot, now.safe_bytes),
+        *(
+            *told,
+            state,
+            position,
+            tables,
+            lag_bytes,
+            None if lag_bytes is None else lag_s,
+            now.slot,
+            now.safe_bytes,
+        ),
         snapshot=_snapshot_text(found),
     )
 
