@@ -310,7 +310,6 @@ class Catalog:
         inner = node.this
         match kind:
             case "regclass" | "regtype":
-                self._needed(kind)
                 is_name = isinstance(inner, exp.Literal | exp.Placeholder | exp.Parameter)
                 is_name = is_name or (
                     isinstance(inner, exp.Cast) and isinstance(inner.this, exp.Null | exp.Literal)
@@ -343,27 +342,25 @@ class Catalog:
             node.set("this", exp.Literal.string("[" + inner.name[1:-1] + "]"))
         return node
 
-    def _needed(self, kind: str) -> None:
-        self._named.add(("pg_catalog", "pg_class" if kind == "regclass" else "pg_type"))
-
     def make(self, con: duckdb.DuckDBPyConnection) -> None:
         """Makes what the rewritten query needs."""
         for schema in SCHEMAS.values():
             con.execute(f"CREATE SCHEMA {schema}")
-        con.execute(
-            "CREATE TABLE pgc.type_names (type_oid BIGINT, type_name VARCHAR, format_name VARCHAR)"
-        )
-        types = _known()["types"]
-        names = ("type_oid", "type_name", "format_name")
-        _fill(
-            con, "pgc.type_names", [dict(zip(names, (*t[:2], t[-1]), strict=True)) for t in types]
-        )
-        self._named.add(("pg_catalog", "pg_class"))
+        bodies = " ".join(_MACROS[name] for name in self._functions)
+        if "type_names" in bodies:
+            names = ("type_oid", "type_name", "format_name")
+            rows = [dict(zip(names, (*t[:2], t[-1]), strict=True)) for t in _known()["types"]]
+            con.execute(
+                "CREATE TABLE pgc.type_names (type_oid BIGINT, type_name VARCHAR, format_name VARCHAR)"
+            )
+            _fill(con, "pgc.type_names", rows)
+        if "pgc.pg_class" in bodies:
+            self._named.add(("pg_catalog", "pg_class"))
         for schema, name in sorted(self._named):
             table = f'{SCHEMAS[schema]}."{name}"'
             con.execute(f"CREATE TABLE {table} ({_known()[schema][name]})")
-            rows = _ROWS.get((schema, name))
-            _fill(con, table, [] if rows is None else rows(self._snapshot))
+            made = _ROWS.get((schema, name))
+            _fill(con, table, [] if made is None else made(self._snapshot))
         for name in sorted(self._functions):
             con.execute(f"CREATE MACRO own_{_MACROS[name]}")
 

@@ -15,6 +15,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,7 @@ CONNECTIONS_MAX: Final = 64  # each has a thread; pools of clients are smaller
 STARTUP_BYTES_MAX: Final = 10_000  # PostgreSQL's own limit
 MESSAGE_BYTES_MAX: Final = 16 << 20  # of a client's: a query with its parameters
 LOG_IN_S_MAX: Final = 60.0  # PostgreSQL's authentication_timeout
+FAILURE_DELAY_S: Final = 0.5  # how long the answer to a wrong password is held back
 QUERY_SECONDS_MAX: Final = 30.0
 QUERIES_AT_ONCE: Final = 4
 BACKLOG: Final = 64
@@ -244,6 +246,7 @@ class _Connection:
             self._send(message(b"R", _LENGTH.pack(11) + answer))
             answer = exchange.step(self._password())
         except ScramError:
+            time.sleep(FAILURE_DELAY_S)
             told = "expected the endpoint's password; found another"
             self._send(messages.error("28P01", told, "FATAL"))
             return False
