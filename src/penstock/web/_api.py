@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from penstock.core.time import duration_us, instant_us
 from penstock.errors import LimitError, QueryError, UserError
-from penstock.web._changes import waits
+from penstock.web._changes import UnknownViewError, waits
 from penstock.web._export import EXPORT_ROWS_MAX, FORMATS, exported
 from penstock.web._json import dumps, kind, table_json
 from penstock.web._metrics import METRICS_TYPE, metrics_text
@@ -82,10 +82,6 @@ class ViewSource(Protocol):
     def ask(self, query: str | Question, gone: Callable[[], bool]) -> Answer:
         """The answer to a SELECT over the views, all of one version: `Queries.ask`."""
         ...
-
-
-class UnknownViewError(QueryError):
-    """No view has that name."""
 
 
 def json_response(value: Any, status: int = 200) -> Response:

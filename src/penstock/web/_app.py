@@ -34,8 +34,8 @@ from starlette.staticfiles import StaticFiles
 
 from penstock.client.network.errors import UNKNOWN_TOPIC
 from penstock.errors import BrokerError, LimitError, PenstockError, UserError
-from penstock.web._api import Api, Graph, Status, UnknownViewError, ViewSource, json_response
-from penstock.web._changes import Changes
+from penstock.web._api import Api, Graph, Status, ViewSource, json_response
+from penstock.web._changes import Changes, UnknownViewError
 from penstock.web._guard import LOOPBACK, Guard
 from penstock.web._metrics import METRICS_TYPE, metrics_text
 from penstock.web.console import Console

@@ -21,7 +21,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from penstock.errors import LimitError, PenstockError, UserError
+from penstock.errors import LimitError, PenstockError, QueryError, UserError
 from penstock.web._json import dumps, plain_values
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ SUBSCRIBERS_MAX: Final = 32  # open streams: each polls
 POLL_S: Final = 0.2  # how often a new version is looked for
 HEARTBEAT_S: Final = 5.0  # something at least this often, so that both sides see a dead connection
 BYTES_MAX: Final = 64 << 20  # of a message's rows in Arrow
+
+
+class UnknownViewError(QueryError):
+    """No view has that name."""
 
 
 class Versions(Protocol):
@@ -86,8 +90,6 @@ class Changes:
         given = request.headers.get("last-event-id") or request.query_params.get("from")
         since, until = _version(given, "from"), _version(request.query_params.get("until"), "until")
         if self._views is None or name not in await asyncio.to_thread(self._views.names):
-            from penstock.web._api import UnknownViewError
-
             raise UnknownViewError(f"expected a committed view; found {name!r}, which is none")
         if self._open >= SUBSCRIBERS_MAX:
             raise LimitError(
