@@ -22,7 +22,7 @@ from penstock.errors import FencedError, SetupError, UserError
 from penstock.sinks import Sink, from_address, http, kafka
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"
-KILLS = rounds("PENSTOCK_SINK_KILLS", quick=2, full=8)
+KILLS = rounds("PENSTOCK_SINK_KILLS", quick=1, full=3)
 SINK = """
 import sys
 from penstock.sinks import Sink, _sink, kafka

@@ -19,7 +19,7 @@ SCHEMA = (
     "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>, "
     "u UUID, span INTERVAL, day DATE, clock TIME, s STRUCT<a BIGINT>"
 )
-KILLS = rounds("PENSTOCK_SINK_KILLS", quick=1, full=6)
+KILLS = rounds("PENSTOCK_SINK_KILLS", quick=1, full=2)
 SINK = """
 import sys
 from penstock.sinks import Sink, _sink, iceberg

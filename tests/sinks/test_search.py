@@ -22,7 +22,7 @@ from penstock.sinks._tantivy import STATE_FILE
 
 module = pytest.importorskip("tantivy", reason="tantivy is not installed")
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
-KILLS = rounds("PENSTOCK_SINK_KILLS", quick=2, full=8)
+KILLS = rounds("PENSTOCK_SINK_KILLS", quick=1, full=3)
 SINK = """
 import sys
 from penstock.sinks import Sink, _sink, tantivy

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import orjson
 import pyarrow as pa
 
-from penstock.core.databases import described
+from penstock.core.databases import described, pymysql_module
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.errors import SetupError, UserError
 from penstock.sinks._target import STATE_TABLE, Rows, SqlTarget, quoted
@@ -67,14 +67,7 @@ class MysqlTarget(SqlTarget):
 
     def __init__(self, url: str, table: str, *, create: bool) -> None:
         super().__init__(table, create=create)
-        try:
-            import pymysql
-        except ImportError as error:
-            raise SetupError(
-                f"expected PyMySQL, to talk to MySQL; found that it can't be imported ({error}). "
-                "Install it: pip install 'penstock[mysql]'"
-            ) from None
-        self._url, self._module = url, pymysql
+        self._url, self._module = url, pymysql_module()
         self._connection: Any = None
 
     @property
