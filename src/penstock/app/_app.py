@@ -20,6 +20,7 @@ from penstock.app.heartbeat import Heartbeat
 from penstock.app.watch import Watch
 from penstock.engine.driver import Limits, Progress
 from penstock.engine.runtime import Settings, run_pipeline
+from penstock.engine.spark.session import session_for
 from penstock.engine.upgrade import Backfilled, Outputs
 from penstock.errors import FlowError, QueryError, SetupError
 from penstock.flow.checks import check_function, check_number, check_text
@@ -177,7 +178,13 @@ class App(DatabaseFlow):
             read=functools.partial(_read_offsets, self.settings.state_uri),
         )
         _make_directory(self.directory)
-        with heart.beating(), _signals(self._stop) as take_signals, self._open_log() as address:
+        where = self.settings
+        with (
+            heart.beating(),
+            _signals(self._stop),
+            session_for(self.name, where.spark, where.spark_folder, cores=where.cores) as spark,
+            self._open_log() as address,
+        ):
             self.address = address
             heart.log_opened(address, embedded=self._log is None)
             if on_start:
@@ -185,7 +192,6 @@ class App(DatabaseFlow):
             running = self.databases(address)
             watcher = Watch(
                 heart,
-                on_session=take_signals,
                 on_progress=on_progress,
                 on_idle=on_idle,
                 on_backfill=on_backfill,
@@ -201,6 +207,7 @@ class App(DatabaseFlow):
                     graph,
                     self.settings,
                     address,
+                    spark,
                     watcher,
                     rebuild=rebuild,
                     savepoint=savepoint,
@@ -271,25 +278,17 @@ def _make_directory(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _signals(stop: threading.Event) -> Iterator[Callable[[], None]]:
-    """Lets Ctrl-C and SIGTERM end the pipeline after the batch in flight.
-
-    Yields:
-        What takes the signals, and takes them back from whoever did meanwhile.
-    """
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """Lets Ctrl-C and SIGTERM end the pipeline after the batch in flight."""
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
+        yield
         return
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
-
-    def take() -> None:
-        for number in numbers:
-            signal.signal(number, lambda *_: stop.set())
-
-    take()
+    for number in numbers:
+        signal.signal(number, lambda *_: stop.set())
     try:
-        yield take
+        yield
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

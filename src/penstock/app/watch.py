@@ -19,7 +19,6 @@ class Watch(Watcher):
 
     Args:
         heart: writes down how the run is.
-        on_session: called when Spark is up.
         on_progress: the user's, as of `App.run`, like the other two.
         on_idle: as above.
         on_backfill: as above.
@@ -31,14 +30,13 @@ class Watch(Watcher):
         self,
         heart: Heartbeat,
         *,
-        on_session: Callable[[], None],
         on_progress: Callable[[Progress], None] | None,
         on_idle: Callable[[], None] | None,
         on_backfill: Callable[[Backfilled], None] | None,
         until: Callable[[], bool],
         limit_s: float | None,
     ) -> None:
-        self._heart, self._on_session = heart, on_session
+        self._heart = heart
         self._on_progress, self._on_idle, self._on_backfill = on_progress, on_idle, on_backfill
         self._until, self._limit_s = until, limit_s
         self._began_s: float | None = None
@@ -55,7 +53,6 @@ class Watch(Watcher):
     def spark_started(self) -> None:
         """See `Watcher`."""
         self._heart.spark_started()
-        self._on_session()
 
     def spark_restarted(self) -> None:
         """See `Watcher`."""

@@ -18,7 +18,7 @@ from penstock.engine.physical import Physical, compile_graph
 from penstock.engine.plan import SWITCH, Execute, Work
 from penstock.engine.savepoints import go_back
 from penstock.engine.spark.host import SparkHost
-from penstock.engine.spark.session import Spark, session_for
+from penstock.engine.spark.session import Spark
 from penstock.engine.store import Json, Store
 from penstock.engine.tasks import Job
 from penstock.engine.upgrade import Backfilled, Outputs, Target, Upgrade
@@ -87,7 +87,7 @@ class Watcher:
         return False
 
     def spark_started(self) -> None:
-        """Spark is up. It has put its own handler of Ctrl-C in place."""
+        """Spark is up."""
 
     def spark_restarted(self) -> None:
         """Spark was gone, and has been started again. Called on another thread."""
@@ -109,6 +109,7 @@ def run_pipeline(
     graph: Graph,
     settings: Settings,
     address: str,
+    spark: Spark,
     watcher: Watcher,
     *,
     rebuild: bool = False,
@@ -121,6 +122,7 @@ def run_pipeline(
         graph: what to run.
         settings: where.
         address: of the log, `host:port[,…]`.
+        spark: where it runs; may still be starting.
         watcher: learns what happens.
         rebuild: whether to compute all state again from the log.
         savepoint: to go back to first; None continues from the last version.
@@ -150,12 +152,10 @@ def run_pipeline(
     upgrade = finding()
     if upgrade is None:
         lay_out(graph, log, None, cores=cores)  # producers need the topics while Spark still starts
-    with (
-        contextlib.closing(log),
-        session_for(graph.name, settings.spark, settings.spark_folder, cores=cores) as spark,
-    ):
+    with contextlib.closing(log):
+        run = _Run(graph, settings, address, log, store, spark, watcher)
         watcher.spark_started()
-        _Run(graph, settings, address, log, store, spark, watcher).carry_out(upgrade, finding)
+        run.carry_out(upgrade, finding)
 
 
 class _Run:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,9 +46,7 @@ class Host:
         return reports
 
 
-@contextlib.contextmanager
-def no_spark(*_: object, **__: object) -> Iterator[Any]:
-    yield SimpleNamespace(session=SimpleNamespace(conf={}))
+NO_SPARK: Any = SimpleNamespace(session=SimpleNamespace(conf={}))
 
 
 class Upto(Watcher):
@@ -75,7 +72,6 @@ def test_other_shards_right_after_a_kill(tmp_path: Path, monkeypatch: pytest.Mon
     """The batch that was begun is ended by the shards that began it; then state is cut. Nothing is twice."""
     log = MemoryLog()
     monkeypatch.setattr(runtime, "SparkHost", Host)
-    monkeypatch.setattr(runtime, "session_for", no_spark)
     monkeypatch.setattr(runtime, "KafkaLog", lambda _: log)
     monkeypatch.setattr(runtime, "open_log", lambda _: log)
     graph, store = program().graph(), runtime.open_store(str(tmp_path / "state"))
@@ -87,6 +83,7 @@ def test_other_shards_right_after_a_kill(tmp_path: Path, monkeypatch: pytest.Mon
             graph,
             Settings(tmp_path, cores=2, shards=shards),
             "nowhere",
+            NO_SPARK,
             Upto(store, upto),
         )
 

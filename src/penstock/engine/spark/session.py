@@ -7,10 +7,12 @@ import functools
 import logging
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from penstock.engine.spark import archive, scratch, standby
 from penstock.engine.spark.java import java_home
@@ -36,16 +38,38 @@ class Spark:
     """A session, and what begins another where its JVM is gone.
 
     Args:
-        session: the first one.
+        session: the first one; None: it is begun on another thread, and there when it is asked for.
         start: begins another; None: the session is the program's own, which alone may begin it again.
     """
 
     def __init__(
-        self, session: SparkSession, start: Callable[[], SparkSession] | None = None
+        self,
+        session: SparkSession | None = None,
+        start: Callable[[], SparkSession] | None = None,
     ) -> None:
-        self.session = session
         self._start = start
         self._is_closed = False
+        self._session: Future[SparkSession] = Future()
+        if session is not None:
+            self._session.set_result(session)
+        else:
+            threading.Thread(target=self._begin, name="penstock-spark-start", daemon=True).start()
+
+    def _begin(self) -> None:
+        assert self._start is not None, "there is no session"
+        try:
+            self._session.set_result(self._start())
+        except BaseException as error:  # noqa: BLE001 - raised where the session is asked for
+            self._session.set_exception(error)
+
+    @property
+    def session(self) -> SparkSession:
+        """The session; waits until it is there.
+
+        Raises:
+            Exception: it can't be started: Spark's, the set-up's, or the system's.
+        """
+        return self._session.result()
 
     @property
     def can_start_again(self) -> bool:
@@ -67,10 +91,12 @@ class Spark:
         """
         assert self._start is not None, "it is the pipeline's own"
         _let_go(self.session)
-        self.session = self._start()
+        session = self._start()
+        self._session = Future()
+        self._session.set_result(session)
         if self._is_closed:  # meanwhile
             self.close()
-        return self.session
+        return session
 
     def close(self) -> None:
         """Stops the session, if it is the pipeline's."""
@@ -84,14 +110,17 @@ class Spark:
 def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> Iterator[Spark]:
     """The session that the program has, left as it is; or one of the pipeline's own, until the block ends.
 
-    Arguments as of `start_session`.
+    The latter starts on another thread, while the block gets other things ready. Arguments as of
+    `start_session`.
 
     Raises:
         FlowError: the program's session has another master than the pipeline's.
     """
-    from pyspark.sql import SparkSession
+    theirs = None
+    if "pyspark" in sys.modules:  # else there is none, and the import takes 0.4 s
+        from pyspark.sql import SparkSession
 
-    theirs = SparkSession.getActiveSession()
+        theirs = SparkSession.getActiveSession()
     if theirs is not None:
         found = _master(theirs)
         if master not in (None, found):
@@ -103,7 +132,7 @@ def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> I
         yield Spark(theirs)
         return
     start = functools.partial(start_session, name, master, folder, cores=cores)
-    spark = Spark(start(), start)
+    spark = Spark(start=start)
     try:
         yield spark
     finally:
@@ -160,6 +189,7 @@ def start_session(
         cores: to use on this machine, where `master` is None.
         jvm_options: beside Penstock's own; None uses the archive of classes, where there is one.
     """
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -174,28 +204,27 @@ def start_session(
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Each task has one core; libraries that start a thread per core would fight over it.
     threads = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    options: dict[str, Any] = {
-        "spark.ui.enabled": False,
-        "spark.ui.showConsoleProgress": False,
+    options: dict[str, str] = {
+        "spark.app.name": name,
+        "spark.master": master or f"local[{cores},{LANE_FAILURES_MAX}]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.python.worker.reuse": True,
+        "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "penstock.engine.spark.workers",
         "spark.sql.session.timeZone": "UTC",
         # A second attempt of a lane would do its work twice, and the pipeline waits for no straggler.
-        "spark.speculation": False,
+        "spark.speculation": "false",
         # A run has one job, whose variables go with it; a thread would look for garbage ten times a second.
-        "spark.cleaner.referenceTracking": False,
+        "spark.cleaner.referenceTracking": "false",
         # A lane may be lost now and then for as long as the pipeline runs.
-        "spark.task.maxFailures": LANE_FAILURES_MAX,
+        "spark.task.maxFailures": str(LANE_FAILURES_MAX),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log4j(folder)} "
         f"{JVM_OPTIONS} {jvm_options}",
         **{f"spark.executorEnv.{k}": v for k, v in threads.items()},
     }
-    builder = SparkSession.builder.appName(name).master(
-        master or f"local[{cores},{LANE_FAILURES_MAX}]"
-    )
     if master is None:
         temporary = scratch.begin(folder)
         options["spark.local.dir"] = str(temporary)
@@ -203,12 +232,15 @@ def start_session(
     else:
         for key in ("spark.driver.bindAddress", "spark.driver.host"):
             del options[key]
+    if SparkContext._gateway is None:  # noqa: SLF001 - else there is a JVM, which is used again
+        with (folder / "spark.log").open("ab") as log:
+            beside = standby.begin(threads, log) if master is None else {}
+            with _environment(threads | beside):
+                _launch(options, log)
+    builder = SparkSession.builder
     for key, value in options.items():
         builder = builder.config(key, value)
-    with _stderr_to(folder / "spark.log"):
-        beside = standby.begin(threads) if master is None else {}
-        with _environment(threads | beside):
-            return builder.getOrCreate()
+    return builder.getOrCreate()
 
 
 def _is_not_py4js(record: logging.LogRecord) -> bool:
@@ -236,18 +268,16 @@ def _log4j(folder: Path) -> Path:
     return path
 
 
-@contextlib.contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Lets processes started meanwhile write their standard error to a file: the JVM keeps it."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+def _launch(options: dict[str, str], log: BinaryIO) -> None:
+    """Starts the JVM, whose standard error goes to a file. PySpark's own way would give it this process's."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    conf = SparkConf()
+    for key, value in options.items():
+        conf.set(key, value)
+    gateway = launch_gateway(conf, {"stderr": log})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
 
 
 @contextlib.contextmanager

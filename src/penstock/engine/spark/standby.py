@@ -23,7 +23,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 __all__ = ["ADDRESS", "OPTION", "Begun", "begin", "begun", "hand_over", "stand_by"]
 
@@ -44,7 +44,7 @@ class Begun:
         process: itself.
     """
 
-    def __init__(self, threads: dict[str, str]) -> None:
+    def __init__(self, threads: dict[str, str], log: BinaryIO | None) -> None:
         self.folder = Path(
             tempfile.mkdtemp(prefix="penstock-")
         )  # a socket's path has 100 bytes at most
@@ -54,6 +54,7 @@ class Begun:
             listener.listen()
             self.process = subprocess.Popen(  # noqa: S603 - this program
                 [sys.executable, *COMMAND, str(listener.fileno())],
+                stderr=log,
                 stdin=subprocess.PIPE,  # which ends when this process does
                 env=os.environ | threads | {ADDRESS: self.address},
                 pass_fds=[listener.fileno()],
@@ -70,18 +71,19 @@ class Begun:
 _begun: list[Begun] = []  # at most one: PySpark has one JVM for each process
 
 
-def begin(threads: dict[str, str]) -> dict[str, str]:
+def begin(threads: dict[str, str], log: BinaryIO | None = None) -> dict[str, str]:
     """Starts the process; the last one is let go.
 
     Args:
         threads: environment variables that libraries read when they are imported.
+        log: for its standard error; None: this process's.
 
     Returns:
         The environment variable for the JVM.
     """
     while _begun:
         _begun.pop().end()
-    _begun.append(Begun(threads))
+    _begun.append(Begun(threads, log))
     return {ADDRESS: _begun[-1].address}
 
 
