@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import orjson
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from tests.serve.committing import clicks, commit
 
 from penstock.cli._main import main
+from penstock.core.schema import UUID
 from penstock.errors import QueryError
-from penstock.serve import Answer, Question, Views
+from penstock.serve import Answer, Question, ViewPart, Views
 from penstock.serve.changes import changes
 from penstock.serve.questions import answer
 from penstock.web import changes_line, create_app
@@ -84,6 +88,38 @@ def test_a_version_that_is_gone_begins_again(views: Served) -> None:
     assert found.table.num_rows == views.table("per_user").num_rows
     with pytest.raises(QueryError, match="per_usr"):
         changes(views, "per_usr", None, views.version)
+
+
+def test_a_version_that_goes_while_it_is_read_is_told(
+    views: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that a vacuum takes meanwhile: changes are all rows then, and AS OF says what is kept."""
+    module = importlib.import_module("penstock.serve.changes")
+    read = module._read
+
+    def vacuumed(views: Views, part: ViewPart, shards: set[str]) -> pa.Table:
+        if part.version == 1:
+            raise FileNotFoundError
+        return read(views, part, shards)
+
+    monkeypatch.setattr(module, "_read", vacuumed)
+    found = changes(views, "per_user", 1)
+    assert (found.since, found.version) == (None, views.version)
+    assert found.table.num_rows == views.table("per_user").num_rows
+    monkeypatch.setattr(ViewPart, "read", Mock(side_effect=FileNotFoundError))
+    with pytest.raises(QueryError, match="which was dropped while it was read"):
+        views.sql("SELECT * FROM per_user AS OF VERSION 1")
+
+
+def test_columns_may_be_called_as_the_comparison_calls_its_own() -> None:
+    """A view's `w` and `weight` are columns as others; UUIDs are text, in all messages."""
+    difference = importlib.import_module("penstock.serve.changes")._difference
+    keys = pa.array([bytes(15) + b"\1"] * 3, UUID)
+    rows = pa.table({"w": [3, 3, 3], "weight": [5, 6, 6], "id": keys})
+    found = difference(rows.slice(0, 1), rows)
+    line = orjson.loads(changes_line(Answer(found, 1, (), (), 2, 1)))
+    row = {"w": 3, "weight": 6, "id": "00000000-0000-0000-0000-000000000001"}
+    assert line == {"version": 2, "since": 1, "changes": [[2, row]]}
 
 
 async def asked(app: Any, path: str, headers: dict[str, str]) -> httpx.Response:

@@ -96,18 +96,25 @@ class Queries:
             QueryError: the query can't be answered.
             LimitError: it takes too long or too much memory, or others keep all processes busy.
         """
-        seconds = self.limits.seconds
-        if not self._free.acquire(timeout=seconds):
-            raise LimitError(
-                f"expected one of {self.limits.at_once} queries to end within {seconds:g} s; found "
-                "them running. Cancel one, or ask again"
-            )
+        self._wait_for_turn(gone)
         try:
             if isinstance(query, str):
                 query = Question(query, self.limits.rows, bytes_max=ANSWER_BYTES_MAX)
             return self._ask(query, gone)
         finally:
             self._free.release()
+
+    def _wait_for_turn(self, gone: Callable[[], bool]) -> None:
+        seconds = self.limits.seconds
+        deadline = time.monotonic() + seconds
+        while not self._free.acquire(timeout=min(seconds, POLL_S)):
+            if gone():
+                raise PenstockError("expected a client that waits for the answer; found none")
+            if time.monotonic() >= deadline:
+                raise LimitError(
+                    f"expected one of {self.limits.at_once} queries to end within {seconds:g} s; found "
+                    "them running. Cancel one, or ask again"
+                )
 
     def _ask(self, query: Question, gone: Callable[[], bool]) -> Answer:
         process = self._take()

@@ -55,7 +55,6 @@ def answer(views: Views, question: Question, memory_bytes_max: int) -> Answer:
         LimitError: it needs more memory.
     """
     if question.kind == "changes":
-        assert question.version is not None
         return changes(views, question.query, question.since, question.version)
     query, as_of = parted(question.query)
 
@@ -81,11 +80,7 @@ def answer(views: Views, question: Question, memory_bytes_max: int) -> Answer:
         )
         return found._replace(parameters=tuple(types), version=snapshot.version)
 
-    if as_of is not None:
-        return ask(views.at(as_of))
-    if question.version is not None:
-        return ask(views.snapshot(question.version))
-    return views.newest(ask)
+    return views.read(question.version if as_of is None else as_of, ask)
 
 
 def placeholders(query: str) -> Iterator[tuple[int, int, int]]:

@@ -126,9 +126,7 @@ class Views:
     def sql(self, query: str) -> pa.Table:
         """Answers a query, see `Snapshot.sql`; it may say which version it reads, `AS OF VERSION 17`."""
         query, as_of = parted(query)
-        if as_of is not None:
-            return self.at(as_of).sql(query)
-        return self._again(lambda s: s.sql(query))
+        return self.read(as_of, lambda s: s.sql(query))
 
     def answer(self, query: str, *, rows_max: int, memory_bytes_max: int) -> Answer:
         """The beginning of a query's answer, in bounded memory; see `Snapshot.answer`."""
@@ -137,7 +135,7 @@ class Views:
         def ask(snapshot: Snapshot) -> Answer:
             return snapshot.answer(query, rows_max=rows_max, memory_bytes_max=memory_bytes_max)
 
-        return self._again(ask) if as_of is None else ask(self.at(as_of))
+        return self.read(as_of, ask)
 
     def status(self) -> Json:
         """Version, offsets, watermarks and counts, as plain values."""
@@ -244,9 +242,26 @@ class Views:
                 )
             time.sleep(WAIT_POLL_S)
 
-    def newest(self, work: Callable[[Snapshot], T]) -> T:
-        """Does some work on the last version; again on the next, if it isn't kept any more meanwhile."""
-        return self._again(work)
+    def read(self, version: AsOf | int | None, work: Callable[[Snapshot], T]) -> T:
+        """Does some work on a version.
+
+        Args:
+            version: which; None: the last one, and again the next, if it isn't kept any more meanwhile.
+            work: what is done.
+
+        Raises:
+            QueryError: it isn't kept, or was dropped meanwhile.
+        """
+        if version is None:
+            return self._again(work)
+        snapshot = self.at(version) if isinstance(version, AsOf) else self.snapshot(version)
+        try:
+            return work(snapshot)
+        except FileNotFoundError:
+            raise QueryError(
+                f"expected a version of {self.where!r} that is kept; found {snapshot.version}, which was "
+                f"dropped while it was read. {self.kept()}"
+            ) from None
 
     def _again(self, work: Callable[[Snapshot], T]) -> T:
         for attempt in range(ATTEMPTS_MAX):

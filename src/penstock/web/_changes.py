@@ -136,9 +136,8 @@ class Changes:
         async with self._turn:
             key = (name, since, newest)
             if self._newest is None or self._newest[0] != key:
-                question = Question(
-                    name, 0, version=newest, kind="changes", since=since, bytes_max=BYTES_MAX
-                )
+                # Of the last version by then: `newest` may not be kept any more.
+                question = Question(name, 0, kind="changes", since=since, bytes_max=BYTES_MAX)
                 assert self._views is not None
                 answer: Answer = await asyncio.to_thread(
                     self._views.ask, question, self._stopping.is_set

@@ -148,6 +148,7 @@ def test_asyncpg_prepares_with_the_types_of_parameters(server: PostgresServer) -
             assert [one["user"] for one in rows] == ["u0"]
         rows = await con.fetch(f"SELECT {VALUES}")
         assert tuple(rows[0])[:12] == READ[:12]
+        assert await con.fetchval("SELECT sum(n) FROM per_user; -- BIGINTs") == 20
         async with con.transaction(readonly=True):
             numbers = [one["n"] async for one in con.cursor("SELECT n FROM per_user", prefetch=2)]
         assert sorted(numbers) == [6, 7, 7]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from decimal import Decimal
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -13,8 +14,11 @@ from hypothesis import strategies as st
 from penstock.errors import LimitError
 from penstock.expr.duck import connection
 from penstock.serve import Answer, Question
+from penstock.serve.catalogs.catalog import is_about
 from penstock.serve.catalogs.types import encode_column, literal, type_named, type_of
-from penstock.serve.postgres.session import Session
+from penstock.serve.postgres.commands import split, words_of
+from penstock.serve.postgres.session import STATEMENTS_MAX, Session
+from penstock.serve.questions import substituted
 
 
 class Versions:
@@ -22,12 +26,15 @@ class Versions:
 
     def __init__(self) -> None:
         self.version, self.asked, self.waited = 1, [], []  # type: ignore[var-annotated]
+        self.type = "BIGINT"
 
     def ask(self, question: Question) -> Answer:
         self.asked.append(question.version)
         version = question.version or self.version
         self.version += 1
-        return Answer(pa.table({"n": list(range(5))}), 5, (), ("BIGINT",), version)
+        if question.query == "SELECT fails":
+            raise OverflowError("date value out of range")
+        return Answer(pa.table({"n": list(range(5))}), 5, (), (self.type,), version)
 
     def wait(self, token: str, seconds: float) -> int:
         self.waited.append((token, seconds))
@@ -58,6 +65,11 @@ def parted(data: bytes) -> list[tuple[bytes, bytes]]:
         found.append((data[at : at + 1], data[at + 5 : at + 1 + size]))
         at += 1 + size
     return found
+
+
+def sent(session: Session, kind: bytes, body: bytes) -> list[tuple[bytes, bytes]]:
+    """The messages that answer one message."""
+    return parted(b"".join(session.take(kind, body)))
 
 
 def kinds(answers: list[tuple[bytes, bytes]]) -> bytes:
@@ -113,10 +125,7 @@ def test_a_failed_transaction_ends_with_a_rollback(session: Session) -> None:
 
 def test_a_portal_gives_so_many_rows_at_a_time(session: Session) -> None:
     """Execute with a limit suspends the portal, and the next one goes on; an error skips up to Sync."""
-
-    def send(kind: bytes, body: bytes) -> list[tuple[bytes, bytes]]:
-        return parted(b"".join(session.take(kind, body)))
-
+    send = partial(sent, session)
     assert kinds(send(b"P", b"\0SELECT 1\0\0\0")) == b"1"
     assert kinds(send(b"B", b"p\0\0" + bytes(6))) == b"2"
     assert kinds(send(b"D", b"Pp\0")) == b"T"
@@ -143,10 +152,108 @@ def test_settings_are_shown_and_reset(session: Session) -> None:
         assert kinds(query(session, wrong)) == b"EZ"
 
 
+def test_any_mistake_ends_a_statement_and_not_the_session(session: Session) -> None:
+    """What nobody foresaw is an error of the statement; the next one is answered."""
+    for text in ("SELECT fails", "DECLARE c CURSOR FOR FETCH c", "DECLARE c CURSOR FOR BEGIN"):
+        assert kinds(query(session, text)) == b"EZ"
+    send = partial(sent, session)
+    assert kinds(send(b"P", b"s\0SELECT $1\0\0\0")) == b"1"
+    numeric = b"\0s\0\0\0\0\1" + struct.pack("!i", 3) + b"one\0\0"
+    assert kinds(send(b"P", b"s\0SELECT $1\0\0\1" + struct.pack("!i", 1700))) == b"1"
+    assert b"C22P02\0" in send(b"B", numeric)[0][1]
+    assert kinds(send(b"S", b"")) == b"Z"
+    loop = b"\0FETCH 1 FROM p\0\0\0"
+    assert kinds(send(b"P", loop) + send(b"B", b"p\0\0" + bytes(6))) == b"12"
+    assert b"C34000\0" in send(b"E", b"p\0" + bytes(4))[0][1]
+    send(b"S", b"")
+    assert kinds(query(session, "SELECT 1")) == b"TDDDDDCZ"
+
+
+def test_cursors_read_on_and_are_named_as_names_are(session: Session) -> None:
+    """Names without quotes are in small letters; what doesn't read on is refused; counts may be large."""
+    query(session, "BEGIN; DECLARE Mine CURSOR FOR SELECT 1")
+    assert kinds(query(session, "FETCH 2 FROM mine")) == b"TDDCZ"
+    assert kinds(query(session, f"FETCH {10**30} FROM MINE")) == b"TDDDCZ"
+    for wrong in ("FETCH BACKWARD 1 FROM mine", "FETCH -1 FROM mine", "FETCH LAST FROM mine"):
+        assert b"C55000\0" in query(session, wrong)[0][1]
+        query(session, "ROLLBACK; BEGIN; DECLARE mine CURSOR FOR SELECT 1")
+    assert b"C25P01\0" in query(session, "COMMIT; ROLLBACK TO SAVEPOINT x")[1][1]
+    assert query(session, "SELECT 1")[-1] == (b"Z", b"I")
+    assert kinds(query(session, "BEGIN READ WRITE")) == b"EZ"
+    assert query(session, "SELECT 1")[-1] == (b"Z", b"I")
+
+
+def test_a_session_keeps_so_much(session: Session) -> None:
+    """Cursors and settings are limited in number; a new one takes the place of one of its name."""
+    send = partial(sent, session)
+    query(session, "BEGIN")
+    send(b"P", b"\0SELECT 1\0\0\0")
+    for i in range(STATEMENTS_MAX):
+        assert kinds(send(b"B", b"%d\0\0" % i + bytes(6))) == b"2"
+    assert kinds(send(b"B", b"7\0\0" + bytes(6))) == b"2"
+    assert b"C53400\0" in send(b"B", b"more\0\0" + bytes(6))[0][1]
+    send(b"S", b"")
+    many = "; ".join(f"SET a.b{i} = 'x'" for i in range(STATEMENTS_MAX))
+    assert b"C53400\0" in query(session, f"ROLLBACK; {many}")[-2][1]
+    assert kinds(query(session, "RESET ALL; SHOW a.b1")) == b"CEZ"
+
+
+def test_other_columns_than_described_are_an_error(session: Session, versions: Versions) -> None:
+    """A driver that keeps a statement's columns prepares it again, by PostgreSQL's own code and routine."""
+    send = partial(sent, session)
+    send(b"P", b"s\0SELECT 1\0\0\0")
+    assert kinds(send(b"D", b"Ss\0")) == b"tT"
+    for _ in range(2):
+        send(b"B", b"\0s\0" + bytes(6))
+        assert kinds(send(b"E", b"\0" + bytes(4))) == b"DDDDDC"
+    versions.type = "HUGEINT"
+    send(b"B", b"\0s\0" + bytes(6))
+    [(kind, told)] = send(b"E", b"\0" + bytes(4))
+    assert kind == b"E"
+    assert b"C0A000\0" in told
+    assert b"RRevalidateCachedQuery\0" in told
+
+
+def test_isolation_is_taken_however_it_is_written(session: Session, versions: Versions) -> None:
+    """As a setting, in capital letters too; what is no level is refused, and changes nothing."""
+    query(session, "SET default_transaction_isolation TO 'REPEATABLE READ'")
+    newest = versions.version
+    for text in ("BEGIN", "SELECT 1", "SELECT 2", "COMMIT"):
+        query(session, text)
+    assert versions.asked == [newest, newest]
+    for wrong in ("default_transaction_isolation = 'some'", "penstock.wait = 'soon'"):
+        assert kinds(query(session, f"SET {wrong}")) == b"EZ"
+    assert b"repeatable read" in query(session, "SHOW default_transaction_isolation")[1][1]
+    assert query(session, "SHOW penstock.wait")[1][1].endswith(b"\x0210")
+
+
+def test_statements_are_parted_where_they_end() -> None:
+    """Strings, names and comments have semicolons of their own; what isn't closed has the rest."""
+    whole = (
+        "SELECT 'a;b'",
+        "SELECT E'it\\'s; x'",
+        'SELECT ";"',
+        "SELECT $$;$$",
+        "SELECT $a$;$$;$a$",
+        "SELECT $1, $2",
+        "SELECT 1 /* ; */",
+        "SELECT 'a;",
+        "SELECT $a$;",
+        "SELECT 1 /* ;",
+    )
+    for one in whole:
+        assert split(one) == [one]
+        assert split(f"; {one}\n; --;\n")[0].strip().startswith(one)
+    assert words_of("SET x = 'a -- b' -- c")[-1] == "'a -- b'"
+    assert split("-- a\n/* b */ ; /* c") == []
+    long = "".join(f"$a{i}$ /* ' " for i in range(100_000))
+    assert split(long) == [long]  # in a moment, although nothing is closed
+
+
 @given(
     st.one_of(
         st.decimals(
-            allow_nan=False, allow_infinity=False, min_value=-(10**20), max_value=10**20, places=7
+            allow_nan=False, allow_infinity=False, min_value=-(10**30), max_value=10**30, places=7
         ),
         st.integers(-(2**63), 2**63 - 1),
         st.booleans(),
@@ -191,3 +298,51 @@ def test_numbers_have_their_digits() -> None:
         assert data is not None
         assert data.hex() == hexed
     assert type_of(pa.decimal128(9, 2))[0].oid == 1700
+
+
+def test_numbers_as_parameters_keep_their_value() -> None:
+    """Beside a minus, with more digits than a decimal has, and what is no number: none becomes another."""
+    con = connection()
+    assert con.sql(substituted("SELECT 10 -$1", [literal(b"-5", 1700, 0)])).fetchall() == [(15,)]
+    assert con.sql(f"SELECT {literal(b'1e300', 1700, 0)}").fetchall() == [(1e300,)]
+    for sign, value in ((0xD000, float("inf")), (0xF000, -float("inf"))):
+        data = struct.pack("!hhHh", 0, 0, sign, 0)
+        assert con.sql(f"SELECT {literal(data, 1700, 1)}").fetchall() == [(value,)]
+    assert len(literal(b"1e999999999", 1700, 0)) < 100
+    for wrong, form in ((b"one", 0), (struct.pack("!hhHhh", 1, 0, 0, 0, -1), 1)):
+        with pytest.raises(ValueError, match="expected a"):
+            literal(wrong, 1700, form)
+
+
+def test_times_beyond_pythons_are_written() -> None:
+    """Dates and timestamps of any year, and infinity, in text and binary, as PostgreSQL writes them."""
+    con = connection()
+    texts = {
+        "DATE '20000-01-01'": b"20000-01-01",
+        "DATE '0044-03-15 (BC)'": b"0044-03-15 BC",
+        "DATE 'infinity'": b"infinity",
+        "DATE '-infinity'": b"-infinity",
+        "TIMESTAMP '0999-01-01 00:00:00.5'": b"0999-01-01 00:00:00.5",
+        "TIMESTAMP '20000-01-01'": b"20000-01-01 00:00:00",
+        "TIMESTAMPTZ '0044-03-15 (BC) 01:00:00+00'": b"0044-03-15 01:00:00+00 BC",
+        "TIMESTAMPTZ '-infinity'": b"-infinity",
+        "0.1::FLOAT": b"0.1",
+    }
+    for sql, text in texts.items():
+        relation = con.sql(f"SELECT {sql} AS x")
+        column, duck = relation.to_arrow_table()["x"], str(relation.types[0])
+        oid = type_named(column.type, duck)[0].oid
+        assert encode_column(column, 0, duck) == [text]
+        for form in (0, 1):
+            [data] = encode_column(column, form, duck)
+            assert data is not None
+            again = f"SELECT ({literal(data, oid, form)}) = {sql}"
+            assert con.sql(again).fetchall() == [(True,)], (sql, form)
+    nanos = con.sql("SELECT TIMESTAMP_NS '2020-01-01 00:00:00.123456789' AS x").to_arrow_table()
+    assert encode_column(nanos["x"], 0) == [b"2020-01-01 00:00:00.123456"]
+
+
+def test_functions_that_duckdb_has_say_nothing_of_catalogs() -> None:
+    """`age` of a time is DuckDB's; functions that only PostgreSQL has are of its catalogs."""
+    assert not is_about("SELECT age(at) FROM per_user")
+    assert is_about("SELECT quote_ident(x) FROM per_user")

@@ -44,9 +44,8 @@ def subscribe(
     known = since or None
     deadline = None if seconds is None else time.monotonic() + seconds
     while not stop.is_set() and (until is None or (known or 0) < until):
-        newest = views.version
-        if newest > (known or 0):
-            answer = changes(views, view, known, newest)
+        if views.version > (known or 0):
+            answer = changes(views, view, known)
             sys.stdout.buffer.write(changes_line(answer) + b"\n")
             sys.stdout.buffer.flush()
             known = answer.version

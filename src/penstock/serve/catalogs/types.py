@@ -14,9 +14,10 @@ import struct
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,11 +30,16 @@ BINARY: Final = 1
 """The format code of binary values; 0 is text."""
 EPOCH_US: Final = 946_684_800_000_000
 """PostgreSQL counts microseconds from 2000-01-01, in UTC."""
-EPOCH_DAY: Final = dt.date(2000, 1, 1)
+EPOCH_DAY: Final = 10_957
+"""2000-01-01 in days since 1970, from which PostgreSQL counts days."""
+INFINITE_DAY: Final = 2**31 - 1
+"""Days of DuckDB's date `infinity`; that of PostgreSQL is the same number."""
 INFINITE: Final = 2**63 - 1
 """Microseconds of DuckDB's `infinity`; that of PostgreSQL is the same number."""
 NUMERIC_DIGITS: Final = 4  # decimal digits of one of numeric's
-_NAN: Final = 0xC000
+DECIMAL_DIGITS_MAX: Final = 38  # of DuckDB's decimals; what has more is a DOUBLE
+_NEGATIVE: Final = 0x4000
+_NO_NUMBERS: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,13 @@ def duck_of_oid(oid: int) -> str | None:
 
 
 def type_named(arrow: pa.DataType, duck: str) -> tuple[PgType, bool]:
-    """As `type_of`, for a column of an answer, whose UUIDs and JSON are text in Arrow."""
+    """As `type_of`, for a column of an answer, whose UUIDs and JSON are text in Arrow.
+
+    DuckDB's 128-bit integers are `numeric` whether or not an answer's happen to fit into 64 bits: what a
+    statement is described with is what its rows have.
+    """
+    if duck in ("HUGEINT", "UHUGEINT"):
+        return NUMERIC, False
     if arrow == pa.string() and duck in ("UUID", "JSON"):
         return (UUID_ if duck == "UUID" else JSON), False
     return type_of(arrow)
@@ -166,7 +178,9 @@ def encode_column(column: pa.ChunkedArray[Any], format_: int, duck: str = "") ->
     """
     kind, is_array = type_named(column.type, duck)
     if pa.types.is_timestamp(column.type) and not is_array:
-        column = pc.cast(pc.cast(column, pa.timestamp("us", column.type.tz)), pa.int64())
+        column = pc.cast(column, pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+    elif pa.types.is_date32(column.type):
+        column = pc.cast(column, pa.int32())  # days: Python has no dates beyond year 9999
     values = column.to_pylist()
     one = _to_binary(kind) if format_ == BINARY else _to_text(kind)
     if is_array:
@@ -178,10 +192,12 @@ def encode_column(column: pa.ChunkedArray[Any], format_: int, duck: str = "") ->
 
 
 def _plain(value: Any) -> Any:
-    """An instant within an array as microseconds, as columns of them have it."""
+    """An instant or a day within an array as a number, as columns of them have it."""
     if isinstance(value, dt.datetime):
         at = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
         return (at - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+    if isinstance(value, dt.date):
+        return (value - dt.date(1970, 1, 1)).days
     return value
 
 
@@ -190,11 +206,12 @@ def _to_text(kind: PgType) -> Callable[[Any], bytes]:
         BOOL.oid: lambda v: "t" if v else "f",
         BYTEA.oid: lambda v: "\\x" + bytes(v).hex(),
         JSON.oid: lambda v: v if isinstance(v, str) else json_text(v),
-        FLOAT4.oid: lambda v: _float_text(float(f"{v:.9g}")),
+        FLOAT4.oid: lambda v: _float_text(float(str(np.float32(v)))),  # its shortest text
         FLOAT8.oid: _float_text,
         NUMERIC.oid: lambda v: format(v, "f") if isinstance(v, Decimal) else str(v),
+        DATE.oid: _date_text,
         TIMESTAMP.oid: _timestamp_text,
-        TIMESTAMPTZ.oid: lambda v: _timestamp_text(v) + ("" if abs(v) >= INFINITE else "+00"),
+        TIMESTAMPTZ.oid: lambda v: _timestamp_text(v, "+00"),
         SPAN.oid: _span_text,
         UUID_.oid: lambda v: str(_uuid(v)),
     }
@@ -211,7 +228,7 @@ def _to_binary(kind: PgType) -> Callable[[Any], bytes]:
         INT8.oid: struct.Struct("!q").pack,
         FLOAT4.oid: struct.Struct("!f").pack,
         FLOAT8.oid: struct.Struct("!d").pack,
-        DATE.oid: lambda v: struct.pack("!i", (v - EPOCH_DAY).days),
+        DATE.oid: _binary_date,
         TIME.oid: lambda v: struct.pack("!q", _time_us(v)),
         TIMESTAMP.oid: _binary_instant,
         TIMESTAMPTZ.oid: _binary_instant,
@@ -235,16 +252,32 @@ def _float_text(value: float) -> str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _timestamp_text(us: int) -> str:
-    if us >= INFINITE:
-        return "infinity"
-    if us <= -INFINITE:
-        return "-infinity"
+def _date_text(days: int) -> str:
+    """A day as PostgreSQL writes it; before the year 1 it has `BC` behind."""
+    if abs(days) >= INFINITE_DAY:
+        return "infinity" if days > 0 else "-infinity"
+    text = str(np.datetime64(days, "D"))
+    if days < -719_162:  # 0001-01-01
+        year, month, day = text.rsplit("-", 2)
+        return f"{1 - int(year):04}-{month}-{day} BC"
+    return text
+
+
+def _binary_date(days: int) -> bytes:
+    if abs(days) >= INFINITE_DAY:
+        return struct.pack("!i", INFINITE_DAY if days > 0 else -INFINITE_DAY - 1)
+    return struct.pack("!i", days - EPOCH_DAY)
+
+
+def _timestamp_text(us: int, zone: str = "") -> str:
+    if abs(us) >= INFINITE:
+        return "infinity" if us > 0 else "-infinity"
     days, rest = divmod(us, 86_400_000_000)
-    at = dt.datetime(1970, 1, 1) + dt.timedelta(days=days)  # noqa: DTZ001 - its zone is the caller's
+    day, space, era = _date_text(days).partition(" ")
     seconds, fraction = divmod(rest, 1_000_000)
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    return f"{at:%Y-%m-%d} {clock}" + (f".{fraction:06}".rstrip("0") if fraction else "")
+    clock += f".{fraction:06}".rstrip("0") if fraction else ""
+    return f"{day} {clock}{zone}{space}{era}"
 
 
 def _binary_instant(us: int) -> bytes:
@@ -282,12 +315,10 @@ def _span_text(value: Any) -> str:
 def _binary_numeric(value: Any) -> bytes:
     """A decimal as digits of base 10000: count, weight of the first, sign, digits after the point."""
     number = value if isinstance(value, Decimal) else Decimal(value)
-    if number.is_nan():
-        return struct.pack("!hhHh", 0, 0, _NAN, 0)
     sign, _, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     scale = max(0, -exponent)
-    whole, _, part = format(abs(number), "f").partition(".")
+    whole, _, part = format(number.copy_abs(), "f").partition(".")
     whole = whole.lstrip("0")
     whole = whole.rjust(-(-len(whole) // NUMERIC_DIGITS) * NUMERIC_DIGITS, "0")
     part = part.ljust(-(-len(part) // NUMERIC_DIGITS) * NUMERIC_DIGITS, "0")
@@ -299,7 +330,9 @@ def _binary_numeric(value: Any) -> bytes:
         weight -= 1
     while digits and digits[-1] == 0:
         digits.pop()
-    head = struct.pack("!hhHh", len(digits), weight if digits else 0, 0x4000 if sign else 0, scale)
+    head = struct.pack(
+        "!hhHh", len(digits), weight if digits else 0, _NEGATIVE if sign else 0, scale
+    )
     return head + struct.pack(f"!{len(digits)}h", *digits)
 
 
@@ -376,8 +409,9 @@ def literal(data: bytes | None, oid: int, format_: int) -> str:
         text = data.decode()
         if oid == BYTEA.oid:
             text = text.removeprefix("\\x") if text.startswith("\\x") else data.hex()
-        elif oid in (TIMESTAMP.oid, TIMESTAMPTZ.oid, DATE.oid) and text.endswith(" BC"):
-            text = f"{text.removesuffix(' BC')} (BC)"
+    if oid in (TIMESTAMP.oid, TIMESTAMPTZ.oid, DATE.oid) and text.endswith(" BC"):
+        day, space, rest = text.removesuffix(" BC").partition(" ")
+        text = f"{day} (BC){space}{rest}"  # as DuckDB reads it
     if oid == BYTEA.oid:
         return f"from_hex({_quoted(text)})"
     if oid == NUMERIC.oid:  # a decimal has the digits that it came with
@@ -386,8 +420,21 @@ def literal(data: bytes | None, oid: int, format_: int) -> str:
 
 
 def _number(text: str) -> str:
-    value = Decimal(text)
-    return format(value, "f") if value.is_finite() else f"CAST({_quoted(text)} AS DOUBLE)"
+    """A decimal with its digits; what no decimal of DuckDB's can hold is a DOUBLE.
+
+    Raises:
+        ValueError: it isn't a number.
+    """
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"expected a number; found {text!r}") from None
+    exponent = value.as_tuple().exponent
+    if not isinstance(exponent, int) or not (
+        exponent >= -DECIMAL_DIGITS_MAX and value.adjusted() < DECIMAL_DIGITS_MAX
+    ):
+        return f"CAST({_quoted(str(value))} AS DOUBLE)"
+    return f"({value:f})" if value.is_signed() else f"{value:f}"  # `a -$1` is no comment
 
 
 def _quoted(text: str) -> str:
@@ -408,9 +455,14 @@ def _read_binary(data: bytes, oid: int) -> str:
         raise ValueError(f"expected a binary value of type {oid}; found {data!r}") from error
 
 
-def _read_instant(data: bytes) -> str:
+def _read_instant(data: bytes, zone: str = "") -> str:
     (us,) = struct.unpack("!q", data)
-    return _timestamp_text(us + EPOCH_US) if abs(us) < INFINITE else _timestamp_text(us)
+    return _timestamp_text(us + EPOCH_US if abs(us) < INFINITE else us, zone)
+
+
+def _read_date(data: bytes) -> str:
+    (days,) = struct.unpack("!i", data)
+    return _date_text(days + EPOCH_DAY if abs(days) < INFINITE_DAY else days)
 
 
 def _read_time(data: bytes) -> str:
@@ -425,11 +477,15 @@ def _read_span(data: bytes) -> str:
 
 def _read_numeric(data: bytes) -> str:
     count, weight, sign, scale = struct.unpack_from("!hhHh", data)
-    if sign == _NAN:
-        return "NaN"
-    digits = struct.unpack_from(f"!{count}h", data, 8)
-    total = sum(Decimal(d).scaleb(NUMERIC_DIGITS * (weight - i)) for i, d in enumerate(digits))
-    return f"{'-' if sign else ''}{Decimal(total):.{scale}f}"
+    if sign in _NO_NUMBERS:
+        return _NO_NUMBERS[sign]
+    digits = struct.unpack_from(f"!{count}H", data, 8)
+    if sign not in (0, _NEGATIVE) or max(digits, default=0) > 9999:
+        raise ValueError(f"expected a binary numeric; found {data!r}")
+    # As text: sums of decimals are rounded to the digits of their context.
+    whole = "".join(f"{one:04}" for one in digits) or "0"
+    exponent = NUMERIC_DIGITS * (weight - count + 1)
+    return f"{'-' if sign else ''}{Decimal(f'{whole}E{exponent}'):.{scale}f}"
 
 
 _READERS: Final[dict[int, Callable[[bytes], str]]] = {
@@ -442,10 +498,10 @@ _READERS: Final[dict[int, Callable[[bytes], str]]] = {
     JSON.oid: lambda d: d.removeprefix(b"\1").decode(),  # jsonb's version
     FLOAT4.oid: lambda d: repr(struct.unpack("!f", d)[0]),
     FLOAT8.oid: lambda d: repr(struct.unpack("!d", d)[0]),
-    DATE.oid: lambda d: str(EPOCH_DAY + dt.timedelta(days=struct.unpack("!i", d)[0])),
+    DATE.oid: _read_date,
     TIME.oid: _read_time,
     TIMESTAMP.oid: _read_instant,
-    TIMESTAMPTZ.oid: lambda d: _read_instant(d) + "+00",
+    TIMESTAMPTZ.oid: lambda d: _read_instant(d, "+00"),
     SPAN.oid: _read_span,
     NUMERIC.oid: _read_numeric,
     UUID_.oid: lambda d: str(uuid.UUID(bytes=d)),

@@ -7,11 +7,14 @@ from typing import Final, NamedTuple
 
 __all__ = ["Refused", "is_empty", "split", "words_of"]
 
-_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
-_PART: Final = re.compile(
-    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/|;""", re.DOTALL
-)
-_WORD: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[\w.]+|[^\s\w]""")
+# What isn't closed goes to the end. So no pattern looks twice at the same text, however long it is.
+_COMMENT: Final = r"--[^\n]*+|/\*.*?(?:\*/|\Z)"
+_QUOTED: Final = r"""'(?:[^']|'')*+(?:'|\Z)|"(?:[^"]|"")*+(?:"|\Z)"""
+_ESCAPED: Final = r"""(?<!\w)[eE]'(?:[^'\\]|\\.|'')*+(?:'|\Z)"""
+_DOLLARS: Final = r"(?<![\w$])\$((?:[^\W\d]\w*)?)\$.*?(?:\$\1\$|\Z)"
+_PART: Final = re.compile(f"{_ESCAPED}|{_QUOTED}|{_DOLLARS}|{_COMMENT}|;", re.DOTALL)
+_NOTHING: Final = re.compile(rf"(?:[\s;]|{_COMMENT})*+\Z", re.DOTALL)
+_WORD: Final = re.compile(rf"{_COMMENT}|({_QUOTED}|[\w.]+|[^\s\w])", re.DOTALL)
 WRITES: Final = frozenset(
     {
         "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "ALTER", "DROP", "TRUNCATE", "GRANT",
@@ -23,9 +26,9 @@ WRITES: Final = frozenset(
 class Refused(Exception):  # noqa: N818 - it is what is answered, not a failure of ours
     """A statement that isn't answered, with PostgreSQL's code for why."""
 
-    def __init__(self, code: str, told: str) -> None:
+    def __init__(self, code: str, told: str, routine: str = "") -> None:
         super().__init__(told)
-        self.code = code
+        self.code, self.routine = code, routine
 
 
 class Setting(NamedTuple):
@@ -52,16 +55,21 @@ def split(text: str) -> list[str]:
 
 def is_empty(statement: str) -> bool:
     """Whether there is nothing in it but space and comments."""
-    return not _COMMENT.sub("", statement).strip(" \t\r\n;")
+    return _NOTHING.match(statement) is not None
 
 
 def words_of(statement: str) -> list[str]:
     """A statement's words; quoted ones keep their quotes."""
-    return _WORD.findall(_COMMENT.sub(" ", statement))
+    return [word for word in _WORD.findall(statement) if word]
+
+
+def name_of(word: str) -> str:
+    """A name without its quotes; without quotes it is in small letters."""
+    return unquoted(word) if word.startswith('"') else word.lower()
 
 
 def unquoted(word: str) -> str:
-    """A name or a text without its quotes; names without are in small letters."""
+    """A text without its quotes."""
     if len(word) >= 2 and word[0] == word[-1] and word[0] in "'\"":
         return word[1:-1].replace(word[0] * 2, word[0])
     return word

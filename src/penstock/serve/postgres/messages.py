@@ -98,13 +98,11 @@ def text(value: str) -> bytes:
     return value.replace("\0", "").encode() + b"\0"
 
 
-def error(
-    code: str, told: str, severity: str = "ERROR", hint: str = "", kind: bytes = b"E"
-) -> bytes:
-    """An error with its SQLSTATE; `kind` N makes it a notice."""
-    fields = {"S": severity, "V": severity, "C": code, "M": told, "H": hint}
+def error(code: str, told: str, severity: str = "ERROR", routine: str = "") -> bytes:
+    """An error with its SQLSTATE; `routine` is what PostgreSQL calls the place, where drivers ask."""
+    fields = {"S": severity, "V": severity, "C": code, "M": told, "R": routine}
     body = b"".join(name.encode() + text(value) for name, value in fields.items() if value)
-    return message(kind, body + b"\0")
+    return message(b"E", body + b"\0")
 
 
 def parameters(values: Mapping[str, str]) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import secrets
 import select
 import socket
@@ -35,12 +36,18 @@ PASSWORD_VARIABLE: Final = "PENSTOCK_POSTGRES_PASSWORD"  # noqa: S105 - its name
 CONNECTIONS_MAX: Final = 64  # each has a thread; pools of clients are smaller
 STARTUP_BYTES_MAX: Final = 10_000  # PostgreSQL's own limit
 MESSAGE_BYTES_MAX: Final = 16 << 20  # of a client's: a query with its parameters
+STARTING_MAX: Final = 64  # connections beside them, which are yet to log in, or only cancel
 LOG_IN_S_MAX: Final = 60.0  # PostgreSQL's authentication_timeout
+ACCEPT_PAUSE_S: Final = (
+    0.1  # after a connection that the system couldn't give, for lack of files say
+)
+KEEPALIVE_S: Final = 60  # of silence, after which a client is asked whether it is there
 FAILURE_DELAY_S: Final = 0.5  # how long the answer to a wrong password is held back
 QUERY_SECONDS_MAX: Final = 30.0
 QUERIES_AT_ONCE: Final = 4
 BACKLOG: Final = 64
 MECHANISM: Final = "SCRAM-SHA-256"
+LOG: Final = logging.getLogger("penstock.postgres")
 _LENGTH: Final = struct.Struct("!i")
 
 
@@ -83,7 +90,8 @@ class PostgresServer:
         )
         self._views: Views | None = None
         self._lock = threading.Lock()
-        self._connections: dict[int, _Connection] = {}
+        self._open: set[_Connection] = set()
+        self._connections: dict[int, _Connection] = {}  # of these, the ones that were admitted
         self._closing = threading.Event()
         self._socket = _listening(host, port)
         self.port = int(self._socket.getsockname()[1])
@@ -98,7 +106,7 @@ class PostgresServer:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         with self._lock:
-            connections = list(self._connections.values())
+            connections = list(self._open)
         for one in connections:
             one.close()
         if self._own is not None:
@@ -108,13 +116,31 @@ class PostgresServer:
         while not self._closing.is_set():
             try:
                 client, _ = self._socket.accept()
-            except OSError:
+            except OSError as error:
+                if not self._closing.is_set():
+                    LOG.warning("expected to accept a client; found: %s", error)
+                    self._closing.wait(ACCEPT_PAUSE_S)
+                continue
+            try:
+                self._begin(client)
+            except (OSError, RuntimeError) as error:  # the client has gone, or there is no thread
+                LOG.warning("expected to serve a client; found: %s", error)
+                client.close()
+
+    def _begin(self, client: socket.socket) -> None:
+        """Serves a client in a thread of its own."""
+        connection = _Connection(self, client)
+        with self._lock:
+            if self._closing.is_set() or len(self._open) >= CONNECTIONS_MAX + STARTING_MAX:
+                connection.release()
                 return
-            connection = _Connection(self, client)
-            thread = threading.Thread(
-                target=connection.serve, name="penstock-postgres", daemon=True
-            )
+            self._open.add(connection)
+        thread = threading.Thread(target=connection.serve, name="penstock-postgres", daemon=True)
+        try:
             thread.start()
+        except RuntimeError:
+            self.leave(connection)
+            raise
 
     def views(self) -> Views:
         """The pipeline's views.
@@ -141,10 +167,13 @@ class PostgresServer:
             self._connections[number] = connection
             return number
 
-    def leave(self, number: int) -> None:
-        """Forgets a connection."""
+    def leave(self, connection: _Connection, number: int | None = None) -> None:
+        """Closes a connection's socket, and forgets it."""
+        connection.release()
         with self._lock:
-            self._connections.pop(number, None)
+            self._open.discard(connection)
+            if number is not None:
+                del self._connections[number]
 
     def cancel(self, number: int, key: int) -> None:
         """Cancels what a connection's client waits for, if it knows the key."""
@@ -167,19 +196,28 @@ class _Connection:
 
     def __init__(self, server: PostgresServer, client: socket.socket) -> None:
         self._server, self._client = server, client
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
         self._file = client.makefile("rb")
+        self._deadline: float | None = time.monotonic() + LOG_IN_S_MAX
         self.key = secrets.randbits(31)
         self.cancelled = threading.Event()
 
     def close(self) -> None:
+        """Ends the conversation; whoever reads or sends then finds its end."""
         with contextlib.suppress(OSError):
             self._client.shutdown(socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Gives the socket back."""
+        self._file.close()
+        self._client.close()
 
     def serve(self) -> None:
         number = None
         try:
-            self._client.settimeout(LOG_IN_S_MAX)
-            self._client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             told = self._startup()
             if told is None:
                 return
@@ -189,6 +227,7 @@ class _Connection:
                 self._send(messages.error("53300", told_, "FATAL"))
                 return
             if self._log_in():
+                self._deadline = None
                 self._client.settimeout(None)
                 self._converse(number, told)
         except ProtocolError as error:
@@ -197,10 +236,7 @@ class _Connection:
         except (OSError, EOFError):
             pass  # the client has gone
         finally:
-            if number is not None:
-                self._server.leave(number)
-            self._file.close()
-            self._client.close()
+            self._server.leave(self, number)
 
     def _startup(self) -> dict[str, str] | None:
         """What the client says of itself; None where it only cancels."""
@@ -299,7 +335,16 @@ class _Connection:
         return kind, self._take(size - 4)
 
     def _take(self, size: int) -> bytes:
-        data = self._file.read(size)
+        """So many bytes; before the log-in only until its time is over, however slowly they come."""
+        if self._deadline is None:
+            data = self._file.read(size)
+        else:
+            data = b""
+            while len(data) < size:
+                self._client.settimeout(max(0.001, self._deadline - time.monotonic()))
+                if not (part := self._file.read1(size - len(data))):
+                    break
+                data += part
         if len(data) != size:
             raise EOFError
         return data

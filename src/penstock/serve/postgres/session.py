@@ -10,6 +10,7 @@ has sent ahead, up to its `Sync`, and fails its transaction, as in PostgreSQL.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +20,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import LimitError, PenstockError, ProtocolError
-from penstock.serve.catalogs.catalog import SERVER_VERSION
+from penstock.errors import PenstockError, ProtocolError
 from penstock.serve.catalogs.types import (
     duck_of_oid,
     encode_column,
@@ -33,82 +33,29 @@ from penstock.serve.postgres.commands import (
     WRITES,
     Refused,
     is_empty,
+    name_of,
     setting_of,
     split,
-    unquoted,
     words_of,
 )
+from penstock.serve.postgres.failures import failure
 from penstock.serve.postgres.messages import Column, Reader, message
+from penstock.serve.postgres.settings import FIXED, ISOLATIONS, PINNING, REPORTED, SETTINGS
 from penstock.serve.questions import ROWS_ALL, Question, substituted
 from penstock.serve.views import Answer
 
 __all__ = ["Session"]
 
-STATEMENTS_MAX: Final = (
-    1_000  # prepared statements and cursors of a session: clients keep some hundred
-)
+LOG: Final = logging.getLogger("penstock.postgres")
+
+STATEMENTS_MAX: Final = 1_000
+"""Prepared statements of a session, its cursors, and its settings: clients keep some hundred."""
 ANSWER_BYTES_MAX: Final = 256 << 20
-"""Of an answer: it is in memory as a whole. Whoever wants more asks by parts, or reads with Python."""
-AFTER_SECONDS: Final = (
-    10.0  # how long a statement waits for a write, unless penstock.wait says otherwise
-)
+"""Of all that a session keeps in memory: answers as a whole, cursors' too, and texts of statements.
+Whoever wants more asks by parts, or reads with Python."""
 ROWS_AT_ONCE: Final = 10_000  # rows that are written to the client together
-SETTINGS: Final = {
-    "server_version": SERVER_VERSION,
-    "server_encoding": "UTF8",
-    "client_encoding": "UTF8",
-    "datestyle": "ISO, MDY",
-    "intervalstyle": "postgres",
-    "timezone": "UTC",
-    "integer_datetimes": "on",
-    "standard_conforming_strings": "on",
-    "in_hot_standby": "off",
-    "default_transaction_read_only": "on",
-    "transaction_read_only": "on",
-    "default_transaction_isolation": "read committed",
-    "transaction_isolation": "read committed",
-    "search_path": "public",
-    "application_name": "",
-    "is_superuser": "off",
-    "session_authorization": "penstock",
-    "extra_float_digits": "1",
-    "statement_timeout": "0",
-    "server_version_num": "160000",
-    "max_identifier_length": "63",
-    "penstock.after": "",
-    "penstock.wait": f"{AFTER_SECONDS:g}",
-    "penstock.version": "",
-}
-"""What SHOW answers before anyone has SET it. `penstock.version` is the one that was read last."""
-REPORTED: Final = {
-    "server_version": "server_version", "server_encoding": "server_encoding",
-    "client_encoding": "client_encoding", "datestyle": "DateStyle",
-    "intervalstyle": "IntervalStyle", "timezone": "TimeZone",
-    "integer_datetimes": "integer_datetimes", "in_hot_standby": "in_hot_standby",
-    "standard_conforming_strings": "standard_conforming_strings",
-    "default_transaction_read_only": "default_transaction_read_only",
-    "application_name": "application_name", "is_superuser": "is_superuser",
-    "session_authorization": "session_authorization", "search_path": "search_path",
-}  # fmt: skip
-FIXED: Final = frozenset({"server_version", "server_encoding", "server_version_num"})
-PINNING: Final = ("repeatable read", "serializable")
-_CODES: Final = (
-    (
-        re.compile(
-            r"expected one of the views|does not exist.*relation|relation \S+ does not exist"
-        ),
-        "42P01",
-    ),
-    (re.compile(r"that is kept; found|isn't kept"), "72000"),
-    (re.compile(r"(Function|Macro)\b.* does not exist|No function matches"), "42883"),
-    (re.compile(r"Referenced column|not found in FROM|does not have a column"), "42703"),
-    (re.compile(r"Conversion Error|Invalid Input|invalid input"), "22P02"),
-    (re.compile(r"Out of Range|out of range"), "22003"),
-    (re.compile(r"must appear in the GROUP BY"), "42803"),
-    (re.compile(r"Ambiguous reference"), "42702"),
-    (re.compile(r"Binder Error"), "42804"),
-    (re.compile(r"expected a SELECT|Parser Error|expected one SELECT|expected AS OF"), "42601"),
-)
+BACKWARD: Final = frozenset({"BACKWARD", "PRIOR", "FIRST", "LAST", "ABSOLUTE", "RELATIVE", "-"})
+"""Words of a FETCH that doesn't read on."""
 
 
 class Status(Enum):
@@ -136,6 +83,7 @@ class Portal:
     formats: list[int] = field(default_factory=list)
     answer: Answer | None = None
     sent: int = 0
+    described: Answer | None = None  # what the client was told of its columns
 
     def format_of(self, column: int) -> int:
         """0 for text, 1 for binary."""
@@ -200,10 +148,12 @@ class Session:
             yield from self._handled(kind, Reader(body))
         except ProtocolError:
             raise
-        except (Refused, PenstockError, ValueError) as error:
+        except Exception as error:
+            if not isinstance(error, Refused | PenstockError | ValueError):
+                LOG.exception("expected an answer to a client of PostgreSQL's protocol")
             if self._status is Status.OPEN:
                 self._status = Status.FAILED
-            yield messages.error(_code(error, cancelled=self._cancelled()), str(error))
+            yield failure(error, cancelled=self._cancelled())
             self._skipping = kind != b"Q"
         if kind == b"Q":
             yield self.ready()
@@ -249,12 +199,33 @@ class Session:
     def _parse(self, reader: Reader) -> bytes:
         name, query = reader.text(), reader.text()
         oids = [one & 0xFFFFFFFF for one in reader.numbers(4)]
-        if len(split(query)) > 1:
+        found = split(query)
+        if len(found) > 1:
             raise Refused("42601", "expected one statement; found several")
-        if len(self._statements) >= STATEMENTS_MAX and name not in self._statements:
-            raise Refused("53400", f"expected at most {STATEMENTS_MAX} prepared statements")
-        self._statements[name] = Statement(query.rstrip().rstrip(";"), oids)
+        self._statements.pop(name, None)
+        self._check_room(len(self._statements), "prepared statements", len(query))
+        self._statements[name] = Statement(found[0] if found else "", oids)
         return message(b"1")
+
+    def _check_room(self, count: int, what: str, size: int) -> None:
+        """Refuses one more of what the session keeps, if it keeps too much."""
+        if count >= STATEMENTS_MAX:
+            raise Refused("53400", f"expected at most {STATEMENTS_MAX} {what}; found more")
+        if self._held() + size > ANSWER_BYTES_MAX:
+            raise Refused(
+                "53200",
+                f"expected at most {ANSWER_BYTES_MAX >> 20} MiB in a session's statements and cursors "
+                "(ANSWER_BYTES_MAX); found more. Close some",
+            )
+
+    def _held(self) -> int:
+        """How many bytes the session keeps, about."""
+        portals = self._portals.values()
+        answers = sum(one.answer.table.nbytes for one in portals if one.answer is not None)
+        texts = sum(
+            len(one.query) for some in (self._statements, self._portals) for one in some.values()
+        )
+        return answers + texts + sum(map(len, self._settings.values()))
 
     def _statement(self, name: str) -> Statement:
         if name not in self._statements:
@@ -263,6 +234,7 @@ class Session:
 
     def _bind(self, reader: Reader) -> bytes:
         name, statement = reader.text(), self._statement(reader.text())
+        self._portals.pop(name, None)
         formats = reader.numbers(2)
         given = []
         for i in range(reader.number(2)):
@@ -276,10 +248,11 @@ class Session:
             for oid, (data, _) in zip(oids, given, strict=False)
         ):
             self._columns_of(statement)  # an array perhaps, which is none without its type
-            oids = statement.oids
+            oids = [*statement.oids, *oids[len(statement.oids) :]]
         values = [literal(data, oids[i], form) for i, (data, form) in enumerate(given)]
         query = substituted(statement.query, values) if values else statement.query
-        self._portals[name] = Portal(query, reader.numbers(2))
+        self._check_room(len(self._portals), "cursors", len(query))
+        self._portals[name] = Portal(query, reader.numbers(2), described=statement.answer)
         return message(b"2")
 
     def _describe(self, reader: Reader) -> Iterator[bytes]:
@@ -325,6 +298,14 @@ class Session:
         if columns is None:
             yield messages.command_complete(tag)
             return
+        told = portal.described
+        if told is not None and _kinds(columns) != _kinds(_columns(told, portal)):
+            raise Refused(
+                "0A000",
+                "expected the columns that the statement was described with; found others, because the "
+                "view was changed: cached plan must not change result type. Prepare it again",
+                "RevalidateCachedQuery",
+            )
         yield from self._rows(portal, columns, most)
         assert portal.answer is not None
         if portal.sent < len(portal.answer.table):
@@ -367,14 +348,13 @@ class Session:
         if self._status is not Status.IDLE and self._isolation in PINNING and self._pinned is None:
             self._pinned = self._newest()
         version = self._pinned
-        found = self._ask(
-            replace(question, version=version, dialect="postgres", bytes_max=ANSWER_BYTES_MAX)
-        )
+        most = max(0, ANSWER_BYTES_MAX - self._held())
+        found = self._ask(replace(question, version=version, dialect="postgres", bytes_max=most))
         self._settings["penstock.version"] = str(found.version)
         return found
 
-    def _seconds(self, name: str) -> float:
-        text = self._settings[name]
+    def _seconds(self, name: str, text: str | None = None) -> float:
+        text = self._settings[name] if text is None else text
         try:
             seconds = (
                 float(text.removesuffix("ms")) / 1000
@@ -391,7 +371,7 @@ class Session:
         """Rows that haven't been sent yet, so many at most (0: all)."""
         assert portal.answer is not None
         table = portal.answer.table
-        end = len(table) if not most else min(len(table), portal.sent + most)
+        end = len(table) if most <= 0 else min(len(table), portal.sent + most)
         while portal.sent < end:
             some = table.slice(portal.sent, min(ROWS_AT_ONCE, end - portal.sent))
             names = portal.answer.types or [""] * len(columns)
@@ -414,6 +394,8 @@ class Session:
                 return "ROLLBACK" if failed else "COMMIT"
             case "ROLLBACK" | "ABORT":
                 if "TO" in (one.upper() for one in words):
+                    if self._status is Status.IDLE:
+                        raise Refused("25P01", "expected a transaction to roll back; found none")
                     self._status = Status.OPEN
                 else:
                     self._end()
@@ -423,8 +405,10 @@ class Session:
             case "SET":
                 return self._set(words)
             case "RESET":
-                names = list(SETTINGS) if second == "ALL" else [words[1].lower()] if second else []
-                self._settings.update({name: SETTINGS.get(name, "") for name in names})
+                if second == "ALL":
+                    self._settings = dict(SETTINGS)
+                elif second:
+                    self._put(words[1].lower(), None)
                 return "RESET"
             case "SHOW":
                 portal.answer = self._show(words)
@@ -434,11 +418,10 @@ class Session:
                 self._portals.clear()
                 return f"DISCARD {second}"
             case "DEALLOCATE":
-                name = unquoted(words[-1])
                 if words[-1].upper() == "ALL":
                     self._statements.clear()
                 else:
-                    self._statements.pop(name, None)
+                    self._statements.pop(name_of(words[-1]), None)
                 return "DEALLOCATE"
             case "DECLARE":
                 return self._declare(words, portal.query)
@@ -449,7 +432,7 @@ class Session:
                 if second == "ALL":
                     self._portals.clear()
                 elif len(words) > 1:
-                    self._portals.pop(unquoted(words[1]), None)
+                    self._portals.pop(name_of(words[1]), None)
                 return "CLOSE CURSOR"
         if first in WRITES:
             raise Refused("25006", f"expected a query, because views are only read; found {first}")
@@ -458,14 +441,14 @@ class Session:
         )
 
     def _begin(self, words: list[str]) -> str:
-        self._status = Status.OPEN
         self._isolation = self._settings["default_transaction_isolation"]
         self._take_isolation(words)
+        self._status = Status.OPEN
         return "START TRANSACTION" if words[0].upper() == "START" else "BEGIN"
 
     def _take_isolation(self, words: list[str]) -> None:
         text = " ".join(words).lower()
-        for level in ("read uncommitted", "read committed", *PINNING):
+        for level in ISOLATIONS:
             if level in text:
                 self._isolation = level
         if "read write" in text:
@@ -492,21 +475,31 @@ class Session:
         name, value = setting_of(words)
         if name in FIXED:
             raise Refused("55P02", f"expected a setting that may be changed; found {name}")
-        self._settings[name] = SETTINGS.get(name, "") if value is None else value
-        if name == "client_encoding" and self._settings[name].upper() not in (
-            "UTF8",
-            "UTF-8",
-            "UNICODE",
-        ):
-            self._settings[name] = "UTF8"
-            raise Refused("22023", f"expected client_encoding UTF8; found {value}")
-        if name == "timezone" and self._settings[name].upper() not in ("UTC", "ETC/UTC", "GMT"):
-            self._settings[name] = (
-                "UTC"  # instants are sent in UTC; clients show them in their own zone
-            )
-        if name == "penstock.wait":
-            self._seconds(name)
+        self._put(name, value)
         return "SET"
+
+    def _put(self, name: str, value: str | None) -> None:
+        """Notes what a setting is; None: what it was at first."""
+        value = SETTINGS.get(name, "") if value is None else value
+        match name:
+            case "client_encoding" if value.upper() not in ("UTF8", "UTF-8", "UNICODE"):
+                raise Refused("22023", f"expected client_encoding UTF8; found {value}")
+            case "timezone":
+                value = "UTC"  # instants are sent in UTC; clients show them in their own zone
+            case "transaction_isolation" | "default_transaction_isolation":
+                value = value.lower()
+                if value not in ISOLATIONS:
+                    raise Refused(
+                        "22023", f"expected one of {', '.join(ISOLATIONS)}; found {value}"
+                    )
+                if name == "transaction_isolation":
+                    self._isolation = value
+                    return
+            case "penstock.wait":
+                self._seconds(name, value)
+        if name not in self._settings:
+            self._check_room(len(self._settings), "settings", len(value))
+        self._settings[name] = value
 
     def _show(self, words: list[str]) -> Answer:
         name = "_".join(one.lower() for one in words[1:])
@@ -536,19 +529,27 @@ class Session:
         upper = [one.upper() for one in words]
         if "CURSOR" not in upper or "FOR" not in upper:
             raise Refused("42601", "expected DECLARE name CURSOR FOR SELECT …")
-        name = unquoted(words[1])
+        name, words = name_of(words[1]), words[upper.index("FOR") + 1 :]
         found = re.search(r"\bFOR\b(.*)", query, re.IGNORECASE | re.DOTALL)
-        assert found is not None
-        self._portals[name] = Portal(found[1])
-        self._run(self._portals[name])
+        if not words or not _is_query(words) or found is None:
+            raise Refused("42601", "expected a query behind FOR; found something else")
+        self._portals.pop(name, None)
+        self._check_room(len(self._portals), "cursors", len(found[1]))
+        portal = Portal(found[1])
+        self._run(portal)
+        self._portals[name] = portal
         return "DECLARE CURSOR"
 
     def _fetch(self, words: list[str]) -> Answer:
-        portal = self._portal(unquoted(words[-1]))
+        portal = self._portal(name_of(words[-1]))
+        if BACKWARD.intersection(one.upper() for one in words[1:-1]):
+            raise Refused("55000", "expected FETCH of the next rows; found another direction")
+        if not _is_query(words_of(portal.query) or [""]):
+            raise Refused("34000", f"expected the cursor of a query; found {portal.query!r}")
         self._run(portal)
         assert portal.answer is not None
-        count = next((int(one) for one in words if one.isdecimal()), 1)
-        if any(one.upper() == "ALL" for one in words):
+        count = next((min(int(one), ROWS_ALL) for one in words[1:-1] if one.isdecimal()), 1)
+        if any(one.upper() == "ALL" for one in words[1:-1]):
             count = ROWS_ALL
         rows = portal.answer.table.slice(portal.sent, count)
         portal.sent += len(rows)
@@ -572,6 +573,10 @@ def _columns(answer: Answer, portal: Portal) -> list[Column]:
     return found
 
 
+def _kinds(columns: Sequence[Column]) -> list[tuple[str, int]]:
+    return [(one.name, one.oid) for one in columns]
+
+
 def _described(columns: Sequence[Column] | None) -> bytes:
     return message(b"n") if columns is None else messages.row_description(columns)
 
@@ -579,16 +584,3 @@ def _described(columns: Sequence[Column] | None) -> bytes:
 def _tag(portal: Portal) -> str:
     word = words_of(portal.query)[0].upper()
     return word if word == "SHOW" else f"{'FETCH' if word == 'FETCH' else 'SELECT'} {portal.sent}"
-
-
-def _code(error: Exception, *, cancelled: bool) -> str:
-    if isinstance(error, Refused):
-        return error.code
-    if cancelled:
-        return "57014"
-    text = str(error)
-    if isinstance(error, LimitError):
-        return "53200" if "memory" in text else "54000" if "ANSWER_BYTES_MAX" in text else "57014"
-    if isinstance(error, ValueError) and not isinstance(error, PenstockError):
-        return "22P02"
-    return next((code for pattern, code in _CODES if pattern.search(text)), "XX000")

@@ -1,0 +1,53 @@
+"""What a session may SET and SHOW."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.serve.catalogs.catalog import SERVER_VERSION
+
+__all__ = ["FIXED", "ISOLATIONS", "PINNING", "REPORTED", "SETTINGS"]
+
+AFTER_SECONDS: Final = (
+    10.0  # how long a statement waits for a write, unless penstock.wait says otherwise
+)
+SETTINGS: Final = {
+    "server_version": SERVER_VERSION,
+    "server_encoding": "UTF8",
+    "client_encoding": "UTF8",
+    "datestyle": "ISO, MDY",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "integer_datetimes": "on",
+    "standard_conforming_strings": "on",
+    "in_hot_standby": "off",
+    "default_transaction_read_only": "on",
+    "transaction_read_only": "on",
+    "default_transaction_isolation": "read committed",
+    "transaction_isolation": "read committed",
+    "search_path": "public",
+    "application_name": "",
+    "is_superuser": "off",
+    "session_authorization": "penstock",
+    "extra_float_digits": "1",
+    "statement_timeout": "0",
+    "server_version_num": "160000",
+    "max_identifier_length": "63",
+    "penstock.after": "",
+    "penstock.wait": f"{AFTER_SECONDS:g}",
+    "penstock.version": "",
+}
+"""What SHOW answers before anyone has SET it. `penstock.version` is the one that was read last."""
+REPORTED: Final = {
+    "server_version": "server_version", "server_encoding": "server_encoding",
+    "client_encoding": "client_encoding", "datestyle": "DateStyle",
+    "intervalstyle": "IntervalStyle", "timezone": "TimeZone",
+    "integer_datetimes": "integer_datetimes", "in_hot_standby": "in_hot_standby",
+    "standard_conforming_strings": "standard_conforming_strings",
+    "default_transaction_read_only": "default_transaction_read_only",
+    "application_name": "application_name", "is_superuser": "is_superuser",
+    "session_authorization": "session_authorization", "search_path": "search_path",
+}  # fmt: skip
+FIXED: Final = frozenset({"server_version", "server_encoding", "server_version_num"})
+PINNING: Final = ("repeatable read", "serializable")
+ISOLATIONS: Final = ("read uncommitted", "read committed", *PINNING)
