@@ -237,6 +237,11 @@ class App(DatabaseFlow):
         """Ends `run` after the batch in flight. Can be called from any thread."""
         self._stop.set()
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the last `run` was told to end: by `stop`, Ctrl-C or SIGTERM."""
+        return self._stop.is_set()
+
     def main(self, arguments: list[str] | None = None) -> None:
         """The command line of a program: the same as `penstock run` of its file."""
         # The command line stands above this module; the program that calls this asks for it.

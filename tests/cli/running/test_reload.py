@@ -12,9 +12,11 @@ import pytest
 from tests.cli.running.test_run import PATIENCE_S, PROGRAM, rows, send
 from tests.patience import wait_until
 
+import penstock as ps
 from penstock.cli.support import reload as reloading
 from penstock.cli.support.address import find_broker
-from penstock.cli.support.reload import Reload, program_fault
+from penstock.cli.support.host import Hosting, host
+from penstock.cli.support.reload import RELOADED, Reload, program_fault
 
 
 def test_a_program_with_an_error_changes_nothing(tmp_path: Path) -> None:
@@ -35,30 +37,62 @@ def test_a_program_with_an_error_changes_nothing(tmp_path: Path) -> None:
 def test_the_new_process_has_the_same_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The interpreter, its options and the program's."""
+    """The interpreter, its options and the program's; a savepoint isn't returned to again."""
     called: list[tuple[str, list[str]]] = []
     monkeypatch.setattr(os, "execv", lambda path, words: called.append((path, words)))
-    reload = Reload(tmp_path, ["python3", "-m", "penstock.cli", "run", "x.py"], lambda _: None)
+    monkeypatch.setenv(RELOADED, "")
+    words = ["python3", "-m", "penstock.cli", "run", "--from", "a", "x.py", "--rebuild", "--no-ui"]
+    reload = Reload(tmp_path, words, lambda _: None)
     reload.check()
     reload.restart()
-    words = [sys.executable, "-m", "penstock.cli", "run", "x.py"]
+    words = [sys.executable, "-m", "penstock.cli", "run", "x.py", "--no-ui"]
     assert called == [(sys.executable, words)]
 
 
-def test_a_closed_terminal_ends_the_pipeline(
+def test_a_pipeline_that_is_stopped_meanwhile_is_not_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then nobody asked for another program: SIGTERM, which ends it after the batch in flight."""
-    there = iter([True, False])
-    monkeypatch.setattr(reloading, "_has_terminal", lambda: next(there))
+    """SIGTERM while the last batch is finished is the newer wish."""
+    called: list[str] = []
+    monkeypatch.setattr(os, "execv", lambda path, _: called.append(path))
+    reload = Reload(tmp_path, ["python"], lambda _: None)
+    app = ps.App("stopped", directory=tmp_path / "stopped")
+
+    def run(*_: object, **__: object) -> None:
+        reload.is_ready.set()
+        app.stop()
+
+    monkeypatch.setattr(app, "run", run)
+    host(app, Hosting(ui=False, reload=reload))
+    assert called == []
+    assert app.is_stopping
+
+
+@pytest.mark.parametrize(
+    ("handler", "reloaded", "ends"),
+    [(signal.SIG_DFL, None, 1), (signal.SIG_IGN, None, 0), (signal.SIG_IGN, "1", 1)],
+    ids=["started", "nohup", "reloaded"],
+)
+def test_a_closed_terminal_ends_the_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler, reloaded, ends
+) -> None:
+    """Nobody asked for another program: SIGTERM, which ends it after the batch in flight; not with nohup."""
+    looked = []
+    monkeypatch.setattr(reloading, "_has_terminal", lambda: [looked.append(0), len(looked) == 1][1])
+    monkeypatch.delenv(RELOADED, raising=False)
+    if reloaded:
+        monkeypatch.setenv(RELOADED, reloaded)
     ended: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
+    terminate = signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
+    hang_up = signal.signal(signal.SIGHUP, handler)
     try:
         with Reload(tmp_path, ["python"], lambda _: None).listening(lambda _: None):
             os.kill(os.getpid(), signal.SIGHUP)
-            wait_until(lambda: ended == [signal.SIGTERM], "the end")
+            wait_until(lambda: len(looked) == 2, "the signal")
+            wait_until(lambda: len(ended) == ends, "the end")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, terminate)
+        signal.signal(signal.SIGHUP, hang_up)
 
 
 def test_faults_are_those_of_the_command_line(tmp_path: Path) -> None:

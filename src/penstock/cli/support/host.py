@@ -302,7 +302,7 @@ def host(app: ps.App, hosting: Hosting) -> None:
         finally:
             terminal.close()
             run.close()
-    if hosting.reload is not None:
+    if hosting.reload is not None and not app.is_stopping:
         hosting.reload.restart()
     run.say(f"stopped; the log and the state are in {app.directory}")
     if hosting.print_views:

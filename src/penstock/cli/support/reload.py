@@ -18,9 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Reload", "program_fault"]
+__all__ = ["RELOADED", "Reload", "program_fault", "without_once"]
 
 TERMINAL: Final = "/dev/tty"
+ONCE: Final = {"--rebuild": 1, "--from": 2}
+"""Options that hold for the first start alone, with their words: done again, they throw results away."""
+RELOADED: Final = "PENSTOCK_RELOADED"
+"""In the environment of a program that was started by `restart`: SIGHUP is ignored then, without nohup."""
 
 
 class Reload:
@@ -39,16 +43,18 @@ class Reload:
         fault: Callable[[Path], str | None] | None = None,
     ) -> None:
         self._file, self._fault = file, fault or program_fault
-        self._again = list(again or sys.orig_argv)
+        self._again = without_once(again or sys.orig_argv)
         self._checking = threading.Lock()
         self._say: Callable[[str], None] = lambda _: None
+        self._is_detached = False
         self.is_ready = threading.Event()
 
     @contextlib.contextmanager
     def listening(self, say: Callable[[str], None]) -> Iterator[None]:
         """Takes SIGHUP until the block ends.
 
-        Without the terminal that it began in, a pipeline ends: SIGHUP then means that it was closed.
+        Without the terminal that it began in, a pipeline ends: SIGHUP then means that it was closed. One that
+        nohup has started goes on.
 
         Args:
             say: tells the user.
@@ -58,10 +64,13 @@ class Reload:
             return
         self._say = say
         had_terminal = _has_terminal()
+        is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._is_detached = os.environ.pop(RELOADED, None) is None and is_ignored
 
         def heard(*_: object) -> None:
             if had_terminal and not _has_terminal():
-                os.kill(os.getpid(), signal.SIGTERM)
+                if not self._is_detached:
+                    os.kill(os.getpid(), signal.SIGTERM)
             else:
                 threading.Thread(target=self.check, name="penstock-reload", daemon=True).start()
 
@@ -91,9 +100,27 @@ class Reload:
         if not self.is_ready.is_set():
             return
         self._say(f"restarting with {self._file}")
+        if not self._is_detached:
+            os.environ[RELOADED] = "1"
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, *self._again[1:]])  # noqa: S606 - this program
+
+
+def without_once(words: Sequence[str]) -> list[str]:
+    """A command without the options of `ONCE`.
+
+    >>> without_once(["penstock", "run", "shop.py", "--from", "monday", "--no-ui", "--rebuild"])
+    ['penstock', 'run', 'shop.py', '--no-ui']
+    """
+    kept, skipped = [], 0
+    for word in words:
+        skipped = skipped or ONCE.get(word, 0) or int(word.startswith("--from="))
+        if skipped:
+            skipped -= 1
+        else:
+            kept.append(word)
+    return kept
 
 
 def program_fault(file: Path) -> str | None:
