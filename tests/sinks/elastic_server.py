@@ -16,13 +16,14 @@ import orjson
 
 
 class Elastic:
-    """Indices in memory; the next requests may be answered by `failures`."""
+    """Indices in memory; `failures` answer the next requests, `document_failures` all documents of a bulk."""
 
     def __init__(self) -> None:
         self.mappings: dict[str, Any] = {}
         self.documents: dict[str, dict[str, dict[str, Any]]] = {}
         self.versions: dict[tuple[str, str], int] = {}
         self.failures: list[int] = []
+        self.document_failures: list[int] = []
         self.url = ""
         self._numbers = itertools.count()
 
@@ -61,11 +62,14 @@ class Elastic:
 
     def _bulk(self, index: str, lines: Iterator[bytes]) -> Any:
         items = []
+        failure = self.document_failures.pop(0) if self.document_failures else 0
         for line in lines:
             [(op, told)] = orjson.loads(line).items()
             row = orjson.loads(next(lines)) if op == "index" else None
             place = index, told["_id"]
-            if told["version"] < self.versions.get(place, -1):
+            if failure:
+                status = failure
+            elif told["version"] < self.versions.get(place, -1):
                 status = 409
             elif row is not None and row.get("name") == "bad":
                 status = 400

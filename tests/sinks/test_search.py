@@ -170,6 +170,7 @@ def test_elasticsearch_refuses_rows_and_is_away(elastic, topic) -> None:
     """Documents that don't fit the mapping are dead letters; statuses such as 429 are waited out."""
     topic.send(*({"id": i, "name": "bad" if i == 7 else "x"} for i in range(20)))
     elastic.failures = [503, 429]
+    elastic.document_failures = [403, 404]  # the index is blocked, or gone: no row's fault
     target = elasticsearch(elastic.url, table="users")
     assert follow(target, topic, name="E" + topic.name).dead == 1
     assert elastic.documents["users"].keys() == {str(i) for i in range(20)} - {"7"}

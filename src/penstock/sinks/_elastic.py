@@ -27,6 +27,8 @@ __all__ = ["ElasticTarget", "elasticsearch"]
 STATE_INDEX: Final = "penstock-sinks"
 DELETED_KEPT: Final = "1h"
 """How long the version of a deleted document is remembered: as long as a process may hang and then go on."""
+NOT_THE_ROWS: Final = frozenset({401, 403, 404, 429})
+"""Statuses of a document that say something of its index or of the server: nothing is wrong with the row."""
 
 
 def elasticsearch(
@@ -65,8 +67,11 @@ class ElasticTarget:
         status, text = self._web.ask(
             method, self._base + path, body, Content_Type="application/json"
         )
+        return status, self._parsed(text)
+
+    def _parsed(self, text: bytes) -> Any:
         try:
-            return status, orjson.loads(text or b"{}")
+            return orjson.loads(text or b"{}")
         except orjson.JSONDecodeError:
             raise AwayError(f"expected JSON of {self.name}; found: {cut(text)}") from None
 
@@ -169,24 +174,25 @@ class ElasticTarget:
         )
         if status >= 400:
             raise RefusedError(f"the server answered {status}: {cut(text)}")
-        answer = orjson.loads(text)
+        answer = self._parsed(text)
         if answer["errors"]:
-            self._judge(one for item in answer["items"] for one in item.values())
+            self._judge(one for item in answer["items"] for one in item.items())
 
     def _judge(self, items: Any) -> None:
         """What is made of answers that aren't all good.
 
         Raises:
-            AwayError: the server was overloaded for some.
+            AwayError: the server was overloaded for some, or the index is blocked or gone.
             RefusedError: it doesn't take some.
         """
         refused = ""
-        for one in items:
+        for op, one in items:
             status = one["status"]
-            if status == 429 or status >= 500:
+            if status == 409 or (status == 404 and op == "delete" and not one.get("error")):
+                continue  # it has a newer version; what is deleted isn't there
+            if status in NOT_THE_ROWS or status >= 500:
                 raise AwayError(f"the server answered {status}: {one.get('error')}")
-            # 409: it has a newer version; 404: what is deleted isn't there.
-            if status >= 400 and status not in (404, 409):
+            if status >= 400:
                 refused = refused or f"{status}: {one.get('error')}"
         if refused:
             raise RefusedError(f"the server answered {refused}")

@@ -66,6 +66,7 @@ class Web:
             SetupError: the server wants to know who asks, or refuses it.
         """
         told = {**self.headers, **{n.replace("_", "-"): v for n, v in headers.items()}}
+        is_kept = self._connection is not None
         if self._connection is None:
             self._connection = self._connect()
         try:
@@ -74,6 +75,10 @@ class Web:
             text = answer.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
+            if is_kept and isinstance(error, ConnectionError):
+                return self.ask(
+                    method, path, body, **headers
+                )  # the server has closed what was idle
             raise AwayError(
                 f"{self.parts.hostname} doesn't answer: {error or type(error).__name__}"
             ) from error
