@@ -14,12 +14,14 @@ from http.server import BaseHTTPRequestHandler
 import orjson
 import pytest
 from tests.effort import rounds
+from tests.sinks.conftest import Topic
 from tests.sinks.elastic_server import serving
 
 from penstock.broker.process import BrokerProcess
 from penstock.client import Client, Reader
 from penstock.errors import FencedError, SetupError, UserError
 from penstock.sinks import Sink, from_address, http, kafka
+from penstock.sinks._http import Web
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"
 KILLS = rounds("PENSTOCK_SINK_KILLS", quick=1, full=3)
@@ -79,6 +81,25 @@ def test_a_second_sink_fences_the_first(other, topic) -> None:
     one._target.close()
 
 
+def test_records_that_the_other_cluster_refuses_are_dead_letters(other, topic) -> None:
+    """Nothing of the transaction in which one was found stays: the others are there once."""
+    with Client(other) as client:
+        client.create_topic("small", 1, {"max.message.bytes": "2000"})
+    topic.send(*({"id": 2 * i, "name": "x" * (5000 if i == 3 else 1)} for i in range(6)))
+    done = follow(kafka(other, table="small"), topic)
+    assert done.dead == 1
+    assert [k for k, _ in records(other, "small")] == [b"0", b"2", b"4", b"8", b"10"]
+
+
+def test_sinks_of_two_topics_keep_offsets_apart(other, topic) -> None:
+    """Also under one name and with one target."""
+    second = Topic(topic.log)
+    for number, one in enumerate((topic, second)):
+        one.send({"id": 2 * number, "name": "x"})
+        follow(kafka(other, table="both"), one, name="both")
+    assert sorted(k for k, _ in records(other, "both")) == [b"0", b"2"]
+
+
 @pytest.mark.timeout(300)
 def test_each_record_is_in_the_other_cluster_once_after_kills(other, topic) -> None:
     """The sink is killed again and again; each row was appended once, in its partition's order."""
@@ -107,6 +128,7 @@ class Hook:
     def __init__(self) -> None:
         self.requests: list[tuple[str, list[dict]]] = []
         self.answers: list[int] = []
+        self.closes = False
         self.url = ""
 
 
@@ -129,6 +151,7 @@ def hook() -> Iterator[Hook]:
             self.send_response(status)
             self.send_header("Content-Length", "0")
             self.end_headers()
+            self.close_connection = one.closes
 
         def log_message(self, *_: object) -> None:
             pass
@@ -164,6 +187,16 @@ def test_changes_that_a_server_refuses_are_dead_letters(topic) -> None:
         sent = {change["row"]["id"] for _, changes in one.requests for change in changes}
     assert done.dead == 1
     assert sent == {0, 2, 4, 8, 10, 12, 14, 16}
+
+
+def test_a_connection_that_the_server_has_closed_is_opened_again() -> None:
+    """Servers close what is idle; that is no failure."""
+    with hook() as one:
+        one.closes = True
+        web = Web(one.url)
+        body = orjson.dumps({"row": {}})
+        assert [web.ask("POST", "/hook", body)[0] for _ in range(3)] == [200, 200, 200]
+        web.close()
 
 
 def test_a_server_that_does_not_let_it_in_ends_the_sink(topic) -> None:

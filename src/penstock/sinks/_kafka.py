@@ -16,8 +16,8 @@ import pyarrow as pa
 from penstock.client import Client, TransactionalProducer
 from penstock.client.groups import GroupAdmin
 from penstock.core.databases import described
-from penstock.errors import BrokerError, SetupError, UserError
-from penstock.sinks._target import Batch, Rows
+from penstock.errors import BrokerError, LimitError, SetupError, UserError
+from penstock.sinks._target import Batch, RefusedError, Rows
 from penstock.sinks._texts import json_rows, key_texts
 
 __all__ = ["KafkaTarget", "kafka"]
@@ -72,10 +72,9 @@ class KafkaTarget:
     def open(self, sink: str, rows: Rows) -> dict[int, int]:
         """Takes the transactional id over; the next offsets."""
         self.close()
-        self._rows, self._group = rows, f"penstock.target.{sink}"
-        self._writer = TransactionalProducer(
-            self._address, f"{self._group}.{rows.topic}", **self._settings
-        )
+        self._sink, self._rows = sink, rows
+        self._group = f"penstock.target.{sink}.{rows.topic}"
+        self._writer = TransactionalProducer(self._address, self._group, **self._settings)
         self._writer.start()  # before offsets are read: what another one left is ended then
         configs = {"cleanup.policy": "compact"} if self._compact and rows.key else {}
         with Client(self._address, **self._settings) as client:
@@ -101,10 +100,25 @@ class KafkaTarget:
                 f"characters; found {len(after)} partitions"
             )
         if len(batch):
-            self._send(batch, partition)
+            try:
+                self._send(batch, partition)
+            except LimitError as error:
+                self._reopen()
+                raise RefusedError(str(error)) from None
         writer.commit_offsets(self._group, {(self.table, 0): 0}, told)
         writer.commit()
         self._offsets = after
+
+    def _reopen(self) -> None:
+        """Ends the open transaction, of which some may be stored.
+
+        Raises:
+            ConnectionError: another process has written meanwhile.
+        """
+        before = self._offsets
+        self.open(self._sink, self._rows)
+        if self._offsets != before:
+            raise ConnectionError(f"another process has written to {self.name} meanwhile")
 
     def _send(self, batch: Batch, partition: int) -> None:
         assert self._writer is not None, "open comes first"
