@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
-from penstock.errors import SetupError
+from penstock.errors import SetupError, UserError
 
-__all__ = ["described", "psycopg_module", "pymysql_module"]
+__all__ = ["described", "mysql_parameters", "psycopg_module", "pymysql_module"]
 
 
 def psycopg_module() -> Any:
@@ -41,6 +43,48 @@ def pymysql_module() -> Any:
             "Install it: pip install 'penstock[mysql]'"
         ) from None
     return pymysql
+
+
+def mysql_parameters(url: str) -> dict[str, Any]:
+    """An address as arguments of PyMySQL.
+
+    Raises:
+        UserError: it has no database, or says what isn't known.
+    """
+    parts = urlsplit(url)
+    database = unquote(parts.path[1:])
+    if not database or "/" in database:
+        raise UserError(
+            f"expected an address such as mysql://ann@localhost:3306/shop; found {described(url)!r}"
+        )
+    told: dict[str, Any] = {
+        "host": parts.hostname or "127.0.0.1",
+        "port": parts.port or 3306,
+        "database": database,
+    }
+    if parts.username:
+        told["user"] = unquote(parts.username)
+    password = unquote(parts.password) if parts.password else os.environ.get("MYSQL_PWD")
+    if password:
+        told["password"] = password
+    own = Path("~/.my.cnf").expanduser()
+    if own.is_file():
+        told["read_default_file"] = str(own)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if "unix_socket" in options:
+        told["unix_socket"] = options.pop("unix_socket")
+    for name in ("ssl_ca", "ssl_cert", "ssl_key"):
+        if name in options:
+            told[name] = options.pop(name)
+    for name in ("ssl_verify_cert", "ssl_verify_identity"):
+        if name in options:
+            told[name] = options.pop(name).lower() in {"1", "true", "yes"}
+    if options:
+        raise UserError(
+            "expected unix_socket, ssl_ca, ssl_cert, ssl_key, ssl_verify_cert or ssl_verify_identity in the "
+            f"address; found {', '.join(sorted(options))}"
+        )
+    return told
 
 
 def described(url: str) -> str:

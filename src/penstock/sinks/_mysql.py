@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
-import orjson
 import pyarrow as pa
 
-from penstock.core.databases import described, pymysql_module
+from penstock.core.databases import described, mysql_parameters, pymysql_module
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.errors import SetupError, UserError
 from penstock.sinks._target import STATE_TABLE, Rows, SqlTarget, quoted
+from penstock.sinks._texts import json_values
 
 __all__ = ["MysqlTarget", "mysql"]
 
@@ -51,7 +51,8 @@ def mysql(url: str, *, table: str, create: bool = True) -> MysqlTarget:
     """A table of a MySQL or MariaDB database. Its engine must have transactions (InnoDB has).
 
     Args:
-        url: `mysql://user:password@host:port/database`; `?ssl_ca=FILE` for TLS with verification.
+        url: `mysql://user:password@host:port/database`; `?ssl_ca=FILE` for TLS with verification. A password
+            that it doesn't have is taken from MYSQL_PWD, or from `~/.my.cnf`.
         table: its name. It must have the key as its primary key, or a unique index over it.
         create: whether to create it where it isn't there.
     """
@@ -64,10 +65,14 @@ class MysqlTarget(SqlTarget):
     placeholder = "%s"
     renames_in_transactions = False
     for_share = " LOCK IN SHARE MODE"
+    state_options = " ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
     def __init__(self, url: str, table: str, *, create: bool) -> None:
         super().__init__(table, create=create)
         self._url, self._module = url, pymysql_module()
+        self._parameters = mysql_parameters(url)
+        if "ssl_ca" in self._parameters:
+            self._parameters.setdefault("ssl_verify_identity", True)
         self._connection: Any = None
 
     @property
@@ -92,16 +97,9 @@ class MysqlTarget(SqlTarget):
             SetupError: the server refuses it for good.
         """
         self.close()
-        parts = urlsplit(self._url)
-        told = dict(one.split("=", 1) for one in parts.query.split("&") if "=" in one)
-        ca = told.get("ssl_ca")
         try:
             self._connection = self._module.connect(
-                host=parts.hostname or "127.0.0.1",
-                port=parts.port or 3306,
-                user=unquote(parts.username or "root"),
-                password=unquote(parts.password or ""),
-                database=parts.path.strip("/"),
+                **self._parameters,
                 charset="utf8mb4",
                 autocommit=True,
                 connect_timeout=BUSY_S,
@@ -109,7 +107,6 @@ class MysqlTarget(SqlTarget):
                 write_timeout=6 * BUSY_S,
                 init_command=f"SET sql_mode='{MODE}', time_zone='+00:00', "
                 f"innodb_lock_wait_timeout={BUSY_S}",
-                **({"ssl_ca": ca, "ssl_verify_identity": True} if ca else {}),
             )
         except self._module.err.OperationalError as error:
             if error.args[0] in _DENIED:
@@ -128,14 +125,19 @@ class MysqlTarget(SqlTarget):
         """Runs a statement; its rows."""
         if self._connection is None:
             raise self._module.err.OperationalError("the connection is closed")
-        with self._connection.cursor() as cursor:
-            try:
-                cursor.execute(statement, tuple(values) or None)
-            except self._module.err.MySQLError as error:
-                if error.args and error.args[0] in REFUSED:  # some of them are called operational
-                    raise _RefusedValueError(str(error.args[-1])) from error
-                raise
+        with self._cursor() as cursor:
+            cursor.execute(statement, tuple(values) or None)
             return list(cursor.fetchall())
+
+    @contextlib.contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        try:
+            with self._connection.cursor() as cursor:
+                yield cursor
+        except self._module.err.MySQLError as error:
+            if error.args and error.args[0] in REFUSED:  # some of them are called operational
+                raise _RefusedValueError(str(error.args[-1])) from error
+            raise
 
     def columns(self) -> list[str]:
         """The table's columns."""
@@ -219,13 +221,15 @@ class MysqlTarget(SqlTarget):
         names = tuple(rows.schema.names)
         staged = f"penstock_staged_{self._stages(self._rows).index(names)}"
         columns = [
-            [_plain(value, field.type) for value in column.to_pylist()]
+            json_values(column)
+            if pa.types.is_nested(field.type)
+            else [_plain(value, field.type) for value in column.to_pylist()]
             for field, column in zip(rows.schema, rows.columns, strict=True)
         ]
         self.execute(f"DELETE FROM {staged}")
         listed, marks = ", ".join(map(quoted, names)), ", ".join(["%s"] * len(names))
         insert = f"INSERT INTO {staged} ({listed.replace('%', '%%')}) VALUES ({marks})"
-        with self._connection.cursor() as cursor:
+        with self._cursor() as cursor:
             cursor.executemany(insert, list(zip(*columns, strict=True)))
         for one in statement.split(";\n"):
             self.execute(one.replace("{rows}", staged))
@@ -271,7 +275,4 @@ def _plain(value: Any, type_: pa.DataType) -> Any:
         return (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=None)
-    if isinstance(value, list | dict):
-        whole = dict(value) if pa.types.is_map(type_) else value
-        return orjson.dumps(whole, default=str).decode()
     return value

@@ -127,6 +127,8 @@ class SqlTarget(abc.ABC):
     renames_in_transactions = True
     for_share = ""
     """Behind a query whose rows must stay as they are until the transaction's end."""
+    state_options = ""
+    """Behind the statement that creates the table with the state: names differ in each character."""
 
     def __init__(self, table: str, *, create: bool) -> None:
         if not isinstance(table, str) or not table:
@@ -185,7 +187,7 @@ class SqlTarget(abc.ABC):
         self._ensure(
             f"CREATE TABLE IF NOT EXISTS {STATE_TABLE} (sink VARCHAR(200) NOT NULL, topic VARCHAR(250) "
             "NOT NULL, part INTEGER NOT NULL, next BIGINT NOT NULL, epoch BIGINT NOT NULL, "
-            "PRIMARY KEY (sink, topic, part))"
+            f"PRIMARY KEY (sink, topic, part)){self.state_options}"
         )
         self._check_table(rows)
         self.execute("BEGIN")

@@ -9,8 +9,9 @@ from penstock.capture._database import Condition, Kind
 from penstock.capture._mysql._binlog import place_text
 from penstock.capture._mysql._columns import column_type
 from penstock.capture._mysql._database import MysqlDatabase
-from penstock.capture._mysql._server import Server, file_of, lag_bytes, parameters
+from penstock.capture._mysql._server import Server, file_of, lag_bytes
 from penstock.capture._progress import State
+from penstock.core.databases import mysql_parameters
 from penstock.core.schema import Schema
 from penstock.errors import UserError
 
@@ -18,7 +19,7 @@ __all__ = ["MYSQL"]
 
 
 def _patterns(url: str, tables: Iterable[str]) -> tuple[str, ...]:
-    own, made = parameters(url)["database"], []
+    own, made = mysql_parameters(url)["database"], []
     for text in (part.strip() for one in tables for part in one.split(",")):
         if text.count(".") > 1:
             raise UserError(f"expected tables such as 'users' or 'shop.users'; found {text!r}")

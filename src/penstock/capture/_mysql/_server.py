@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from penstock.capture._database import TableName
 from penstock.capture._mysql._binlog import place
 from penstock.capture._mysql._columns import Definition, from_catalog
-from penstock.core.databases import described, pymysql_module
+from penstock.core.databases import described, mysql_parameters, pymysql_module
 from penstock.errors import SetupError, UserError
 
-__all__ = ["Server", "parameters"]
+__all__ = ["Server"]
 
 CONNECT_S: Final = 10
 HEARTBEAT_S: Final = 5
@@ -30,48 +27,6 @@ _DENIED: Final = {1044, 1045, 1049, 1142, 1143, 1227, 1370}
 """Errors for which somebody must change something: who may do what."""
 
 
-def parameters(url: str) -> dict[str, Any]:
-    """An address as arguments of PyMySQL.
-
-    Raises:
-        UserError: it has no database, or says what isn't known.
-    """
-    parts = urlsplit(url)
-    database = unquote(parts.path[1:])
-    if not database or "/" in database:
-        raise UserError(
-            f"expected an address such as mysql://ann@localhost:3306/shop; found {described(url)!r}"
-        )
-    told: dict[str, Any] = {
-        "host": parts.hostname or "127.0.0.1",
-        "port": parts.port or 3306,
-        "database": database,
-    }
-    if parts.username:
-        told["user"] = unquote(parts.username)
-    password = unquote(parts.password) if parts.password else os.environ.get("MYSQL_PWD")
-    if password:
-        told["password"] = password
-    own = Path("~/.my.cnf").expanduser()
-    if own.is_file():
-        told["read_default_file"] = str(own)
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    if "unix_socket" in options:
-        told["unix_socket"] = options.pop("unix_socket")
-    for name in ("ssl_ca", "ssl_cert", "ssl_key"):
-        if name in options:
-            told[name] = options.pop(name)
-    for name in ("ssl_verify_cert", "ssl_verify_identity"):
-        if name in options:
-            told[name] = options.pop(name).lower() in {"1", "true", "yes"}
-    if options:
-        raise UserError(
-            "expected unix_socket, ssl_ca, ssl_cert, ssl_key, ssl_verify_cert or ssl_verify_identity in the "
-            f"address; found {', '.join(sorted(options))}"
-        )
-    return told
-
-
 class Server:
     """Connections to a server, and what they ask of it; belongs to one thread.
 
@@ -82,7 +37,7 @@ class Server:
 
     def __init__(self, url: str) -> None:
         self._pymysql = pymysql_module()
-        self._parameters = parameters(url)
+        self._parameters = mysql_parameters(url)
         self.url, self.name = url, described(url)
         self.database: str = self._parameters["database"]
         self._sql: Any = None
