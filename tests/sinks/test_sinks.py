@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from penstock.client import Client
 from penstock.errors import FencedError, UserError
-from penstock.sinks import Sink
+from penstock.sinks import Sink, mysql
 
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
 
@@ -33,7 +34,8 @@ def test_rows_of_all_types_are_kept(place, topic) -> None:
     """Of each type, values come as the database writes them."""
     schema = (
         "id BIGINT NOT NULL, b BOOLEAN, i INT, f FLOAT, d DOUBLE, n DECIMAL(10, 2), t TIMESTAMP, day DATE, "
-        "clock TIME, raw BINARY, u UUID, span INTERVAL, list ARRAY<STRING>, s STRUCT<a BIGINT>"
+        "clock TIME, raw BINARY, u UUID, span INTERVAL, list ARRAY<STRING>, "
+        "s STRUCT<a BIGINT, raw BINARY, u UUID, m MAP<STRING, TIMESTAMP>>"
     )
     row = {
         "id": 1,
@@ -49,8 +51,9 @@ def test_rows_of_all_types_are_kept(place, topic) -> None:
         "u": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
         "span": "PT1H",
         "list": ["a", None, 'q"\\'],
-        "s": {"a": 7},
+        "s": {"a": 7, "raw": "AP8="},
     }
+    row["s"] |= {"u": row["u"], "m": {"x": "2024-02-29T13:45:30.500Z"}}
     topic.send(row, {"id": 2})
     assert follow(place, topic, schema).dead == 0
     [(number, *rest)] = place.rows("SELECT count(*), count(t), count(list), count(u) FROM users")
@@ -59,6 +62,8 @@ def test_rows_of_all_types_are_kept(place, topic) -> None:
         "SELECT CAST(n AS VARCHAR(20)) || ' ' || CAST(u AS VARCHAR(40)) FROM users WHERE id = 1"
     )
     assert text == "12.50 a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+    [(struct,)] = place.rows("SELECT s FROM users WHERE id = 1")
+    assert (orjson.loads(struct) if isinstance(struct, str) else struct) == row["s"]
 
 
 def test_rows_that_are_refused_are_dead_letters_and_hold_up_nothing(place, topic) -> None:
@@ -109,3 +114,27 @@ def test_a_table_that_lacks_columns_is_an_error(place, topic) -> None:
     place.execute("CREATE TABLE users (id BIGINT PRIMARY KEY)")
     with pytest.raises(UserError, match="to have the columns name"):
         follow(place, topic)
+
+
+@pytest.mark.parametrize("place", ["mysql"], indirect=True)
+def test_values_that_mysql_calls_operational_are_dead_letters(place, topic) -> None:
+    """Also where the rows are staged: they don't look like a server that is away."""
+    place.execute("CREATE TABLE users (id BIGINT PRIMARY KEY, at TIMESTAMP NULL)")
+    topic.send(*({"id": i, "at": f"{year}-01-01T00:00:00Z"} for i, year in ((2, 1900), (4, 2024))))
+    done = follow(place, topic, "id BIGINT NOT NULL, at TIMESTAMP")
+    assert (done.upserts, done.dead) == (1, 1)
+
+
+@pytest.mark.parametrize("place", ["mysql"], indirect=True)
+def test_names_differ_in_small_and_large_letters(place, topic) -> None:
+    """Each has offsets of its own, whatever the server's collation."""
+    topic.send({"id": 1, "name": "ann"})
+    for name in ("one", "ONE"):
+        assert follow(place, topic, name=name).upserts == 1
+
+
+@pytest.mark.parametrize("query", ["ssl_mode=REQUIRED", "charset=latin1"])
+def test_what_an_address_of_mysql_says_is_not_ignored(query) -> None:
+    """Else a connection might not be what it is taken for."""
+    with pytest.raises(UserError, match="in the address; found"):
+        mysql(f"mysql://ann@localhost/shop?{query}", table="t")

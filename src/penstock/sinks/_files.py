@@ -11,11 +11,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID, type_text
 from penstock.sinks._target import SqlTarget, quoted
+from penstock.sinks._texts import json_values
 
 __all__ = ["DuckTarget", "SqliteTarget", "duckdb", "sqlite"]
 
@@ -115,7 +115,9 @@ class SqliteTarget(SqlTarget):
         names = ", ".join(map(quoted, rows.schema.names))
         marks = ", ".join("?" * len(rows.schema.names))
         columns = [
-            [_plain(value, field.type) for value in column.to_pylist()]
+            json_values(column)
+            if pa.types.is_nested(field.type)
+            else [_plain(value, field.type) for value in column.to_pylist()]
             for field, column in zip(rows.schema, rows.columns, strict=True)
         ]
         self.execute("DROP TABLE IF EXISTS temp.penstock_staged")
@@ -139,9 +141,6 @@ def _plain(value: Any, type_: pa.DataType) -> Any:
         return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
-    if isinstance(value, list | dict):
-        whole = dict(value) if pa.types.is_map(type_) else value
-        return orjson.dumps(whole, default=str).decode()
     return value
 
 
@@ -219,8 +218,10 @@ class DuckTarget(SqlTarget):
     def load(self, statement: str, rows: pa.RecordBatch) -> None:
         """Runs the statement on the Arrow columns themselves."""
         columns = [
-            pa.array([_plain(value, field.type) for value in column.to_pylist()], pa.string())
-            if field.type == UUID or pa.types.is_struct(field.type) or pa.types.is_map(field.type)
+            pa.array(json_values(column), pa.string())
+            if pa.types.is_struct(field.type) or pa.types.is_map(field.type)
+            else pa.array([_plain(value, UUID) for value in column.to_pylist()], pa.string())
+            if field.type == UUID
             else column
             for field, column in zip(rows.schema, rows.columns, strict=True)
         ]

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterable
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
@@ -16,6 +15,7 @@ from penstock.core.databases import described, psycopg_module
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.errors import SetupError, UserError
 from penstock.sinks._target import Rows, SqlTarget, quoted
+from penstock.sinks._texts import json_values
 
 __all__ = ["PostgresTarget", "postgres"]
 
@@ -198,6 +198,15 @@ def _text(column: pa.Array) -> pa.Array:
     simple = simple or pa.types.is_decimal(type_) or pa.types.is_timestamp(type_)
     if simple or pa.types.is_date(type_) or pa.types.is_time(type_):
         return pc.cast(column, pa.string())
+    if pa.types.is_struct(type_) or pa.types.is_map(type_):
+        return pa.array(json_values(column), pa.string())
+    if pa.types.is_list(type_):
+        items = iter(_text(pc.list_flatten(column)).to_pylist())
+        told = [
+            None if n is None else "{" + ",".join(_item(next(items)) for _ in range(n)) + "}"
+            for n in pc.list_value_length(column).to_pylist()
+        ]
+        return pa.array(told, pa.string())
     return pa.array([_one(value, type_) for value in column.to_pylist()], pa.string())
 
 
@@ -212,17 +221,10 @@ def _one(value: Any, type_: pa.DataType) -> str | None:
     if pa.types.is_duration(type_):
         us = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
         return f"{us} microseconds"
-    if pa.types.is_list(type_):
-        items = (_one(item, type_.value_type) for item in value)
-        return "{" + ",".join("NULL" if item is None else _item(item) for item in items) + "}"
-    if pa.types.is_boolean(type_):
-        return "true" if value else "false"
-    if pa.types.is_map(type_):
-        return orjson.dumps(dict(value), default=str).decode()
-    if pa.types.is_struct(type_):
-        return orjson.dumps(value, default=str).decode()
     return str(value)
 
 
-def _item(text: str) -> str:
+def _item(text: str | None) -> str:
+    if text is None:
+        return "NULL"
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -15,6 +15,7 @@ from penstock.core.schema import UUID
 from penstock.errors import SetupError, UserError
 from penstock.formats.json import encode_rows
 from penstock.sinks._target import Batch, Rows, fenced
+from penstock.sinks._texts import json_values
 
 __all__ = ["RedisTarget", "redis"]
 
@@ -145,10 +146,10 @@ class RedisTarget:
     def _keys(self, rows: pa.RecordBatch) -> Iterator[str]:
         columns = {n: rows.column(n) for n in self._rows.key} if len(rows) else {}
         texts = {n: [_text(v, c.type) for v in c.to_pylist()] for n, c in columns.items()}
-        literals = "".join(literal for literal, _ in self._parts) if len(texts) > 1 else ""
+        between = "".join(literal for literal, name in self._parts[1:] if name is not None)
         for i in range(len(rows)):
             yield "".join(
-                literal + ("" if name is None else _escaped(texts[name][i], literals))
+                literal + ("" if name is None else _escaped(texts[name][i], between))
                 for literal, name in self._parts
             )
 
@@ -197,24 +198,18 @@ def _parsed(form: str, key: tuple[str, ...]) -> list[tuple[str, str | None]]:
     return parts
 
 
-def _escaped(text: str, literals: str) -> str:
+def _escaped(text: str, between: str) -> str:
     """A part of a key of several columns, in which what stands between the columns is escaped."""
-    if not literals:
+    if not between:
         return text
-    return "".join(f"%{ord(c):02X}" if c in literals or c == "%" else c for c in text)
+    return "".join(f"%{ord(c):02X}" if c in between or c == "%" else c for c in text)
 
 
 def _texts(column: pa.Array) -> list[Any]:
     """Values as Redis keeps them: text and bytes as they are, others as in JSON, without quotes."""
     if column.type in (pa.string(), pa.binary()):
         return list(column.to_pylist())
-    return [_text(value, column.type) for value in _json_values(column)]
-
-
-def _json_values(column: pa.Array) -> list[Any]:
-    table = pa.table({"v": column})
-    texts = (str(text) for text in encode_rows(table).to_pylist())
-    return [None if text == '{"v":null}' else text[5:-1] for text in texts]
+    return [_text(value, column.type) for value in json_values(column)]
 
 
 def _text(value: Any, type_: pa.DataType) -> Any:

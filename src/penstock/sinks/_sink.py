@@ -337,8 +337,6 @@ class Sink:
             self._bury(records, changes, partition)
             batch = self._batch(changes, records.offset, partition)
             self._put(batch, offsets, partition)
-            self.done.upserts += len(batch.upserts)
-            self.done.deletes += len(batch.deletes)
         self.done.offsets[partition] = offset
 
     @property
@@ -390,6 +388,9 @@ class Sink:
             values = pc.cast(encode_rows(pa.Table.from_batches([some])), pa.binary())
             self._send_letters(values, [str(error)], [-1], partition)
             self._target.write(self._nothing, offsets)
+        else:
+            self.done.upserts += len(batch.upserts)
+            self.done.deletes += len(batch.deletes)
 
     def _bury(self, records: Records, changes: Changes, partition: int) -> None:
         """Makes dead letters of the records that don't fit."""

@@ -18,9 +18,8 @@ import pyarrow as pa
 
 from penstock.core.schema import TIMESTAMP
 from penstock.errors import SetupError, UserError
-from penstock.formats.json import encode_rows
 from penstock.sinks._target import Batch, Rows
-from penstock.sinks._texts import key_texts
+from penstock.sinks._texts import json_values, key_texts
 
 __all__ = ["TantivyTarget", "tantivy"]
 
@@ -197,9 +196,7 @@ def _values(column: pa.Array) -> list[Any]:
     """Values as documents take them; an array's as lists."""
     if _is_plain(column.type.value_type if pa.types.is_list(column.type) else column.type):
         return list(column.to_pylist())
-    texts = (str(text) for text in encode_rows(pa.table({"v": column})).to_pylist())
-    found = (None if text == '{"v":null}' else text[5:-1] for text in texts)
-    return [text.strip('"') if text else None for text in found]
+    return [text.strip('"') if text else None for text in json_values(column)]
 
 
 def _adder(module: Any, type_: pa.DataType) -> Callable[[Any, str, Any], None]:

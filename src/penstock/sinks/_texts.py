@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
-from typing import Any
-
-import orjson
 import pyarrow as pa
 
-from penstock.core.schema import UUID
 from penstock.formats.json import encode_rows
 
-__all__ = ["json_rows", "key_texts"]
+__all__ = ["json_rows", "json_values", "key_texts"]
 
 
 def json_rows(rows: pa.RecordBatch) -> list[bytes]:
@@ -32,14 +27,16 @@ def key_texts(rows: pa.RecordBatch, key: tuple[str, ...]) -> list[str]:
     if len(key) > 1:
         return [text.decode() for text in json_rows(rows.select(list(key)))]
     column = rows.column(key[0])
-    return [_text(value, column.type) for value in column.to_pylist()]
+    if column.type == pa.string():
+        return [str(text) for text in column.to_pylist()]
+    return [str(text).strip('"') for text in json_values(column)]
 
 
-def _text(value: Any, type_: pa.DataType) -> str:
-    if type_ == UUID:
-        return str(uuid.UUID(bytes=value))
-    if isinstance(value, str):
-        return value
-    plain = pa.table({"v": pa.array([value], type_)})
-    found = orjson.loads(str(encode_rows(plain)[0].as_py()))["v"]
-    return found if isinstance(found, str) else orjson.dumps(found).decode()
+def json_values(column: pa.Array) -> list[str | None]:
+    """Each value as in JSON rows; None where it is NULL.
+
+    >>> json_values(pa.array([[1, 2], None]))
+    ['[1,2]', None]
+    """
+    texts = [str(text) for text in encode_rows(pa.table({"v": column})).to_pylist()]
+    return [None if text == '{"v":null}' else text[5:-1] for text in texts]
