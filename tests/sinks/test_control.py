@@ -89,6 +89,8 @@ def test_commands_write_build_anew_and_put_back(topic, tmp_path) -> None:
     assert "wrote 1 rows to users" in invoke(*told, "--once")
     assert "built anew with 1 rows" in invoke("rebuild", *told)
     assert "before the last rebuild" in invoke("rebuild", *told, "--back")
+    index = [topic.name, str(tmp_path / "users.tantivy"), *told[4:]]  # it has no table
+    assert "wrote 1 rows to tantivy" in invoke(*index, "--once")
     assert "pauses" in invoke("pause", f"{topic.name}.users", "--broker", topic.log)
     assert "goes on" in invoke("resume", f"{topic.name}.users", "--broker", topic.log)
 
@@ -110,6 +112,20 @@ def test_a_table_is_built_anew_and_put_back(place, topic) -> None:
     assert place.rows("SELECT * FROM users ORDER BY id") == [(1, "ann"), (2, "bob"), (3, "eve")]
     rebuild(made(place, topic, WIDER))
     assert place.rows("SELECT age FROM users ORDER BY id") == [(7,), (8,), (9,)]
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_rebuild_whose_table_was_removed_begins_again(place, topic) -> None:
+    """Its offsets are removed with it; the new table has the rows before them, too."""
+    topic.send({"id": 1, "name": "ann"}, {"id": 2, "name": "bob"})
+    made(place, topic).run(until=lambda done: done.lag == 0)
+    killed = made(place, topic).beside(
+        place.make(table="users__new"), f"{topic.name}.users.rebuild"
+    )
+    killed.run(until=lambda done: done.lag == 0)
+    place.execute("DROP TABLE users__new")
+    assert rebuild(made(place, topic)).upserts == 2
+    assert place.rows("SELECT id FROM users ORDER BY id") == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("place", ["postgres", "sqlite"], indirect=True)

@@ -140,7 +140,7 @@ def test_a_password_opens_every_part_of_the_page(
                 assert client.get(path, auth=known).status_code == 200
                 host = {"host": "page.example"}
                 assert client.get(path, auth=known, headers=host).status_code == 200
-            for odd in ("Basic", "Basic ?", "Bearer x", "Basic YQ=="):
+            for odd in ("Basic", "Basic ?", "Bearer x", "Basic YQ==", b"Basic \xe9"):
                 assert client.get("/", headers={"authorization": odd}).status_code == 401
             foreign = {"sec-fetch-site": "cross-site"}
             assert client.get("/api/views", auth=known, headers=foreign).status_code == 403

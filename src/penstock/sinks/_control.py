@@ -111,8 +111,8 @@ def rebuild(sink: Sink) -> Followed:
         UserError: the target can't rename tables in a transaction.
     """
     target = _switchable(sink)
-    # Neither `TABLE__new` nor its offsets are of use without the other.
-    beside = Sink.beside(sink, target.beside(target.table + NEW), f"{sink.name}.rebuild")
+    beside = sink.beside(target.beside(target.table + NEW), f"{sink.name}.rebuild")
+    _forget_if_gone(target.beside(target.table + NEW), beside)
     done = beside.run(until=lambda done: done.lag == 0)
     _switch(target, sink, [(OLD, None), ("", OLD), (NEW, "")])
     return done
@@ -136,6 +136,20 @@ def _switchable(sink: Sink) -> SqlTarget:
             f"{target.name}. Let a sink with another name=… write another table or index, and read that"
         )
     return target
+
+
+def _forget_if_gone(target: SqlTarget, sink: Sink) -> None:
+    """Removes the offsets of a table that was removed: another one begins with the first record."""
+    mark = target.placeholder
+    target.connect()
+    try:
+        if target.columns_of(STATE_TABLE) and not target.columns():
+            target.execute(
+                f"DELETE FROM {STATE_TABLE} WHERE sink = {mark} AND topic = {mark}",
+                (sink.name, sink.topic),
+            )
+    finally:
+        target.close()
 
 
 def _switch(target: SqlTarget, sink: Sink, moves: list[tuple[str, str | None]]) -> None:

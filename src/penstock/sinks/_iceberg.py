@@ -16,6 +16,7 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
+from penstock.core.databases import described
 from penstock.core.schema import INTERVAL, UUID
 from penstock.errors import SetupError, UserError
 from penstock.sinks._target import Batch, Rows, fenced
@@ -72,7 +73,7 @@ class IcebergTarget:
         else:
             self._folder, self._properties = None, catalog
         self.table, self.pace_s = table, pace_s
-        self.name = f"iceberg {self._folder or catalog.get('uri', '')} {table}"  # type: ignore[union-attr]
+        self.name = f"iceberg {self._folder or described(self._properties.get('uri', ''))} {table}"
         self._load, self._match = pyiceberg.catalog.load_catalog, create_match_filter
         self._conflict = pyiceberg.exceptions.CommitFailedException
         self._passing = (

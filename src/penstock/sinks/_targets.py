@@ -27,7 +27,7 @@ def from_address(address: str, table: str) -> Target:
             `elasticsearch+http://…`, `opensearch+https://…`, `http://…`, `kafka://…`, or a file or directory
             that ends in `.sqlite`, `.sqlite3`, `.db`, `.duckdb`,
             `.iceberg` or `.tantivy`.
-        table: in it.
+        table: in it; empty where it has none.
 
     Raises:
         UserError: it is none of these.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hmac
 from typing import Final
 
@@ -78,7 +77,7 @@ class Guard:
         scheme, _, told = headers.get("authorization", "").partition(" ")
         try:
             _, _, password = base64.b64decode(told, validate=True).partition(b":")
-        except binascii.Error:
+        except ValueError:  # neither base64 nor ASCII
             return False
         return scheme.lower() == "basic" and hmac.compare_digest(password, self._password)
 

@@ -55,9 +55,10 @@ def _options(command: Any) -> Any:
             click.argument("target"),
             click.option(
                 "--table",
-                required=True,
+                default="",
                 metavar="TABLE",
-                help="Created if it doesn't exist; of Redis, the form of its keys: users:{id}.",
+                help="Created if it doesn't exist; of Redis, the form of its keys: users:{id}. A .tantivy "
+                "directory and https://… have none.",
             ),
             click.option("--schema", required=True, metavar="COLUMNS", help="Of the rows."),
             click.option(
@@ -133,7 +134,7 @@ def run(*, once: bool, **told: Any) -> None:
                 done = one.done
     finally:
         signal.signal(signal.SIGTERM, before)
-    where = told["table"] or told["target"].rpartition("@")[2]
+    where = told["table"] or one.target.name
     note(
         f"wrote {done.upserts:,} rows to {where} and deleted {done.deletes:,}; {done.dead:,} dead letters"
     )
