@@ -50,8 +50,6 @@ _NO_TABLE: Final = re.compile(r"Catalog Error: Table with name (\S+) does not ex
 WAIT_POLL_S: Final = 0.02  # how often a reader that waits for a write looks for a new version
 ATTEMPTS_MAX: Final = 5
 """A version may be vacuumed while it is being opened; the next one is there then."""
-
-
 _OUT_OF_MEMORY: Final = (duckdb.OutOfMemoryException, MemoryError)
 
 
@@ -131,11 +129,10 @@ class Views:
     def answer(self, query: str, *, rows_max: int, memory_bytes_max: int) -> Answer:
         """The beginning of a query's answer, in bounded memory; see `Snapshot.answer`."""
         query, as_of = parted(query)
-
-        def ask(snapshot: Snapshot) -> Answer:
-            return snapshot.answer(query, rows_max=rows_max, memory_bytes_max=memory_bytes_max)
-
-        return self.read(as_of, ask)
+        return self.read(
+            as_of,
+            lambda s: s.answer(query, rows_max=rows_max, memory_bytes_max=memory_bytes_max),
+        )
 
     def status(self) -> Json:
         """Version, offsets, watermarks and counts, as plain values."""
