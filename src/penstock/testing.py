@@ -330,12 +330,13 @@ class Run:
                 self.execute_backfill = self._host_of(job, found.target.lanes).execute
         return found
 
-    def send(self, topic: str, *, partition: int | None = None, **row: Any) -> None:
+    def send(self, topic: str, /, *, partition: int | None = None, **row: Any) -> None:
         """Appends a row to a topic as JSON. `step`, or reading a view, processes it.
 
         Args:
             topic: a stream's.
-            partition: its number; by default chosen by the stream's or the table's key, or the first.
+            partition: its number; by default chosen by the stream's or the table's key, or the first. Of a
+                stream that has a column of this name it is the column's value.
             row: the columns. A TIMESTAMP may be a time of day, on 2000-01-01: `at="12:00:05"`.
 
         Raises:
@@ -347,6 +348,8 @@ class Run:
                 f"expected a stream of JSON to send rows to; found {topic!r} with {source.format}. Send its "
                 "lines with send_raw"
             )
+        if "partition" in source.schema.names and partition is not None:
+            row, partition = {**row, "partition": partition}, None
         check_columns(tuple(row), source.schema, "send")
         for name, value in row.items():
             if pa.types.is_timestamp(source.schema[name].type):

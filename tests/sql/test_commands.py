@@ -15,7 +15,7 @@ from penstock.errors import UserError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAM = """
-CREATE TABLE users (id BIGINT PRIMARY KEY, name STRING) WITH (topic = 'people');
+CREATE TABLE users (id BIGINT PRIMARY KEY, name STRING) WITH (topic = 'people', partitions = 4);
 CREATE STREAM clicks (user_id BIGINT, ms DOUBLE, at TIMESTAMP,
                       WATERMARK FOR at AS at - INTERVAL 10 SECONDS);
 CREATE MATERIALIZED VIEW per_user AS
@@ -98,7 +98,7 @@ def test_rows_that_go_and_time_that_passes_are_steps(shop: Path) -> None:
     given = {"users": [{"id": 1, "name": "Ada"}], "clicks": [{"user_id": 1, "at": "12:00:00"}]}
     steps = [
         {"given": given, "advance": "1 minute", "expect": {"per_user": [{"n": 1}]}},
-        {"delete": {"users": [{"id": 1}]}, "expect": {"per_user": []}},
+        {"delete": {"users": [{"name": "Ada", "id": 1}]}, "expect": {"per_user": []}},
     ]
     (shop / "shop.test.json").write_bytes(orjson.dumps({"tests": {"goes": steps}}))
     done = run("test", shop)
@@ -112,6 +112,7 @@ def test_rows_that_go_and_time_that_passes_are_steps(shop: Path) -> None:
         ("test: {}", "found 'test'"),
         ("tests: {a: [{expects: {}}]}", "found 'expects' (did you mean 'expect'?)"),
         ("tests: {a: [1]}", "expected steps of 'a'"),
+        ("tests: {a: [{given: {}}]}", "expected a step of 'a'"),
         ("- 1", "expected a mapping"),
         ("tests: [", "expected YAML"),
     ],
@@ -123,6 +124,21 @@ def test_a_wrong_file_of_tests_says_what_was_expected(shop: Path, text: str, sai
     with pytest.raises(UserError, match=re.escape(said)) as error:
         cases_of(file)
     assert str(file) in str(error.value)
+
+
+def test_columns_may_be_called_as_arguments(tmp_path: Path) -> None:
+    """A column `topic` or `partition` is sent as any other; a deletion needs a table and its key."""
+    (tmp_path / "lag.sql").write_text(
+        "CREATE STREAM lag (topic STRING, partition BIGINT, self BIGINT);"
+        "CREATE MATERIALIZED VIEW worst AS SELECT topic, max(partition) AS p FROM lag GROUP BY topic;"
+    )
+    file = tmp_path / "lag.test.yaml"
+    row = "{topic: a, partition: 7, self: 1}"
+    file.write_text(f"tests: {{a: [{{given: {{lag: [{row}]}}, expect: {{worst: [{{p: 7}}]}}}}]}}")
+    done = run("test", file)
+    assert done.exit_code == 0, done.output
+    file.write_text("tests: {a: [{delete: {lag: [{topic: a}]}, expect: {worst: []}}]}")
+    assert "expected the key of a table's row" in run("test", file).output
 
 
 def test_unknown_names_fail_the_test(shop: Path) -> None:

@@ -56,6 +56,15 @@ def test_a_statement_ends_with_its_semicolon(shell: Shell) -> None:
     assert said(shell, r"\format csv", "SELECT 1 AS n;") == "n\n1\n"
 
 
+def test_a_line_may_have_several_statements(shell: Shell, directory: Path) -> None:
+    """With comments behind them; and a file that ends within one is an error, not nothing."""
+    shell.take(r"\format csv")
+    assert said(shell, "SELECT 1 AS n; SELECT 2 AS n; -- both") == "n\n1\nn\n2\n"
+    done = CliRunner().invoke(main, ["sql", str(directory)], input="SELECT 'a\n")
+    assert done.exit_code != 0
+    assert "expected a SELECT" in done.output
+
+
 def test_commands_describe_and_time(shell: Shell) -> None:
     """Views and their columns are listed; statements are timed; what isn't a command is said."""
     assert "per_user" in said(shell, r"\d")

@@ -68,7 +68,8 @@ def check(files: tuple[Path, ...], form: Literal["text", "json"]) -> None:
                     listed = ", ".join(f"{column} {type_}" for column, type_ in columns.items())
                     click.echo(f"  {kind.removesuffix('s')} {name} ({listed})")
         else:
-            click.echo(f"{said['error']}", err=True)
+            named = "" if str(file) in said["error"] else f"{file}: "
+            click.echo(f"{named}{said['error']}", err=True)
     if wrong:
         sys.exit(FAILED)
 

@@ -53,7 +53,7 @@ def sql(target: str | None, command: tuple[str, ...], broker: str | None) -> Non
             shell.take(line.rstrip("\n"))
             if shell.is_over:
                 return
-        shell.take(";")  # the last one may lack it
+        shell.finish()  # the last one may lack its semicolon
     else:
         click.echo(f"{tables.state()}. \\? lists commands, \\q ends.")
         with _editing(shell):
@@ -92,7 +92,7 @@ def _tables(target: str | None, broker: str | None) -> Tables:
             )
         target = str(here[0]) if here else None
     is_address = target is not None and ":" in target and "://" not in target
-    if target is None or is_address or target.startswith("kafka"):
+    if target is None or is_address or target.startswith(("kafka://", "kafka+")):
         return TopicTables(find_broker(broker or target), **client_settings())
     return ViewTables(_views(target))
 

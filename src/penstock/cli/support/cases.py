@@ -77,9 +77,7 @@ class Case:
                     run.send(_topic(app, name), **row)
             for name, rows in _tables(step, "delete"):
                 for row in rows:
-                    key = next(iter(row.values())) if len(row) == 1 else None
-                    text = orjson.dumps(row).decode() if key is None else str(key)
-                    run.send_raw(_topic(app, name), None, key=text)
+                    _delete(run, app, name, row)
             if "advance" in step:
                 run.settle()
                 run.advance(str(step["advance"]))
@@ -136,6 +134,8 @@ def cases_of(file: Path) -> list[Case]:
             if not isinstance(step, dict):
                 raise UserError(f"expected steps of {name!r} in {file} as mappings; found {step!r}")
             _check_names(step, STEP, f"in a step of {name!r} in {file}")
+        if not any(step.get("expect") for step in listed):
+            raise UserError(f"expected a step of {name!r} in {file} that has expect:; found none")
         now = content.get("now")
         cases.append(Case(file, str(name), program, listed, None if now is None else str(now)))
     return cases
@@ -200,9 +200,12 @@ def _tables(step: Mapping[str, Any], what: str) -> Iterator[tuple[str, list[dict
         raise UserError(f"expected {what}: as names with rows; found {found!r}")
     for name, rows in found.items():
         listed = rows or []
-        if not isinstance(listed, list) or not all(isinstance(row, dict) for row in listed):
+        if not isinstance(listed, list) or not all(
+            isinstance(row, dict) and all(isinstance(column, str) for column in row)
+            for row in listed
+        ):
             raise UserError(
-                f"expected rows of {name} in {what}: as a list of mappings; found {rows!r}"
+                f"expected rows of {name} in {what}: as a list of mappings of columns; found {rows!r}"
             )
         yield str(name), listed
 
@@ -214,6 +217,29 @@ def _topic(app: ps.App, name: str) -> str:
     if name not in app.named:
         return name
     return next(one.topic for one in ancestors(app.named[name].node) if isinstance(one, Source))
+
+
+def _delete(run: Run, app: ps.App, name: str, row: Mapping[str, Any]) -> None:
+    """Deletes a table's row where the row was sent to: by its key.
+
+    Raises:
+        UserError: it isn't a table's, or the key isn't there.
+    """
+    from penstock.core.partitioner import murmur2_partitions
+
+    topic = _topic(app, name)
+    source = next((one for one in app.graph().sources if one.topic == topic), None)
+    key = source.changelog.key if source is not None and source.changelog is not None else ()
+    if source is None or not key or not set(key) <= row.keys():
+        raise UserError(
+            f"expected the key of a table's row in delete: of {name} ({', '.join(key) or 'no table'}); "
+            f"found {dict(row)!r}"
+        )
+    parts = {column: row[column] for column in key}
+    text = str(parts[key[0]]) if len(key) == 1 else orjson.dumps(parts).decode()
+    count = run.log.ensure_topic(topic, source.partitions)
+    partition = int(murmur2_partitions(pa.array([text.encode()], pa.binary()), count)[0])
+    run.send_raw(topic, None, key=text, partition=partition)
 
 
 def _compared(run: Run, name: str, expected: list[dict[str, Any]]) -> list[str]:

@@ -215,14 +215,27 @@ class Shell:
         self.run(text)
 
     def run(self, text: str) -> None:
-        """Answers a statement, which needn't end with `;`.
+        """Answers statements, the last of which needn't end with `;`.
 
         Raises:
             PenstockError: it can't be answered.
         """
-        text = text.strip().rstrip(";").rstrip()
-        if not _STRINGS.sub("", text).strip():
-            return
+        from penstock.serve.postgres.commands import split
+
+        for one in split(text):
+            self._answer(one.strip())
+
+    def finish(self) -> None:
+        """Answers a statement that has begun, as nothing follows.
+
+        Raises:
+            PenstockError: it can't be answered.
+        """
+        text = "\n".join(self._lines)
+        self._lines.clear()
+        self.run(text)
+
+    def _answer(self, text: str) -> None:
         begun = self._now()
         if re.fullmatch(r"SHOW\s+(TABLES|VIEWS)", text, re.IGNORECASE):
             self._list()
