@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import random
 import subprocess
 import sys
 import time
 
+import pyarrow as pa
 import pytest
 from tests.effort import rounds
 
 from penstock.errors import FencedError, UserError
 from penstock.sinks import Sink, from_address, iceberg
+from penstock.sinks._iceberg import matching
+
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
+from pyiceberg.expressions.visitors import bind
+from pyiceberg.io.pyarrow import expression_to_pyarrow
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 catalogs = pytest.importorskip("pyiceberg.catalog", reason="pyiceberg is not installed")
 SCHEMA = (
@@ -116,3 +125,28 @@ def test_a_table_equals_the_topic_after_kills(tmp_path, topic) -> None:
     rows = read(tmp_path, "shop.rows").to_pylist()
     assert {(r["a"], r["b"]): r["n"] for r in rows} == table
     assert len(rows) == len(table)
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"], ["a", "b", "c"]])
+def test_a_condition_is_met_by_the_rows_of_these_keys(names) -> None:
+    """And by no others, with few terms where all but one column have few values."""
+    everything = pa.table(
+        {
+            "a": [i % 3 for i in range(3000)],
+            "b": [f"{i % 500}" for i in range(3000)],
+            "c": [dt.date(2024, 1, 1 + i % 2) for i in range(3000)],
+        }
+    )
+    random_ = random.Random(7)
+    keys = everything.select(names).take([random_.randrange(3000) for _ in range(300)])
+    columns = [
+        NestedField(1, "a", LongType()),
+        NestedField(2, "b", StringType()),
+        NestedField(3, "c", DateType()),
+    ]
+    condition = expression_to_pyarrow(bind(IcebergSchema(*columns), matching(keys), True))
+    found = everything.filter(condition).to_pylist()
+    wanted = {tuple(key.values()) for key in keys.to_pylist()}
+    rows = everything.to_pylist()
+    assert found == [row for row in rows if tuple(row[n] for n in names) in wanted]
+    assert str(condition).count("is_in") <= 7

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.databases import described
 from penstock.core.schema import INTERVAL, UUID
@@ -55,7 +56,6 @@ class IcebergTarget:
         try:
             import pyiceberg.catalog
             import pyiceberg.exceptions
-            from pyiceberg.table.upsert_util import create_match_filter
         except ImportError as error:
             raise SetupError(
                 f"expected pyiceberg, to write Iceberg tables; found that it can't be imported ({error}). "
@@ -74,7 +74,7 @@ class IcebergTarget:
             self._folder, self._properties = None, catalog
         self.table, self.pace_s = table, pace_s
         self.name = f"iceberg {self._folder or described(self._properties.get('uri', ''))} {table}"
-        self._load, self._match = pyiceberg.catalog.load_catalog, create_match_filter
+        self._load = pyiceberg.catalog.load_catalog
         self._conflict = pyiceberg.exceptions.CommitFailedException
         self._passing = (
             OSError,
@@ -146,7 +146,7 @@ class IcebergTarget:
             if changed and self._table.current_snapshot() is not None:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # of keys that aren't there
-                    transaction.delete(self._match(pa.concat_tables(changed), keys))
+                    transaction.delete(matching(pa.concat_tables(changed)))
             transaction.append(upserts)
             transaction.set_properties({self._property: state})
 
@@ -155,6 +155,25 @@ class IcebergTarget:
         if self._catalog is not None:
             self._catalog.close()
         self._catalog = self._table = None
+
+
+def matching(keys: pa.Table) -> Any:
+    """A condition of Iceberg that rows with one of these keys meet, and no others.
+
+    Rows are compared with each of its terms: `a = 1 AND b IN (…) OR a = 2 AND b IN (…)`. So the column with
+    the most values is the one within IN.
+    """
+    import pyiceberg.expressions
+
+    of: Any = pyiceberg.expressions  # its types don't know names of columns
+    *others, most = sorted(keys.column_names, key=lambda n: len(pc.unique(keys.column(n))))
+    if not others:
+        return of.In(most, keys.column(most).to_pylist())
+    terms = [of.AlwaysFalse(), of.AlwaysFalse()]
+    for one in keys.group_by(others).aggregate([(most, "list")]).to_pylist():
+        parts = [of.EqualTo(name, one[name]) for name in others]
+        terms.append(of.And(of.In(most, one[f"{most}_list"]), *parts))
+    return of.Or(*terms)
 
 
 def _nothing(rows: Rows) -> pa.RecordBatch:
