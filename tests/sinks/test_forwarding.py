@@ -171,12 +171,24 @@ def test_a_server_gets_each_change_with_an_id(topic) -> None:
         follow(http(one.url), topic)
         [(first, changes), (second, more)] = one.requests
     t = topic.name
-    assert (first, second) == (f"{t}-0-1..{t}-0-2", f"{t}-0-3")
+    assert (first, second) == (f"{t}-0-1..{t}-0-2-delete", f"{t}-0-3")
     assert changes == [
         {"id": f"{t}-0-1", "op": "upsert", "row": {"id": 4, "name": "bob"}},
-        {"id": f"{t}-0-2", "op": "delete", "row": {"id": 2}},
+        {"id": f"{t}-0-2-delete", "op": "delete", "row": {"id": 2}},
     ]
     assert more == [{"id": f"{t}-0-3", "op": "upsert", "row": {"id": 6, "name": "eve"}}]
+
+
+def test_a_record_that_changes_a_key_is_two_changes_with_two_ids(topic) -> None:
+    """A server that takes each id once has both; the deletion is the first."""
+    topic.send(
+        {"id": 2, "type": "update", "data": {"id": 4, "name": "ann"}, "old": {"id": 2}},
+    )
+    with hook() as one:
+        follow(http(one.url, batch="one"), topic, format="maxwell")
+        found = [(key, change["id"], change["op"]) for key, [change] in one.requests]
+    t = f"{topic.name}-0-0"
+    assert found == [(f"{t}-delete", f"{t}-delete", "delete"), (t, t, "upsert")]
 
 
 def test_changes_that_a_server_refuses_are_dead_letters(topic) -> None:

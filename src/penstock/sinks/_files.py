@@ -124,7 +124,7 @@ class SqliteTarget(SqlTarget):
         self.execute(f"CREATE TEMPORARY TABLE penstock_staged ({names})")
         insert = f"INSERT INTO temp.penstock_staged VALUES ({marks})"
         self._connection.executemany(insert, zip(*columns, strict=True))
-        self.execute(statement.format(rows="temp.penstock_staged"))
+        self.execute(statement.replace("{rows}", "temp.penstock_staged"))
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:
@@ -228,7 +228,7 @@ class DuckTarget(SqlTarget):
         table = pa.Table.from_arrays(columns, names=rows.schema.names)
         self._connection.register("penstock_staged", table)
         try:
-            self.execute(statement.format(rows="penstock_staged"))
+            self.execute(statement.replace("{rows}", "penstock_staged"))
         finally:
             with contextlib.suppress(self._module.Error):  # what went wrong is told already
                 self._connection.unregister("penstock_staged")

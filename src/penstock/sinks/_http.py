@@ -6,7 +6,7 @@ import base64
 import http.client
 import ssl
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import orjson
@@ -118,8 +118,9 @@ def http_(
 ) -> HttpTarget:
     """A server that gets each change at least once, with an id that doesn't change.
 
-    A change is `{"id": "TOPIC-PARTITION-OFFSET", "op": "upsert" or "delete", "row": {…}}`; of a deletion,
-    `row` has the key. Statuses of 200 to 299 mean that the request is done with; 408, 425, 429 and 500 to
+    A change is `{"id": "TOPIC-PARTITION-OFFSET", "op": "upsert", "row": {…}}`, or
+    `{"id": "TOPIC-PARTITION-OFFSET-delete", "op": "delete", "row": {…}}`, in which `row` has the key.
+    Statuses of 200 to 299 mean that the request is done with; 408, 425, 429 and 500 to
     599, that it is to be tried again; 401 and 403 end the sink; others refuse it.
 
     Args:
@@ -162,29 +163,28 @@ class HttpTarget:
         changes = sorted(self._changes(batch))
         for start in range(0, len(changes), size):
             some = changes[start : start + size]
-            first, last = (f"{self._rows.topic}-{batch.partition}-{some[i][0]}" for i in (0, -1))
+            first, last = some[0][2], some[-1][2]
             status, text = self._web.ask(
                 "POST",
                 self._path,
-                b"".join(line + b"\n" for _, line in some) if many else some[0][1],
+                b"".join(one[3] + b"\n" for one in some) if many else some[0][3],
                 Content_Type="application/x-ndjson" if many else "application/json",
                 Idempotency_Key=quote(first if first == last else f"{first}..{last}", safe="-._"),
             )
             if not 200 <= status < 300:
                 raise RefusedError(f"the server answered {status}: {cut(text)}")
 
-    def _changes(self, batch: Batch) -> Iterator[tuple[int, bytes]]:
-        for op, rows, at in (
-            ("upsert", batch.upserts, batch.upserted_at),
-            ("delete", batch.deletes, batch.deleted_at),
+    def _changes(self, batch: Batch) -> Iterator[tuple[int, str, str, bytes]]:
+        """Of each change its record's offset, what is done, its id, and the line."""
+        # A record that changes a key is a deletion and an upsert, which must not have the same id.
+        for op, end, rows, at in (
+            ("upsert", "", batch.upserts, batch.upserted_at),
+            ("delete", "-delete", batch.deletes, batch.deleted_at),
         ):
             for offset, row in zip(at.tolist(), json_rows(rows), strict=True):
-                told: dict[str, Any] = {
-                    "id": f"{self._rows.topic}-{batch.partition}-{offset}",
-                    "op": op,
-                    "row": orjson.Fragment(row),
-                }
-                yield offset, orjson.dumps(told)
+                id_ = f"{self._rows.topic}-{batch.partition}-{offset}{end}"
+                line = orjson.dumps({"id": id_, "op": op, "row": orjson.Fragment(row)})
+                yield offset, op, id_, line
 
     def close(self) -> None:
         """Ends the connection."""

@@ -165,7 +165,7 @@ class PostgresTarget(SqlTarget):
             cursor.copy(f"COPY {staged} ({listed}) FROM STDIN (FORMAT csv)") as copy,
         ):
             copy.write(_csv(rows))
-        self.execute(statement.format(rows=staged))
+        self.execute(statement.replace("{rows}", staged))
 
     def _check_table(self, rows: Rows) -> None:
         super()._check_table(rows)

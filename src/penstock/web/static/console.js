@@ -298,7 +298,7 @@ async function connections() {
       : empty("There are no captures. Start one: ", code("penstock capture postgresql://localhost/shop --tables 'public.*' --to shop")),
     title("Sinks", hint("topics, into databases and files")), ...failed(found.sinks_error), ...troubles("states of sinks", found.sinks),
     outward.length ? table("Sinks", ["sink", "state", "topic", "target", "#lag", "#upserts", "#deletes", "#dead letters"], outward)
-      : empty("There are no sinks. Start one: ", code("penstock sink users users.sqlite --schema 'id BIGINT, name STRING' --key id")),
+      : empty("There are no sinks. Start one: ", code("penstock sink users users.sqlite --table users --schema 'id BIGINT, name STRING' --key id")),
     outward.length ? hint("Upserts, deletes and dead letters: since the sink was started.") : null,
     title("Queues", hint("jobs, each done by one of many workers")), ...failed(found.queues_error), ...troubles("states of queues", found.queues),
     jobs.length ? table("Queues", ["queue", "state", "workers", "#connected", "#waiting", "#dead"], jobs)
