@@ -165,7 +165,9 @@ def test_a_stream_of_changes_is_resumed_by_version(views: Served) -> None:
     assert asyncio.run(get("per_user/changes?from=x")).status_code == 400
 
 
-def test_the_command_prints_changes_and_waits_for_writes(views: Served, tmp_path: Path) -> None:
+def test_the_command_prints_changes_and_waits_for_writes(
+    views: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`penstock subscribe` ends with a version; `penstock query --after` says when it waited in vain."""
     newest = views.version
     runner = CliRunner()
@@ -175,6 +177,14 @@ def test_the_command_prints_changes_and_waits_for_writes(views: Served, tmp_path
     assert copy_of([orjson.loads(one) for one in done.output.splitlines()]) == content(
         views, newest
     )
+    limited = ["subscribe", directory, "per_user", "--seconds", "0"]
+    assert runner.invoke(main, limited).output == done.output
+    old = changes(views, "per_user", None, 1)  # there is always a newer one
+    monkeypatch.setattr(
+        importlib.import_module("penstock.serve.changes"), "changes", lambda *_: old
+    )
+    assert len(runner.invoke(main, limited).output.splitlines()) == 1
+    monkeypatch.undo()
     offsets = views.status()["offsets"]["clicks"]
     partition, end = max(offsets.items(), key=lambda one: one[1])
     query = ["query", directory, "SELECT count(*) AS n FROM per_user", "--format", "csv"]

@@ -429,7 +429,8 @@ class Snapshot:
         kept: list[pa.RecordBatch] = []
         rows = 0
         try:
-            with self._asked(query, settings, prepare) as relation:
+            with_rows = rows_max > 0 or "pivot" in query.lower()  # its columns are in the rows
+            with self._asked(query, settings, prepare, with_rows=with_rows) as relation:
                 if rows_max == 0:
                     return Answer(relation.limit(0).to_arrow_table(), None, (), _types(relation))
                 reader = relation.to_arrow_reader(BATCH_ROWS)
@@ -463,19 +464,15 @@ class Snapshot:
             case ["SHOW", "TABLES" | "VIEWS"]:
                 names = self.names()
                 columns = [", ".join(self.schema(name).names) for name in names]
-                kinds = {
-                    "view": pa.array(names, pa.string()),
-                    "columns": pa.array(columns, pa.string()),
-                }
-                return pa.table(kinds)
+                texts = (pa.array(one, pa.string()) for one in (names, columns))
+                return pa.Table.from_arrays(list(texts), ["view", "columns"])
             case ["DESCRIBE" | "DESC", _] | ["DESCRIBE" | "DESC", "TABLE" | "VIEW", _]:
                 by_lower = {name.lower(): name for name in self.names()}
                 found = by_lower.get(words[-1].lower())
                 if found is None:
                     raise self._no_view(words[-1])
-                schema = self.schema(found)
-                types = [type_text(one.type) for one in schema]
-                return pa.table({"column": schema.names, "type": types})
+                types = {one.name: type_text(one.type) for one in self.schema(found)}
+                return pa.table({"column": list(types), "type": list(types.values())})
         return None
 
     @contextlib.contextmanager
@@ -484,8 +481,10 @@ class Snapshot:
         query: str,
         settings: Mapping[str, str],
         prepare: Callable[[duckdb.DuckDBPyConnection], None] | None = None,
+        *,
+        with_rows: bool = True,
     ) -> Iterator[duckdb.DuckDBPyRelation]:
-        """A query in a DuckDB of its own that sees the views and nothing else.
+        """A query in a DuckDB of its own that sees the views, or their columns alone, and nothing else.
 
         Raises:
             QueryError: it is not one SELECT over these views, or failed in the block.
@@ -499,7 +498,8 @@ class Snapshot:
             for name, value in settings.items():
                 con.execute(f"SET {name} = {value}")
             for name in names:
-                con.register(name, known(self.table(name)))
+                rows = self.table(name) if with_rows else self.schema(name).empty_table()
+                con.register(name, known(rows))
             if prepare is not None:
                 prepare(con)
             confine(con)

@@ -82,7 +82,7 @@ class Changes:
         self._views, self._stopping = views, stopping
         self._open = 0
         self._turn = asyncio.Lock()  # one comparison at a time: the pipeline needs the machine more
-        self._newest: tuple[tuple[str, int | None, int], Answer] | None = None
+        self._newest: tuple[tuple[str, int | None, int], tuple[int, bytes]] | None = None
 
     async def changes(self, request: Request) -> Response:
         """GET /api/views/{name}/changes."""
@@ -111,9 +111,8 @@ class Changes:
             while not self._stopping.is_set() and (until is None or (since or 0) < until):
                 newest = await asyncio.to_thread(lambda: self._views.version)  # type: ignore[union-attr]
                 if newest > (since or 0):
-                    answer = await self._between(name, since, newest)
-                    since, quiet_s = answer.version, 0.0
-                    line = await asyncio.to_thread(changes_line, answer)
+                    since, line = await self._between(name, since, newest)
+                    quiet_s = 0.0
                     yield b"id: %d\ndata: %s\n\n" % (since, line) if as_events else line + b"\n"
                     continue
                 if quiet_s >= HEARTBEAT_S:
@@ -128,9 +127,11 @@ class Changes:
             yield b"event: error\ndata: %s\n\n" % said if as_events else said + b"\n"
         finally:
             self._open -= 1
+            if not self._open:
+                self._newest = None  # nobody shares it
 
-    async def _between(self, name: str, since: int | None, newest: int) -> Answer:
-        """The changes between two versions; readers that ask for the same share them."""
+    async def _between(self, name: str, since: int | None, newest: int) -> tuple[int, bytes]:
+        """A version and the message that leads to it; readers that ask for the same share them."""
         from penstock.serve import Question
 
         async with self._turn:
@@ -142,7 +143,8 @@ class Changes:
                 answer: Answer = await asyncio.to_thread(
                     self._views.ask, question, self._stopping.is_set
                 )
-                self._newest = key, answer
+                line = await asyncio.to_thread(changes_line, answer)
+                self._newest = key, (answer.version, line)
             return self._newest[1]
 
 

@@ -343,6 +343,8 @@ def test_times_beyond_pythons_are_written() -> None:
 
 
 def test_functions_that_duckdb_has_say_nothing_of_catalogs() -> None:
-    """`age` of a time is DuckDB's; functions that only PostgreSQL has are of its catalogs."""
+    """`age` of a time is DuckDB's, a text is a value; functions of PostgreSQL's are of its catalogs."""
     assert not is_about("SELECT age(at) FROM per_user")
+    assert not is_about("SELECT [1] FROM per_user WHERE \"user\" = 'it''s pg_class'")
+    assert is_about("SELECT 'x' FROM \"pg_catalog\".pg_class")
     assert is_about("SELECT quote_ident(x) FROM per_user")

@@ -49,7 +49,7 @@ def subscribe(
             sys.stdout.buffer.write(changes_line(answer) + b"\n")
             sys.stdout.buffer.flush()
             known = answer.version
-        elif deadline is not None and time.monotonic() >= deadline:
-            return
-        else:
+        elif deadline is None or time.monotonic() < deadline:
             stop.wait(POLL_S)
+        if deadline is not None and time.monotonic() >= deadline:
+            return

@@ -40,6 +40,7 @@ _ABOUT: Final = re.compile(
     r"|\bversion\s*\(|\b(session|current)_user\b|\b(obj|col|shobj)_description\b|\bformat_type\b",
     re.IGNORECASE,
 )
+_TEXT: Final = re.compile(r"'(?:[^']|'')*+'")
 _ARRAYS: Final = (
     (re.compile(r"::\s*(pg_catalog\.)?(oid|xid|int2vector)\s*\[\]", re.IGNORECASE), "::bigint[]"),
     (re.compile(r'::\s*(pg_catalog\.)?(name|"char"|reg\w+)\s*\[\]', re.IGNORECASE), "::text[]"),
@@ -65,8 +66,9 @@ def server_version() -> str:
 
 
 def is_about(query: str) -> bool:
-    """Whether a query may be about catalogs."""
-    return _ABOUT.search(query) is not None or _CALLS.search(query) is not None
+    """Whether a query may be about catalogs: it names one, or a function of PostgreSQL's, not in a text."""
+    named = _TEXT.sub("''", query)
+    return _ABOUT.search(named) is not None or _CALLS.search(named) is not None
 
 
 @functools.cache
