@@ -78,6 +78,8 @@ def test_versions_of_the_past_are_read(growing: tuple[Path, Views]) -> None:
         n for n in range(1, newest + 1) if views.snapshot(n).sql(total)["n"].to_pylist() == [20]
     )
     assert views.sql(total)["n"].to_pylist() == [30]
+    assert views.sql(f"{total}; -- the last one")["n"].to_pylist() == [30]
+    assert views.sql(f"{total} AS OF VERSION {first}; -- the first")["n"].to_pylist() == [20]
     assert views.sql(f"{total} AS OF VERSION {first}")["n"].to_pylist() == [20]
     at = instant_text(views.snapshot(first).status()["wall_us"])
     assert views.sql(f"{total} AS OF TIMESTAMP '{at}'")["n"].to_pylist() == [20]

@@ -535,7 +535,7 @@ def _select(query: str) -> exp.Query:
         QueryError: it isn't.
     """
     try:
-        statements = sqlglot.parse(query, dialect="duckdb")
+        statements = [s for s in sqlglot.parse(query, "duckdb") if type(s) is not exp.Semicolon]
     except sqlglot.errors.SqlglotError as error:
         raise QueryError(
             f"expected a SELECT; found {query!r}: {str(error).splitlines()[0]}"

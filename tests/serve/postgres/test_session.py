@@ -342,6 +342,25 @@ def test_times_beyond_pythons_are_written() -> None:
     assert encode_column(nanos["x"], 0) == [b"2020-01-01 00:00:00.123456"]
 
 
+def test_nested_values_are_json() -> None:
+    """Maps are objects, empty ones too; numbers are numbers, and times are text."""
+    texts = {
+        "MAP{}": "{}",
+        "MAP{'a': [1, 2]}": '{"a":[1,2]}',
+        "[MAP{1: 2.50}]": '[{"1":2.50}]',
+        "{'a': DATE '2026-01-02', 'b': NULL, 'c': {'d': 'x'::BLOB}}": (
+            '{"a":"2026-01-02","b":null,"c":{"d":"78"}}'
+        ),
+        "[{'a': 1, 'b': [true]}]": '[{"a":1,"b":[true]}]',
+        "[[INTERVAL 1 DAY]]": "[[[0,1,0]]]",
+    }
+    for sql, text in texts.items():
+        relation = connection().sql(f"SELECT {sql} AS x")
+        column, duck = relation.to_arrow_table()["x"], str(relation.types[0])
+        for form in (0, 1):
+            assert encode_column(column, form, duck) == [text.encode()], sql
+
+
 def test_functions_that_duckdb_has_say_nothing_of_catalogs() -> None:
     """`age` of a time is DuckDB's, a text is a value; functions of PostgreSQL's are of its catalogs."""
     assert not is_about("SELECT age(at) FROM per_user")

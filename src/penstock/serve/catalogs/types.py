@@ -182,6 +182,9 @@ def encode_column(column: pa.ChunkedArray[Any], format_: int, duck: str = "") ->
     elif pa.types.is_date32(column.type):
         column = pc.cast(column, pa.int32())  # days: Python has no dates beyond year 9999
     values = column.to_pylist()
+    if kind is JSON:
+        nested = column.type
+        values = [v if v is None or isinstance(v, str) else json_text(v, nested) for v in values]
     one = _to_binary(kind) if format_ == BINARY else _to_text(kind)
     if is_array:
         values = [None if v is None else [_plain(x) for x in v] for v in values]
@@ -205,7 +208,6 @@ def _to_text(kind: PgType) -> Callable[[Any], bytes]:
     made: dict[int, Callable[[Any], str]] = {
         BOOL.oid: lambda v: "t" if v else "f",
         BYTEA.oid: lambda v: "\\x" + bytes(v).hex(),
-        JSON.oid: lambda v: v if isinstance(v, str) else json_text(v),
         FLOAT4.oid: lambda v: _float_text(float(str(np.float32(v)))),  # its shortest text
         FLOAT8.oid: _float_text,
         NUMERIC.oid: lambda v: format(v, "f") if isinstance(v, Decimal) else str(v),
@@ -359,27 +361,34 @@ def _text_array(values: list[Any], one: Callable[[Any], bytes]) -> bytes:
     return ("{" + ",".join(parts) + "}").encode()
 
 
-def json_text(value: Any) -> str:
-    """A nested value as JSON: maps are objects, times ISO 8601 text, decimals numbers."""
-    return orjson.dumps(_jsonable(value), option=orjson.OPT_NON_STR_KEYS).decode()
+def json_text(value: Any, arrow: pa.DataType) -> str:
+    """A nested value as JSON: maps are objects, times ISO 8601 text, decimals numbers.
+
+    Args:
+        value: as Arrow gives it to Python, where a map is a list of pairs.
+        arrow: its type.
+    """
+    return orjson.dumps(_jsonable(value, arrow)).decode()
 
 
-def _jsonable(value: Any) -> Any:
+def _jsonable(value: Any, arrow: Any) -> Any:
     match value:
+        case None | bool() | int() | float() | str():
+            return value
         case dict():
-            return {str(k): _jsonable(v) for k, v in value.items()}
-        case list() if value and all(isinstance(one, tuple) and len(one) == 2 for one in value):
-            return {str(k): _jsonable(v) for k, v in value}  # a map
-        case list() | tuple():
-            return [_jsonable(v) for v in value]
+            return {name: _jsonable(one, arrow.field(name).type) for name, one in value.items()}
+        case list() if pa.types.is_map(arrow):
+            return {str(key): _jsonable(one, arrow.item_type) for key, one in value}
+        case list():
+            return [_jsonable(one, arrow.value_type) for one in value]
         case Decimal():
             return orjson.Fragment(format(value, "f"))
         case bytes():
             return value.hex()
+        case tuple():  # an interval
+            return list(value)
         case dt.datetime() | dt.date() | dt.time():
             return value.isoformat()
-        case None | bool() | int() | float() | str():
-            return value
     return str(value)
 
 
