@@ -13,6 +13,8 @@ from penstock.cli.log.sink import sink as command
 from penstock.errors import UserError
 from penstock.sinks import (
     Sink,
+    _control,
+    _sink,
     go_back,
     mysql,
     pause,
@@ -72,6 +74,43 @@ def test_a_sink_is_paused_and_goes_on(place, topic) -> None:
         wait_until(lambda: len(place.rows("SELECT id FROM users")) == 2, "the row")
     found = CliRunner().invoke(command, ["status", "--broker", topic.log, "--format", "csv"])
     assert f"{name},{topic.name}" in found.output, found.output
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_sink_that_was_killed_is_silent(place, topic, monkeypatch) -> None:
+    """It reported that it follows, and nothing since."""
+    sink = made(place, topic)
+    sink.run(until=lambda done: done.lag == 0)
+    sink.done.phase = "following"
+    sink._report()
+    monkeypatch.setattr(_control, "SILENT_MS", -1)
+    assert {s["phase"] for s in status(topic.log) if s["name"] == sink.name} == {"silent"}
+
+
+def gone(*_: object) -> None:
+    """As a server that is away."""
+    raise ConnectionError("it is away")
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_sink_that_waits_reports_meanwhile(place, topic, monkeypatch) -> None:
+    """Between two tries, and between the writes of a target with a pace."""
+    monkeypatch.setattr(_sink, "REPORT_S", 0.1)
+    monkeypatch.setattr(_sink, "BACKOFF_S", (300.0, 300.0))
+    paced, away = made(place, topic), made(place, topic)
+    paced.target.pace_s = 300.0
+    monkeypatch.setattr(away.target, "open", gone)
+    away.name = f"{topic.name}.away"
+    topic.send({"id": 1, "name": "ann"})
+
+    def reports() -> dict[str, tuple[str, int]]:
+        return {s["name"]: (s["phase"], s["reported_ms"]) for s in status(topic.log)}
+
+    with running(paced), running(away):
+        for one, phase in ((paced, "following"), (away, "waiting")):
+            wait_until(lambda: reports().get(one.name, ("",))[0] == phase, phase)  # noqa: B023
+            first = reports()[one.name]
+            wait_until(lambda: reports()[one.name] > first, "another report")  # noqa: B023
 
 
 def test_commands_write_build_anew_and_put_back(topic, tmp_path) -> None:

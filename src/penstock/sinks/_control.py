@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.client import Client, Producer
 from penstock.client.groups import GroupAdmin
 from penstock.errors import UserError
+from penstock.sinks._report import SILENT_MS
 from penstock.sinks._sink import GROUP_PREFIX, Followed, Sink, control_topic
 from penstock.sinks._target import STATE_TABLE, SqlTarget, quoted
 
@@ -64,8 +65,9 @@ def status(address: str, **settings: Any) -> list[dict[str, Any]]:
     """Each sink that has run with a log, by name.
 
     Returns:
-        `name`, `topic`, `phase` (of `Followed`, or `stopped`), `lag` in records, `upserts`, `deletes` and
-        `dead` since it began, `target`, `trouble`, and `reported_ms`, the time of its last report since 1970.
+        `name`, `topic`, `phase` (of `Followed`, or `silent`: it was killed, or hangs), `lag` in records,
+        `upserts`, `deletes` and `dead` since it began, `target`, `trouble`, and `reported_ms`, the time of
+        its last report since 1970.
     """
     found = []
     with GroupAdmin(address, **settings) as admin:
@@ -79,7 +81,7 @@ def status(address: str, **settings: Any) -> list[dict[str, Any]]:
                 {
                     "name": one.name.removeprefix(GROUP_PREFIX),
                     "topic": next((p.topic for p in positions), ""),
-                    "phase": told.get("phase", "unknown"),
+                    "phase": _phase(told),
                     "lag": sum(p.lag for p in positions),
                     **counts,
                     "trouble": told.get("trouble", ""),
@@ -95,6 +97,13 @@ def _report(position: Any) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         return {}
     return told if isinstance(told, dict) else {}
+
+
+def _phase(told: dict[str, Any]) -> str:
+    phase, at_ms = str(told.get("phase", "unknown")), told.get("at_ms")
+    ends = phase in ("failed", "stopped", "unknown")
+    is_old = isinstance(at_ms, int) and time.time_ns() // 1_000_000 - at_ms > SILENT_MS
+    return "silent" if is_old and not ends else phase
 
 
 def rebuild(sink: Sink) -> Followed:

@@ -10,10 +10,12 @@ from typing import Any, Final
 
 import orjson
 
-__all__ = ["TROUBLE_CHARS_MAX", "report"]
+__all__ = ["SILENT_MS", "TROUBLE_CHARS_MAX", "report"]
 
 TROUBLE_CHARS_MAX: Final = 600
 """Of an error's text: Kafka allows 4,096 bytes next to an offset (offset.metadata.max.bytes)."""
+SILENT_MS: Final = 15_000
+"""A sink reports every second, and every 5 while it waits: one that didn't for so long is gone, or hangs."""
 
 
 def report(

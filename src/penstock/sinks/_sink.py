@@ -45,7 +45,7 @@ WAIT_S: Final = 0.5
 SHOWN_S: Final = 1.0
 """How often the group's offsets, which show the lag, are committed to the log."""
 REPORT_S: Final = 5.0
-"""How long a sink that waits or ends tries to say so."""
+"""How long a sink that waits or ends tries to say so, and how often one that waits does."""
 BACKOFF_S: Final = (0.2, 30.0)
 """The first pause after an error that passes, and the longest; doubled each time, with jitter."""
 LETTER_BYTES_MAX: Final = 8 << 20
@@ -192,11 +192,17 @@ class Sink:
                 self._enter("waiting", str(error).strip())
                 self._report()
                 _log.warning("%s: %s; trying again", self.name, self.done.trouble)
-                self._end.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+                self._wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
                 pause_s = min(2 * pause_s, BACKOFF_S[1])
         self._enter("stopped", "")
         self._report()
         return self.done
+
+    def _wait(self, seconds: float) -> None:
+        """Waits, and says so meanwhile: who is silent is taken for dead."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._end.wait(min(left, REPORT_S)):
+            self._report()
 
     def _enter(self, phase: str, trouble: str) -> None:
         if phase != self.done.phase:
@@ -258,7 +264,7 @@ class Sink:
                         self._end.set()
                     if self._is_over(until):
                         return
-                    self._wait_until_due()
+                    self._wait_until_due(client, ends)
                     if not self._is_paused:
                         positions = {(topic, p): offset for p, offset in offsets.items()}
                         client.wait_for_data(positions, WAIT_S)
@@ -278,7 +284,7 @@ class Sink:
         if self._is_paused or self.done.phase == "paused":
             self._enter("paused" if self._is_paused else "following", "")
 
-    def _wait_until_due(self) -> None:
+    def _wait_until_due(self, client: Client, ends: Mapping[int, int]) -> None:
         """Waits as long as the target wants between writes; not when it is to end."""
         if self._is_paused:
             self._end.wait(WAIT_S)
@@ -287,6 +293,7 @@ class Sink:
         while time.monotonic() < until and not self._finishes.is_set():
             if self._end.wait(min(WAIT_S, max(until - time.monotonic(), 0.0))):
                 return
+            self._show(client, ends)
 
     def _check(self, offsets: Mapping[int, int], ends: Mapping[int, int]) -> None:
         """Whether the topic is the one that was followed.
