@@ -125,6 +125,14 @@ def test_values_that_mysql_calls_operational_are_dead_letters(place, topic) -> N
     assert (done.upserts, done.dead) == (1, 1)
 
 
+def test_keys_of_text_differ_in_each_character(place, topic) -> None:
+    """In large letters, accents, and spaces at the end."""
+    keys = ["a", "A", "ä", "a "]
+    topic.send(*({"id": one, "name": one} for one in keys))
+    assert follow(place, topic, "id STRING NOT NULL, name STRING").dead == 0
+    assert sorted(place.rows("SELECT id, name FROM users")) == sorted((k, k) for k in keys)
+
+
 @pytest.mark.parametrize("place", ["mysql"], indirect=True)
 def test_names_differ_in_small_and_large_letters(place, topic) -> None:
     """Each has offsets of its own, whatever the server's collation."""

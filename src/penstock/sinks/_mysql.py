@@ -37,9 +37,11 @@ _TYPES: Final[dict[pa.DataType, str]] = {
     INTERVAL: "BIGINT",
 }
 _KEY_TYPES: Final[dict[pa.DataType, str]] = {
-    pa.string(): "VARCHAR(250) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    pa.string(): "VARCHAR(250) CHARACTER SET utf8mb4 COLLATE {exact}",
     pa.binary(): "VARBINARY(1000)",
 }
+_EXACT: Final = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin", "utf8mb4_bin")
+"""Collations of MariaDB, MySQL and older ones; the last one ignores spaces at the end."""
 _DENIED: Final = frozenset({1044, 1045, 1049, 1698})
 """Error numbers: access denied, no such database."""
 
@@ -213,7 +215,10 @@ class MysqlTarget(SqlTarget):
 
     def key_type_of(self, type_: pa.DataType) -> str:
         """What a column's type is called that is a part of the key: indexes need a length."""
-        return _KEY_TYPES.get(type_, self.type_of(type_))
+        if type_ not in _KEY_TYPES:
+            return self.type_of(type_)
+        known = self.execute("SELECT collation_name FROM information_schema.collations")
+        return _KEY_TYPES[type_].format(exact=next(one for one in _EXACT if (one,) in known))
 
     def load(self, statement: str, rows: pa.RecordBatch) -> None:
         """Puts the rows into a temporary table of the table's types, and runs the statements with it."""
