@@ -220,12 +220,12 @@ class _Process:
         content: dict[str, Any] = orjson.loads(line)
         return content
 
-    def _bytes(self, count: int, deadline: float, gone: Callable[[], bool], what: str) -> bytes:
+    def _bytes(self, count: int, deadline: float, gone: Callable[[], bool], what: str) -> pa.Buffer:
         while len(self._known) < count:
             self._read(deadline, gone, what)
-        body = bytes(self._known[:count])
-        del self._known[:count]
-        return body
+        assert len(self._known) == count, "an answer ends what the process says"
+        body, self._known = self._known, bytearray()  # it may be large: no copy
+        return pa.py_buffer(body)
 
     def _read(self, deadline: float, gone: Callable[[], bool], what: str) -> None:
         """Reads what is there.

@@ -20,6 +20,8 @@ from penstock.serve.postgres.commands import split, words_of
 from penstock.serve.postgres.session import STATEMENTS_MAX, Session
 from penstock.serve.questions import substituted
 
+TOLD = {"application_name": "first"}
+
 
 class Versions:
     """Views whose version changes with each question that was not of a version."""
@@ -50,7 +52,7 @@ def versions() -> Versions:
 
 @pytest.fixture
 def session(versions: Versions) -> Session:
-    return Session(versions.ask, lambda: versions.version, versions.wait, lambda: False, {})
+    return Session(versions.ask, lambda: versions.version, versions.wait, lambda: False, TOLD)
 
 
 def query(session: Session, text: str) -> list[tuple[bytes, bytes]]:
@@ -146,8 +148,12 @@ def test_settings_are_shown_and_reset(session: Session) -> None:
         session, "SET application_name TO 'report'; SET TIME ZONE 'UTC'; SET extra_float_digits = 3"
     )
     assert b"report" in query(session, "SHOW application_name")[1][1]
-    query(session, "DISCARD ALL; RESET ALL")
-    assert b"report" not in query(session, "SHOW application_name")[1][1]
+    query(session, "SET penstock.after = 'clicks-0:41'; DISCARD PLANS")
+    assert b"report" in query(session, "SHOW application_name")[1][1]
+    for again in ("DISCARD ALL", "RESET ALL"):
+        query(session, f"{again}; SET x.y = 'z'")
+        assert b"first" in query(session, "SHOW application_name")[1][1]
+        assert b"clicks" not in query(session, "SHOW penstock.after")[1][1]
     for wrong in ("SET server_version = '9'", "SHOW nothing", "SET client_encoding = 'LATIN1'"):
         assert kinds(query(session, wrong)) == b"EZ"
 

@@ -112,9 +112,8 @@ class Session:
         told: dict[str, str],
     ) -> None:
         self._ask, self._newest, self._wait, self._cancelled = ask, newest, wait, cancelled
-        self._settings = dict(SETTINGS)
-        if told.get("application_name"):
-            self._settings["application_name"] = told["application_name"]
+        self._initial = {**SETTINGS, "application_name": told.get("application_name", "")}
+        self._settings = dict(self._initial)
         self._status = Status.IDLE
         self._pinned: int | None = None
         self._isolation = "read committed"
@@ -406,7 +405,7 @@ class Session:
                 return self._set(words)
             case "RESET":
                 if second == "ALL":
-                    self._settings = dict(SETTINGS)
+                    self._settings = dict(self._initial)
                 elif second:
                     self._put(words[1].lower(), None)
                 return "RESET"
@@ -414,8 +413,10 @@ class Session:
                 portal.answer = self._show(words)
                 return None
             case "DISCARD":
-                self._statements.clear()
-                self._portals.clear()
+                if second == "ALL":  # pools send it between two clients
+                    self._settings = dict(self._initial)
+                    self._statements.clear()
+                    self._portals.clear()
                 return f"DISCARD {second}"
             case "DEALLOCATE":
                 if words[-1].upper() == "ALL":
@@ -480,7 +481,7 @@ class Session:
 
     def _put(self, name: str, value: str | None) -> None:
         """Notes what a setting is; None: what it was at first."""
-        value = SETTINGS.get(name, "") if value is None else value
+        value = self._initial.get(name, "") if value is None else value
         match name:
             case "client_encoding" if value.upper() not in ("UTF8", "UTF-8", "UNICODE"):
                 raise Refused("22023", f"expected client_encoding UTF8; found {value}")
