@@ -73,6 +73,15 @@ VIEWS = {
         "WHERE s.at > now() - INTERVAL 15 MINUTES"
     ),
     "newest": "SELECT k, max(at) AS m FROM s GROUP BY k HAVING max(at) > now() - INTERVAL 5 MINUTES",
+    "both": (
+        "SELECT k, v FROM s WHERE at <= now() AND k IN (SELECT id FROM t WHERE since <= now()) "
+        "AND NOT EXISTS (SELECT 1 FROM s AS o WHERE o.k = s.k AND o.at > now() - INTERVAL 3 MINUTES)"
+    ),
+    "forever": (
+        "SELECT id, x FROM t WHERE now() <= CASE x WHEN 'a' THEN TIMESTAMPTZ 'infinity' ELSE since END "
+        "AND now() > CASE x WHEN 'b' THEN TIMESTAMPTZ '-infinity' ELSE since - INTERVAL 5 MINUTES END "
+        "AND now() <= TIMESTAMPTZ '9999-12-31 23:59:59.999999Z' + INTERVAL 1 DAY"
+    ),
     "upcoming": "SELECT id, x FROM t WHERE since > now() AND EXISTS (SELECT 1 FROM s WHERE s.k = t.id)",
     "either": (
         "SELECT v FROM s WHERE at < now() - INTERVAL 12 MINUTES "
@@ -127,6 +136,14 @@ def test_views_follow_event_time() -> None:
         (
             "SELECT window_start FROM TUMBLE(s, at, INTERVAL 1 MINUTE) WHERE at > now() GROUP BY 1",
             "windows without a condition on now()",
+        ),
+        ("SELECT * FROM s WHERE at > now() - '1 month'::INTERVAL", "of fixed length"),
+        ("SELECT * FROM s WHERE at > now() - INTERVAL '1 day 1 mon'", "of fixed length"),
+        ("SELECT * FROM s WHERE now() - age(at, at) < at", "of fixed length"),
+        ("SELECT k FROM s WHERE k IN (SELECT k FROM s WHERE at > now() OR k = 1)", "> now() OR k"),
+        (
+            "SELECT * FROM (VALUES (TIMESTAMPTZ '2026-01-01')) AS v(x) WHERE x > now()",
+            "constants alone",
         ),
         ("SELECT s.k FROM s JOIN s AS b ON TRUE FULL JOIN s AS c ON c.at > now()", "outer join"),
     ],

@@ -17,11 +17,12 @@ from typing import Final
 from sqlglot import exp
 
 from penstock.errors import SchemaError
+from penstock.expr.duck import connection
 from penstock.flow.graph import Node, Source, Stateful, ancestors, origins, row_key
 from penstock.ops.keyed.temporal_filter import TemporalFilter
 from penstock.sql.relation import Relation
 from penstock.sql.scope import Environment, Scope
-from penstock.sql.trees import subqueries
+from penstock.sql.trees import shallow, subqueries
 
 __all__ = ["clocks_of", "filtered", "is_temporal", "with_bounds", "without_bounds"]
 
@@ -42,6 +43,9 @@ NEGATED: Final[dict[type[exp.Expr], type[exp.Binary]]] = {
 }
 CLAUSES: Final = ("where", "having", "qualify")
 LONG_UNITS: Final = ("MONTH", "QUARTER", "YEAR", "DECADE", "CENTUR", "MILLENNI")
+FIRST: Final = "TIMESTAMPTZ '0001-01-01 00:00:00Z'"
+LAST: Final = "TIMESTAMPTZ '9999-12-31 23:59:59.999998Z'"
+"""A microsecond before the last instant that a column can have, as one is added where it is included."""
 FORM: Final = "WHERE at > now() - INTERVAL 1 HOUR"
 
 
@@ -55,7 +59,7 @@ def with_bounds(tree: exp.Expr) -> exp.Expr:
         SchemaError: now() stands elsewhere, or in a condition that can't be brought into this form.
     """
     tree = tree.copy()
-    for select in tree.find_all(exp.Select):
+    for select in list(tree.find_all(exp.Select)):
         for name in CLAUSES:
             clause = select.args.get(name)
             if clause is not None and _has_now(clause.this):
@@ -64,7 +68,7 @@ def with_bounds(tree: exp.Expr) -> exp.Expr:
             on = join.args.get("on")
             if on is not None and _has_now(on):
                 join.set("on", _bounded(on))
-    if _has_now(without_bounds(tree)):
+    if any(map(_reads_clock, without_bounds(tree).walk())):
         raise SchemaError(
             f"expected now() in a condition that AND connects to others, as in {FORM}; found now() "
             "elsewhere. For what depends on the wall clock, use now() in the query over the view"
@@ -139,10 +143,25 @@ def _closed(tree: exp.Expr) -> exp.Expr:
 
 
 def _is_long(tree: exp.Expr) -> bool:
-    """Whether an interval in it is of months."""
-    texts = [one.sql(dialect="duckdb").upper() for one in tree.find_all(exp.Interval)]
-    texts += [one.name.upper() for one in tree.find_all(exp.Anonymous)]
-    return any(unit in text for text in texts for unit in LONG_UNITS)
+    """Whether an interval in it is of months, or may be."""
+    for cast in tree.find_all(exp.Cast):
+        if cast.is_type(exp.DataType.Type.INTERVAL) and (
+            not isinstance(cast.this, exp.Literal) or _has_months(cast.this.this)
+        ):
+            return True
+    intervals = list(tree.find_all(exp.Interval))
+    if any(one.args.get("unit") is None and _has_months(one.name) for one in intervals):
+        return True
+    names = [one.name.upper() for one in tree.find_all(exp.Anonymous)]
+    texts = [one.sql(dialect="duckdb").upper() for one in intervals] + names
+    return "AGE" in names or any(unit in text for text in texts for unit in LONG_UNITS)
+
+
+def _has_months(text: str) -> bool:
+    """Whether an interval's text has months or years, however they are abbreviated."""
+    parts = "SELECT year(i) <> 0 OR month(i) <> 0 FROM (SELECT TRY_CAST(? AS INTERVAL) AS i)"
+    [(found,)] = connection().execute(parts, [text]).fetchall()
+    return bool(found)
 
 
 def _now() -> exp.Expr:
@@ -156,7 +175,12 @@ def _is_now(tree: exp.Expr) -> bool:
 
 
 def _has_now(tree: exp.Expr) -> bool:
-    return any(_is_now(node) or isinstance(node, OTHERS) for node in tree.walk())
+    """Whether now() is in an expression itself; subqueries have clauses of their own."""
+    return any(map(_reads_clock, shallow(tree)))
+
+
+def _reads_clock(node: exp.Expr) -> bool:
+    return _is_now(node) or isinstance(node, OTHERS)
 
 
 def _odd(tree: exp.Expr) -> SchemaError:
@@ -197,7 +221,8 @@ def filtered(scope: Scope, conditions: Sequence[exp.Expr], clocks: Sequence[Node
         clocks: whose frontiers now() is.
 
     Raises:
-        SchemaError: a column isn't there; or now() is asked of rows that windows are to be made of.
+        SchemaError: a column isn't there; or now() is asked of rows that windows are to be made of, or
+            where nothing has a watermark.
     """
     for condition in conditions:
         if not is_temporal(condition):
@@ -210,9 +235,14 @@ def filtered(scope: Scope, conditions: Sequence[exp.Expr], clocks: Sequence[Node
             "expected windows without a condition on now(), as they end by themselves; found "
             f"{_shown(bounds[0])}. Filter the windows in a query around this one"
         )
+    if not clocks:
+        raise SchemaError(
+            "expected a stream or table beside now(), whose watermark it is; found "
+            f"{_shown(bounds[0])} in a query over constants alone"
+        )
     starts, ends = [], []
     for bound in bounds:
-        time = f"CAST(({scope.sql(bound.expression)}) AS TIMESTAMPTZ)"
+        time = _instant(scope.sql(bound.expression))
         after = f"({time} + INTERVAL 1 MICROSECOND)"
         match bound:
             case exp.LT():
@@ -227,6 +257,14 @@ def filtered(scope: Scope, conditions: Sequence[exp.Expr], clocks: Sequence[Node
                 starts.append(time)
                 ends.append(after)
     return replace(scope, rows=_lasting(scope, starts, ends, clocks))
+
+
+def _instant(text: str) -> str:
+    """A time as an instant that a column can have: infinity is one that now() never reaches."""
+    time = f"CAST(({text}) AS TIMESTAMPTZ)"
+    return (
+        f"CASE WHEN {time} > {LAST} THEN {LAST} WHEN {time} < {FIRST} THEN {FIRST} ELSE {time} END"
+    )
 
 
 def _lasting(
