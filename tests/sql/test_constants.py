@@ -66,6 +66,20 @@ def test_views_with_constants() -> None:
             run.change(program(views))
 
 
+def test_constants_need_no_records() -> None:
+    """They are there although nothing has come, also of a program that reads nothing."""
+    app = SqlFlow("shop")
+    app.view("v", sql="SELECT x FROM (VALUES (1), (2)) AS v(x) WHERE x > 1")
+    run = ps.testing.run(app)
+    run.settle()
+    assert run.view("v").rows() == [{"x": 2}]
+    app = SqlFlow("shop")
+    app.view("v", sql="SELECT x FROM (VALUES (3)) AS v(x)")
+    run.change(app)
+    run.settle()
+    assert run.view("v").rows() == [{"x": 3}]
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [
