@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,18 @@ def test_a_daemon_ends_when_the_one_that_took_over_is_killed(
     waiting.process.kill()
     assert process.wait(PATIENCE_S) == 0
     process.communicate()
+
+
+def test_a_pipeline_starts_where_nothing_can_stand_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the folder for temporary files has a path that is too long for a socket."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    assert standby.begin({}) == {}
+    assert standby.begun() is None
+    assert not list(folder.iterdir())
 
 
 def test_nobody_is_left_when_the_pipeline_ends_first(waiting: standby.Begun) -> None:

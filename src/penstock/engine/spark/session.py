@@ -104,6 +104,7 @@ class Spark:
         if self._start is not None:
             with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
                 self.session.stop()
+            standby.end()
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import shutil
@@ -25,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-__all__ = ["ADDRESS", "OPTION", "Begun", "begin", "begun", "hand_over", "stand_by"]
+__all__ = ["ADDRESS", "OPTION", "Begun", "begin", "begun", "end", "hand_over", "stand_by"]
 
 ADDRESS: Final = "PENSTOCK_STANDBY"
 """The environment variable with the socket's path."""
@@ -33,6 +34,8 @@ OPTION: Final = "--standby"
 STREAMS: Final = (0, 1, 2)
 HEAD_BYTES: Final = 4
 COMMAND: Final = ("-m", "penstock.engine.spark.workers", OPTION)
+
+_log = logging.getLogger(__name__)
 
 
 class Begun:
@@ -42,6 +45,9 @@ class Begun:
         folder: with its socket.
         address: of that.
         process: itself.
+
+    Raises:
+        OSError: it can't be started, or the folder's path is too long for a socket.
     """
 
     def __init__(self, threads: dict[str, str], log: BinaryIO | None) -> None:
@@ -49,10 +55,17 @@ class Begun:
             tempfile.mkdtemp(prefix="penstock-")
         )  # a socket's path has 100 bytes at most
         self.address = str(self.folder / "standby")
+        try:
+            self.process = self._started(threads, log)
+        except OSError:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+
+    def _started(self, threads: dict[str, str], log: BinaryIO | None) -> subprocess.Popen[bytes]:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.address)
             listener.listen()
-            self.process = subprocess.Popen(  # noqa: S603 - this program
+            return subprocess.Popen(  # noqa: S603 - this program
                 [sys.executable, *COMMAND, str(listener.fileno())],
                 stderr=log,
                 stdin=subprocess.PIPE,  # which ends when this process does
@@ -79,12 +92,21 @@ def begin(threads: dict[str, str], log: BinaryIO | None = None) -> dict[str, str
         log: for its standard error; None: this process's.
 
     Returns:
-        The environment variable for the JVM.
+        The environment variable for the JVM; none where the process can't be started, as nothing needs it.
     """
+    end()
+    try:
+        _begun.append(Begun(threads, log))
+    except OSError as error:
+        _log.debug("no process stands by: %s", error)
+        return {}
+    return {ADDRESS: _begun[-1].address}
+
+
+def end() -> None:
+    """Lets go of the process that was started last."""
     while _begun:
         _begun.pop().end()
-    _begun.append(Begun(threads, log))
-    return {ADDRESS: _begun[-1].address}
 
 
 def begun() -> Begun | None:
