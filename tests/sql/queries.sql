@@ -79,4 +79,7 @@ SELECT {'a': k, 'b': v} AS st, id FROM t;
 SELECT count(*) AS n, string_agg(DISTINCT x, ',' ORDER BY x) AS l FROM s;
 SELECT q.n, t.id FROM (SELECT median(v) AS m, count(*) AS n FROM s) q, t;
 SELECT t.k, sum(v) AS s FROM t JOIN u ON t.k = u.k GROUP BY t.k HAVING sum(v) > (SELECT avg(a.v) FROM t a JOIN u b ON a.k = b.k);
-SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE w > 3) AND v NOT IN (SELECT w FROM u JOIN s ON u.k = s.k WHERE w IS NOT NULL)
+SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE w > 3) AND v NOT IN (SELECT w FROM u JOIN s ON u.k = s.k WHERE w IS NOT NULL);
+SELECT id FROM t WHERE [k, v] IN (SELECT [k, w] FROM u) OR id = 1;
+SELECT id FROM t WHERE [k, id % 2] IN (SELECT [k, id % 2] FROM u);
+SELECT t.id, u.id AS uid FROM t LEFT JOIN u ON [t.k] = [u.k]

@@ -30,6 +30,7 @@ CASES = {
     "SELECT count(*) FROM u WHERE u.k = t.k": None,
     "SELECT 1 FROM u WHERE u.k = t.k GROUP BY u.w": None,
     "SELECT 1 FROM u WHERE u.k = t.k LIMIT 1": None,
+    "SELECT unnest(u.w) FROM u WHERE u.k = t.k": None,
     "SELECT 1 FROM u JOIN v ON u.id = v.id AND v.w > t.v WHERE u.k = t.k": None,
     "SELECT 1 FROM u WHERE u.k = t.k AND u.w IN (SELECT v.w FROM v WHERE v.id = t.id)": None,
     "SELECT 1 FROM u WHERE u.k = t.k UNION ALL SELECT 1 FROM v": None,

@@ -110,7 +110,11 @@ def test_late_rows_correct_windows() -> None:
         ),
         (
             "CREATE VIEW v AS SELECT window_end FROM SLIDE(s, other, INTERVAL 1 MINUTE) GROUP BY 1",
-            "its event time in SLIDE",
+            "'at'; found 'other'",
+        ),
+        (
+            "CREATE VIEW v AS SELECT window_end FROM TUMBLE(s, other, INTERVAL 1 MINUTE) GROUP BY 1",
+            "expected the event time of 's' in TUMBLE(…), 'at'; found 'other'",
         ),
         (
             "CREATE VIEW v AS SELECT string_agg(x) FROM TUMBLE(s, at, INTERVAL 1 MINUTE) GROUP BY window_end",

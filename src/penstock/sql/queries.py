@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
+from typing import Final
 
 import pyarrow as pa
 from sqlglot import exp
@@ -33,11 +34,15 @@ from penstock.sql.trees import (
     internal,
     lowered,
     replaced,
+    shallow,
     subqueries,
     window_functions,
 )
 
 __all__ = ["compile_tree"]
+
+MAKE_ROWS: Final = (exp.Explode, exp.Unnest)
+"""What gives several rows where it stands in SELECT."""
 
 
 def compile_tree(query: exp.Expr, env: Environment, carry: Carry | None = None) -> Answer:
@@ -146,6 +151,12 @@ class _Select:
 
     def compile(self) -> Answer:
         select = self.select
+        nodes = (node for item in self.items for node in shallow(item))
+        if odd := next((node for node in nodes if isinstance(node, MAKE_ROWS)), None):
+            raise SchemaError(
+                "expected UNNEST in FROM, as in FROM t, UNNEST(t.tags) AS u(tag); found "
+                f"{odd.sql(dialect='duckdb')!r} in SELECT"
+            )
         where = conjuncts(None if select.args.get("where") is None else select.args["where"].this)
         plain = [one for one in where if not subqueries(one)]
         scope = From(select, self.env, self.carry, compile_tree).build(plain)

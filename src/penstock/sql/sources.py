@@ -29,7 +29,7 @@ from penstock.sql.rules.temporal import filtered, is_temporal
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope
 from penstock.sql.trees import conjuncts, free
 
-__all__ = ["CompileQuery", "From", "carried", "equalities", "joined_back"]
+__all__ = ["CompileQuery", "From", "as_key", "carried", "equalities", "joined_back"]
 
 
 class CompileQuery(Protocol):
@@ -323,6 +323,16 @@ def equalities(
     return found
 
 
+def as_key(name: str, one: pa.DataType, other: pa.DataType) -> str:
+    """A column as a join's key, in the type in which two types are compared.
+
+    Keys are single values: lists and the like are compared as text.
+    """
+    type_ = common_type(one, other)
+    text = quoted(name) if type_ is None else f"CAST({quoted(name)} AS {type_})"
+    return f"CAST({text} AS VARCHAR)" if pa.types.is_nested(one) else text
+
+
 def _keys(
     left: Scope, right: Scope, pairs: Sequence[tuple[exp.Expr, exp.Expr]]
 ) -> tuple[Scope, Scope, list[tuple[str, str]]]:
@@ -331,13 +341,13 @@ def _keys(
     right, others = right.computed([two for _, two in pairs], "right")
     found: list[tuple[str, str]] = []
     for one, two in zip(mine, others, strict=True):
-        type_ = common_type(left.rows.schema[one].type, right.rows.schema[two].type)
+        types = left.rows.schema[one].type, right.rows.schema[two].type
         sides: list[tuple[Scope, str]] = []
         for scope, name in ((left, one), (right, two)):
-            if type_ is None and not any(name in pair for pair in found):
+            to = as_key(name, *types)
+            if to == quoted(name) and not any(name in pair for pair in found):
                 sides.append((scope, name))
                 continue
-            to = f"{quoted(name)}" if type_ is None else f"CAST({quoted(name)} AS {type_})"
             fresh = scope.fresh(f"{name} key")
             sides.append((replace(scope, rows=scope.rows.added({fresh: to})), fresh))
         (left, one_), (right, two_) = sides

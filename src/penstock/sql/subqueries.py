@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from penstock.errors import SchemaError
-from penstock.expr.query import common_type
 from penstock.flow import AggregateCall
 from penstock.ops.joins.table_join import How
 from penstock.sql.aggregation import Called, aggregated
@@ -20,7 +19,7 @@ from penstock.sql.relation import quoted
 from penstock.sql.rules.equality import by_equality
 from penstock.sql.rules.temporal import filtered
 from penstock.sql.scope import Answer, Carry, Environment, Scope
-from penstock.sql.sources import CompileQuery, carried, joined_back
+from penstock.sql.sources import CompileQuery, as_key, carried, joined_back
 from penstock.sql.trees import aggregates, cuts, free, internal, replaced, subqueries
 
 __all__ = ["Subqueries"]
@@ -144,6 +143,11 @@ class Subqueries:
     def _is_in(self, scope: Scope, node: exp.In) -> tuple[Scope, exp.Expr]:
         """`x IN (subquery)` as a value: true, false, or NULL."""
         answer, carry = self._asked(scope, node.args["query"])
+        if isinstance(node.this, exp.Tuple) or len(answer.columns) != 1:
+            raise SchemaError(
+                "expected one value and one column in NOT IN (…), and in IN (…) below OR; found "
+                f"{node.sql(dialect='duckdb')!r}. Use EXISTS"
+            )
         [column] = answer.columns
         name = scope.fresh("in")
         keys = ", ".join(map(quoted, carry.columns))
@@ -223,11 +227,7 @@ def _compared(
     for i, (value, column) in enumerate(zip(values, answer.columns, strict=True)):
         name = scope.fresh(f"in {i}")
         types = scope.rows.schema[value].type, answer.rows.schema[column].type
-        type_ = common_type(*types)
-        mine[name], others[name] = (
-            quoted(one) if type_ is None else f"CAST({quoted(one)} AS {type_})"
-            for one in (value, column)
-        )
+        mine[name], others[name] = (as_key(one, *types) for one in (value, column))
     return mine, others
 
 

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from penstock.errors import SchemaError
 from penstock.flow import hopping, session, sliding, tumbling
-from penstock.flow.graph import retracts, timed
+from penstock.flow.graph import timed
 from penstock.flow.rolling import RowWindow
 from penstock.ops import Window
 from penstock.sql.rules.intervals import event_time_column
@@ -85,9 +85,12 @@ def _windowed(call: exp.Anonymous, env: Environment) -> Named:
         )
     columns = {**named.columns, "window_start": "window_start", "window_end": "window_end"}
     column = named.columns[time.name.lower()]
-    if function == "SLIDE" and (
-        retracts(named.rows.node) or event_time_column(named.rows.node) != column
-    ):
+    known = event_time_column(named.rows.node)
+    if known not in (None, column):
+        raise SchemaError(
+            f"expected the event time of {stream.name!r} in {function}(…), {known!r}; found {time.name!r}"
+        )
+    if function == "SLIDE" and known is None:
         raise SchemaError(
             f"expected a stream and its event time in SLIDE(…); found {call.sql(dialect='duckdb')!r}"
         )

@@ -36,7 +36,7 @@ def by_equality(query: exp.Expr) -> tuple[exp.Select, list[exp.Expr]] | None:
         query = query.this
     if not isinstance(query, exp.Select) or cuts(query) or any(query.args.get(w) for w in CLAUSES):
         return None
-    if any(aggregates(item) for item in query.expressions):
+    if any(aggregates(item) or item.find(exp.Explode, exp.Unnest) for item in query.expressions):
         return None
     where = query.args.get("where")
     known = aliases_of(query)

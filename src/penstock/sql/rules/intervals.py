@@ -145,6 +145,9 @@ def _interval_us(tree: exp.Expr) -> int | None:
     if not isinstance(tree, exp.Interval) or not isinstance(tree.this, exp.Literal):
         return None
     unit = tree.args.get("unit")
+    whole = unit is None or tree.this.this.isdigit() or tree.args.get("fraction_in_string")
+    if not whole:  # DuckDB cuts INTERVAL 1.5 HOURS, and not INTERVAL '1.5 hours'
+        return None
     try:
         return duration_us(f"{tree.this.this} {'' if unit is None else unit.name}".strip())
     except UserError:
