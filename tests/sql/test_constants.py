@@ -29,6 +29,7 @@ VIEWS = {
         "SELECT r.n, s.k FROM r JOIN s ON s.k = r.n"
     ),
     "member": "SELECT k FROM s WHERE k IN (VALUES (1), (3))",
+    "exists_values": "SELECT k FROM s WHERE EXISTS (VALUES (1)) AND NOT EXISTS (SELECT 1 WHERE FALSE)",
     "exists_": "SELECT 1 AS a WHERE EXISTS (SELECT 1 FROM s WHERE k > 2)",
     "counted": "SELECT count(*) AS n FROM (VALUES (1), (NULL)) AS v(x) WHERE x IS NULL",
 }

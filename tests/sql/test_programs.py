@@ -9,6 +9,7 @@ import pytest
 import penstock as ps
 from penstock.errors import PenstockError
 from penstock.sql import SqlFlow
+from penstock.sql.statements import statements
 
 PROGRAM = """
 -- a comment; with a semicolon
@@ -146,6 +147,12 @@ def test_mistakes(program: str) -> None:
     with pytest.raises(PenstockError) as error:
         SqlFlow("shop").sql(program)
     assert MISTAKES[program] in str(error.value)
+
+
+def test_emit_is_a_name_where_it_is_quoted() -> None:
+    query = "SELECT \"emit\" FROM s WHERE kind = 'emit'"
+    [made] = statements(f"CREATE SINK o INTO p AS {query} EMIT CHANGES")
+    assert (made.query, made.emit) == (query, "changes")
 
 
 def test_what_a_view_is_made_of() -> None:

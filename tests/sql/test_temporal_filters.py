@@ -12,6 +12,8 @@ import sqlglot
 from sqlglot import exp
 
 import penstock as ps
+from penstock.engine.explain import explain
+from penstock.engine.physical import compile_graph
 from penstock.errors import PenstockError
 from penstock.sql import SqlFlow
 from penstock.sql.rules.temporal import with_bounds
@@ -123,6 +125,17 @@ def test_views_follow_event_time() -> None:
             assert found == expected, (name, batch)
         if batch == 3:
             run.restart()
+
+
+def test_explain_shows_the_time_and_the_key() -> None:
+    """What is compared is told as it is written, and a clock has no key."""
+    app = SqlFlow("shop")
+    for name in ("s", "b"):
+        app.stream(name, "k BIGINT, at TIMESTAMP", time=ps.event_time("at"))
+    app.view("q", sql="SELECT s.k FROM s JOIN b ON s.k = b.k WHERE s.at > now() - INTERVAL 1 HOUR")
+    text = explain(compile_graph(app.graph(), {"s": 1, "b": 1}, 2))
+    assert "ends = CAST((\"at\" + INTERVAL '1' HOUR) AS TIMESTAMPTZ)\n" in text
+    assert "temporal filter by s.k, at, ends  exchanged" in text
 
 
 @pytest.mark.parametrize(

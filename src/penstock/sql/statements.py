@@ -197,8 +197,10 @@ class _Reader:
         """The query's text, and what `EMIT …` at its end says."""
         start, end = self.at, len(self.tokens)
         emit = every = None
-        for at in range(start, end):
-            if at > start and self.tokens[at].text.upper() == "EMIT" and self._emits(at, kind):
+        for at in range(start + 1, end):
+            token = self.tokens[at]
+            is_word = token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)
+            if is_word and token.text.upper() == "EMIT" and self._emits(at, kind):
                 emit, every = self._emit([token.text for token in self.tokens[at + 1 :]])
                 end = at
                 break

@@ -118,3 +118,11 @@ def test_nobody_is_left_when_the_pipeline_ends_first(waiting: standby.Begun) -> 
     waiting.process.stdin.close()
     assert waiting.process.wait(PATIENCE_S) == 0
     assert not waiting.folder.exists()
+
+
+def test_one_that_is_let_go_has_ended(waiting: standby.Begun) -> None:
+    """Whoever has started it waits for it, so that nothing of it is left."""
+    standby.end()
+    assert standby.begun() is None
+    assert waiting.process.returncode is not None
+    assert not waiting.folder.exists()

@@ -69,7 +69,7 @@ class Labels:
     def keys(self, placed: Placed) -> str:
         """The columns that bring rows of all ports together."""
         ports = [placed.operator.key(port) for port in range(len(placed.node.inputs))]
-        return " = ".join(dict.fromkeys(", ".join(key) or "nothing" for key in ports)) or "nothing"
+        return " = ".join(dict.fromkeys(", ".join(key) for key in ports if key)) or "nothing"
 
     def size(self, placed: Placed) -> str:
         """Rows and bytes of an operator's state; empty where there is none yet."""

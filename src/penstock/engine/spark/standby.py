@@ -33,6 +33,7 @@ ADDRESS: Final = "PENSTOCK_STANDBY"
 OPTION: Final = "--standby"
 STREAMS: Final = (0, 1, 2)
 HEAD_BYTES: Final = 4
+END_S: Final = 3.0  # for a process that is let go: it imports to the end before it hears of it
 COMMAND: Final = ("-m", "penstock.engine.spark.workers", OPTION)
 
 _log = logging.getLogger(__name__)
@@ -75,10 +76,15 @@ class Begun:
             )
 
     def end(self) -> None:
-        """Lets it go: it ends, unless it has become a daemon, which the JVM ends."""
+        """Lets it go: it ends, also where it has become a daemon, whose JVM has ended or let go of it."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.poll()
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 _begun: list[Begun] = []  # at most one: PySpark has one JVM for each process

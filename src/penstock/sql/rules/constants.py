@@ -37,7 +37,7 @@ def with_values(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environment
         if isinstance(values.parent, exp.In):
             values.parent.set("query", exp.Subquery(this=_selected(values)))
             values.parent.set("expressions", [])
-        elif isinstance(values.parent, exp.Subquery):
+        elif isinstance(values.parent, exp.Subquery | exp.Exists):
             values.replace(_selected(values))
     for values in list(tree.find_all(exp.Values)):
         alias = values.args.get("alias") or exp.TableAlias(this=exp.to_identifier("values"))

@@ -21,7 +21,7 @@ from penstock.ops.rows import Select, Where
 from penstock.sql.relation import quoted
 from penstock.sql.scope import Scope
 
-__all__ = ["Apart", "apart"]
+__all__ = ["Apart", "after_event_time", "apart", "event_time_column"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,18 @@ def event_time_column(node: Node) -> str | None:
             return next((name for name, e in columns if e.text in same), None)
         case _:
             return None
+
+
+def after_event_time(tree: exp.Expr, scope: Scope) -> int | None:
+    """µs after its row's event time that a time lies; None where it is another one.
+
+    Args:
+        tree: the time.
+        scope: the rows.
+    """
+    column = event_time_column(scope.rows.node)
+    found = None if column is None else _time(tree, (scope, scope), (column, None))
+    return None if found is None else found[1]
 
 
 def _compared(condition: exp.Expr) -> list[tuple[type[exp.Expr], exp.Expr, exp.Expr]]:

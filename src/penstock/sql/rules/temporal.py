@@ -16,11 +16,13 @@ from typing import Final
 
 from sqlglot import exp
 
+from penstock.core.time import EVENT_MAX_US, INSTANT_MAX_US
 from penstock.errors import SchemaError
 from penstock.expr.duck import connection
 from penstock.flow.graph import Node, Source, Stateful, ancestors, origins, row_key
 from penstock.ops.keyed.temporal_filter import TemporalFilter
 from penstock.sql.relation import Relation
+from penstock.sql.rules.intervals import after_event_time
 from penstock.sql.scope import Environment, Scope
 from penstock.sql.trees import shallow, subqueries
 
@@ -242,7 +244,7 @@ def filtered(scope: Scope, conditions: Sequence[exp.Expr], clocks: Sequence[Node
         )
     starts, ends = [], []
     for bound in bounds:
-        time = _instant(scope.sql(bound.expression))
+        time = _instant(scope, bound.expression)
         after = f"({time} + INTERVAL 1 MICROSECOND)"
         match bound:
             case exp.LT():
@@ -259,9 +261,12 @@ def filtered(scope: Scope, conditions: Sequence[exp.Expr], clocks: Sequence[Node
     return replace(scope, rows=_lasting(scope, starts, ends, clocks))
 
 
-def _instant(text: str) -> str:
+def _instant(scope: Scope, tree: exp.Expr) -> str:
     """A time as an instant that a column can have: infinity is one that now() never reaches."""
-    time = f"CAST(({text}) AS TIMESTAMPTZ)"
+    time = f"CAST(({scope.sql(tree)}) AS TIMESTAMPTZ)"
+    after_us = after_event_time(tree, scope)
+    if after_us is not None and abs(after_us) < INSTANT_MAX_US - EVENT_MAX_US:
+        return time
     return (
         f"CASE WHEN {time} > {LAST} THEN {LAST} WHEN {time} < {FIRST} THEN {FIRST} ELSE {time} END"
     )
