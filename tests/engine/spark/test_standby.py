@@ -120,9 +120,21 @@ def test_nobody_is_left_when_the_pipeline_ends_first(waiting: standby.Begun) -> 
     assert not waiting.folder.exists()
 
 
-def test_one_that_is_let_go_has_ended(waiting: standby.Begun) -> None:
-    """Whoever has started it waits for it, so that nothing of it is left."""
+def test_what_still_stands_by_is_ended(waiting: standby.Begun) -> None:
+    """Nothing of it is left."""
     standby.end()
     assert standby.begun() is None
     assert waiting.process.returncode is not None
     assert not waiting.folder.exists()
+
+
+def test_what_has_become_a_daemon_is_left_to_the_jvm(
+    waiting: standby.Begun, tmp_path: Path
+) -> None:
+    process = daemon(tmp_path, WORD="this", **{standby.ADDRESS: waiting.address})
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("taken")
+    standby.end()
+    assert standby.begun() is waiting
+    assert waiting.process.poll() is None
+    ended(process)

@@ -33,7 +33,6 @@ ADDRESS: Final = "PENSTOCK_STANDBY"
 OPTION: Final = "--standby"
 STREAMS: Final = (0, 1, 2)
 HEAD_BYTES: Final = 4
-END_S: Final = 3.0  # for a process that is let go: it imports to the end before it hears of it
 COMMAND: Final = ("-m", "penstock.engine.spark.workers", OPTION)
 
 _log = logging.getLogger(__name__)
@@ -76,18 +75,17 @@ class Begun:
             )
 
     def end(self) -> None:
-        """Lets it go: it ends, also where it has become a daemon, whose JVM has ended or let go of it."""
+        """Ends it, unless it has become a daemon, which the JVM ends."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        try:
-            self.process.wait(END_S)
-        except subprocess.TimeoutExpired:
+        if self.process.poll() is None and self.folder.exists():  # nobody has taken it
             self.process.kill()
             self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.process.returncode is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
-_begun: list[Begun] = []  # at most one: PySpark has one JVM for each process
+_begun: list[Begun] = []  # those that haven't ended, the last one being of this process's JVM
 
 
 def begin(threads: dict[str, str], log: BinaryIO | None = None) -> dict[str, str]:
@@ -110,9 +108,10 @@ def begin(threads: dict[str, str], log: BinaryIO | None = None) -> dict[str, str
 
 
 def end() -> None:
-    """Lets go of the process that was started last."""
-    while _begun:
-        _begun.pop().end()
+    """Ends what still stands by."""
+    for one in _begun:
+        one.end()
+    _begun[:] = [one for one in _begun if one.process.returncode is None]
 
 
 def begun() -> Begun | None:
