@@ -150,3 +150,12 @@ def test_a_condition_is_met_by_the_rows_of_these_keys(names) -> None:
     rows = everything.to_pylist()
     assert found == [row for row in rows if tuple(row[n] for n in names) in wanted]
     assert str(condition).count("is_in") <= 7
+
+
+def test_a_catalog_whose_database_is_locked_or_away_is_waited_for(tmp_path) -> None:
+    """Its errors are SQLAlchemy's; the name of the target has no password."""
+    errors = pytest.importorskip("sqlalchemy.exc", reason="sqlalchemy is not installed")
+    locked = errors.OperationalError("INSERT", {}, Exception("database is locked"))
+    target = iceberg({"type": "sql", "uri": "postgresql://ann:secret@db/lake"}, table="shop.users")
+    assert isinstance(locked, target.passing)
+    assert target.name == "iceberg postgresql://ann@db/lake shop.users"

@@ -7,6 +7,7 @@ So a process that was taken over from can't commit, whatever it still has at han
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 import warnings
 from collections.abc import Mapping
@@ -75,12 +76,19 @@ class IcebergTarget:
         self.table, self.pace_s = table, pace_s
         self.name = f"iceberg {self._folder or described(self._properties.get('uri', ''))} {table}"
         self._load = pyiceberg.catalog.load_catalog
-        self._conflict = pyiceberg.exceptions.CommitFailedException
-        self._passing = (
+        errors = pyiceberg.exceptions
+        self._conflict = errors.CommitFailedException
+        self._passing: tuple[type[BaseException], ...] = (
             OSError,
-            pyiceberg.exceptions.CommitFailedException,
-            pyiceberg.exceptions.RESTError,
+            errors.CommitFailedException,
+            errors.RESTError,
+            errors.ValidationException,
+            errors.WaitingForLockException,
         )
+        with contextlib.suppress(ImportError):  # needed by catalogs in databases
+            import sqlalchemy.exc
+
+            self._passing += (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError)
         self._catalog: Any = None
         self._table: Any = None
 
