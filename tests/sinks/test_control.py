@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from contextlib import contextmanager
 
@@ -74,6 +76,29 @@ def test_a_sink_is_paused_and_goes_on(place, topic) -> None:
         wait_until(lambda: len(place.rows("SELECT id FROM users")) == 2, "the row")
     found = CliRunner().invoke(command, ["status", "--broker", topic.log, "--format", "csv"])
     assert f"{name},{topic.name}" in found.output, found.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_sink_that_is_ended_says_so(topic, tmp_path, number) -> None:
+    """By Ctrl-C as by SIGTERM: it is stopped, and not silent."""
+    topic.send({"id": 1, "name": "ann"})
+    told = [topic.name, str(tmp_path / "users.sqlite"), "--table", "users", "--schema", SCHEMA]
+
+    def end() -> None:
+        name = f"{topic.name}.users"
+        wait_until(
+            lambda: (name, "following") in [(s["name"], s["phase"]) for s in status(topic.log)],
+            name,
+        )
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    done = CliRunner().invoke(command, [*told, "--broker", topic.log])
+    thread.join()
+    assert done.exit_code == 0, done.output
+    found = {s["phase"] for s in status(topic.log) if s["name"] == f"{topic.name}.users"}
+    assert found == {"stopped"}
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)

@@ -116,11 +116,22 @@ def _made(
 def run(*, once: bool, **told: Any) -> None:
     """Keep a table of TARGET equal to TOPIC.
 
+    Ctrl-C and SIGTERM end it after the transaction in flight; a second one ends it at once.
+
     TARGET is postgresql://…, mysql://…, redis://…, elasticsearch+http://…, opensearch+http://…, kafka://…,
     https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy, .iceberg).
     """
     one = _made(**told)
-    before = signal.signal(signal.SIGTERM, lambda *_: one.stop())
+    stopped = 0
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped += 1
+        if stopped > 1:
+            raise KeyboardInterrupt
+        one.stop()
+
+    before = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGINT)}
     try:
         with counter("written") as tick:
 
@@ -133,7 +144,8 @@ def run(*, once: bool, **told: Any) -> None:
             except KeyboardInterrupt:
                 done = one.done
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     where = told["table"] or one.target.name
     note(
         f"wrote {done.upserts:,} rows to {where} and deleted {done.deletes:,}; {done.dead:,} dead letters"
