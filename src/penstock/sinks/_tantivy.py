@@ -7,6 +7,7 @@ of them hold is told by the number that the index has.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 from collections.abc import Callable, Mapping
@@ -155,12 +156,12 @@ class TantivyTarget:
             self._offsets = after
             self._store_state(after)
             return
-        for rows in (batch.deletes, batch.upserts):
-            for key in key_texts(rows, self._rows.key) if len(rows) else ():
-                self._writer.delete_documents_by_term(KEY_FIELD, key)
-        self._add(batch.upserts)
-        self._store_state(after)
         try:
+            for rows in (batch.deletes, batch.upserts):
+                for key in key_texts(rows, self._rows.key) if len(rows) else ():
+                    self._writer.delete_documents_by_term(KEY_FIELD, key)
+            self._add(batch.upserts)
+            self._store_state(after)
             self._writer.commit()
         except ValueError as error:
             raise OSError(f"{self._path} can't be written: {error}") from None
@@ -182,9 +183,10 @@ class TantivyTarget:
 
     def close(self) -> None:
         """Lets the index go."""
-        if self._writer is not None:
-            self._writer.wait_merging_threads()
-        self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(ValueError):  # a merge that failed: nothing is lost
+                writer.wait_merging_threads()
 
 
 def _is_plain(type_: pa.DataType) -> bool:
