@@ -20,6 +20,7 @@ from penstock.serve.moments import AsOf, parted
     [
         ("SELECT 1", "SELECT 1", None),
         ("SELECT * FROM v as of version 3 w", "SELECT * FROM v w", AsOf(version=3)),
+        ("SELECT * FROM v AS OF VERSION 3w", "SELECT * FROM v w", AsOf(version=3)),
         (
             "SELECT * FROM v WHERE n = 1 AS OF TIMESTAMP '1970-01-01 00:00:01Z'",
             "SELECT * FROM v WHERE n = 1",

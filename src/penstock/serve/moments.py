@@ -119,7 +119,8 @@ def parted(query: str) -> tuple[str, AsOf | None]:
             f"expected one version for all views of a query; found {', '.join(map(str, found))}"
         )
     for start, end in reversed(cuts):
-        query = query[:start].rstrip() + query[end:]
+        gap = " " if re.match(r'[\w"]', query[end:]) else ""  # `VERSION 3w`: w is another word
+        query = query[:start].rstrip() + gap + query[end:]
     return query, found[0] if found else None
 
 

@@ -310,6 +310,10 @@ def test_numbers_as_parameters_keep_their_value() -> None:
     """Beside a minus, with more digits than a decimal has, and what is no number: none becomes another."""
     con = connection()
     assert con.sql(substituted("SELECT 10 -$1", [literal(b"-5", 1700, 0)])).fetchall() == [(15,)]
+    assert con.sql(substituted("SELECT 1 -$1", [literal(b"-.5", 1700, 0)])).fetchall() == [(1.5,)]
+    for whole in (b"7", b"-7e3", b"0e2", b"9" * 38):
+        [kind] = con.sql(f"SELECT {literal(whole, 1700, 0)}").types
+        assert str(kind).startswith("DECIMAL"), whole
     assert con.sql(f"SELECT {literal(b'1e300', 1700, 0)}").fetchall() == [(1e300,)]
     for sign, value in ((0xD000, float("inf")), (0xF000, -float("inf"))):
         data = struct.pack("!hhHh", 0, 0, sign, 0)

@@ -443,6 +443,8 @@ def _number(text: str) -> str:
         exponent >= -DECIMAL_DIGITS_MAX and value.adjusted() < DECIMAL_DIGITS_MAX
     ):
         return f"CAST({_quoted(str(value))} AS DOUBLE)"
+    if exponent >= 0:  # a whole number alone would be an INTEGER
+        return f"CAST({value:f} AS DECIMAL({value.adjusted() + 1}, 0))"
     return f"({value:f})" if value.is_signed() else f"{value:f}"  # `a -$1` is no comment
 
 
