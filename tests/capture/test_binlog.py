@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ from penstock.capture._mysql._binlog import Kind, TableMap, refuse, rows_begin, 
 from penstock.capture._mysql._columns import Column, Definition, definition_of
 from penstock.capture._mysql._json import json_text
 from penstock.capture._mysql._rows import decoder
+from penstock.capture._mysql._stream import Stream
 from penstock.errors import CorruptError, SetupError
 
 
@@ -109,6 +111,39 @@ def test_a_table_without_metadata_is_read_by_the_catalog() -> None:
     row = b"\x00" + b"\xff\xff\xff\xff" + b"\x02" + struct.pack("<I", 3) + b"\x05\x07\x00"
     assert read(row, 0) == ({"a": 4294967295, "e": "y", "j": "7"}, len(row))
     assert read(b"\x07", 0) == ({"a": None, "e": None, "j": None}, 1)
+
+
+class _Output:
+    """Counts transactions."""
+
+    position, tables, is_full, is_open, count = 4, {}, False, False, 0
+
+    def committed(self, *_: Any) -> bool:
+        self.is_open = False
+        self.count += 1
+        return False
+
+
+def test_an_xa_transaction_s_end_is_an_end() -> None:
+    """XA COMMIT and XA ROLLBACK are groups of their own: what was prepared doesn't wait for the next one."""
+
+    def query(text: bytes) -> tuple[int, bytes]:
+        return Kind.QUERY, bytes(14) + text
+
+    server: Any = SimpleNamespace(
+        charsets=dict, is_mariadb=True, variables=dict, dump=lambda *_: None
+    )
+    output: Any = _Output()
+    encoder: Any = None
+    stream = Stream(server, "c", "bin", encoder, "precise", output)
+    gtid = Kind.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0)
+    prepared = [gtid, query(b"XA START 'x'"), query(b"XA END 'x'"), (Kind.XA_PREPARE, b"")]
+    for end in (b"XA COMMIT 'x'", b"XA ROLLBACK 'x'"):
+        for count, events in ((1, prepared), (2, [gtid, query(end)])):
+            output.count = 0 if count == 1 else 1
+            for kind, data in events:
+                stream._take((0, kind, 1, 10, 0, 0), data)
+            assert (output.count, output.is_open) == (count, False)
 
 
 def test_rows_of_both_versions_are_found() -> None:

@@ -106,6 +106,27 @@ def test_tables_without_keys_and_flat_rows(any_source) -> None:
     ]
 
 
+@pytest.mark.parametrize("form", ["debezium", "flat"])
+def test_a_table_that_is_emptied_is_empty_downstream(any_source, form) -> None:
+    """TRUNCATE deletes each key that the topic has, also of the open transaction, and no key twice."""
+    source = any_source
+    if not source.truncates:
+        pytest.skip("it has no TRUNCATE")
+    told = {"format": form, "partitions": 2, "compact": form == "flat"}
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    source.run(**told)
+    source.execute("INSERT INTO t VALUES (3); TRUNCATE TABLE t; INSERT INTO t VALUES (1), (4)")
+    source.run(**told)
+    source.execute("TRUNCATE TABLE t; INSERT INTO t VALUES (5)")
+    source.run(**told)
+    found: dict[int, list[bool]] = {}
+    for key, value in source.records(source.topic("t")):
+        if key is not None:
+            found.setdefault(key["id"], []).append(value is not None)
+    again = [True, False, True, False]
+    assert found == {1: again, 2: [True, False], 3: [True, False], 4: [True, False], 5: [True]}
+
+
 def test_it_says_how_it_is_and_is_dropped(any_source) -> None:
     """`status` has its tables; `drop` removes what the database keeps for it; the next run reads anew."""
     source = any_source

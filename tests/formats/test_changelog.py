@@ -21,7 +21,11 @@ SCHEMA = Schema.parse("id BIGINT NOT NULL, name STRING NOT NULL, n INT")
 
 
 def changes(
-    records: list[tuple[Any, Any]], kind: Any, schema: Schema = SCHEMA, key: Any = ("id",)
+    records: list[tuple[Any, Any]],
+    kind: Any,
+    schema: Schema = SCHEMA,
+    key: Any = ("id",),
+    headers: Any = None,
 ) -> Changes:
     """Decodes records of some keys and values; what isn't bytes is written as JSON."""
     columns = []
@@ -31,7 +35,7 @@ def changes(
             for one in (record[side] for record in records)
         ]
         columns.append(pa.array(texts, pa.binary()))
-    batches = encode(*columns, np.zeros(len(records), np.int64))
+    batches = encode(*columns, np.zeros(len(records), np.int64), headers=headers)
     made = decode(b"".join(bytes(batch) for batch in batches))
     return ChangelogDecoder(schema, key, kind).decode(made)
 
@@ -155,6 +159,16 @@ def test_debezium(wrapped: bool) -> None:
     assert "truncation" in found.reasons[0]
     assert "'after'" in found.reasons[2]
     assert "'op'" in found.reasons[4]
+
+
+def test_a_truncation_before_deletions_of_all_keys_is_no_change() -> None:
+    """Its header says so; another one's is bad, as rows would stay."""
+    emptied, nothing = {"op": "t", "before": None, "after": None}, ()
+    records = [(None, emptied), (b"1", None), (None, emptied)]
+    headers = [[("penstock.emptied", b"true")], nothing, [("other", None)]]
+    found = changes(records, "debezium", headers=headers)
+    assert told(found) == [(1, True, (1, None, None))]
+    assert found.bad_rows.tolist() == [2]
 
 
 def test_maxwell() -> None:

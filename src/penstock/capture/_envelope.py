@@ -12,16 +12,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
-__all__ = ["Envelope", "Format", "Headers", "Put", "Record", "Row", "Values", "version_text"]
+from penstock.formats.changelog import EMPTIED
+
+__all__ = [
+    "DELETIONS_FOLLOW",
+    "Envelope",
+    "Format",
+    "Headers",
+    "Put",
+    "Record",
+    "Row",
+    "Values",
+    "version_text",
+]
 
 Format: TypeAlias = Literal["debezium", "flat"]
 Values: TypeAlias = Literal["precise", "readable"]
 Row: TypeAlias = dict[str, Any]
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+DELETIONS_FOLLOW: Final[Headers] = ((EMPTIED, b"true"),)
+"""Of the record of a table that was emptied, where its keys are deleted one by one as well."""
 _NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
 
@@ -110,10 +124,12 @@ class Envelope:
         elif key is not None:
             yield Record(topic, key, None, (), time_ms)
 
-    def truncated(self, topic: str, source: bytes, time_ms: int) -> Iterator[Record]:
+    def truncated(
+        self, topic: str, source: bytes, time_ms: int, headers: Headers
+    ) -> Iterator[Record]:
         """The record of a table that was emptied; the flat form has none."""
         if self.is_debezium:
-            yield Record(topic, None, self.value("t", None, None, source), (), time_ms)
+            yield Record(topic, None, self.value("t", None, None, source), headers, time_ms)
 
     def value(self, op: str, before: Row | None, after: Row | None, source: bytes) -> bytes:
         """A record's value."""

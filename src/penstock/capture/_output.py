@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -99,6 +99,24 @@ class Output:
     def put(self) -> Put:
         """Takes a record of a transaction that was said to be open, in its parts; see `Log.put`."""
         return self._log.put
+
+    def takes_truncation(self, topic: str) -> bool:
+        """Whether a topic may have a record that says that a table was emptied: it has no key."""
+        return not self._log.is_compacted(topic)
+
+    def is_alone(self, topic: str) -> bool:
+        """Whether a topic has the rows of one table alone."""
+        return sum(one.topic == topic for one in self.tables.values()) == 1
+
+    def emptied(self, topic: str, time_ms: int) -> Iterator[None]:
+        """A table was emptied that is alone in its topic: each key there is deleted.
+
+        Yields: now and then, as it may take long.
+        """
+        [(name, watched)] = [pair for pair in self.tables.items() if pair[1].topic == topic]
+        told = yield from self._log.delete_all(topic, watched.emptied, time_ms)
+        tables = {**self.state.tables, name: replace(watched, emptied=told)}
+        self.state = replace(self.state, tables=tables)
 
     def committed(
         self, position: int, time_us: int, details: Mapping[str, Any] | None = None

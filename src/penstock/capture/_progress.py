@@ -10,19 +10,20 @@ left, and then reads the topic; so it continues at exactly that place.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.capture._envelope import Headers, Record
 from penstock.client import Client, Reader, TransactionalProducer
 from penstock.client.producer import Part
 from penstock.core.partitioner import murmur2_partitions
-from penstock.errors import CorruptError
+from penstock.errors import CorruptError, SetupError
 
 __all__ = ["Log", "State", "Watched", "control_topic", "state_topic"]
 
@@ -47,12 +48,15 @@ class Watched:
         since: the position of its snapshot: transactions that committed before are in that.
         rows: of the snapshot.
         identity: which table it is: another number where it was created anew.
+        emptied: by partition of the topic, the offset behind which keys are that aren't deleted: where the
+            table was emptied last.
     """
 
     topic: str
     since: int
     rows: int = 0
     identity: int = 0
+    emptied: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,10 @@ class State:
         """
         try:
             found = orjson.loads(value)
-            tables = {name: Watched(**one) for name, one in found.pop("tables").items()}
+            tables = {
+                name: Watched(**{**one, "emptied": tuple(one.get("emptied", ()))})
+                for name, one in found.pop("tables").items()
+            }
             return State(**found, tables=tables)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptError(
@@ -158,6 +165,7 @@ class Log:
             address, f"penstock.capture.{name}", timeout_ms=TIMEOUT_MS, **settings
         )
         self._partitions: dict[str, int] = {}
+        self._compacted: set[str] = set()
         self._waiting: dict[str, _Waiting] = {}
         #: Bytes that were added and are not sent.
         self.waiting_bytes = 0
@@ -191,6 +199,8 @@ class Log:
         """Creates a topic where it doesn't exist."""
         self.client.create_topic(topic, partitions, configs, exists_ok=True)
         self._partitions[topic] = len(self.client.partitions(topic))
+        if "compact" in configs.get("cleanup.policy", ""):
+            self._compacted.add(topic)
 
     def add(self, record: Record) -> None:
         """Takes a record for the transaction."""
@@ -220,6 +230,46 @@ class Log:
         """Sends what is waiting, in the open transaction."""
         self._send([])
 
+    def is_compacted(self, topic: str) -> bool:
+        """Whether it keeps the newest record of each key, so that all must have one."""
+        return topic in self._compacted
+
+    def delete_all(
+        self, topic: str, since: Sequence[int], time_ms: int
+    ) -> Generator[None, None, tuple[int, ...]]:
+        """Deletes each key of a topic, in the open transaction: by a record without a value.
+
+        The topic says which keys there are. What this transaction has written counts, so what isn't
+        committed is read; keys of transactions that were aborted are deleted as well, which changes nothing.
+
+        Args:
+            topic: which.
+            since: by partition, the offset before which all keys are deleted; 0 where there is none.
+            time_ms: of the records, since 1970.
+
+        Yields: after each part of the topic that is read.
+
+        Returns: the offsets for `since`, the next time.
+        """
+        self.send()
+        ends = self.client.offsets(topic, uncommitted=True)
+        told = []
+        with Reader(self._address, uncommitted=True, **self._settings) as reader:
+            for partition, end in sorted(ends.items()):
+                begin = since[partition] if partition < len(since) else 0
+                found = []
+                for records in reader.read(topic, partition, begin, end, missing="skip"):
+                    found.append(pc.unique(records.keys()))
+                    yield
+                keys = pc.unique(pa.chunked_array(found, pa.binary())).drop_null()
+                count = len(keys)
+                if count:
+                    nothing, times_ms = pa.nulls(count, pa.binary()), np.full(count, time_ms)
+                    self._writer.send_together([Part(topic, partition, keys, nothing, times_ms)])
+                self.open_records += count
+                told.append(end + count)
+        return tuple(told)
+
     def _send(self, more: list[Part]) -> None:
         parts = [part for topic, one in self._waiting.items() for part in self._parts(topic, one)]
         if parts + more:
@@ -233,6 +283,11 @@ class Log:
             self.create_topic(topic, 1, {"retention.ms": "-1"})
         count, headers = self._partitions[topic], waiting.all_headers()
         keys, values = pa.array(waiting.keys, pa.binary()), pa.array(waiting.values, pa.binary())
+        if self.is_compacted(topic) and keys.null_count:
+            raise SetupError(
+                f"expected records with keys for {topic!r}, which keeps the newest one of each key; found a "
+                "table without a key. Add a primary key, or capture it without compact"
+            )
         times_ms = np.array(waiting.times_ms, np.int64)
         if count == 1:
             yield Part(topic, 0, keys, values, times_ms, headers)
@@ -255,6 +310,12 @@ class Log:
         self._writer.commit()
         self.open_records = 0
         return state
+
+    def abort(self) -> None:
+        """Ends what is open, as it isn't gone on with: readers of committed records wait no longer."""
+        self._writer.abort()
+        self._waiting.clear()
+        self.waiting_bytes = self.open_records = 0
 
     def told(self) -> Told:
         """What it was told."""

@@ -232,6 +232,8 @@ class Client:
         topic: str,
         at: Literal["earliest", "latest"] | int = "latest",
         partitions: Sequence[int] | None = None,
+        *,
+        uncommitted: bool = False,
     ) -> dict[int, int]:
         """An offset of each partition.
 
@@ -240,6 +242,7 @@ class Client:
             at: `earliest` (the log's first), `latest` (the next to be written), or a timestamp in
                 ms: the first record at that time or later, the end where there is none.
             partitions: which; all by default.
+            uncommitted: whether `latest` is behind the records of open transactions.
         """
 
         def ask() -> dict[int, int]:
@@ -247,10 +250,11 @@ class Client:
             if wanted is None:
                 wanted = sorted(self._cluster.describe(topic).leaders)
             pairs = [(topic, p) for p in wanted]
-            found = self._list_offsets(pairs, _TIMES.get(str(at), at))
+            isolation = 0 if uncommitted else hot.READ_COMMITTED
+            found = self._list_offsets(pairs, _TIMES.get(str(at), at), isolation)
             beyond = [pair for pair, offset in found.items() if offset < 0]
             if beyond:
-                found |= self._list_offsets(beyond, _TIMES["latest"])
+                found |= self._list_offsets(beyond, _TIMES["latest"], isolation)
             return {p: found[topic, p] for p in wanted}
 
         return self._cluster.attempt(f"return the offsets of topic {topic!r}", ask)
@@ -276,14 +280,16 @@ class Client:
 
         return self._cluster.attempt("return the end offsets of topics", ask)
 
-    def _list_offsets(self, pairs: Sequence[Partition], at: Any) -> dict[Partition, int]:
+    def _list_offsets(
+        self, pairs: Sequence[Partition], at: Any, isolation: int = hot.READ_COMMITTED
+    ) -> dict[Partition, int]:
         """One try at ListOffsets; -1 where no record is that young."""
         found: dict[Partition, int] = {}
         for connection, mine in self._cluster.by_leader(pairs).items():
             topics = _by_topic(mine, lambda p: {"partition_index": p, "timestamp": at})
             fields = {
                 "replica_id": -1,
-                "isolation_level": hot.READ_COMMITTED,
+                "isolation_level": isolation,
                 "topics": topics,
             }
             for topic in self._cluster.call(connection, LIST_OFFSETS, fields)["topics"]:

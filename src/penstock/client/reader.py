@@ -80,6 +80,7 @@ class Reader:
         on_wait: called before each pause with what is waited for and the seconds so far.
         security: settings of TLS and log-in that the address does not have.
         verify_crc: whether to check each batch's checksum.
+        uncommitted: whether to read records of transactions whatever becomes of them.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Reader:
         on_wait: OnWait | None = None,
         security: Security | None = None,
         verify_crc: bool = True,
+        uncommitted: bool = False,
     ) -> None:
         self._cluster = Cluster(
             bootstrap,
@@ -100,6 +102,7 @@ class Reader:
             security=security,
         )
         self._verify_crc = verify_crc
+        self._isolation = 0 if uncommitted else hot.READ_COMMITTED
         #: Seconds spent on decoding so far, for those who account for time.
         self.decode_s = 0.0
 
@@ -192,6 +195,7 @@ class Reader:
             [(cursor.topic, cursor.partition, cursor.position)],
             wait_ms=WAIT_MS,
             bytes_max=bytes_max,
+            isolation=self._isolation,
         )
         flexible = version >= hot.FETCH_FLEXIBLE
         number = connection.send(hot.FETCH, version, [request], flexible=flexible)
@@ -219,7 +223,8 @@ class Reader:
 
     def _judge(self, cursor: _Cursor, part: hot.Fetched, frame: memoryview) -> Batches | None:
         """What an answer means for the cursor."""
-        cursor.stable_end = part.high_watermark if part.last_stable < 0 else part.last_stable
+        is_stable = self._isolation == hot.READ_COMMITTED and part.last_stable >= 0
+        cursor.stable_end = part.last_stable if is_stable else part.high_watermark
         cursor.aborted = part.aborted
         if part.error == OFFSET_OUT_OF_RANGE:
             self._out_of_range(cursor)

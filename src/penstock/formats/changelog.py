@@ -5,7 +5,8 @@ The rules, by format; a record without a value (a *tombstone*) deletes its key i
 - `json`: the value is the row.
 - `debezium`: the value is an envelope `{"op", "before", "after", …}`, be it by itself or as the
   `payload` beside a `schema`. `c`, `r` and `u` are upserts of `after`, `d` deletes the key of `before`,
-  or the record's key where there is no `before`.
+  or the record's key where there is no `before`. `t`, a truncation, is no change where its header
+  `penstock.emptied` says that each key is deleted as well, as `penstock.capture` does it; else it is bad.
 - `maxwell`: the value is `{"type", "data", "old", …}`. `insert`, `bootstrap-insert` and `update` are upserts
   of `data`; an update whose `old` has a key column deletes the old key before. `delete` deletes the key of
   `data`. The beginning and end of a bootstrap are no change.
@@ -31,13 +32,15 @@ from penstock.core import vectors
 from penstock.core.schema import Schema
 from penstock.formats.json import Decoded, JsonDecoder
 from penstock.formats.members import MemberFinder, Texts
-from penstock.wire.columns import Records, gather_column
+from penstock.wire.columns import Records, gather_column, header
 
-__all__ = ["FORMATS", "ChangelogDecoder", "ChangelogFormat", "Changes"]
+__all__ = ["EMPTIED", "FORMATS", "ChangelogDecoder", "ChangelogFormat", "Changes"]
 
 ChangelogFormat: TypeAlias = Literal["json", "debezium", "maxwell"]
 FORMATS: Final = get_args(ChangelogFormat)
 
+EMPTIED: Final = "penstock.emptied"
+"""A header of truncations behind which there is a deletion of each key."""
 _BRACE: Final = ord("{")
 _SHOWN_MAX: Final = 40
 """Bytes of a wrong kind of change that a reason shows; the record itself is kept elsewhere."""
@@ -162,7 +165,7 @@ class ChangelogDecoder:
             case "json":
                 self._upsert(gathered, values, rows)
             case "debezium":
-                self._debezium(gathered, values, keys, rows)
+                self._debezium(gathered, records, values, keys, rows)
             case "maxwell":
                 self._maxwell(gathered, values, rows)
         return gathered.finish()
@@ -172,7 +175,9 @@ class ChangelogDecoder:
 
     # -- envelopes ----------------------------------------------------------------------------------
 
-    def _debezium(self, gathered: _Gathered, values: Texts, keys: Texts, rows: np.ndarray) -> None:
+    def _debezium(
+        self, gathered: _Gathered, records: Records, values: Texts, keys: Texts, rows: np.ndarray
+    ) -> None:
         for part, found in self._opened(gathered, values, rows, "op"):
             kind, after, before = found["op"], found["after"], found["before"]
             letter = np.where(kind.length == 3, kind.first(1), 0)
@@ -187,6 +192,8 @@ class ChangelogDecoder:
             gathered.add(deleted, decoded, deleted=True)
             self._delete_by_key(gathered, keys, part[is_gone & ~has_before])
             for i in np.flatnonzero(~is_row & ~is_gone).tolist():
+                if letter[i] == ord("t") and EMPTIED in dict(header(records, int(part[i]))):
+                    continue
                 gathered.refuse(part[i : i + 1], _no_change(kind, i, "op", "c, r, u or d"))
 
     def _maxwell(self, gathered: _Gathered, values: Texts, rows: np.ndarray) -> None:

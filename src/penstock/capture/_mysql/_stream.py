@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from penstock.capture._envelope import Record, Values
+from penstock.capture._envelope import DELETIONS_FOLLOW, Record, Values
 from penstock.capture._mysql._binlog import (
     DELETES,
     HEADER,
@@ -238,7 +238,8 @@ class Stream:
                 self._open(begin, None)
             self._is_transaction = True
             return
-        if word in {"COMMIT", "ROLLBACK"} and " TO " not in text.upper():
+        is_end = text[:9].upper() == "XA COMMIT" or text[:11].upper() == "XA ROLLBACK"
+        if is_end or (word in {"COMMIT", "ROLLBACK"} and " TO " not in text.upper()):
             self._close(time_s)
             return
         if self._begin is not None and (
@@ -265,9 +266,17 @@ class Stream:
         watched = self._output.tables.get(".".join(table))
         if watched is None or since < watched.since:
             return
-        source = self._encoder.source(table, self._at(at, 0))
-        for record in self._encoder.envelope.truncated(watched.topic, source, at[0] * 1000):
-            self._output.add(record)
+        topic, output, time_ms = watched.topic, self._output, at[0] * 1000
+        known = self._catalog.get(table) or self._server.definition(table)
+        deletes = bool(known.key) and output.is_alone(topic)
+        if output.takes_truncation(topic):
+            source = self._encoder.source(table, self._at(at, 0))
+            headers = DELETIONS_FOLLOW if deletes else ()
+            for record in self._encoder.envelope.truncated(topic, source, time_ms, headers):
+                output.add(record)
+        if deletes:
+            for _ in output.emptied(topic, time_ms):
+                pass
 
     def _at(self, at: tuple[int, int, int], row: int) -> dict[str, Any]:
         time_s, server, begin = at

@@ -166,10 +166,10 @@ class Encoder:
         self._mark(marker)
         return table.key_of(row), self._value(table, b"r", NULL, table.row(row), lsn)
 
-    def truncated(self, table: Table, topic: str, lsn: int, put: Put) -> None:
+    def truncated(self, table: Table, topic: str, lsn: int, put: Put, headers: Headers) -> None:
         """The record of a table that was emptied; the flat form has none."""
         if self._is_debezium:
-            put(topic, None, self._value(table, b"t", NULL, NULL, lsn), self.time_ms)
+            put(topic, None, self._value(table, b"t", NULL, NULL, lsn), self.time_ms, headers)
 
     def message(self, topic: str, message: Message, lsn: int, put: Put) -> None:
         """The record of a message that was written into the database's log."""

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from penstock.capture._envelope import Values
+from penstock.capture._envelope import DELETIONS_FOLLOW, Values
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._incremental import Incremental
@@ -244,13 +244,25 @@ class Stream:
                 self._describe(relation)
             case Truncate(relations):
                 for oid in relations:
-                    if (found := self._watched(oid)) is not None:
-                        self._incremental.truncated(found.topic)
-                        self._encoder.truncated(found.table, found.topic, lsn, self._put)
+                    found = self._watched(oid)
+                    if found is not None and found.router is None:
+                        self._truncate(found, lsn)
             case Message() as message:
                 self._take_message(message, lsn)
             case None:
                 pass
+
+    def _truncate(self, found: _Watch, lsn: int) -> None:
+        """A table was emptied: a record says so, and each of its keys is deleted."""
+        output, (table, topic, _, _) = self._output, found
+        deletes = bool(table.key) and output.is_alone(topic)
+        self._incremental.truncated(topic)
+        if output.takes_truncation(topic):
+            headers = DELETIONS_FOLLOW if deletes else ()
+            self._encoder.truncated(table, topic, lsn, self._put, headers)
+        if deletes:
+            for _ in output.emptied(topic, self._encoder.time_ms):
+                self.confirm()
 
     def _watched(self, oid: int) -> _Watch | None:
         """A table and its topic; None where the change isn't ours, or is in the snapshot."""
