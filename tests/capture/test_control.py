@@ -8,6 +8,7 @@ from tests.databases import postgres
 from tests.patience import wait_until
 
 from penstock.capture import _capture, drop, status, tell
+from penstock.capture._postgres import _database
 from penstock.capture._progress import last_value, state_topic
 from penstock.cli import main
 from penstock.client import Client
@@ -46,6 +47,34 @@ def test_what_a_role_lacks_is_said_as_sql(source) -> None:
         source.execute(lacking + str(raised.value).partition(lacking)[2])
     capture.run(until=lambda done: done.snapshot_rows == 1 and done.position > 0)
     assert len(source.records(f"{source.name}.public.t")) == 1
+    drop(source.name, source.log, url=url)  # the publication isn't its own, and stays
+    assert source.rows("SELECT 1 FROM pg_publication") == [(1,)]
+    with Client(source.log) as client:
+        assert state_topic(source.name) not in client.topics()
+
+
+def test_a_slot_that_somebody_else_uses_is_left_to_them(source, monkeypatch) -> None:
+    """A new capture ends no connection that isn't of this capture."""
+    monkeypatch.setattr(_database, "TAKEOVER_S", 0.2)
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    slot = f"penstock_{source.name}"
+    user = f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{slot}' AND active"
+    with source.running() as capture:
+        streams = lambda: capture.done.phase == "streaming" and source.rows(user)  # noqa: E731
+        source.follows(capture, streams)
+        before = source.rows(user)
+        with pytest.raises(SetupError, match=r"found it in use.*name another slot"):
+            source.capture(name=f"{source.name}b", slot=slot).run()
+        assert source.rows(user) == before
+
+
+def test_options_that_do_not_fit_are_refused(source) -> None:
+    """Rows alone have no place for transactions; compacted topics need keys."""
+    source.execute("CREATE TABLE t (v int); INSERT INTO t VALUES (1)")
+    with pytest.raises(UserError, match="expected format='debezium' with transactions=True"):
+        source.capture(format="flat", transactions=True)
+    with pytest.raises(SetupError, match="expected records with keys"):
+        source.run(compact=True)
 
 
 def test_a_slot_that_is_gone_is_an_error_and_not_a_gap(source) -> None:

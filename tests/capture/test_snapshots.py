@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from penstock.capture import snapshot, status
 from penstock.capture._postgres import _incremental, _snapshot
+from penstock.capture._postgres._incremental import Progress
 from penstock.cli import main
 from penstock.errors import UserError
 
@@ -96,6 +97,17 @@ def test_a_large_table_is_read_in_chunks_that_go_on_after_a_restart(source, monk
     keys = reads(source, topic)
     assert len(keys) == len({*keys})
     assert {*replayed(source, topic).values()} == {*source.rows("TABLE t")}
+
+
+def test_a_table_is_read_again_from_its_beginning() -> None:
+    """Asked for again, or created anew while it is read: its cursor isn't gone on with."""
+    reading = Progress(tables=("a", "b"), cursor=("5",), last=("9",), rows=5, where={"a": "x"})
+    again = reading.with_tables(["a"])
+    assert (again.tables, again.cursor, again.last, again.rows) == (("b", "a"), (), (), 0)
+    assert again.where["a"] == ""
+    later = reading.with_tables(["b", "c"], "v > 0")
+    assert (later.tables, later.cursor) == (("a", "b", "c"), ("5",))
+    assert later.where == {"a": "x", "b": "v > 0", "c": "v > 0"}
 
 
 def test_snapshots_are_paused_stopped_and_refused(source, caplog) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import sqlite3
@@ -13,7 +14,7 @@ import pytest
 from tests.capture.sources import SqliteSource
 from tests.effort import rounds
 
-from penstock.capture import Capture, sqlite, status
+from penstock.capture import Capture, Captured, _output, drop, sqlite, status
 from penstock.capture._sqlite import _database
 from penstock.client import Client, Reader
 from penstock.errors import SetupError, UserError
@@ -192,6 +193,42 @@ def test_changes_that_are_stored_are_removed(sqlite_source, monkeypatch) -> None
     assert (found.state, found.lag_bytes, found.lag_s) == ("unknown", None, None)
 
 
+def test_a_dropped_capture_leaves_others_their_triggers(sqlite_source) -> None:
+    """Names of triggers begin alike where one capture's name begins as another's."""
+    source = sqlite_source
+    source.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    other = SqliteSource(source.log, f"{source.name}_2", source.path)
+    source.run()
+    other.run()
+    drop(source.name, source.log, url=source.url)
+    source.execute("INSERT INTO t VALUES (1)")
+    assert other.run().transactions == 1
+
+
+def test_a_capture_that_is_stopped_leaves_no_transaction_open(sqlite_source, monkeypatch) -> None:
+    """Stopped within a large one, it lets go of readers of committed records at once."""
+    source = sqlite_source
+    monkeypatch.setattr(_output, "STEP_BYTES", 2000)
+    source.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    source.run()
+    source.execute(
+        "WITH RECURSIVE s(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < 500) "
+        "INSERT INTO t SELECT i FROM s"
+    )
+    calls = itertools.count()
+
+    def is_within(done: Captured) -> bool:
+        return done.phase == "streaming" and next(calls) > 3
+
+    source.capture().run(until=is_within)
+    topic = source.topic("t")
+    with Client(source.log) as client:
+        written = client.offsets(topic, uncommitted=True)
+        assert written[0] > 10
+        assert client.offsets(topic) == written
+    assert source.records(topic) == []
+
+
 def test_what_is_wrong_is_said(sqlite_source, tmp_path) -> None:
     """No file, no table, a file that was restored: with what to do."""
     source = sqlite_source
@@ -205,6 +242,10 @@ def test_what_is_wrong_is_said(sqlite_source, tmp_path) -> None:
     with pytest.raises(UserError, match="found slot, which it hasn't"):
         source.capture(slot="s")
     source.run()
+    own = SqliteSource(source.log, f"{source.name}own", tmp_path / "own.db")
+    own.execute("CREATE TABLE capture (id INTEGER PRIMARY KEY)")
+    with pytest.raises(SetupError, match="topics aren't the capture's own; found capture"):
+        own.run()
     source.execute("INSERT INTO t VALUES (2)")
     copy = SqliteSource(source.log, source.name, tmp_path / "copy.db")
     with source.connect() as sql, sqlite3.connect(copy.path) as other:

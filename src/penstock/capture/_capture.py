@@ -30,7 +30,7 @@ from penstock.capture._database import (
 from penstock.capture._envelope import Format, Values
 from penstock.capture._kinds import kind_of
 from penstock.capture._output import Captured, Output
-from penstock.capture._progress import Log, State, Watched
+from penstock.capture._progress import Log, State, Watched, control_topic, state_topic
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
 
 __all__ = ["Capture", "topic_name"]
@@ -128,6 +128,11 @@ class Capture:
             raise UserError(f"expected format='debezium' or 'flat'; found {format!r}")
         if values not in ("precise", "readable"):
             raise UserError(f"expected values='precise' or 'readable'; found {values!r}")
+        if transactions and format != "debezium":
+            raise UserError(
+                f"expected format='debezium' with transactions=True; found format={format!r}, whose records "
+                "are the rows alone"
+            )
         self._kind = kind_of(url)
         options: dict[str, Any] = {"slot": slot, "publication": publication, "outbox": outbox}
         options |= {"transactions": transactions or None, "heartbeat_s": heartbeat_s}
@@ -175,6 +180,8 @@ class Capture:
         while not run.is_over:
             began = time.monotonic()
             try:
+                if run.too_far is not None:
+                    self._let_go(run.too_far)
                 _Session(self._settings, run, self._kind.open).run()
             except (SetupError, UserError, FencedError):
                 raise
@@ -188,18 +195,20 @@ class Capture:
                 _look_at_lag(self._settings, run, self._kind)
                 run.end.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
                 pause_s = min(2 * pause_s, BACKOFF_S[1])
-            if run.too_far is not None:
-                self._let_go(run.too_far)
         return self.done
 
     def _let_go(self, lag_bytes: int) -> None:
         """Lets the database remove its log.
 
         Raises:
-            SetupError: always.
+            SetupError: it may.
+            OSError: the database hasn't noticed yet that the connection has ended.
         """
         assert self._run.state is not None
-        self._kind.forget(self._settings.url, self.name, self._run.state)
+        try:
+            self._kind.forget(self._settings.url, self.name, self._run.state)
+        except UserError as error:
+            raise BlockingIOError(f"the slot can't be dropped yet: {error}") from None
         raise SetupError(
             f"expected the database to keep at most {self._settings.options['max_lag']:,} bytes of its log "
             f"for {self.name!r}; found {lag_bytes:,}. The slot was dropped, so that the database's disk "
@@ -261,6 +270,7 @@ class _Session:
                 self._stream(self._prepare(state))
             finally:
                 self._database.close()
+            self._log.abort()
         finally:
             self._log.close()
 
@@ -302,6 +312,12 @@ class _Session:
                 f"expected the database that {settings.name!r} has captured so far ({state.server}); "
                 f"found another one at {database.name}. Give this capture another name=…, or drop the old "
                 f"one: penstock capture drop {settings.name}"
+            )
+        own = {state_topic(settings.name), control_topic(settings.name), *database.topics}
+        if taken := [spelled(t) for t, topic in topics.items() if topic in own]:
+            raise SetupError(
+                f"expected tables whose topics aren't the capture's own; found {', '.join(taken)} for "
+                f"{', '.join(sorted(own & {*topics.values()}))}. Give this capture another name=…"
             )
         details = database.prepare(state, topics, self._run.end.wait)
         if state is None:

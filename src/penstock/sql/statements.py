@@ -13,6 +13,7 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from penstock.core.databases import described
 from penstock.errors import FlowError
 
 __all__ = ["Columns", "Statement", "Watermark", "statements"]
@@ -141,7 +142,11 @@ class _Reader:
             raise self._error(f"FROM {', '.join(DATABASES)}")
         token = self._next("the database's address in quotes")
         if token.token_type != TokenType.STRING:
-            raise self._error("the database's address in quotes", token)
+            found = described(token.text)  # a password isn't for messages
+            raise FlowError(
+                f"line {token.line}, column {token.col}: expected the database's address in quotes; "
+                f"found {found!r}"
+            )
         return kind.lower(), token.text
 
     def _columns(self) -> Columns:

@@ -96,8 +96,9 @@ class PostgresDatabase:
             )
         deadline = time.monotonic() + TAKEOVER_S
         while slot is not None and slot.is_active:
-            # Whoever has it can't write any more: it was fenced when this one began.
-            if slot.pid is not None:
+            # Whoever has ours can't write any more: it was fenced when this one began. One that this
+            # capture has never used may be somebody else's.
+            if slot.pid is not None and state is not None:
                 server.disconnect(slot.pid)
             if time.monotonic() > deadline:
                 raise SetupError(

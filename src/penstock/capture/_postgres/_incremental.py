@@ -92,10 +92,11 @@ class Progress:
                 return Progress(asked=asked)
 
     def with_tables(self, tables: Iterable[str], where: str = "") -> Progress:
-        """What it is with more tables to be read."""
-        added = tuple(one for one in tables if one not in self.tables)
-        conditions = dict(self.where) | dict.fromkeys(added, where)
-        return replace(self, tables=self.tables + added, where=conditions)
+        """What it is with tables to be read from their beginning, also one that is being read."""
+        added = dict.fromkeys(tables, where)
+        rest = self.following if self.tables and self.tables[0] in added else self
+        kept = tuple(one for one in rest.tables if one not in added)
+        return replace(rest, tables=(*kept, *added), where={**rest.where, **added})
 
     @property
     def following(self) -> Progress:

@@ -5,6 +5,7 @@ Values come as texts of one form, whatever the database's settings are.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ MESSAGES_MIN: Final = 140_000
 _LITERAL: Final = re.compile(
     r"'((?:[^']|'')*)'(?:::.*)?|\(?(-?[0-9][0-9.]*)\)?(?:::.*)?|(true|false)"
 )
+_log = logging.getLogger(__name__)
 
 
 def parse_tables(tables: Iterable[str]) -> list[str]:
@@ -355,8 +357,15 @@ class Server:
             ) from None
 
     def unpublish(self, publication: str) -> None:
-        """Drops the publication."""
-        self.sql.execute(f"DROP PUBLICATION IF EXISTS {self._quote(publication)}")
+        """Drops the publication; one that belongs to another role stays, and keeps nothing."""
+        command = f"DROP PUBLICATION IF EXISTS {self._quote(publication)}"
+        try:
+            self.sql.execute(command)
+        except self._psycopg.errors.InsufficientPrivilege as error:
+            _log.warning(
+                "the publication %r stays: %s. As its owner: %s;",
+                *(publication, str(error).strip(), command),
+            )
 
     def slot(self, name: str) -> Slot | None:
         """A slot; None where there is none.

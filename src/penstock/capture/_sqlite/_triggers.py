@@ -13,6 +13,7 @@ update as `!`, with the new row. If that comes to be, they are gone.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -100,10 +101,12 @@ class Triggers:
 
     def drop(self) -> None:
         """Removes everything."""
-        like = f"{PREFIX}{self._name}_".replace("_", "\\_") + "%"
-        query = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE ? ESCAPE '\\'"
-        for (name,) in self._sql.execute(query, (like,)).fetchall():
-            self._sql.execute(f"DROP TRIGGER {quoted(name)}")
+        # Not by what names begin with: those of a capture `shop_2` begin as those of `shop`.
+        own = re.compile(re.escape(f"{PREFIX}{self._name}_") + r"\d+_[cud?!]")
+        query = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        for (name,) in self._sql.execute(query).fetchall():
+            if own.fullmatch(name):
+                self._sql.execute(f"DROP TRIGGER {quoted(name)}")
         self._sql.execute(f"DROP TABLE IF EXISTS {self.log}")
         self._sql.execute(f"DROP TABLE IF EXISTS {self._layouts}")
 
