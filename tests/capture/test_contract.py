@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.capture import drop, status
+from penstock.capture import _output, drop, status
 from penstock.capture._kinds import kind_of
 from penstock.errors import UserError
 
@@ -42,6 +42,21 @@ def test_rows_then_changes_are_each_there_once(any_source) -> None:
         ({"id": 5}, "c", {"id": 5, "v": "eve"}),
     ]
     assert source.table(source.topic("t"), "id").keys() == {(1,), (5,)}
+
+
+def test_a_snapshot_is_stopped_soon_and_read_again(any_source, monkeypatch) -> None:
+    """Who stops a capture doesn't wait for all rows; none of them is visible, and none is there twice."""
+    source = any_source
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    source.execute(f"INSERT INTO t VALUES {', '.join(f'({i})' for i in range(2000))}")
+    capture = source.capture()
+    with monkeypatch.context() as patch:
+        patch.setattr(_output, "STEP_BYTES", 5000)
+        patch.setattr(_output.Output, "send", lambda _: capture.stop())
+        assert 0 < capture.run().snapshot_rows < 2000
+    assert told(source, "t") == []
+    source.run()
+    assert [key["id"] for key, _, _ in told(source, "t")] == [*range(2000)]
 
 
 def test_it_goes_on_where_it_stopped(any_source) -> None:

@@ -8,6 +8,7 @@ What the server confirms as no longer needed is never more than what was stored.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import re
@@ -243,6 +244,10 @@ def topic_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)
 
 
+class _StoppedError(Exception):
+    """It is stopped within a snapshot, which the next run begins again."""
+
+
 class _Session:
     """One connection to the server and one to the log, until either breaks."""
 
@@ -268,6 +273,8 @@ class _Session:
             self._database = self._open(settings)
             try:
                 self._stream(self._prepare(state))
+            except _StoppedError:
+                pass
             finally:
                 self._database.close()
             self._log.abort()
@@ -358,11 +365,15 @@ class _Session:
         self._done.phase = "snapshot"
         counts = dict.fromkeys(new, 0)
         with self._database.snapshot() as snapshot:
-            for table, record in snapshot.read(new):
-                output.add(record)
-                counts[table] += 1
-                self._done.snapshot_rows += 1
-                output.send()
+            with contextlib.closing(snapshot.read(new)) as rows:
+                for table, record in rows:
+                    output.add(record)
+                    counts[table] += 1
+                    self._done.snapshot_rows += 1
+                    if output.is_full:
+                        output.send()
+                        if self._run.end.is_set():
+                            raise _StoppedError
             tables = {
                 (told := spelled(t)): Watched(topic, snapshot.position, counts[t], numbers[told])
                 for t, topic in new.items()

@@ -13,7 +13,7 @@ Contract, which tests/capture/test_contract.py checks:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -91,7 +91,9 @@ class Snapshot(Protocol):
 
     position: int
 
-    def read(self, topics: Mapping[TableName, str]) -> Iterator[tuple[TableName, Record]]:
+    def read(
+        self, topics: Mapping[TableName, str]
+    ) -> Generator[tuple[TableName, Record], None, None]:
         """The rows of tables, in the tables' order."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -117,7 +117,9 @@ class _Snapshot:
     ) -> None:
         self._sql._force_close()  # noqa: SLF001 - a read that was cut has more to say
 
-    def read(self, topics: Mapping[TableName, str]) -> Iterator[tuple[TableName, Record]]:
+    def read(
+        self, topics: Mapping[TableName, str]
+    ) -> Generator[tuple[TableName, Record], None, None]:
         """The rows of tables, in the tables' order."""
         definitions = {table: self._server.definition(table) for table in topics}
         for table, row, marker in marked((one, self._rows(one, definitions)) for one in topics):
@@ -138,11 +140,15 @@ class _Snapshot:
         names = ", ".join(_quoted(name) for name, _ in columns)
         with self._sql.cursor(SSCursor) as cursor:
             cursor.execute(f"SELECT {names} FROM {_quoted(table[0])}.{_quoted(table[1])}")
-            for row in cursor:
-                yield {
-                    name: None if value is None else convert(value)
-                    for (name, convert), value in zip(columns, row, strict=True)
-                }
+            try:
+                for row in cursor:
+                    yield {
+                        name: None if value is None else convert(value)
+                        for (name, convert), value in zip(columns, row, strict=True)
+                    }
+            except GeneratorExit:  # closing the cursor would read all rows that are left
+                cursor._result.unbuffered_active, cursor.connection = False, None  # noqa: SLF001
+                raise
 
 
 def _quoted(name: str) -> str:

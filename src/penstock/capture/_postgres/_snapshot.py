@@ -10,7 +10,7 @@ with that snapshot: no lock is held but that tables can't be altered meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -84,7 +84,9 @@ class Snapshot:
     ) -> None:
         self._server.close()
 
-    def read(self, topics: Mapping[TableName, str]) -> Iterator[tuple[TableName, Record]]:
+    def read(
+        self, topics: Mapping[TableName, str]
+    ) -> Generator[tuple[TableName, Record], None, None]:
         """The rows of tables, in the tables' order; Debezium's markers say which are first and last."""
         self._encoder.at(self._time_us, self._xid, None)
         held: tuple[TableName, Table, Texts] | None = None

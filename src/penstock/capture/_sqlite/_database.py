@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
@@ -280,7 +280,9 @@ class _Snapshot:
     ) -> None:
         self._sql.close()
 
-    def read(self, topics: Mapping[TableName, str]) -> Iterator[tuple[TableName, Record]]:
+    def read(
+        self, topics: Mapping[TableName, str]
+    ) -> Generator[tuple[TableName, Record], None, None]:
         """The rows of tables, in the tables' order."""
         tables = {
             name: _Table(self._layouts[name[1]], topic, self._values)
