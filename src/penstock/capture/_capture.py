@@ -198,7 +198,7 @@ class Capture:
                 pause_s = min(2 * pause_s, BACKOFF_S[1])
         return self.done
 
-    def _let_go(self, lag_bytes: int) -> None:
+    def _let_go(self, kept_bytes: int) -> None:
         """Lets the database remove its log.
 
         Raises:
@@ -212,7 +212,7 @@ class Capture:
             raise BlockingIOError(f"the slot can't be dropped yet: {error}") from None
         raise SetupError(
             f"expected the database to keep at most {self._settings.options['max_lag']:,} bytes of its log "
-            f"for {self.name!r}; found {lag_bytes:,}. The slot was dropped, so that the database's disk "
+            f"for {self.name!r}; found {kept_bytes:,}. The slot was dropped, so that the database's disk "
             f"doesn't fill. Begin anew with a new snapshot: penstock capture drop {self.name}"
         )
 
@@ -224,17 +224,17 @@ def _look_at_lag(settings: Settings, run: _Run, kind: Kind) -> bool:
         return False
     run.lag_looked = now
     try:
-        lag_bytes = kind.look(settings.url, run.state).lag_bytes or 0
+        kept_bytes = kind.look(settings.url, run.state).kept_bytes or 0
     except Exception as error:
         if not (isinstance(error, OSError) or kind.passes(error)):
             raise
         return False
-    if lag_bytes > max_lag:
-        run.too_far = lag_bytes
-    elif lag_bytes > max_lag // 2:
+    if kept_bytes > max_lag:
+        run.too_far = kept_bytes
+    elif kept_bytes > max_lag // 2:
         _log.warning(
             "%s: the database keeps %s bytes of its log for it, of %s that it may",
-            *(settings.name, f"{lag_bytes:,}", f"{max_lag:,}"),
+            *(settings.name, f"{kept_bytes:,}", f"{max_lag:,}"),
         )
     return run.too_far is not None
 

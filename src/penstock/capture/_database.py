@@ -187,12 +187,15 @@ class Condition:
         lag_bytes: of the database's log that the capture is behind; None: unknown.
         slot: how well the database keeps what is needed: see `Status`.
         safe_bytes: see `Status`.
+        kept_bytes: of the database's log that it keeps for the capture: also those that it has, as long as a
+            transaction is open that began before. None: unknown.
     """
 
     state: Literal["running", "stopped", "unknown"]
     lag_bytes: int | None = None
     slot: str = ""
     safe_bytes: int | None = None
+    kept_bytes: int | None = None
 
 
 @dataclass(frozen=True)

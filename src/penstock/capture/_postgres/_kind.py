@@ -39,7 +39,11 @@ def _look(url: str, state: State) -> Condition:
     if slot is None:
         return Condition("stopped", slot="missing")
     return Condition(
-        "running" if slot.is_active else "stopped", slot.lag_bytes, slot.wal_status, slot.safe_bytes
+        "running" if slot.is_active else "stopped",
+        slot.lag_bytes,
+        slot.wal_status,
+        slot.safe_bytes,
+        slot.kept_bytes,
     )
 
 

@@ -61,7 +61,9 @@ def parse_tables(tables: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Slot:
-    """What the server says of a replication slot; bytes of its log that it keeps for it."""
+    """What the server says of a replication slot; bytes of its log that aren't confirmed, that may be written
+    before it is lost, and that are kept for it.
+    """
 
     confirmed: int
     is_active: bool
@@ -69,6 +71,7 @@ class Slot:
     wal_status: str
     lag_bytes: int
     safe_bytes: int | None
+    kept_bytes: int
 
 
 class Server:
@@ -375,20 +378,22 @@ class Server:
         """
         found = self.ask(
             "SELECT confirmed_flush_lsn::text, active, active_pid, coalesce(wal_status, ''), "
-            "pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE "
-            "pg_current_wal_flush_lsn() END, confirmed_flush_lsn)::bigint, safe_wal_size, "
-            "plugin, database, current_database() FROM pg_replication_slots WHERE slot_name = %s",
+            "pg_wal_lsn_diff(here, confirmed_flush_lsn)::bigint, safe_wal_size, "
+            "pg_wal_lsn_diff(here, restart_lsn)::bigint, plugin, database, current_database() "
+            "FROM pg_replication_slots, (SELECT CASE WHEN pg_is_in_recovery() THEN "
+            "pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS here) now "
+            "WHERE slot_name = %s",
             name,
         )
         if not found:
             return None
-        confirmed, active, pid, status, lag, safe, plugin, database, here = found[0]
+        confirmed, active, pid, status, lag, safe, kept, plugin, database, here = found[0]
         if (plugin, database) != ("pgoutput", here):
             raise SetupError(
                 f"expected the slot {name!r} to be of pgoutput and of the database {here!r}; found "
                 f"{plugin!r} and {database!r}. Name another slot"
             )
-        return Slot(lsn_number(confirmed or "0/0"), active, pid, status, lag or 0, safe)
+        return Slot(lsn_number(confirmed or "0/0"), active, pid, status, lag or 0, safe, kept or 0)
 
     def create_slot(self, name: str) -> int:
         """Creates a slot, which then keeps the server's log for us; its position."""
