@@ -99,6 +99,28 @@ def test_a_large_table_is_read_in_chunks_that_go_on_after_a_restart(source, monk
     assert {*replayed(source, topic).values()} == {*source.rows("TABLE t")}
 
 
+def test_a_chunk_of_large_rows_has_few(source, monkeypatch) -> None:
+    """Memory is bounded by bytes as well; all rows are read, each once."""
+    monkeypatch.setattr(_incremental, "CHUNK_BYTES", 2500)
+    counts = []
+    write = _incremental.Incremental._write
+
+    def spy(self, chunk) -> bool:
+        counts.append(len(chunk.rows))
+        return write(self, chunk)
+
+    monkeypatch.setattr(_incremental.Incremental, "_write", spy)
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source.execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 10) i")
+    topic = f"{source.name}.public.t"
+    with source.running("t") as capture:
+        source.follows(capture, lambda: capture.done.phase == "streaming")
+        snapshot(source.name, ["t"], log=source.log)
+        source.follows(capture, lambda: len(reads(source, topic)) == 10)
+    assert sorted(reads(source, topic)) == [(i,) for i in range(1, 11)]
+    assert counts[:3] == [3, 3, 3]
+
+
 def test_a_table_is_read_again_from_its_beginning() -> None:
     """Asked for again, or created anew while it is read: its cursor isn't gone on with."""
     reading = Progress(tables=("a", "b"), cursor=("5",), last=("9",), rows=5, where={"a": "x"})

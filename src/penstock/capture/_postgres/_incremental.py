@@ -11,10 +11,11 @@ to the database: the snapshot's list of transactions takes the place of DBLog's 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ __all__ = ["DETAIL", "Incremental", "Progress"]
 
 CHUNK_ROWS: Final = 10_000
 """Rows that are read at a time, and are in memory; changes wait while they are read."""
+CHUNK_BYTES: Final = 32 << 20
+"""Of these rows, beyond which a chunk has fewer of them."""
 LOCK_MS: Final = 2000
 """How long a chunk waits for a table that is locked, and changes with it; then it is tried again."""
 RECENT: Final = 20_000
@@ -290,15 +293,20 @@ class Incremental:
         rest = f"FROM {source} {_where(where)} ORDER BY {keys} LIMIT {CHUNK_ROWS}"
         rows: dict[bytes | None, Fragments] = {}
         newest: list[bytes | None] = []
-        for newest in self._copy(f"SELECT {listed} {rest}"):
-            row = table.of_texts(newest)
-            rows[table.key_of(row)] = row
-        if len(rows) < CHUNK_ROWS:
+        count = size = 0
+        with contextlib.closing(self._copy(f"SELECT {listed} {rest}")) as found_rows:
+            for newest in found_rows:
+                row = table.of_texts(newest)
+                rows[table.key_of(row)] = row
+                count, size = count + 1, size + sum(map(len, row))
+                if size > CHUNK_BYTES:
+                    break
+        if count < CHUNK_ROWS and size <= CHUNK_BYTES:
             return rows, progress.following
         cursor = _texts([newest[columns.index(one)] for one in key])
-        return rows, replace(progress, cursor=cursor, rows=progress.rows + len(rows))
+        return rows, replace(progress, cursor=cursor, rows=progress.rows + count)
 
-    def _copy(self, query: str) -> Iterator[list[bytes | None]]:
+    def _copy(self, query: str) -> Generator[list[bytes | None], None, None]:
         with self._server.sql.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT") as copy:
             for line in copy:
                 yield split(bytes(line))
