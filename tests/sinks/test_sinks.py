@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import orjson
 import pytest
 
@@ -146,3 +148,28 @@ def test_what_an_address_of_mysql_says_is_not_ignored(query) -> None:
     """Else a connection might not be what it is taken for."""
     with pytest.raises(UserError, match="in the address; found"):
         mysql(f"mysql://ann@localhost/shop?{query}", table="t")
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("killed_at", range(1, 7))
+def test_appended_rows_beside_a_refused_one_are_there_once_after_a_kill(
+    place, topic, killed_at
+) -> None:
+    """The parts of a batch are transactions of their own; each has the offset behind it."""
+    place.execute("CREATE TABLE users (id BIGINT CHECK (id <> 14))")
+    topic.send(*({"id": 2 * i} for i in range(10)))
+    told = (topic.name, "id BIGINT NOT NULL")
+    sink = Sink(place.make(table="users"), *told, log=topic.log)
+    write, written = sink.target.write, []
+
+    def killed(batch, offsets) -> None:
+        write(batch, offsets)
+        written.append(batch)
+        if len(written) == killed_at:
+            raise KeyboardInterrupt
+
+    sink.target.write = killed
+    with contextlib.suppress(KeyboardInterrupt):
+        sink.run(until=lambda done: done.lag == 0)
+    follow(place, topic, "id BIGINT NOT NULL", key=())
+    assert place.rows("SELECT id FROM users ORDER BY id") == [(2 * i,) for i in range(10) if i != 7]

@@ -379,16 +379,17 @@ class Sink:
     def _put(self, batch: Batch, offsets: Mapping[int, int], partition: int) -> None:
         """Writes a batch; rows that the target refuses are found by halving it, and are dead letters.
 
-        The halves are transactions of their own; the last one has the offsets. A kill in between repeats
-        those before, which changes nothing, as a key's last row is the same. (Without a key, the rows of a
-        refused batch may be there twice then.)
+        The halves are transactions of their own. Of rows with keys, the last one has the offsets: a kill in
+        between repeats those before, which changes nothing, as a key's last row is the same. Rows without
+        keys are in the order of their records, so each half has the offset behind it.
         """
         try:
             self._target.write(batch, offsets)
         except RefusedError as error:
             if len(batch) > 1:
                 first, second = batch.halves()
-                self._put(first, {}, partition)
+                behind = {} if self._rows.key else {partition: int(second.upserted_at[0])}
+                self._put(first, behind, partition)
                 self._put(second, offsets, partition)
                 return
             some = batch.upserts if len(batch.upserts) else batch.deletes
