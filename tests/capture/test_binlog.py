@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.capture._mysql._binlog import Kind, TableMap, refuse, rows_begin, table_map
+from penstock.capture._mysql._binlog import (
+    Kind,
+    TableMap,
+    place,
+    refuse,
+    rows_begin,
+    table_map,
+)
 from penstock.capture._mysql._columns import Column, Definition, definition_of
 from penstock.capture._mysql._json import json_text
 from penstock.capture._mysql._rows import decoder
@@ -137,13 +145,36 @@ def test_an_xa_transaction_s_end_is_an_end() -> None:
     encoder: Any = None
     stream = Stream(server, "c", "bin", encoder, "precise", output)
     gtid = Kind.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0)
+    places = itertools.count(50, 10)
     prepared = [gtid, query(b"XA START 'x'"), query(b"XA END 'x'"), (Kind.XA_PREPARE, b"")]
     for end in (b"XA COMMIT 'x'", b"XA ROLLBACK 'x'"):
         for count, events in ((1, prepared), (2, [gtid, query(end)])):
             output.count = 0 if count == 1 else 1
             for kind, data in events:
-                stream._take((0, kind, 1, 10, 0, 0), data)
+                stream._take((0, kind, 1, 10, next(places), 0), data)
             assert (output.count, output.is_open) == (count, False)
+
+
+def test_a_place_behind_four_gigabytes_is_reached_from_the_file_s_beginning() -> None:
+    """The protocol's places have 32 bits: what was told already isn't told again."""
+    dumped: list[Any] = []
+    server: Any = SimpleNamespace(
+        charsets=dict, is_mariadb=True, variables=dict, dump=lambda *told: dumped.append(told)
+    )
+    output: Any = _Output()
+    output.position = place("bin.000002", (1 << 32) + 100)
+    encoder: Any = None
+    stream = Stream(server, "c", "bin", encoder, "precise", output)
+    assert dumped == [("c", "bin.000002", 4)]
+    gtid, end = (Kind.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0)), (Kind.XID, b"")
+    # The second group ends where the capture was, the third one behind it.
+    for (kind, data), at, count in (
+        *((gtid, 50, 0), (end, 90, 0), (gtid, 1 << 31, 0), (end, 100, 0)),
+        *((gtid, 150, 0), (end, 200, 1)),
+    ):
+        stream._take((0, kind, 1, 40, at, 0), data)
+        assert output.count == count
+    assert not output.is_open
 
 
 def test_rows_of_both_versions_are_found() -> None:

@@ -40,6 +40,10 @@ from penstock.errors import CorruptError, SetupError
 __all__ = ["Stream"]
 
 READ_BYTES: Final = 1 << 20
+DUMP_END: Final = 1 << 32
+"""The protocol has no places from here on: behind a larger transaction, a file is read from its beginning."""
+_FIRST: Final = 4
+"""The place of a file's first event."""
 _PURGED: Final = 1236
 _PACKET_MAX: Final = 0xFFFFFF
 _CHANGES: Final = re.compile(r"\s*(?:INSERT|UPDATE|DELETE|REPLACE|LOAD)\b", re.IGNORECASE)
@@ -90,6 +94,9 @@ class Stream:
         self._checksum_bytes = 4 if server.variables().get("binlog_checksum") == "CRC32" else 0
         number = output.position >> 40
         self._file, self._end = f"{base}.{number:06d}", output.position & (1 << 40) - 1
+        self._from = output.position  # what begins before was told
+        if self._end >= DUMP_END:
+            self._end = _FIRST
         self._begin: int | None = None  # where the open group begins
         self._gtid: str | None = None
         self._is_transaction = self._is_due = False
@@ -224,8 +231,11 @@ class Stream:
     def _close(self, time_s: int) -> None:
         """A group is complete."""
         self._begin, self._is_transaction = None, False
-        told = {"gtid": self._gtid} if self._gtid else None
-        self._is_due |= self._output.committed(self._place(self._end), time_s * 1_000_000, told)
+        told, end = {"gtid": self._gtid} if self._gtid else None, self._place(self._end)
+        if end <= self._from:
+            self._output.is_open = False
+            return
+        self._is_due |= self._output.committed(end, time_s * 1_000_000, told)
 
     def _query(self, data: bytes, time_s: int, server: int, begin: int) -> None:
         schema_bytes, extra = data[8], struct.unpack_from("<H", data, 11)[0]
@@ -264,7 +274,7 @@ class Stream:
 
     def _truncate(self, table: tuple[str, str], since: int, at: tuple[int, int, int]) -> None:
         watched = self._output.tables.get(".".join(table))
-        if watched is None or since < watched.since:
+        if watched is None or since < max(watched.since, self._from):
             return
         topic, output, time_ms = watched.topic, self._output, at[0] * 1000
         known = self._catalog.get(table) or self._server.definition(table)
@@ -316,7 +326,7 @@ class Stream:
             return
         if self._begin is None:
             raise CorruptError("expected rows in a transaction; found some outside one")
-        if self._begin < max(table.since, 0):
+        if self._begin < max(table.since, self._from):
             return
         old = table.decoder(first, self._values)
         new = table.decoder(second, self._values)
