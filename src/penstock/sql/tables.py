@@ -11,7 +11,7 @@ from penstock.flow import hopping, session, sliding, tumbling
 from penstock.flow.graph import timed
 from penstock.flow.rolling import RowWindow
 from penstock.ops import Window
-from penstock.sql.rules.intervals import event_time_column
+from penstock.sql.rules.intervals import event_time_column, is_read
 from penstock.sql.scope import Environment, Named, Windows
 
 __all__ = ["with_rows", "with_windows"]
@@ -86,9 +86,10 @@ def _windowed(call: exp.Anonymous, env: Environment) -> Named:
     columns = {**named.columns, "window_start": "window_start", "window_end": "window_end"}
     column = named.columns[time.name.lower()]
     known = event_time_column(named.rows.node)
-    if known not in (None, column):
+    if known != column and (known is not None or is_read(named.rows.node)):
+        told = "which WATERMARK FOR declares" if known is None else repr(known)
         raise SchemaError(
-            f"expected the event time of {stream.name!r} in {function}(…), {known!r}; found {time.name!r}"
+            f"expected the event time of {stream.name!r} in {function}(…), {told}; found {time.name!r}"
         )
     if function == "SLIDE" and known is None:
         raise SchemaError(

@@ -21,7 +21,7 @@ from penstock.ops.rows import Select, Where
 from penstock.sql.relation import quoted
 from penstock.sql.scope import Scope
 
-__all__ = ["Apart", "after_event_time", "apart", "event_time_column"]
+__all__ = ["Apart", "after_event_time", "apart", "event_time_column", "is_read"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,17 @@ def event_time_column(node: Node) -> str | None:
             return next((name for name, e in columns if e.text in same), None)
         case _:
             return None
+
+
+def is_read(node: Node) -> bool:
+    """Whether a stream's rows are a topic's, at the time of a column or of the record."""
+    match node:
+        case Source(time=time, changelog=None):
+            return not time.processing and time.sent is None
+        case RowStep(parent=parent, operator=Where() | Select()):
+            return is_read(parent)
+        case _:
+            return False
 
 
 def after_event_time(tree: exp.Expr, scope: Scope) -> int | None:
