@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 import threading
 from contextlib import contextmanager
 
@@ -12,16 +14,18 @@ from click.testing import CliRunner
 from tests.patience import wait_until
 
 from penstock.cli.log.sink import sink as command
-from penstock.errors import UserError
+from penstock.errors import SetupError, UserError
 from penstock.sinks import (
     Sink,
     _control,
+    _files,
     _sink,
     go_back,
     mysql,
     pause,
     rebuild,
     resume,
+    sqlite,
     status,
 )
 
@@ -206,6 +210,20 @@ def test_a_sink_that_runs_goes_on_with_the_new_table(place, topic) -> None:
         assert place.rows("SELECT name FROM users WHERE id = 1") == [("ann",)]
         assert place.rows("SELECT count(*) FROM users__old WHERE id = 3") == [(0,)]
         assert place.rows("SELECT name FROM users__old WHERE id = 1") == [("damaged",)]
+
+
+def test_a_database_that_is_locked_is_an_error(topic, tmp_path, monkeypatch) -> None:
+    """Of the commands that somebody waits for; a sink itself tries again."""
+    monkeypatch.setattr(_files, "BUSY_S", 0.05)
+    path = tmp_path / "users.sqlite"
+    topic.send({"id": 1, "name": "ann"})
+    sink = Sink(sqlite(path, table="users"), topic.name, SCHEMA, key="id", log=topic.log)
+    rebuild(sink)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for one in (rebuild, go_back):
+            with pytest.raises(SetupError, match="found: database is locked"):
+                one(sink)
 
 
 def test_what_cannot_be_switched_is_an_error(topic) -> None:

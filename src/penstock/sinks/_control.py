@@ -5,7 +5,9 @@ A sink may run anywhere, so it is told by a record of the log: the newest one of
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -14,7 +16,7 @@ import pyarrow as pa
 
 from penstock.client import Client, Producer
 from penstock.client.groups import GroupAdmin
-from penstock.errors import UserError
+from penstock.errors import SetupError, UserError
 from penstock.sinks._report import SILENT_MS
 from penstock.sinks._sink import GROUP_PREFIX, Followed, Sink, control_topic
 from penstock.sinks._target import STATE_TABLE, SqlTarget, quoted
@@ -118,6 +120,7 @@ def rebuild(sink: Sink) -> Followed:
 
     Raises:
         UserError: the target can't rename tables in a transaction.
+        SetupError: the target is away.
     """
     target = _switchable(sink)
     beside = sink.beside(target.beside(target.table + NEW), f"{sink.name}.rebuild")
@@ -132,6 +135,7 @@ def go_back(sink: Sink) -> None:
 
     Raises:
         UserError: there is no such table.
+        SetupError: the target is away.
     """
     target = _switchable(sink)
     _switch(target, sink, [("", APART), (OLD, ""), (APART, OLD)])
@@ -147,18 +151,36 @@ def _switchable(sink: Sink) -> SqlTarget:
     return target
 
 
+@contextlib.contextmanager
+def _opened(target: SqlTarget) -> Iterator[None]:
+    """A connection for a while.
+
+    Raises:
+        SetupError: there is none, it breaks, or somebody else has what it needs.
+    """
+    try:
+        target.connect()
+        yield
+    except Exception as error:
+        if not isinstance(error, (OSError, *target.passing)):
+            raise
+        raise SetupError(
+            f"expected to read and write {target.name}; found: {str(error).strip()}. Run this again, it "
+            "continues; a file of DuckDB must not be open elsewhere"
+        ) from None
+    finally:
+        target.close()
+
+
 def _forget_if_gone(target: SqlTarget, sink: Sink) -> None:
     """Removes the offsets of a table that was removed: another one begins with the first record."""
     mark = target.placeholder
-    target.connect()
-    try:
+    with _opened(target):
         if target.columns_of(STATE_TABLE) and not target.columns():
             target.execute(
                 f"DELETE FROM {STATE_TABLE} WHERE sink = {mark} AND topic = {mark}",
                 (sink.name, sink.topic),
             )
-    finally:
-        target.close()
 
 
 def _switch(target: SqlTarget, sink: Sink, moves: list[tuple[str, str | None]]) -> None:
@@ -167,8 +189,7 @@ def _switch(target: SqlTarget, sink: Sink, moves: list[tuple[str, str | None]]) 
     names[APART] = f"{sink.name}.apart"
     mark, topic = target.placeholder, sink.topic
     where = f"WHERE sink = {mark} AND topic = {mark}"
-    target.connect()
-    try:
+    with _opened(target):
         target.execute("BEGIN")
         # First what a write of the live sink locks first.
         target.execute(
@@ -204,5 +225,3 @@ def _switch(target: SqlTarget, sink: Sink, moves: list[tuple[str, str | None]]) 
                 own,
             )
         target.execute("COMMIT")
-    finally:
-        target.close()
