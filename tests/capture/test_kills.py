@@ -34,6 +34,8 @@ CHANGES = [
     "DELETE FROM account WHERE id = (SELECT max(id) FROM account)",
     "INSERT INTO entry(account, at) SELECT id, now() FROM account",
     "DELETE FROM entry WHERE id % 5 = {n} % 5",
+    "INSERT INTO cart SELECT i, {n} FROM generate_series({n}, {n} + 20) i ON CONFLICT DO NOTHING",
+    "TRUNCATE cart",
 ]
 
 
@@ -71,6 +73,7 @@ def test_no_kill_of_the_capture_or_the_database_loses_or_doubles_a_change(source
         "CREATE TABLE account (id serial PRIMARY KEY, balance int, note text);"
         "INSERT INTO account(balance, note) SELECT 0, repeat('x', 100) FROM generate_series(1, 300) i;"
         "CREATE TABLE entry (id serial PRIMARY KEY, account int, at timestamptz);"
+        "CREATE TABLE cart (id int PRIMARY KEY, v int);"
     )
     random_, end = random.Random(seed), threading.Event()
     writers = [threading.Thread(target=write, args=(source, seed + i, end)) for i in range(2)]
@@ -104,6 +107,13 @@ def test_no_kill_of_the_capture_or_the_database_loses_or_doubles_a_change(source
         for id_, one in partitioned(source, f"{source.name}.public.account").items()
     }
     assert balances == dict(source.rows("SELECT id, balance FROM account"))
+    newest = {
+        key["id"]: value and value["after"]["v"]
+        for key, value in source.records(f"{source.name}.public.cart")
+        if key is not None and (value is None or value["after"] is not None)
+    }
+    cart = {id_: v for id_, v in newest.items() if v is not None}
+    assert cart == dict(source.rows("SELECT id, v FROM cart"))
 
 
 def test_a_second_capture_fences_the_first(source) -> None:
