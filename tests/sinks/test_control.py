@@ -116,6 +116,17 @@ def test_a_sink_that_was_killed_is_silent(place, topic, monkeypatch) -> None:
     assert {s["phase"] for s in status(topic.log) if s["name"] == sink.name} == {"silent"}
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_sink_that_an_error_ends_has_failed(place, topic, monkeypatch) -> None:
+    """Whatever it is: somebody looks for the reason."""
+    sink = made(place, topic)
+    monkeypatch.setattr(sink.target, "open", lambda *_: {}["odd"])
+    with pytest.raises(KeyError):
+        sink.run()
+    [found] = [s for s in status(topic.log) if s["name"] == sink.name]
+    assert (found["phase"], found["trouble"]) == ("failed", "'odd'")
+
+
 def gone(*_: object) -> None:
     """As a server that is away."""
     raise ConnectionError("it is away")

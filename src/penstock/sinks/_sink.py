@@ -180,12 +180,10 @@ class Sink:
                 self._session(until)
             except FencedError:
                 raise  # the other process reports from now on
-            except (SetupError, UserError) as error:
-                self._enter("failed", str(error))
-                self._report()
-                raise
             except Exception as error:
                 if not isinstance(error, (BrokerError, OSError, *self._target.passing)):
+                    self._enter("failed", str(error).strip() or type(error).__name__)
+                    self._report()
                     raise
                 if time.monotonic() - began > BACKOFF_S[1]:
                     pause_s = BACKOFF_S[0]
