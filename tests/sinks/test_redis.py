@@ -90,6 +90,17 @@ def test_keys_of_several_columns_never_meet(empty, topic) -> None:
     assert sorted(empty.client.keys("users:*")) == ["users:a%3Ab:use", "users:a:b%3Ause"]
 
 
+def test_keys_are_written_as_values_are(empty, topic) -> None:
+    """As in JSON rows; bytes with the characters of an address."""
+    row = {"at": "2024-02-29T13:45:30.5Z", "n": "2.50", "raw": "AP8="}
+    topic.send(row, key="n")
+    schema = "at TIMESTAMP NOT NULL, n DECIMAL(10, 2) NOT NULL, raw BINARY NOT NULL"
+    follow(empty, topic, schema, ("at", "n", "raw"), table="{at} {n} {raw}")
+    [key] = empty.client.keys("2024*")
+    assert key == "2024-02-29T13:45:30.500Z 2.50 %2500%25FF"
+    assert empty.client.hget(key, "at") == "2024-02-29T13:45:30.500Z"
+
+
 @pytest.mark.parametrize("form", ["u:{name}", "u:{id}:{id}", "u:{", "u:{0}"])
 def test_a_form_of_keys_that_does_not_tell_rows_apart_is_an_error(empty, topic, form) -> None:
     """The message names the key."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import string
-import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
@@ -11,7 +10,6 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from penstock.core.databases import described
-from penstock.core.schema import UUID
 from penstock.errors import SetupError, UserError
 from penstock.formats.json import encode_rows
 from penstock.sinks._target import Batch, Rows, fenced
@@ -145,7 +143,10 @@ class RedisTarget:
 
     def _keys(self, rows: pa.RecordBatch) -> Iterator[str]:
         columns = {n: rows.column(n) for n in self._rows.key} if len(rows) else {}
-        texts = {n: [_text(v, c.type) for v in c.to_pylist()] for n, c in columns.items()}
+        texts = {
+            n: [quote(one or b"") for one in c.to_pylist()] if c.type == pa.binary() else _texts(c)
+            for n, c in columns.items()
+        }
         between = "".join(literal for literal, name in self._parts[1:] if name is not None)
         for i in range(len(rows)):
             yield "".join(
@@ -209,16 +210,4 @@ def _texts(column: pa.Array) -> list[Any]:
     """Values as Redis keeps them: text and bytes as they are, others as in JSON, without quotes."""
     if column.type in (pa.string(), pa.binary()):
         return list(column.to_pylist())
-    return [_text(value, column.type) for value in json_values(column)]
-
-
-def _text(value: Any, type_: pa.DataType) -> Any:
-    if isinstance(value, str):
-        return value[1:-1] if value[:1] == value[-1:] == '"' and type_ != pa.string() else value
-    if type_ == UUID and value is not None:
-        return str(uuid.UUID(bytes=value))
-    if isinstance(value, bytes):
-        return quote(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return None if value is None else str(value)
+    return [None if text is None else text.strip('"') for text in json_values(column)]
