@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from penstock.client import Client
+from penstock.client.topic_admin import TopicAdmin
 from penstock.errors import FencedError, UserError
 from penstock.sinks import Sink, mysql
 
@@ -173,3 +174,16 @@ def test_appended_rows_beside_a_refused_one_are_there_once_after_a_kill(
         sink.run(until=lambda done: done.lag == 0)
     follow(place, topic, "id BIGINT NOT NULL", key=())
     assert place.rows("SELECT id FROM users ORDER BY id") == [(2 * i,) for i in range(10) if i != 7]
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_records_that_retention_removed_are_skipped_with_a_warning(place, topic, caplog) -> None:
+    """It says how many; the rows after them are written."""
+    topic.send({"id": 0})
+    follow(place, topic, "id BIGINT NOT NULL")
+    topic.send({"id": 2}, {"id": 4}, {"id": 6})
+    with TopicAdmin(topic.log) as admin:
+        admin.trim(topic.name, {0: 3})
+    follow(place, topic, "id BIGINT NOT NULL")
+    assert place.rows("SELECT id FROM users ORDER BY id") == [(0,), (6,)]
+    assert "begins at 3: retention has removed 2" in caplog.text

@@ -248,7 +248,12 @@ class Sink:
                     offsets = {p: o for (t, p), o in committed.items() if t == topic}
                 known = client.offsets(topic, "earliest")
                 for partition, first in known.items():
-                    offsets.setdefault(partition, first)
+                    if (at := offsets.setdefault(partition, first)) < first:
+                        _log.warning(
+                            "%s: expected %s[%d] to have the records from offset %d on; found that it "
+                            "begins at %d: retention has removed %d. They are skipped",
+                            *(self.name, topic, partition, at, first, first - at),
+                        )
                 self.done.offsets = offsets
                 self._enter("following", "")
                 while True:
