@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import psycopg
 import pytest
 from click.testing import CliRunner
@@ -67,6 +69,31 @@ def test_a_slot_that_somebody_else_uses_is_left_to_them(source, monkeypatch) -> 
         with pytest.raises(SetupError, match=r"found it in use.*name another slot"):
             source.capture(name=f"{source.name}b", slot=slot).run()
         assert source.rows(user) == before
+
+
+def test_a_capture_that_was_killed_while_it_created_its_slot_begins_again(source) -> None:
+    """The server waits for open transactions then, and doesn't notice that its client is gone."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    create = f"SELECT pg_create_logical_replication_slot('penstock_{source.name}', 'pgoutput')"
+    ended: list[BaseException] = []
+    with psycopg.connect(source.url) as open_, psycopg.connect(source.url, autocommit=True) as one:
+        open_.execute("INSERT INTO t VALUES (1)")
+
+        def create_it() -> None:
+            try:
+                one.execute(create)
+            except psycopg.OperationalError as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=create_it)
+        thread.start()
+        wait_until(lambda: source.rows("SELECT 1 FROM pg_replication_slots WHERE active"))
+        with source.running("t") as capture:
+            source.follows(capture, lambda: ended)
+            open_.commit()
+            source.follows(capture, lambda: capture.done.snapshot_rows == 1)
+            source.follows(capture, lambda: capture.done.phase == "streaming")
+        thread.join()
 
 
 def test_options_that_do_not_fit_are_refused(source) -> None:
