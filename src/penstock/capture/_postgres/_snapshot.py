@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from penstock.capture._database import TableName, spelled
 from penstock.capture._envelope import Record, Values
+from penstock.capture._markers import marked
 from penstock.capture._postgres._copy import quoted, split
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._incremental import Progress
@@ -89,29 +90,19 @@ class Snapshot:
     ) -> Generator[tuple[TableName, Record], None, None]:
         """The rows of tables, in the tables' order; Debezium's markers say which are first and last."""
         self._encoder.at(self._time_us, self._xid, None)
-        held: tuple[TableName, Table, Texts] | None = None
-        is_first = is_first_of_table = True
-        for i, name in enumerate(topics):
+        tables: dict[TableName, tuple[Table, Router | None]] = {}
+        for name in topics:
             table = self._table(name)
-            is_outbox = spelled(name) == self._outbox
-            if (
-                not is_outbox
-                and table.has_primary_key
-                and self._server.estimated_rows(name) > LARGE_ROWS
-            ):
+            router = Router(table) if spelled(name) == self._outbox else None
+            is_keyed = router is None and table.has_primary_key
+            if is_keyed and self._server.estimated_rows(name) > LARGE_ROWS:
                 self._progress = self._progress.with_tables((spelled(name),))
-                continue
-            if held is None and i:  # Debezium's first row is that of the first table
-                is_first = False
-            for row in self._rows(name, table):
-                if held is not None:
-                    ends_table = held[0] != name
-                    marker = _marker(is_first, is_first_of_table, ends_table)
-                    yield self._record(held, topics, marker)
-                    is_first, is_first_of_table = False, ends_table
-                held = name, table, row
-        if held is not None:
-            yield self._record(held, topics, "last")
+            else:
+                tables[name] = table, router
+        for name, texts, marker in marked(
+            (n, self._rows(n, one)) for n, (one, _) in tables.items()
+        ):
+            yield name, self._record(*tables[name], topics[name], texts, marker)
 
     @property
     def details(self) -> dict[str, Any]:
@@ -119,19 +110,14 @@ class Snapshot:
         return self._progress.details
 
     def _record(
-        self,
-        held: tuple[TableName, Table, Texts],
-        topics: Mapping[TableName, str],
-        marker: str,
-    ) -> tuple[TableName, Record]:
-        name, table, texts = held
-        row = table.of_texts(texts)
-        if spelled(name) == self._outbox:
-            event = Router(table).route(row)
-            told = (event.topic, event.key, event.value, event.headers)
-            return name, Record(*told, self._encoder.time_ms)
+        self, table: Table, router: Router | None, topic: str, texts: Texts, marker: str
+    ) -> Record:
+        row, time_ms = table.of_texts(texts), self._encoder.time_ms
+        if router is not None:
+            event = router.route(row)
+            return Record(event.topic, event.key, event.value, event.headers, time_ms)
         key, value = self._encoder.read(table, row, self.position, marker.encode())
-        return name, Record(topics[name], key, value, (), self._encoder.time_ms)
+        return Record(topic, key, value, (), time_ms)
 
     def _table(self, name: TableName) -> Table:
         relation = self._server.relation(name)
@@ -145,14 +131,6 @@ class Snapshot:
         with self._server.sql.cursor() as cursor, cursor.copy(query) as copy:
             for block in copy:
                 yield split(bytes(block))
-
-
-def _marker(is_first: bool, is_first_of_table: bool, ends_table: bool) -> str:  # noqa: FBT001
-    if is_first:
-        return "first"
-    if ends_table:
-        return "last_in_data_collection"
-    return "first_in_data_collection" if is_first_of_table else "true"
 
 
 def slot_name(name: str) -> str:
