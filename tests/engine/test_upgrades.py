@@ -543,7 +543,7 @@ def test_what_retention_removed_is_told(caplog: pytest.LogCaptureFixture) -> Non
     [(view, begun)] = Snapshot(run.store, newest).status()["begins"].items()
     assert (view, begun) == ("totals", {"events": {"0": 10, "1": 10}})
     run.change(program("windows", "totals", key=None))  # each row to the shard of its key
-    with pytest.raises(FlowError, match="cut the state of windows"):  # to that of its partition
+    with pytest.raises(FlowError, match="split the state of windows"):  # to that of its partition
         run.change(program("windows", "totals"))
     with pytest.raises(FlowError, match="--rebuild"):  # totals lack rows that their reader had
         run.change(program("windows", "totals", "top", "wide"))

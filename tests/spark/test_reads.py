@@ -165,7 +165,7 @@ def test_a_version_can_be_named(session: Any, shop: Path) -> None:
     """One that is kept; what is asked for otherwise is told."""
     number = Views(shop).version
     assert view(session, shop, version=number).count() == len(Views(shop).table("per_user"))
-    with pytest.raises(Exception, match=f"expected version {number + 7} .* to {number}"):
+    with pytest.raises(Exception, match=f"is kept; found {number + 7}. Kept are .* to {number}"):
         view(session, shop, version=number + 7)
 
 

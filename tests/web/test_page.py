@@ -113,7 +113,7 @@ def test_times_are_utc_and_say_so(browser: Any, served: Any) -> None:
         ]
         assert page.locator(".card td").first.inner_text() == "1970-01-01 00:02:00"
         page.click(".card button")
-        page.wait_for_selector(".card .chart text.axis")
+        page.locator(".card").first.locator("text.axis").first.wait_for(state="attached")
         labels = page.locator(".card").first.locator("text.axis").all_text_contents()
         assert "00:00" in labels
         page.locator(".card .chart").first.hover()

@@ -181,7 +181,7 @@ class Flow:
         """
         known = self._sources.setdefault(source.topic, source)
         first = self._first("topic", source.topic)
-        if astuple(known) != astuple(source):
+        if astuple(known) != astuple(replace(source, built_at=known.built_at)):
             raise FlowError(
                 f"expected one declaration of the topic {source.topic!r}; found two that differ.{first} "
                 "Declare it once, and build on that"
