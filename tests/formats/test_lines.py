@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ from penstock.errors import FlowError, SchemaError
 from penstock.formats.json import Decoded
 from penstock.formats.lines import Csv, LineFormat, Pattern, decoder_for
 
-ACCESS_LOG = Path("/work/shared/data/apache_access_elastic_10k.log.gz")
+ACCESS_LOG = Path(os.environ.get("PENSTOCK_DATA", "."), "apache_access_elastic_10k.log.gz")
 COMBINED = r'^(?P<ip>\S+) \S+ \S+ \[(?P<at>[^\]]+)\] "(?P<request>[^"]*)" (?P<status>\d{3}) (?P<bytes>\d+|-)'
 ACCESS = "ip STRING NOT NULL, at TIMESTAMP NOT NULL, status INT, bytes BIGINT, request STRING"
 TIME_FORMAT = "%d/%b/%Y:%H:%M:%S %z"
