@@ -23,7 +23,7 @@ class Watch(Watcher):
         on_idle: as above.
         on_backfill: as above.
         until: whether the run is to end.
-        limit_s: how long it may take from the first batch on; None: for ever.
+        limit_s: how long it may take from the first batch on; None: no limit.
     """
 
     def __init__(

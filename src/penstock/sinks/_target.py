@@ -1,6 +1,6 @@
 """What a sink writes to: the contract of targets, and what those that speak SQL have in common.
 
-Contract of a `Target`, which `tests/sinks/contract.py` checks:
+Contract of a `Target`, which the tests in `tests/sinks` check for each kind:
 
 1. `open` takes the sink's name over: a target that was opened before, by any process, writes nothing more
    (`FencedError`). It gives the offsets that were written, by partition.
