@@ -47,7 +47,7 @@ from penstock.errors import BrokerError, PenstockError
 from penstock.flow.graph import Closed, Node, Origin, OutputNode, RowStep, Source, Union, origins
 from penstock.formats.json import encode_rows
 from penstock.ops import Context
-from penstock.ops.rows import Refused
+from penstock.ops.rows import Explanations, Refused
 from penstock.ops.windows import NOTHING_YET_US
 from penstock.state import LocalStateFiles, StateFiles
 from penstock.wire.columns import Records
@@ -188,6 +188,7 @@ class LaneBatch:
         self.transacted: dict[str, dict[str, int]] = defaultdict(dict)  # next sequences
         self.late: dict[str, int] = defaultdict(int)
         self.dead: dict[str, list[Letters]] = defaultdict(list)  # waiting, by origin
+        self.explanations: dict[tuple[str, str], Explanations] = defaultdict(Explanations)
         self.dead_count: dict[str, int] = defaultdict(int)  # by the topic that they are of
         self.clock = _Clock()
         self.meter = Meter()
@@ -275,7 +276,7 @@ class LaneBatch:
                 before = self.clock.seconds["operator"]
                 if source.identity in self.job.lettered:
                     reader.letters()
-                self._take_chunk(source, reader, rows, readers, inputs)
+                self._take_chunk(source, name, reader, rows, readers, inputs)
                 self.bury(split.topic, name, reader.letters())
                 self._since = self.clock.add("steps", now)
                 self.clock.seconds["steps"] -= self.clock.seconds["operator"] - before
@@ -333,6 +334,7 @@ class LaneBatch:
     def _take_chunk(
         self,
         source: Source,
+        place: str,
         reader: SourceReader,
         rows: pa.Table,
         readers: list[Reader],
@@ -342,7 +344,7 @@ class LaneBatch:
         refused: list[Refused] = []
         evaluated: dict[str, pa.Table] = {source.identity: rows}
         for one, gathered in zip(readers, inputs, strict=True):
-            table = self._evaluate(one.node, evaluated, refused)
+            table = self._evaluate(one.node, evaluated, refused, place)
             if isinstance(one.to, Placed):
                 gathered.append(self._prepared(one.to, one.port, table, reasons))
             else:
@@ -430,11 +432,12 @@ class LaneBatch:
     def _feed(self, placed: Placed, origin: Origin, rows: pa.Table, shard: int) -> None:
         readers = self.job.physical.readers(origin)
         refused: list[Refused] = []
+        place = f"{placed.id}/{shard}"
         # Readers know the origin by its identity, and find its rows under that.
         known: dict[str, pa.Table] = {origin.identity: rows}
         inputs: list[list[Any]] = []
         for one in readers:
-            table = self._evaluate(one.node, known, refused)
+            table = self._evaluate(one.node, known, refused, place)
             if isinstance(one.to, Placed):
                 started = time.perf_counter()
                 inputs.append([one.to.operator.prepare(one.port, table).parcel])
@@ -445,17 +448,19 @@ class LaneBatch:
         for bad in refused:
             values = encode_rows(bad.rows).cast(pa.binary())
             letters = [Letters.of_values(values, self.plan.wall_us // 1_000, bad.reason)]
-            self.bury(placed.name, f"{placed.id}/{shard}", letters)
+            self.bury(placed.name, place, letters)
         self._finish(readers, inputs, origin, shard)
 
-    def _evaluate(self, node: Node, known: dict[str, pa.Table], refused: list[Refused]) -> pa.Table:
+    def _evaluate(
+        self, node: Node, known: dict[str, pa.Table], refused: list[Refused], place: str
+    ) -> pa.Table:
         """The rows of a node, from those of its ancestors that are known; each step runs once."""
         if node.identity in known:
             return known[node.identity]
         if isinstance(node, RowStep):
-            rows = self._evaluate(node.parent, known, refused)
+            rows = self._evaluate(node.parent, known, refused, place)
             started = time.perf_counter()
-            found, bad = node.operator.apply(rows)
+            found, bad = node.operator.apply(rows, self.explanations[node.identity, place])
             self.meter.got(node.identity, rows.num_rows)
             self.meter.took(node.identity, started)
             if node.identity not in self.job.lettered:
@@ -464,7 +469,7 @@ class LaneBatch:
             assert isinstance(node, Union)
             # Of its inputs, those that come from here; the others bring their rows themselves.
             here = [one for one in node.inputs if any(o.identity in known for o in origins(one))]
-            tables = [self._evaluate(one, known, refused) for one in here]
+            tables = [self._evaluate(one, known, refused, place) for one in here]
             found = tables[0]
             if len(tables) > 1:
                 found = pa.concat_tables([table.select(found.column_names) for table in tables])

@@ -28,11 +28,20 @@ from penstock.expr.duck import evaluate
 from penstock.expr.tree import Column
 from penstock.expr.values import values
 
-__all__ = ["MapBatches", "Refused", "RowOperator", "Select", "Unnest", "Where", "same_function"]
+__all__ = [
+    "Explanations",
+    "MapBatches",
+    "Refused",
+    "RowOperator",
+    "Select",
+    "Unnest",
+    "Where",
+    "same_function",
+]
 
 UNNAMED: Final = "expected an instant of the years 1 to 9999; found another"
 REASONS_MAX: Final = 16
-"""Refused rows of one batch that are told in DuckDB's words."""
+"""Rows that a step refuses of one origin, in one batch, whose reason is in DuckDB's words."""
 _PLAIN: Final = (str, bytes, int, float, bool, type(None))
 
 
@@ -44,10 +53,21 @@ class Refused:
     reason: str
 
 
+@dataclass
+class Explanations:
+    """How many refused rows may still be explained in DuckDB's words, each of which costs a query.
+
+    One object counts over all the chunks of an origin in a batch. Counted per chunk, a reason would
+    depend on where chunks end, and a batch that is run again would write other dead letters.
+    """
+
+    left: int = REASONS_MAX
+
+
 class RowOperator(Protocol):
     """What every operator of this module does."""
 
-    def apply(self, rows: pa.Table) -> tuple[pa.Table, list[Refused]]:
+    def apply(self, rows: pa.Table, explanations: Explanations) -> tuple[pa.Table, list[Refused]]:
         """The rows that come out, and those that failed."""
         ...
 
@@ -58,12 +78,12 @@ class Where:
 
     condition: Expression
 
-    def apply(self, rows: pa.Table) -> tuple[pa.Table, list[Refused]]:
+    def apply(self, rows: pa.Table, explanations: Explanations) -> tuple[pa.Table, list[Refused]]:
         """The rows that fulfil the condition, and those where it failed."""
         with contextlib.suppress(EvaluationError):
             return rows.filter(values([self.condition], rows)[0]), []
         query = f"SELECT {self.condition.sql} AS x FROM rows"
-        of, found, refused = _run(rows, query, [self.condition])
+        of, found, refused = _run(rows, query, [self.condition], explanations)
         return of.filter(found.column(0)), refused
 
 
@@ -73,9 +93,9 @@ class Select:
 
     columns: tuple[tuple[str, Expression], ...]
 
-    def apply(self, rows: pa.Table) -> tuple[pa.Table, list[Refused]]:
+    def apply(self, rows: pa.Table, explanations: Explanations) -> tuple[pa.Table, list[Refused]]:
         """The computed columns, and the rows where an expression failed, or gave a time without a name."""
-        of, found, refused = self._computed(rows)
+        of, found, refused = self._computed(rows, explanations)
         named = np.ones(len(found), np.bool_)
         for name, expression in self.columns:
             if expression.text.strip('"') != name:
@@ -86,14 +106,16 @@ class Select:
                     named &= here
         return (found if named.all() else found.filter(pa.array(named))), refused
 
-    def _computed(self, rows: pa.Table) -> tuple[pa.Table, pa.Table, list[Refused]]:
+    def _computed(
+        self, rows: pa.Table, explanations: Explanations
+    ) -> tuple[pa.Table, pa.Table, list[Refused]]:
         """The rows that it works for, what is computed of them, and those where it fails."""
         with contextlib.suppress(EvaluationError):
             return rows, self._named(rows, values([e for _, e in self.columns], rows)), []
         # What is a column already needs no DuckDB.
         some = [e for _, e in self.columns if not isinstance(e.tree, Column)]
         query = f"SELECT {', '.join(f'{e.sql} AS x{i}' for i, e in enumerate(some))} FROM rows"
-        of, computed, refused = _run(rows, query, some)
+        of, computed, refused = _run(rows, query, some, explanations)
         made = {id(e): e.typed(computed.column(i)) for i, e in enumerate(some)}
         arrays = [
             of.column(e.tree.name) if isinstance(e.tree, Column) else made[id(e)]
@@ -120,7 +142,7 @@ class Unnest:
     column: str
     name: str
 
-    def apply(self, rows: pa.Table) -> tuple[pa.Table, list[Refused]]:
+    def apply(self, rows: pa.Table, explanations: Explanations) -> tuple[pa.Table, list[Refused]]:  # noqa: ARG002
         """A row for each element, in their order."""
         arrays = vectors.contiguous(rows.column(self.column))
         parents = pc.list_parent_indices(arrays)
@@ -147,7 +169,7 @@ class MapBatches:
     schema: Schema
     name: str
 
-    def apply(self, rows: pa.Table) -> tuple[pa.Table, list[Refused]]:
+    def apply(self, rows: pa.Table, explanations: Explanations) -> tuple[pa.Table, list[Refused]]:  # noqa: ARG002
         """What the function gives, checked against the declared schema."""
         try:
             out = self.function(rows)
@@ -193,7 +215,7 @@ def _named_times(column: Any) -> np.ndarray | None:
 
 
 def _run(
-    rows: pa.Table, query: str, expressions: Sequence[Expression]
+    rows: pa.Table, query: str, expressions: Sequence[Expression], explanations: Explanations
 ) -> tuple[pa.Table, pa.Table, list[Refused]]:
     """The rows that a query works for, what it gives of them, and those where an expression fails."""
     try:
@@ -208,7 +230,7 @@ def _run(
     refused = []
     for i in range(len(bad)):
         row = bad.slice(i, 1)
-        refused.append(Refused(row, _reason(row, expressions, told=i < REASONS_MAX)))
+        refused.append(Refused(row, _reason(row, expressions, explanations)))
     return kept, evaluate(kept, query), refused
 
 
@@ -220,10 +242,11 @@ def _failing(rows: pa.Table, expressions: Sequence[Expression]) -> np.ndarray:
     return np.asarray(found.to_numpy(), np.bool_)
 
 
-def _reason(row: pa.Table, expressions: Sequence[Expression], *, told: bool) -> str:
-    """Why a row is refused: in DuckDB's words for the first ones, each of which costs a query."""
-    if not told:
+def _reason(row: pa.Table, expressions: Sequence[Expression], explanations: Explanations) -> str:
+    """Why a row is refused."""
+    if explanations.left == 0:
         return f"{', '.join(e.text for e in expressions)}: fails for this row"
+    explanations.left -= 1
     for one in expressions:
         try:
             evaluate(row, f"SELECT {one.sql} AS x FROM rows")
