@@ -1,8 +1,11 @@
-"""What all tests share: Hypothesis' profiles, their order, and which of them a quick run leaves out."""
+"""What all tests share: Hypothesis' profiles, seeds, their order, and what a quick run leaves out."""
 
 from __future__ import annotations
 
 import os
+import random
+import sys
+import zlib
 from typing import Any
 
 import pytest
@@ -17,9 +20,20 @@ _quiet = {
 }
 settings.register_profile("default", **_quiet)
 settings.register_profile("ci", derandomize=True, print_blob=True, **_quiet)
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+IN_CI = bool(os.environ.get("CI"))
+settings.load_profile("ci" if IN_CI else "default")
 
 LEFT_OUT = pytest.StashKey[int]()
+
+
+@pytest.fixture(autouse=True)
+def _chance_of_ci(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With CI set, a test's seeds follow from its name, as Hypothesis' do; elsewhere each run has others."""
+    if IN_CI:
+        seed = zlib.crc32(request.node.nodeid.encode())
+        random.seed(seed)
+        if (testing := sys.modules.get("penstock.testing")) is not None:
+            monkeypatch.setattr(testing, "_OWN_SEED", seed)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
