@@ -15,7 +15,7 @@ from tests.effort import rounds
 import penstock as ps
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "timelines.py"
-CHANGES = rounds("PENSTOCK_CHANGES", quick=60, full=300)
+CHANGES = rounds("PENSTOCK_CHANGES", quick=60, full=150)
 PEOPLE = "abcde"
 
 TIMELINES = """

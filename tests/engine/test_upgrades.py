@@ -144,7 +144,7 @@ some_parts = st.sets(st.sampled_from(PARTS), min_size=1, max_size=4).map(lambda 
 
 
 @settings(
-    max_examples=examples(24),
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],  # examples are as small as they get
@@ -186,7 +186,7 @@ def test_a_changed_program_is_as_if_it_had_always_been(
 
 
 @settings(
-    max_examples=examples(24),
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],  # examples are as small as they get

@@ -213,7 +213,7 @@ def judged(rows, window):
     return counted, late, partly
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(batches, window, st.integers(1, 3), st.booleans(), st.booleans())
 def test_inserts_equal_a_recomputation_at_every_step(batches, window, shards, is_weak, changes):
     """View, changes, finals and late counts equal those of a from-scratch recomputation."""
@@ -252,7 +252,7 @@ def test_inserts_equal_a_recomputation_at_every_step(batches, window, shards, is
             assert dict(run.final) == flat(closed)
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(batches, window, st.booleans(), st.integers(0, 2**16))
 def test_retractions_equal_a_recomputation_and_cancel_out(batches, window, is_weak, seed):
     """Rows come and go; the view follows; and when all are taken back nothing is left."""

@@ -149,7 +149,7 @@ def operator(window: Window, **options: Any) -> WindowedAggregate:
     )
 
 
-@settings(max_examples=examples(24), deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(st.lists(st.lists(event, max_size=10), max_size=5), window, st.integers(1, 3), st.integers())
 @example(
     [[(("b", None, None, ""), 0, 0)], [(("b", None, None, ""), 0, 1)]],
@@ -173,7 +173,7 @@ def test_rows_that_stay(batches: Any, window: Window, shards: int, seed: int) ->
         assert run.total() == run.view()
 
 
-@settings(max_examples=examples(24), deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(st.lists(st.lists(event, max_size=10), max_size=5), window, st.integers(1, 3), st.integers())
 def test_rows_that_are_taken_back(batches: Any, window: Window, shards: int, seed: int) -> None:
     """Rows come and go in any number; what is left counts; of nothing, nothing is left."""
@@ -224,7 +224,7 @@ def exact_mean(values: list[float]) -> tuple[float | None, float | None]:
     return as_double, as_double / len(values)
 
 
-@settings(max_examples=examples(40), deadline=None, phases=NO_SHRINKING)
+@settings(max_examples=examples(24), deadline=None, phases=NO_SHRINKING)
 @given(
     st.lists(
         st.lists(st.tuples(st.sampled_from(EXTREMES), st.sampled_from(LONGS)), max_size=6),

@@ -138,7 +138,7 @@ def cut(
     return [*found, ([], [], [], end)]
 
 
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(40))
 @given(batches, st.integers(1, 12), st.integers(0, 15), st.integers(1, 3), st.booleans(),
        st.randoms(use_true_random=False))  # fmt: skip
 def test_sessions_are_those_of_all_rows_in_time(

@@ -190,7 +190,7 @@ def test_a_frame_is_written(session: Any, broker: BrokerProcess, topic: str) -> 
 def test_a_stream_survives_kills(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
     """SIGKILL of the driver, its JVM and its workers, at any moment: each row is there once."""
     chance = random.Random(SEED)
-    kills, batches = rounds("PENSTOCK_KILLS", quick=1, full=2), 12
+    kills, batches = rounds("PENSTOCK_SPARK_SINK_KILLS", quick=1, full=1), 8
     command = [sys.executable, str(PROGRAM), broker.address, topic, str(tmp_path), str(batches)]
     log = tmp_path / "stderr"
     known = 0

@@ -32,7 +32,7 @@ from penstock.serve import Views
 from penstock.serve.views import Snapshot
 
 PROGRAM = Path(__file__).with_name("bank_program.py")
-CHANGES = rounds("PENSTOCK_TRANSFERS", quick=5_000, full=20_000)
+CHANGES = rounds("PENSTOCK_TRANSFERS", quick=5_000, full=10_000)
 ACCOUNTS = 100
 PARTITIONS = 3
 CHUNK = 500

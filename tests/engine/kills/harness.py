@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 PROGRAM: Final = Path(__file__).with_name("program.py")
-KILLS: Final = rounds("PENSTOCK_KILLS", quick=10, full=20)
+KILLS: Final = rounds("PENSTOCK_KILLS", quick=10, full=10)
 SEED: Final = int(os.environ.get("PENSTOCK_KILL_SEED", "20261121"))
 EVENTS_PER_CHUNK: Final = 400
 PRICES_PER_CHUNK: Final = 2

@@ -20,7 +20,7 @@ from penstock.broker.process import BrokerProcess
 from penstock.errors import QueryError
 from penstock.serve import Views
 
-KILLS = rounds("PENSTOCK_UPGRADE_KILLS", quick=2, full=5)
+KILLS = rounds("PENSTOCK_UPGRADE_KILLS", quick=2, full=3)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3_000)]
 
