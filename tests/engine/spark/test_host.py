@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -133,3 +134,26 @@ def test_a_jvm_that_stays_away_is_told(
     with pytest.raises(PenstockError, match=r"has ended, killed or out of memory\. Nothing"):
         run(monkeypatch, Steps(GONE, 100), spark)
     assert spark.starts == starts
+
+
+def test_a_job_that_has_not_begun_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop may come before Spark knows of the job, which can't be interrupted then."""
+    is_stopping, is_known, is_interrupted = (threading.Event() for _ in range(3))
+
+    def run() -> None:
+        assert is_stopping.wait(60)  # the first interruption finds no job
+        is_known.set()
+        assert is_interrupted.wait(60)
+
+    def interrupt() -> None:
+        if is_known.is_set():
+            is_interrupted.set()
+        is_stopping.set()
+
+    monkeypatch.setattr(module, "_tasks", lambda *_: (run, interrupt))
+    monkeypatch.setattr(module, "INTERRUPT_S", 0.001)
+    anything: Any = None
+    standing = module._Standing(anything, anything, 2, "127.0.0.1", lambda: True)
+    standing.close()
+    assert is_interrupted.is_set()
+    assert standing._over.is_set()

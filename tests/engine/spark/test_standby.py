@@ -120,6 +120,15 @@ def test_nobody_is_left_when_the_pipeline_ends_first(waiting: standby.Begun) -> 
     assert not waiting.folder.exists()
 
 
+def test_the_next_one_removes_what_a_killed_one_left(waiting: standby.Begun) -> None:
+    """Where whoever started it was killed too; the folder of one that stands by stays."""
+    left = Path(tempfile.mkdtemp(prefix=standby.PREFIX))
+    (left / standby.LOCK).touch()
+    standby._sweep()
+    assert not left.exists()
+    assert waiting.folder.exists()
+
+
 def test_what_still_stands_by_is_ended(waiting: standby.Begun) -> None:
     """Nothing of it is left."""
     standby.end()

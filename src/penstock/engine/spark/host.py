@@ -44,7 +44,10 @@ ATTEMPTS_MAX: Final = 5  # of one batch whose work fails with what may pass
 RETRY_S: Final = 1.0
 ROOM_WAIT_S: Final = 5.0  # between two attempts where a disk is full
 ROOM_TELL_S: Final = 60.0  # between two words about that
-STOP_S: Final = 10.0  # for a batch in flight to end before Spark's job is interrupted
+STOP_S: Final = (
+    10.0  # for a batch in flight to end before Spark's job is interrupted, and for it to end then
+)
+INTERRUPT_S: Final = 0.1  # between two interruptions of a job that hasn't ended
 JOBS_MAX: Final = 5
 """Jobs of Spark's, on a new JVM or not, that are begun one after the other without a batch between them."""
 
@@ -319,11 +322,18 @@ class _Standing:
         self._is_closing = True
         self._conductor.stop()
         if not self._conductor.is_complete or not self._over.wait(STOP_S):
-            with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
-                self._interrupt()
+            self._end_job()
         self._conductor.close()
         self._wake.close()
         self._waker.close()
+
+    def _end_job(self) -> None:
+        """Interrupts Spark's job until it has ended: one that Spark doesn't know yet can't be interrupted."""
+        give_up_s = time.monotonic() + STOP_S
+        while not self._over.is_set() and time.monotonic() < give_up_s:
+            with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
+                self._interrupt()
+            self._over.wait(INTERRUPT_S)
 
     def _check(self) -> None:
         if self._over.is_set():

@@ -8,11 +8,15 @@
 The imports take 2 s of processor time, as the JVM's own start does: on two cores both are over at once.
 Where nothing stands by, or it is gone, the daemon imports for itself. It stands by for one daemon; a later
 one, after a kill, is on its own.
+
+The folder of its socket goes when it takes over, or ends. If it is killed together with whoever started it,
+the folder stays until the next one is started: nobody holds its lock then.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -26,11 +30,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from penstock.engine.spark.scratch import is_held
+
 __all__ = ["ADDRESS", "OPTION", "Begun", "begin", "begun", "end", "hand_over", "stand_by"]
 
 ADDRESS: Final = "PENSTOCK_STANDBY"
 """The environment variable with the socket's path."""
 OPTION: Final = "--standby"
+PREFIX: Final = "penstock-standby-"  # of a folder; a socket's path has 100 bytes at most
+LOCK: Final = "lock"  # in it, held for as long as the process lives
 STREAMS: Final = (0, 1, 2)
 HEAD_BYTES: Final = 4
 COMMAND: Final = ("-m", "penstock.engine.spark.workers", OPTION)
@@ -51,9 +59,8 @@ class Begun:
     """
 
     def __init__(self, threads: dict[str, str], log: BinaryIO | None) -> None:
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="penstock-")
-        )  # a socket's path has 100 bytes at most
+        _sweep()
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         self.address = str(self.folder / "standby")
         try:
             self.process = self._started(threads, log)
@@ -62,7 +69,10 @@ class Begun:
             raise
 
     def _started(self, threads: dict[str, str], log: BinaryIO | None) -> subprocess.Popen[bytes]:
-        with socket.socket(socket.AF_UNIX) as listener:
+        with socket.socket(socket.AF_UNIX) as listener, (self.folder / "unheld").open("w") as lock:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                Path(lock.name).rename(self.folder / LOCK)
             listener.bind(self.address)
             listener.listen()
             return subprocess.Popen(  # noqa: S603 - this program
@@ -70,7 +80,7 @@ class Begun:
                 stderr=log,
                 stdin=subprocess.PIPE,  # which ends when this process does
                 env=os.environ | threads | {ADDRESS: self.address},
-                pass_fds=[listener.fileno()],
+                pass_fds=[listener.fileno(), lock.fileno()],
                 process_group=0,  # Ctrl-C is for the pipeline, and the daemon ends its group
             )
 
@@ -83,6 +93,14 @@ class Begun:
             self.process.wait()
         if self.process.returncode is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _sweep() -> None:
+    """Removes the folders of processes that were killed before they could, or whoever started them."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # another user's
+            if (folder / LOCK).exists() and not is_held(folder / LOCK):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 _begun: list[Begun] = []  # those that haven't ended, the last one being of this process's JVM
