@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from tests.serve.committing import clicks, commit
 
 from penstock.cli._main import _COMMANDS
 
@@ -37,10 +39,15 @@ for words in {calls!r}:
 """
 
 
-def run(calls: list[list[str]]) -> str:
+ENGINES = {"asyncio", "llvmlite", "numba", "pandas", "polars", "pyspark", "starlette", "uvicorn"}
+
+
+def run(calls: list[list[str]], heavy: set[str] = HEAVY, text: str = "") -> str:
     """Runs commands one after another in a new process that must not load anything heavy."""
-    code = RUN.format(calls=calls, heavy=HEAVY)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    code = RUN.format(calls=calls, heavy=heavy)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, input=text
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -75,3 +82,29 @@ def test_administration_loads_nothing_heavy(broker: str) -> None:
         ]
     )
     assert topic in shown
+
+
+def test_views_are_read_without_pandas_and_engines(tmp_path: Path) -> None:
+    """What asks for committed views needs Arrow and DuckDB, and no server, Spark, pandas or kernels."""
+    shop = str(commit(clicks(20), tmp_path / "shop.penstock"))
+    shown = run(
+        [
+            ["query", shop],
+            ["query", shop, "SELECT sum(n) AS whole FROM per_user", "--format", "csv"],
+            ["status", shop],
+            ["savepoint", "list", shop],
+        ],
+        ENGINES,
+    )
+    assert "whole\n20" in shown
+
+
+def test_records_are_written_and_read_without_pandas(broker: str) -> None:
+    """Commands for a topic's records need the kernels of its format besides."""
+    at = ["--broker", broker]
+    calls = [
+        ["produce", "light", "--create", *at],
+        ["consume", "light", "--max", "1", *at],
+        ["dlq", "list", *at],
+    ]
+    assert "one line" in run(calls, ENGINES - {"llvmlite", "numba"}, text="one line\n")

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from penstock.engine.runtime import open_files
-from penstock.engine.store import Store
+from penstock.engine.store import Store, open_files
 from penstock.errors import FencedError, SetupError, UserError
 from penstock.state import ArrowStateFiles, LocalStateFiles, MemoryStateFiles
 from penstock.state.s3 import S3StateFiles

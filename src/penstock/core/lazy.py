@@ -6,8 +6,10 @@ start-up time.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 
@@ -30,3 +32,29 @@ def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[
         return getattr(import_module(f"{package}.{module}"), name)
 
     return find
+
+
+class _NoPandas(MetaPathFinder):
+    """Says that there is no pandas."""
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
+
+
+def forget_pandas() -> None:
+    """Keeps Arrow from importing pandas at its first `pa.array`, which takes a third of a second.
+
+    Arrow looks for pandas once, to recognize its objects. A command passes none. What converts to
+    pandas later imports it then. A library must not call this: it doesn't know its caller's objects.
+    """
+    if "pandas" in sys.modules:
+        return
+    import pyarrow as pa
+
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(finder)

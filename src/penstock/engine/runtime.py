@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 from penstock.engine.driver import Driver, Limits, Progress
 from penstock.engine.log import KafkaLog, Log
@@ -19,7 +18,7 @@ from penstock.engine.plan import SWITCH, Execute, Work
 from penstock.engine.savepoints import go_back
 from penstock.engine.spark.host import SparkHost
 from penstock.engine.spark.session import Spark
-from penstock.engine.store import Json, Store
+from penstock.engine.store import Json, Store, open_files
 from penstock.engine.tasks import Job
 from penstock.engine.upgrade import Backfilled, Outputs, Target, Upgrade
 from penstock.engine.upgrade.forms import unfit_states
@@ -27,7 +26,6 @@ from penstock.engine.upkeep.keeper import Keeper
 from penstock.engine.versions import before_first, recovered, same_program, without_topics
 from penstock.errors import CorruptError, FlowError
 from penstock.flow.graph import Graph
-from penstock.state import ArrowStateFiles, LocalStateFiles, StateFiles
 
 __all__ = [
     "Outputs",
@@ -35,7 +33,6 @@ __all__ = [
     "Watcher",
     "assemble",
     "find_upgrade",
-    "open_files",
     "open_log",
     "open_store",
     "run_pipeline",
@@ -526,20 +523,3 @@ def open_store(uri: str) -> Store:
 def open_log(address: str) -> KafkaLog:
     """The log at an address; one set of connections per process."""
     return KafkaLog(address)
-
-
-def open_files(uri: str) -> StateFiles:
-    """The files under a path or a URI that pyarrow knows."""
-    scheme, there, _ = uri.partition("://")
-    if not there:
-        return LocalStateFiles(Path(uri))
-    if scheme == "file":  # a folder that machines mount
-        return LocalStateFiles(Path(unquote(urlsplit(uri).path)))
-    if scheme == "s3":
-        from penstock.state.s3 import S3StateFiles
-
-        return S3StateFiles(uri)
-    from pyarrow import fs
-
-    filesystem, path = fs.FileSystem.from_uri(uri)
-    return ArrowStateFiles(filesystem, path, atomic_move=filesystem.type_name == "hdfs")

@@ -20,16 +20,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import orjson
 
 from penstock.errors import CorruptError, FencedError
-from penstock.state import LocalStateFiles, StateFiles, vacuum
+from penstock.state import ArrowStateFiles, LocalStateFiles, StateFiles, vacuum
 from penstock.state.vacuum import live
 from penstock.wire.checksum import crc32c
 
-__all__ = ["Json", "Store", "unsealed"]
+__all__ = ["Json", "Store", "open_files", "unsealed"]
 
 Json: TypeAlias = dict[str, Any]
 VERSIONS_KEPT: Final = 64
@@ -44,6 +46,23 @@ RUN: Final = "run"
 """What a version has that was committed before it was on the disk: the machine's run that it is of."""
 
 SEAL_BYTES: Final = len(b"00000000 ")
+
+
+def open_files(uri: str) -> StateFiles:
+    """The files under a path or a URI that pyarrow knows."""
+    scheme, there, _ = uri.partition("://")
+    if not there:
+        return LocalStateFiles(Path(uri))
+    if scheme == "file":  # a folder that machines mount
+        return LocalStateFiles(Path(unquote(urlsplit(uri).path)))
+    if scheme == "s3":
+        from penstock.state.s3 import S3StateFiles
+
+        return S3StateFiles(uri)
+    from pyarrow import fs
+
+    filesystem, path = fs.FileSystem.from_uri(uri)
+    return ArrowStateFiles(filesystem, path, atomic_move=filesystem.type_name == "hdfs")
 
 
 class Store:

@@ -3,51 +3,38 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, Final
 
 import orjson
 
 from penstock.core.names import known_names
 from penstock.errors import CorruptError
-from penstock.ops.aggregate import WindowedAggregate
-from penstock.ops.joins.interval_join import IntervalJoin
-from penstock.ops.joins.stream_table import StreamTableJoin
-from penstock.ops.joins.table_join import TableJoin
-from penstock.ops.joins.temporal import TemporalJoin
-from penstock.ops.keyed.deduplicate import Deduplicate
-from penstock.ops.keyed.paced import Paced
-from penstock.ops.keyed.process import Process
-from penstock.ops.keyed.query import GroupQuery
-from penstock.ops.keyed.temporal_filter import TemporalFilter
-from penstock.ops.keyed.top import Top
-from penstock.ops.keyed.upserts import Upserts
 from penstock.ops.operator import Operator
-from penstock.ops.rolling.counts import CountWindows
-from penstock.ops.rolling.sessions import RevisedSessions
-from penstock.ops.rolling.sliding import Sliding
-from penstock.ops.sessions import SessionAggregate
 
-__all__ = ["OPERATORS", "operator_from_spec"]
+__all__ = ["OPERATORS", "load_operators", "operator_from_spec"]
 
-OPERATORS: Final[Mapping[str, Callable[[Mapping[str, Any]], Operator]]] = {
-    CountWindows.kind: CountWindows.from_spec,
-    Deduplicate.kind: Deduplicate.from_spec,
-    GroupQuery.kind: GroupQuery.from_spec,
-    IntervalJoin.kind: IntervalJoin.from_spec,
-    Paced.kind: Paced.from_spec,
-    Process.kind: Process.from_spec,
-    RevisedSessions.kind: RevisedSessions.from_spec,
-    SessionAggregate.kind: SessionAggregate.from_spec,
-    TableJoin.kind: TableJoin.from_spec,
-    Sliding.kind: Sliding.from_spec,
-    Top.kind: Top.from_spec,
-    WindowedAggregate.kind: WindowedAggregate.from_spec,
-    StreamTableJoin.kind: StreamTableJoin.from_spec,
-    TemporalFilter.kind: TemporalFilter.from_spec,
-    TemporalJoin.kind: TemporalJoin.from_spec,
-    Upserts.kind: Upserts.from_spec,
+OPERATORS: Final[Mapping[str, tuple[str, str]]] = {
+    "aggregate": ("aggregate", "WindowedAggregate"),
+    "count windows": ("rolling.counts", "CountWindows"),
+    "deduplicate": ("keyed.deduplicate", "Deduplicate"),
+    "interval join": ("joins.interval_join", "IntervalJoin"),
+    "paced": ("keyed.paced", "Paced"),
+    "process": ("keyed.process", "Process"),
+    "query": ("keyed.query", "GroupQuery"),
+    "revised sessions": ("rolling.sessions", "RevisedSessions"),
+    "sessions": ("sessions", "SessionAggregate"),
+    "sliding": ("rolling.sliding", "Sliding"),
+    "stream table join": ("joins.stream_table", "StreamTableJoin"),
+    "table join": ("joins.table_join", "TableJoin"),
+    "temporal filter": ("keyed.temporal_filter", "TemporalFilter"),
+    "temporal join": ("joins.temporal", "TemporalJoin"),
+    "top": ("keyed.top", "Top"),
+    "upserts": ("keyed.upserts", "Upserts"),
 }
+"""Of each kind, the module of `penstock.ops` and the class in it. It is imported when it is needed: a
+reader of one view needs one or two of them."""
 
 
 SPECS_MAX: Final = 256
@@ -73,4 +60,16 @@ def _made(text: bytes) -> Operator:
             f"expected one of the operators {known_names(OPERATORS)}; found {kind!r}. Use the release of "
             "Penstock that wrote it, or rebuild the state from the log with --rebuild"
         )
-    return OPERATORS[kind](spec)
+    operator: Operator = _class(kind).from_spec(spec)
+    return operator
+
+
+def _class(kind: str) -> Any:
+    module, name = OPERATORS[kind]
+    return getattr(import_module(f"penstock.ops.{module}"), name)
+
+
+def load_operators() -> None:
+    """Imports all operators, in a process that is forked into others which may need any of them."""
+    for kind in OPERATORS:
+        _class(kind)

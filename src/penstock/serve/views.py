@@ -24,8 +24,7 @@ from sqlglot import exp
 from penstock.core.names import hint, known_names
 from penstock.core.schema import type_text
 from penstock.core.time import instant_text
-from penstock.engine.runtime import open_files
-from penstock.engine.store import Json, Store
+from penstock.engine.store import Json, Store, open_files
 from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
 from penstock.expr.duck import confine, known
 from penstock.ops import operator_from_spec

@@ -24,8 +24,7 @@ from typing import Final
 
 import orjson
 
-from penstock.engine.runtime import open_files
-from penstock.engine.store import unsealed
+from penstock.engine.store import open_files, unsealed
 from penstock.errors import QueryError
 from penstock.serve import ViewPart
 from penstock.state import LocalStateFiles, StateFiles

@@ -99,7 +99,9 @@ def consume(
     Order is kept within a partition.
     """
     from penstock.client import Client, Reader
+    from penstock.core.lazy import forget_pandas
 
+    forget_pandas()
     address = find_broker(broker)
     out = sys.stdout.buffer
     with (

@@ -90,7 +90,9 @@ def produce(
     import pyarrow as pa
 
     from penstock.client import Client, Producer
+    from penstock.core.lazy import forget_pandas
 
+    forget_pandas()
     if key_separator == "":
         raise UserError("expected a --key-separator of at least one character; found ''")
     address = find_broker(broker)

@@ -53,8 +53,10 @@ def query(
     wait: float,
 ) -> None:
     """Query the views of APP (a pipeline's name or directory) with SQL; without SQL, list them."""
+    from penstock.core.lazy import forget_pandas
     from penstock.serve import Views
 
+    forget_pandas()
     views = Views(app)
     if after is not None:
         views.wait_for(after, wait)

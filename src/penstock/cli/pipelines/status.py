@@ -32,10 +32,12 @@ def status(app: str, *, as_json: bool) -> None:
     from penstock.cli.pipelines.ui import directory_of
     from penstock.cli.support.host import LateViews
     from penstock.cli.support.terminal import summary
+    from penstock.core.lazy import forget_pandas
     from penstock.serve import Views
     from penstock.web import StatusBoard
     from penstock.web._json import dumps
 
+    forget_pandas()
     directory = directory_of(app)
     found = None if directory is None else read_facts(directory)
     if found is None:

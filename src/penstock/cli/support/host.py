@@ -24,7 +24,7 @@ from penstock.cli.support.tables import note, text_table
 from penstock.cli.support.terminal import Terminal
 from penstock.demo.feed import Feed
 from penstock.errors import PenstockError, SetupError, UserError
-from penstock.web import Console, MetricsServer, Server, StatusBoard, kind, plain_values
+from penstock.web import StatusBoard
 
 if TYPE_CHECKING:
     import penstock as ps
@@ -329,6 +329,8 @@ def _metrics(run: _Run) -> Iterator[None]:
     if run.hosting.metrics is None:
         yield
         return
+    from penstock.web import MetricsServer
+
     server = MetricsServer(run.board.status, *run.hosting.metrics)
     run.say(f"metrics are at {server.url}/metrics")
     try:
@@ -366,6 +368,8 @@ def _page(run: _Run) -> Iterator[str | None]:
     if not run.hosting.ui:
         yield None
         return
+    from penstock.web import Console, Server
+
     server = Server(
         run.views,
         run.board.status,
@@ -382,6 +386,8 @@ def _page(run: _Run) -> Iterator[str | None]:
 
 def print_views(views: LateViews) -> None:
     """Prints each view as a table on standard output, the newest windows first."""
+    from penstock.web import kind, plain_values
+
     for name in views.names():
         table = views.table(name)
         click.echo(f"{name} ({table.num_rows:,} rows)")

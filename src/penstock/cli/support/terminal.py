@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from rich.console import Console, Group
@@ -19,8 +19,9 @@ from rich.text import Text
 
 from penstock.core.time import duration_text
 from penstock.errors import PenstockError
-from penstock.web import ViewSource, plain_values
-from penstock.web.series import key_columns, measures
+
+if TYPE_CHECKING:
+    from penstock.web import ViewSource
 
 REFRESH_S: Final = 0.5  # between two drawings
 VIEWS_EVERY_S: Final = 2.0  # between two looks at the views: they cost more than the status
@@ -103,6 +104,8 @@ class Terminal:
         if now - self._looked < VIEWS_EVERY_S:
             return
         self._looked = now
+        from penstock.web.series import key_columns, measures
+
         with contextlib.suppress(PenstockError, OSError):  # there are none yet, or a rebuild begins
             for name in self._views.names():
                 table = self._views.table(name)
@@ -161,6 +164,8 @@ def _rows(name: str, rows: pa.Table) -> Table:
     columns = [c for c in rows.column_names if c != "window_end"]
     for column in columns:
         table.add_column(column.replace("window_start", "window"), no_wrap=True)
+    from penstock.web import plain_values
+
     values = [plain_values(rows[c]) for c in columns]
     for row in zip(*values, strict=True):
         table.add_row(*(_short(value) for value in row))

@@ -21,8 +21,10 @@ def _load() -> None:
 
     import penstock.engine.tasks  # noqa: F401
     from penstock.core.kernels import load_all
+    from penstock.ops.registry import load_operators
 
     load_all()
+    load_operators()
     gc.collect()
     gc.freeze()
 
