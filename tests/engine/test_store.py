@@ -6,10 +6,13 @@ import pytest
 
 import penstock as ps
 from penstock.engine import store as module
+from penstock.engine.driver import Driver
+from penstock.engine.runtime import assemble
 from penstock.engine.store import Store
 from penstock.engine.upkeep.keeper import VACUUM_EVERY
 from penstock.errors import CorruptError, FencedError
 from penstock.state import MemoryStateFiles
+from penstock.testing import MemoryLog
 
 
 def test_any_flipped_or_missing_byte_is_noticed() -> None:
@@ -85,6 +88,35 @@ def test_the_record_is_as_large_after_many_batches_and_starts_as_after_some(
     assert largest["versions"] <= 4 + few
     assert largest["plans"] <= few
     assert largest["runs"] <= 10 * few
+
+
+def test_an_app_says_how_many_versions_are_kept() -> None:
+    """It stands in the versions, so a vacuum, readers and savepoints agree; without it, it is the default."""
+    graph = ps.App("few")
+    graph.view("sums", graph.stream("events", "k BIGINT").group_by("k").agg(n=ps.count()))
+    store, log = Store(MemoryStateFiles()), MemoryLog()
+
+    def owner(**more: int) -> Driver:
+        return assemble(
+            graph.graph(),
+            store,
+            log,
+            cores=1,
+            open_store=lambda: store,
+            open_log=lambda: log,
+            **more,
+        )[1]
+
+    content = owner(versions_kept=8).version
+    assert content[module.KEPT] == 8
+    for number in range(1, 101):
+        store.commit(number, {**content, "version": number, "name": "few"})
+    assert owner().version.get(module.KEPT) is None
+    assert store.kept(100) == list(range(93, 101))
+    store.vacuum(100, store.states_kept(100))
+    assert store.version(93)["version"] == 93
+    assert len(store.files.list("versions")) == 8
+    assert Store(MemoryStateFiles()).versions_kept(0) == module.VERSIONS_KEPT
 
 
 def test_an_owner_of_long_ago_stops(monkeypatch: pytest.MonkeyPatch) -> None:

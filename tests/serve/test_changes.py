@@ -25,6 +25,7 @@ from penstock.serve import Answer, Question, ViewPart, Views
 from penstock.serve.changes import changes
 from penstock.serve.questions import answer
 from penstock.web import changes_line, create_app
+from penstock.web._changes import Changes
 
 
 class Served(Views):
@@ -109,6 +110,34 @@ def test_a_version_that_goes_while_it_is_read_is_told(
     monkeypatch.setattr(ViewPart, "read", Mock(side_effect=FileNotFoundError))
     with pytest.raises(QueryError, match="which was dropped while it was read"):
         views.sql("SELECT * FROM per_user AS OF VERSION 1")
+
+
+def test_versions_that_a_stopped_machine_lost_are_taken_back(views: Served) -> None:
+    """A stream that has sent them sends all rows of the one that is left, and then what is made again."""
+    newest, files = views.version, views.store.files
+    expected = {number: content(views, number) for number in (newest - 2, newest)}
+    paths = [f"versions/{number:020d}.json" for number in (newest - 1, newest)]
+    kept = [files.read(path) for path in paths]
+
+    async def read() -> list[dict[str, Any]]:
+        lines = Changes(views, threading.Event())._lines("per_user", newest, None, as_events=False)
+        found: list[dict[str, Any]] = []
+        async for line in lines:
+            if line.strip():  # else it says that it is there
+                found.append(orjson.loads(line))
+                if len(found) == 1:
+                    for path, data in zip(paths, kept, strict=True):
+                        files.create(path, data)
+                if found[-1]["version"] == newest:
+                    await lines.aclose()
+        return found
+
+    for path in paths:
+        files.delete(path)
+    taken_back, *after = asyncio.run(read())
+    assert (taken_back["version"], taken_back["since"]) == (newest - 2, None)
+    assert copy_of([taken_back]) == expected[newest - 2]
+    assert copy_of([taken_back, *after]) == expected[newest]
 
 
 def test_columns_may_be_called_as_the_comparison_calls_its_own() -> None:

@@ -14,8 +14,11 @@ import pyarrow as pa
 import pytest
 from tests.web.pipelines import Pipeline
 
+from penstock.engine.store import Store
 from penstock.errors import QueryError
 from penstock.serve import Answer
+from penstock.serve.arrivals import Arrivals
+from penstock.state import MemoryStateFiles
 from penstock.web import create_app
 from penstock.web._api import ROWS_MAX
 
@@ -58,6 +61,9 @@ class FakeViews:
             at = table["window_start"].cast(pa.int64()).to_numpy()
             table = table.filter(pa.array(at >= window_from_us))
         return table
+
+    def arrivals(self, call: Callable[[], None]) -> Arrivals:
+        return Arrivals(Store(MemoryStateFiles()), call)
 
     def ask(self, query: str, gone: Callable[[], bool]) -> Answer:
         with duckdb.connect() as con:

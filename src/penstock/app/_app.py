@@ -21,6 +21,7 @@ from penstock.app.watch import Watch
 from penstock.engine.driver import Limits, Progress
 from penstock.engine.runtime import Settings, run_pipeline
 from penstock.engine.spark.session import session_for
+from penstock.engine.store import VERSIONS_KEPT, VERSIONS_KEPT_MAX, VERSIONS_KEPT_MIN
 from penstock.engine.upgrade import Backfilled, Outputs
 from penstock.errors import FlowError, QueryError, SetupError
 from penstock.flow.checks import check_function, check_number, check_text
@@ -55,6 +56,8 @@ class App(DatabaseFlow):
             again.
         batch_rows: most records of one partition in one batch; limits the duration of a batch when
             the pipeline has fallen behind.
+        versions_kept: how many of the last committed versions can be read: by `AS OF`, by transactions that
+            read one version, and as the beginning of a view's changes. Each keeps its files.
         transactions: writes the output of a batch to all topics in one transaction. Readers of
             committed data see all of it or nothing; others may see some records twice after a crash.
     """
@@ -71,6 +74,7 @@ class App(DatabaseFlow):
         cores: int | None = None,
         shards: int | None = None,
         batch_rows: int = Limits.rows_max,
+        versions_kept: int = VERSIONS_KEPT,
         transactions: bool = False,
     ) -> None:
         super().__init__(name, transactions=transactions)
@@ -89,9 +93,16 @@ class App(DatabaseFlow):
                 f"expected state=… that every machine of {spark!r} reaches (s3://…, hdfs://…); found none"
             )
         check_number(batch_rows, "batch_rows", 1, BATCH_ROWS_MAX)
+        check_number(versions_kept, "versions_kept", VERSIONS_KEPT_MIN, VERSIONS_KEPT_MAX)
         folder = Path(directory) if directory is not None else Path(f"{name}.penstock")
         self.settings = Settings(
-            folder, spark=spark, state=state, cores=cores, rows_max=batch_rows, shards=shards
+            folder,
+            spark=spark,
+            state=state,
+            cores=cores,
+            rows_max=batch_rows,
+            shards=shards,
+            versions_kept=versions_kept,
         )
         self._log = None if log is None else _address(log)
         self.listen = listen

@@ -18,7 +18,7 @@ from penstock.engine.plan import SWITCH, Execute, Work
 from penstock.engine.savepoints import go_back
 from penstock.engine.spark.host import SparkHost
 from penstock.engine.spark.session import Spark
-from penstock.engine.store import Json, Store, open_files
+from penstock.engine.store import KEPT, VERSIONS_KEPT, Json, Store, open_files
 from penstock.engine.tasks import Job
 from penstock.engine.upgrade import Backfilled, Outputs, Target, Upgrade
 from penstock.engine.upgrade.forms import unfit_states
@@ -56,6 +56,7 @@ class Settings:
         cores: tasks at a time.
         rows_max: of one partition in one batch.
         shards: into how many exchanged state is cut; None leaves it as it is, at first one for each core.
+        versions_kept: how many committed versions can be read.
     """
 
     directory: Path
@@ -64,6 +65,7 @@ class Settings:
     cores: int = 2
     rows_max: int = Limits.rows_max
     shards: int | None = None
+    versions_kept: int = VERSIONS_KEPT
 
     @property
     def state_uri(self) -> str:
@@ -205,6 +207,7 @@ class _Run:
             cores=self._settings.cores,
             shards=self._settings.shards,
             rows_max=self._settings.rows_max,
+            versions_kept=self._settings.versions_kept,
             open_store=self._open_store,
             open_log=self._open_log,
             beside=True,
@@ -459,6 +462,7 @@ def assemble(
     open_log: Callable[[], Log],
     shards: int | None = None,
     rows_max: int = Limits.rows_max,
+    versions_kept: int = VERSIONS_KEPT,
     wall_us: Callable[[], int] | None = None,
     beside: bool = False,
     relaxed: bool = False,
@@ -474,6 +478,7 @@ def assemble(
         open_log: gives the log in a task's process.
         shards: of exchanged state, where there is none yet; None is one for each core.
         rows_max: of one partition in one batch.
+        versions_kept: how many committed versions can be read.
         wall_us: the clock; None is this machine's.
         beside: whether the record is looked after in a thread.
         relaxed: whether all lanes are on this machine, so that batches need not wait for the disk.
@@ -499,6 +504,9 @@ def assemble(
         keeper=Keeper(store, relaxed=relaxed, beside=beside),
         **clock,
     )
+    driver.version.pop(KEPT, None)
+    if versions_kept != VERSIONS_KEPT:
+        driver.version[KEPT] = versions_kept  # and so the versions that follow
     return job, driver
 
 

@@ -3,7 +3,7 @@
     savepoints/NAME.json     the whole version, behind its checksum, and when it was pinned
 
 Invariant: from the moment `create` returns, no vacuum deletes a file that the savepoint's version refers to.
-A vacuum keeps what its newest `VERSIONS_KEPT` versions refer to, and what savepoints do. So a pin holds
+A vacuum keeps what its newest versions (`versions_kept`) refer to, and what savepoints do. So a pin holds
 if its version was still among the kept ones when the pin had been written: a vacuum that began earlier
 kept it as a version, one that begins later sees the pin.
 """
@@ -19,7 +19,7 @@ from typing import Final
 import crc32c
 
 from penstock.core.names import hint, known_names
-from penstock.engine.store import VERSIONS_KEPT, Json, Store
+from penstock.engine.store import Json, Store
 from penstock.errors import CorruptError, UserError
 from penstock.state.runs import Piece
 from penstock.state.vacuum import pieces
@@ -98,7 +98,8 @@ def create_savepoint(store: Store, name: str, now_us: int) -> Savepoint:
                 f"expected a new name; found that there is a savepoint {name!r} already. Drop it first, or "
                 "choose another name"
             )
-        if store.newest_version() - number < VERSIONS_KEPT - 1:
+        newest = store.newest_version()
+        if newest - number < store.versions_kept(newest) - 1:
             break
         store.unpin(name)
     else:

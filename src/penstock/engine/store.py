@@ -35,7 +35,14 @@ __all__ = ["Json", "Store", "open_files", "unsealed"]
 
 Json: TypeAlias = dict[str, Any]
 VERSIONS_KEPT: Final = 64
-"""For readers of an older version while batches continue: some 10 s at full speed."""
+"""For readers of an older version while batches continue: some 10 s at full speed. A version may say
+otherwise (`KEPT`)."""
+VERSIONS_KEPT_MIN: Final = 8
+"""A reader needs some time with a version, and a savepoint until it is pinned."""
+VERSIONS_KEPT_MAX: Final = 100_000
+"""A vacuum reads all of them, and each keeps its files."""
+KEPT: Final = "versions_kept"
+"""What a version has where another number than `VERSIONS_KEPT` is kept up to it."""
 EPOCHS_KEPT: Final = 64
 """Owners of the last; an older one finds its own epoch gone, which says the same as a newer one."""
 PROBES_MAX: Final = 8
@@ -272,7 +279,7 @@ class Store:
             newest: the last committed version.
             states: the operators' states in the versions that `kept(newest)` names, and in savepoints.
         """
-        oldest = newest - VERSIONS_KEPT + 1
+        oldest = newest - self.versions_kept(newest) + 1
         # The newest plan stays, and those of versions that are not settled.
         known = self._noted_settled()
         first = newest if known is None else min(newest, known["version"] + 1)
@@ -285,7 +292,14 @@ class Store:
 
     def kept(self, newest: int) -> list[int]:
         """The versions that a vacuum after `newest` keeps."""
-        return [n for n in self._numbers("versions") if newest - VERSIONS_KEPT < n <= newest]
+        oldest = newest - self.versions_kept(newest) + 1
+        return [n for n in self._numbers("versions") if oldest <= n <= newest]
+
+    def versions_kept(self, newest: int) -> int:
+        """How many versions a vacuum after `newest` keeps, that one included."""
+        with contextlib.suppress(CorruptError, FileNotFoundError):
+            return int(self.version(newest).get(KEPT, VERSIONS_KEPT)) if newest else VERSIONS_KEPT
+        return VERSIONS_KEPT
 
     def states_kept(self, newest: int) -> list[Json]:
         """The operators' states in the versions that a vacuum after `newest` keeps, and in savepoints."""

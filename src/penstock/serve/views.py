@@ -28,7 +28,8 @@ from penstock.engine.store import Json, Store, open_files
 from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
 from penstock.expr.duck import confine, known
 from penstock.ops import operator_from_spec
-from penstock.serve.moments import AsOf, Position, parted
+from penstock.serve.arrivals import Arrivals, wait_for
+from penstock.serve.moments import AsOf, parted
 from penstock.serve.notebook import table_html
 from penstock.serve.parts import ViewPart
 
@@ -46,7 +47,6 @@ COUNT_SECONDS_MAX: Final = 1.0  # for counting the rows that an answer leaves ou
 THREADS_MAX: Final = 4
 """Of a query in bounded memory: each thread takes a part of it, whatever the query is."""
 _NO_TABLE: Final = re.compile(r"Catalog Error: Table with name (\S+) does not exist")
-WAIT_POLL_S: Final = 0.02  # how often a reader that waits for a write looks for a new version
 ATTEMPTS_MAX: Final = 5
 """A version may be vacuumed while it is being opened; the next one is there then."""
 _OUT_OF_MEMORY: Final = (duckdb.OutOfMemoryException, MemoryError)
@@ -220,23 +220,11 @@ class Views:
             UserError: the token is none, or is of a topic that the pipeline doesn't read.
             LimitError: the time is up, or nobody waits any more.
         """
-        positions = Position.parse_all(token)
-        deadline = time.monotonic() + timeout
-        seen = -1
-        while True:
-            number = self.version
-            if number > 0 and number != seen:
-                seen = number
-                status = self.status()
-                missing = [one for one in positions if not one.is_in(status["offsets"])]
-                if not missing:
-                    return int(status["version"])
-            if gone() or time.monotonic() >= deadline:
-                raise LimitError(
-                    f"expected a version that has read {token} within {timeout:g} s; found version "
-                    f"{number}, which has not. Ask again, or see whether the pipeline runs"
-                )
-            time.sleep(WAIT_POLL_S)
+        return wait_for(self.store, token, timeout, gone)
+
+    def arrivals(self, call: Callable[[], None] | None = None) -> Arrivals:
+        """Tells of versions as they are committed; see `Arrivals`."""
+        return Arrivals(self.store, call)
 
     def read(self, version: AsOf | int | None, work: Callable[[Snapshot], T]) -> T:
         """Does some work on a version.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Answer,
         Question,
     )  # loads the engine, which a page over other views doesn't need
+    from penstock.serve.arrivals import Arrivals
 
 ROWS_MAX: Final = 10_000  # rows of one answer: what a page can show and a browser can hold
 ROWS_DEFAULT: Final = 500
@@ -77,6 +78,10 @@ class ViewSource(Protocol):
 
     def wait_for(self, token: str, timeout: float, gone: Callable[[], bool]) -> int:
         """Waits for a version that has seen a write: `Views.wait_for`."""
+        ...
+
+    def arrivals(self, call: Callable[[], None]) -> Arrivals:
+        """Calls, in another thread, when a version is committed: `Views.arrivals`."""
         ...
 
     def ask(self, query: str | Question, gone: Callable[[], bool]) -> Answer:

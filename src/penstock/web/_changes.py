@@ -7,12 +7,15 @@ A message brings the reader's copy of the view from one committed version to a l
 The number is a weight: how many equal rows have come, or gone where it is negative. Where `since` is null
 the rows are all there are, and replace the copy. A reader that is slow gets the versions meanwhile in one
 message, and nothing waits for it: it reads committed state. After an interruption it goes on from the
-last version that it has seen, `?from=` or `Last-Event-ID`; if that isn't kept any more, `since` is null.
+last version that it has seen, `?from=` or `Last-Event-ID`; if that isn't kept any more, `since` is null. So
+it is where a machine that stopped has lost the last versions: the version that is left replaces the copy, and
+those that are made again follow.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -28,11 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.serve import Answer, Question
+    from penstock.serve.arrivals import Arrivals
 
 __all__ = ["Changes", "changes_line"]
 
-SUBSCRIBERS_MAX: Final = 32  # open streams: each polls
-POLL_S: Final = 0.2  # how often a new version is looked for
+SUBSCRIBERS_MAX: Final = 32  # open streams: each compares versions
+STOP_S: Final = 0.2  # between two looks whether the server stops
 HEARTBEAT_S: Final = 5.0  # something at least this often, so that both sides see a dead connection
 BYTES_MAX: Final = 64 << 20  # of a message's rows in Arrow
 
@@ -51,6 +55,10 @@ class Versions(Protocol):
 
     def names(self) -> list[str]:
         """The views' names."""
+        ...
+
+    def arrivals(self, call: Callable[[], None]) -> Arrivals:
+        """Calls, in another thread, when a version is committed."""
         ...
 
     def ask(self, query: str | Question, gone: Callable[[], bool]) -> Answer:
@@ -106,26 +114,40 @@ class Changes:
     ) -> AsyncIterator[bytes]:
         assert self._views is not None
         self._open += 1
-        quiet_s = 0.0
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(woken.set)
+
+        arrivals = self._views.arrivals(wake)
+        said_s = looked_s = loop.time()
         try:
             while not self._stopping.is_set() and (until is None or (since or 0) < until):
+                woken.clear()
                 newest = await asyncio.to_thread(lambda: self._views.version)  # type: ignore[union-attr]
-                if newest > (since or 0):
+                looked_s = loop.time()
+                if newest and newest != since:
                     since, line = await self._between(name, since, newest)
-                    quiet_s = 0.0
+                    said_s = loop.time()
                     yield b"id: %d\ndata: %s\n\n" % (since, line) if as_events else line + b"\n"
                     continue
-                if quiet_s >= HEARTBEAT_S:
-                    quiet_s = 0.0
-                    yield b":\n\n" if as_events else b"\n"
-                await asyncio.sleep(POLL_S)
-                quiet_s += POLL_S
+                while not self._stopping.is_set() and not woken.is_set():
+                    left = looked_s + arrivals.pause_s() - loop.time()
+                    if left <= 0:
+                        break
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(woken.wait(), min(left, STOP_S))
+                    if loop.time() - said_s >= HEARTBEAT_S:
+                        said_s = loop.time()
+                        yield b":\n\n" if as_events else b"\n"
             if as_events:
                 yield b"event: end\ndata: {}\n\n"
         except PenstockError as error:
             said = orjson.dumps({"error": str(error)})
             yield b"event: error\ndata: %s\n\n" % said if as_events else said + b"\n"
         finally:
+            arrivals.close()
             self._open -= 1
             if not self._open:
                 self._newest = None  # nobody shares it

@@ -7,6 +7,8 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.patience import PATIENCE_S
@@ -100,6 +102,25 @@ def test_places_are_limited_and_given_back(
                     return
             except OSError:
                 continue
+
+
+def test_what_sessions_keep_is_limited_together(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than there is room for is refused, less than before never; who goes gives all back."""
+    monkeypatch.setattr(module, "SESSIONS_BYTES_MAX", 100)
+    first, second = object(), object()
+    hold: Any = server.hold
+    assert hold(first, 60)
+    assert not hold(second, 50)
+    assert hold(second, 40)
+    monkeypatch.setattr(module, "SESSIONS_BYTES_MAX", 10)
+    assert hold(first, 50)
+    assert not hold(first, 51)
+    gone = Mock(spec=module._Connection)
+    assert hold(gone, 0)
+    server.leave(gone)
+    assert list(server._held.values()) == [50, 40]
 
 
 def test_clients_are_accepted_after_one_that_could_not_be(

@@ -114,6 +114,31 @@ def test_a_write_is_waited_for(session: Session, versions: Versions) -> None:
     assert kinds(query(session, "SET penstock.wait = 'soon'")) == b"EZ"
 
 
+def test_all_sessions_share_their_memory(versions: Versions) -> None:
+    """An answer for which there is no room is refused; what is given back is there for others."""
+    free = [60]
+    held = {"one": 0, "other": 0}
+
+    def hold(name: str, size: int) -> bool:
+        if size > held[name] and sum(held.values()) - held[name] + size > free[0]:
+            return False
+        held[name] = size
+        return True
+
+    one, other = (
+        Session(versions.ask, lambda: 1, versions.wait, lambda: False, TOLD, partial(hold, name))
+        for name in held
+    )
+    free[0] = 1 << 20
+    query(other, "SHOW server_version")
+    query(one, "BEGIN; DECLARE kept CURSOR FOR SELECT 1")
+    free[0] = sum(held.values()) + 30  # an answer has 40 bytes
+    assert b"C53200\0" in query(other, "SELECT 1")[0][1]
+    query(one, "COMMIT")
+    assert kinds(query(other, "SELECT 1")) == b"TDDDDDCZ"
+    assert sum(held.values()) < free[0]
+
+
 def test_a_failed_transaction_ends_with_a_rollback(session: Session) -> None:
     """Until then statements are refused, and ReadyForQuery says so."""
     assert query(session, "BEGIN")[-1] == (b"Z", b"T")

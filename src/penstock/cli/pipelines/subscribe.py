@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-POLL_S: Final = 0.05  # how often a new version is looked for
+STOP_S: Final = 0.1  # between two looks whether it is to end
 
 
 @click.command(
@@ -21,7 +21,8 @@ Examples:
   penstock subscribe shop per_minute --until 20 | jq .     ends with version 20
 
 Each line is JSON: {"version": 18, "since": 17, "changes": [[-1, {row}], [1, {row}]]}. A row with a negative
-number has gone. Where since is null, the rows are all there are: version --from isn't kept any more.
+number has gone. Where since is null, the rows are all there are: version --from isn't kept any more, or was
+taken back.
 """
 )
 @click.argument("app")
@@ -45,13 +46,16 @@ def subscribe(
     views = Views(app)
     known = since or None
     deadline = None if seconds is None else time.monotonic() + seconds
-    while not stop.is_set() and (until is None or (known or 0) < until):
-        if views.version > (known or 0):
-            answer = changes(views, view, known)
-            sys.stdout.buffer.write(changes_line(answer) + b"\n")
-            sys.stdout.buffer.flush()
-            known = answer.version
-        elif deadline is None or time.monotonic() < deadline:
-            stop.wait(POLL_S)
-        if deadline is not None and time.monotonic() >= deadline:
-            return
+    with views.arrivals() as arrivals:
+        while not stop.is_set() and (until is None or (known or 0) < until):
+            newest = views.version
+            if newest and newest != known:
+                answer = changes(views, view, known)
+                sys.stdout.buffer.write(changes_line(answer) + b"\n")
+                sys.stdout.buffer.flush()
+                known = answer.version
+            is_due = False
+            while not is_due and not stop.is_set():
+                if deadline is not None and time.monotonic() >= deadline:
+                    return
+                is_due = known != newest or arrivals.wait(STOP_S)

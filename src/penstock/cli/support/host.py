@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.engine.driver import Progress
     from penstock.engine.upgrade import Backfilled
     from penstock.serve import Answer, Queries, Question, Views
+    from penstock.serve.arrivals import Arrivals
 
 LOG: Final = logging.getLogger("penstock.run")
 ROWS_PRINTED: Final = 20  # of each view at the end; `penstock query` prints all
@@ -122,6 +123,10 @@ class LateViews:
     def wait_for(self, token: str, timeout: float, gone: Callable[[], bool]) -> int:
         """Waits for a version that has seen a write."""
         return self._there().wait_for(token, timeout, gone)
+
+    def arrivals(self, call: Callable[[], None]) -> Arrivals:
+        """Calls when a version is committed."""
+        return self._there().arrivals(call)
 
     def ask(self, query: str | Question, gone: Callable[[], bool]) -> Answer:
         """The answer to a SELECT, made in a process of its own, with limits."""

@@ -21,7 +21,17 @@ __all__ = ["guarded", "is_loading", "load"]
 
 T = TypeVar("T")
 
-SETTINGS: Final = ("name", "log", "listen", "spark", "state", "directory", "cores", "shards")
+SETTINGS: Final = (
+    "name",
+    "log",
+    "listen",
+    "spark",
+    "state",
+    "directory",
+    "cores",
+    "shards",
+    "versions_kept",
+)
 """Of `App`: what a program in SQL may SET."""
 _loading: ContextVar[bool] = ContextVar("loading", default=False)
 _PENSTOCK: Final = Path(__file__).resolve().parents[2]
@@ -83,7 +93,8 @@ def _sql_app(path: Path) -> ps.App:
                     f"{path}, line {one.line}: expected SET of {known_names(SETTINGS)}; found {one.name!r}"
                 )
             settings[one.name] = one.options["value"]
-    numbers = {n: int(v) for n, v in settings.items() if n in ("cores", "shards") and v.isdecimal()}
+    counted = ("cores", "shards", "versions_kept")
+    numbers = {n: int(v) for n, v in settings.items() if n in counted and v.isdecimal()}
     app = ps.App(**{**settings, **numbers})  # type: ignore[arg-type] # App says what it expects
     try:
         app.take(found)

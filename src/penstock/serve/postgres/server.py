@@ -45,6 +45,9 @@ KEEPALIVE_S: Final = 60  # of silence, after which a client is asked whether it 
 FAILURE_DELAY_S: Final = 0.5  # how long the answer to a wrong password is held back
 QUERY_SECONDS_MAX: Final = 30.0
 QUERIES_AT_ONCE: Final = 4
+SESSIONS_BYTES_MAX: Final = 1 << 30
+"""Of what all sessions keep: answers that clients are yet to read, cursors, texts of statements. Answers that
+come just now are not counted: as many as queries at once."""
 BACKLOG: Final = 64
 MECHANISM: Final = "SCRAM-SHA-256"
 LOG: Final = logging.getLogger("penstock.postgres")
@@ -92,6 +95,7 @@ class PostgresServer:
         self._lock = threading.Lock()
         self._open: set[_Connection] = set()
         self._connections: dict[int, _Connection] = {}  # of these, the ones that were admitted
+        self._held: dict[_Connection, int] = {}  # bytes
         self._closing = threading.Event()
         self._socket = _listening(host, port)
         self.port = int(self._socket.getsockname()[1])
@@ -167,11 +171,25 @@ class PostgresServer:
             self._connections[number] = connection
             return number
 
+    def hold(self, connection: _Connection, size: int) -> bool:
+        """Takes note of the bytes that a session keeps; False, and no note, if it is too much for all.
+
+        Fewer than before are never too much.
+        """
+        with self._lock:
+            before = self._held.get(connection, 0)
+            total = sum(self._held.values()) - before + size
+            if size > before and total > SESSIONS_BYTES_MAX:
+                return False
+            self._held[connection] = size
+            return True
+
     def leave(self, connection: _Connection, number: int | None = None) -> None:
         """Closes a connection's socket, and forgets it."""
         connection.release()
         with self._lock:
             self._open.discard(connection)
+            self._held.pop(connection, None)
             if number is not None:
                 del self._connections[number]
 
@@ -303,6 +321,7 @@ class _Connection:
             lambda token, seconds: server.views().wait_for(token, seconds, self._gone),
             self.cancelled.is_set,
             told,
+            lambda size: server.hold(self, size),
         )
         key = message(b"K", struct.pack("!ii", number, self.key))
         self._send(session.greeting() + key + session.ready())

@@ -101,6 +101,7 @@ class Session:
         wait: waits for a token, so many seconds at most; the version that has read it.
         cancelled: whether the client has asked to cancel what runs.
         told: what the client said of itself when it connected.
+        hold: takes note of how many bytes the session keeps; False where all sessions keep too much.
     """
 
     def __init__(
@@ -110,7 +111,9 @@ class Session:
         wait: Callable[[str, float], int],
         cancelled: Callable[[], bool],
         told: dict[str, str],
+        hold: Callable[[int], bool] = lambda _: True,
     ) -> None:
+        self._hold = hold
         self._ask, self._newest, self._wait, self._cancelled = ask, newest, wait, cancelled
         self._initial = {**SETTINGS, "application_name": told.get("application_name", "")}
         self._settings = dict(self._initial)
@@ -139,6 +142,7 @@ class Session:
             self._skipping = False
             if self._status is Status.IDLE:
                 self._portals.clear()
+            self._hold(self._held())
             yield self.ready()
             return
         if self._skipping:
@@ -154,6 +158,8 @@ class Session:
                 self._status = Status.FAILED
             yield failure(error, cancelled=self._cancelled())
             self._skipping = kind != b"Q"
+        finally:
+            self._hold(self._held())
         if kind == b"Q":
             yield self.ready()
 
@@ -349,6 +355,12 @@ class Session:
         version = self._pinned
         most = max(0, ANSWER_BYTES_MAX - self._held())
         found = self._ask(replace(question, version=version, dialect="postgres", bytes_max=most))
+        if not self._hold(self._held() + found.table.nbytes):
+            raise Refused(
+                "53200",
+                "expected memory for the answer; found that all sessions together keep too much "
+                "(SESSIONS_BYTES_MAX). Ask again, request less at once, or close cursors",
+            )
         self._settings["penstock.version"] = str(found.version)
         return found
 
