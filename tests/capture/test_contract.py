@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.capture import _output, drop, status
+from penstock.capture import _output, drop, schemas, status
 from penstock.capture._kinds import kind_of
 from penstock.errors import UserError
 
@@ -102,6 +102,38 @@ def test_a_column_that_is_added_is_passed_on(any_source) -> None:
         (2,): {"id": 2, "v": 1},
         (3,): {"id": 3, "v": 1, "w": "c", "x": 6},
     }
+    [version] = schemas(source.name, source.log).values()
+    assert (version.number, version.shape.key) == (3, ("id",))
+    shape = [(one.name, one.is_required) for one in version.shape.columns]
+    assert shape[1:] == [("v", False), ("w", False), ("x", False)]
+
+
+def test_a_new_snapshot_deletes_what_is_gone(any_source) -> None:
+    """Rows that were deleted while nothing captured have no key in the topic; who begins anew says so."""
+    source = any_source
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    source.execute("INSERT INTO t VALUES (1, 1), (2, 1), (3, 1), (4, 1)")
+    source.run(partitions=2)
+    source.execute("DELETE FROM t WHERE id = 4")
+    source.run()
+    drop(source.name, source.log, url=source.url)
+    source.execute("DELETE FROM t WHERE id = 2")
+    source.execute("UPDATE t SET v = 2 WHERE id = 1")
+    with source.running() as capture:
+        source.follows(capture, lambda: capture.done.phase == "streaming")
+        source.execute("INSERT INTO t VALUES (5, 1)")
+        rows: dict[int, object] = {}
+
+        def newest() -> dict[int, object]:
+            rows.update((key["id"], row) for key, _, row in told(source, "t"))
+            return rows
+
+        source.follows(capture, lambda: 5 in newest())
+    gone = {2: None, 4: None}
+    kept = {1: {"id": 1, "v": 2}, 3: {"id": 3, "v": 1}, 5: {"id": 5, "v": 1}}
+    assert newest() == gone | kept
+    assert [op for key, op, _ in told(source, "t") if key == {"id": 2}] == ["r", None]
+    assert [op for key, op, _ in told(source, "t") if key == {"id": 4}] == ["r", "d", None]
 
 
 def test_tables_without_keys_and_flat_rows(any_source) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.capture import outbox
+from penstock.capture import outbox, schemas
 from penstock.client import Client, Reader
 from penstock.formats.changelog import EMPTIED
 from penstock.wire.columns import header
@@ -166,6 +166,51 @@ def test_a_replica_identity_by_index_keys_its_records(source) -> None:
     """A row's records have one key all the time, also where that isn't the primary key."""
     found = run(source, "01_basic")["inventory.idx_ident"]
     assert [key for key, _, _ in found] == [{"code": c} for c in 4 * ["c1"] + 3 * ["c2"]]
+
+
+def test_changes_of_schemas_are_debezium_s(source) -> None:
+    """Columns that are added, dropped, renamed and retyped: the rows are the same, at once with each change.
+
+    Debezium loses keys where one change of the schema soon follows another. Ours are those of the rows.
+    A table that is renamed is read again, under its new name.
+    """
+    mine = run(source, "03_schema_change", schema_changes=True, notifications=True)
+    theirs = expected("03_schema_change")["public.evolve"]
+    assert mine["public.evolve"] == [
+        ({"id": dict(value)["after"]["id"]}, value, headers) for _, value, headers in theirs
+    ]
+    rows = source.rows("SELECT id, d, g FROM evolved")
+    assert {(one["id"], one["g"]) for one in after(mine["public.evolved"])} == {
+        (id_, g) for id_, _, g in rows
+    }
+    assert schemas(source.name, source.log)["public.evolve"].number >= 5
+    assert schemas(source.name, source.log)["public.evolved"].shape.key == ("id", "d")
+    changes = [value for _, value in source.records(source.name)]
+    assert {one["tableChanges"][0]["type"] for one in changes} == {"CREATE", "ALTER"}
+    columns = {
+        (column["name"], column["typeName"], column["length"], column["scale"])
+        for one in changes
+        for column in one["tableChanges"][0]["table"]["columns"]
+    }
+    assert {("a", "CHARACTER VARYING", 10, None), ("d", "NUMERIC", 6, 2)} <= columns
+    assert {("b", "INTEGER", None, None), ("b2", "BIGINT", None, None)} <= columns
+    told = [value for _, value in source.records(f"{source.name}.notifications")]
+    whats = [one["type"] for one in told]
+    assert whats[:4] == ["STARTED", "IN_PROGRESS", "TABLE_SCAN_COMPLETED", "COMPLETED"]
+    assert {one["aggregate_type"] for one in told} == {"Initial Snapshot"}
+    assert told[2]["additional_data"] == {
+        "scanned_collection": "public.evolve",
+        "status": "SUCCEEDED",
+        "total_rows_scanned": "1",
+        "connector_name": source.name,
+        "data_collections": "public.evolve",
+    }
+
+
+def after(records: list[Any]) -> list[Any]:
+    """The newest rows of a topic, by key."""
+    found = {orjson.dumps(key): dict(value)["after"] for key, value, _ in records if value}
+    return [*found.values()]
 
 
 def test_transactions_are_debezium_s(source) -> None:

@@ -15,6 +15,7 @@ import re
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -30,8 +31,17 @@ from penstock.capture._database import (
 )
 from penstock.capture._envelope import Format, Values
 from penstock.capture._kinds import kind_of
+from penstock.capture._notifications import INITIAL, Notifications
 from penstock.capture._output import Captured, Output
-from penstock.capture._progress import Log, State, Watched, control_topic, state_topic
+from penstock.capture._progress import (
+    Log,
+    State,
+    Watched,
+    control_topic,
+    schemas_topic,
+    state_topic,
+)
+from penstock.capture._schemas import OnSchemaChange, Schemas
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
 
 __all__ = ["Capture", "topic_name"]
@@ -90,6 +100,13 @@ class Capture:
         max_lag: bytes of its log that the database may keep for this capture; beyond them the slot is
             dropped, so that the database's disk doesn't fill, and `run` raises SetupError. None: no bound.
         outbox: a table whose rows are events: they go to the topics `outbox.event.AGGREGATETYPE`.
+        schema_changes: whether changes of the tables' schemas are written to the topic `TO`, as Debezium's
+            records.
+        on_schema_change: `pass` on a change of a table's schema at which readers of its topic may fail, with
+            a warning, or `stop` before it: a column that was NOT NULL is gone or can be null, a type or the
+            key is another one. Other changes are passed on.
+        notifications: whether the topic `TO.notifications` has Debezium's notifications of how far
+            snapshots are.
         settings: further arguments of `penstock.client.Client`.
 
     Raises:
@@ -114,6 +131,9 @@ class Capture:
         heartbeat_s: float | None = None,
         outbox: str | None = None,
         max_lag: int | None = None,
+        schema_changes: bool = False,
+        on_schema_change: OnSchemaChange = "pass",
+        notifications: bool = False,
         **settings: Any,
     ) -> None:
         topics = dict(tables) if isinstance(tables, Mapping) else None
@@ -133,6 +153,14 @@ class Capture:
             raise UserError(
                 f"expected format='debezium' with transactions=True; found format={format!r}, whose records "
                 "are the rows alone"
+            )
+        if on_schema_change not in ("pass", "stop"):
+            raise UserError(
+                f"expected on_schema_change='pass' or 'stop'; found {on_schema_change!r}"
+            )
+        if schema_changes and to is None:
+            raise UserError(
+                "expected to=… with schema_changes=True: its topic; found a mapping of tables to topics"
             )
         self._kind = kind_of(url)
         options: dict[str, Any] = {"slot": slot, "publication": publication, "outbox": outbox}
@@ -158,6 +186,9 @@ class Capture:
             partitions=partitions,
             is_compact=compact,
             options=options,
+            schema_changes=schema_changes,
+            on_schema_change=on_schema_change,
+            notifications=notifications,
         )
         self._run = _Run()
         self.name, self.done = name, self._run.done
@@ -275,6 +306,9 @@ class _Session:
                 self._stream(self._prepare(state))
             except _StoppedError:
                 pass
+            except SetupError:
+                self._log.abort()  # nobody goes on soon: readers needn't wait for what is open
+                raise
             finally:
                 self._database.close()
             self._log.abort()
@@ -320,7 +354,17 @@ class _Session:
                 f"found another one at {database.name}. Give this capture another name=…, or drop the old "
                 f"one: penstock capture drop {settings.name}"
             )
-        own = {state_topic(settings.name), control_topic(settings.name), *database.topics}
+        name = settings.name
+        own = {state_topic(name), control_topic(name), schemas_topic(name), *database.topics}
+        changes = topic_name(settings.to or "") if settings.schema_changes else None
+        notes = topic_name(f"{settings.source_name}.notifications")
+        notifications = Notifications(
+            notes if settings.notifications else None, settings.source_name
+        )
+        for topic in (changes, notifications.topic):
+            if topic is not None:
+                own.add(topic)
+                self._log.create_topic(topic, 1, {"retention.ms": "-1"})
         if taken := [spelled(t) for t, topic in topics.items() if topic in own]:
             raise SetupError(
                 f"expected tables whose topics aren't the capture's own; found {', '.join(taken)} for "
@@ -343,10 +387,25 @@ class _Session:
             for t, w in state.tables.items()
             if w.topic in topics.values() and w.identity == numbers.get(t)
         }
-        output = Output(self._log, replace(state, tables=kept), self._done, self._run.owner)
+        source = (database.source[0], settings.source_name, database.source[1])
+        schemas = Schemas(
+            *(self._log.versions(), schemas_topic(name), changes, source),
+            settings.on_schema_change,
+        )
+        before = {**state.tables, **schemas.known}
+        state = replace(state, tables=kept)
+        output = Output(self._log, state, self._done, self._run.owner, schemas, notifications)
         new = {t: topic for t, topic in topics.items() if spelled(t) not in kept}
         if new:
-            self._read_snapshot(output, new, numbers)
+            used = Counter([*new.values(), *(one.topic for one in kept.values())])
+            again = {
+                spelled(t): ends
+                for t, topic in new.items()
+                if spelled(t) in before and used[topic] == 1 and any(ends := self._log.ends(topic))
+            }
+            self._read_snapshot(output, new, numbers, again)
+        else:
+            output.notify_now(INITIAL, "SKIPPED", uuid.uuid4().hex)
         self._run.state = output.state
         self._done.position, self._done.time_us = output.state.position, output.state.time_us
         return output
@@ -359,23 +418,49 @@ class _Session:
         return topics.get(spelled(table), topics.get(table[1]))
 
     def _read_snapshot(
-        self, output: Output, new: dict[TableName, str], numbers: Mapping[str, int]
+        self,
+        output: Output,
+        new: dict[TableName, str],
+        numbers: Mapping[str, int],
+        again: Mapping[str, tuple[int, ...]],
     ) -> None:
-        """Writes the rows that tables have, in one transaction of the log, and from where changes count."""
+        """Writes the rows that tables have, in one transaction of the log, and from where changes count.
+
+        Keys that their topics have of a former snapshot, and the tables don't, are deleted.
+
+        Args:
+            output: where to.
+            new: the tables, with their topics.
+            numbers: which tables they are.
+            again: by table, the ends of topics that have such keys.
+        """
         self._done.phase = "snapshot"
         counts = dict.fromkeys(new, 0)
+        names, id_ = [spelled(one) for one in new], uuid.uuid4().hex
+        output.notify_now(INITIAL, "STARTED", id_)
+        reading: TableName | None = None
         with self._database.snapshot() as snapshot:
             with contextlib.closing(snapshot.read(new)) as rows:
                 for table, record in rows:
+                    if table != reading:
+                        reading, more = table, {"current_collection_in_progress": spelled(table)}
+                        output.notify_now(INITIAL, "IN_PROGRESS", id_, names, **more)
                     output.add(record)
                     counts[table] += 1
                     self._done.snapshot_rows += 1
                     if output.is_full:
                         output.send()
                         if self._run.end.is_set():
+                            output.notify_now(INITIAL, "ABORTED", id_)
                             raise _StoppedError
+            for table in new:
+                now_ms = time.time_ns() // 1_000_000
+                output.describe(table, self._database.shape(table), now_ms)
             tables = {
-                (told := spelled(t)): Watched(topic, snapshot.position, counts[t], numbers[told])
+                (told := spelled(t)): Watched(
+                    *(topic, snapshot.position, counts[t], numbers[told]),
+                    unseen=again.get(told, ()),
+                )
                 for t, topic in new.items()
             }
             state = output.state
@@ -384,7 +469,24 @@ class _Session:
             tables = {**state.tables, **tables}
             details = {**state.details, **getattr(snapshot, "details", {})}
             state = replace(state, position=position, time_us=time_us, details=details)
-            output.commit(replace(state, tables=tables))
+            chunked = set(details.get("snapshot", {}).get("tables", ()))  # read afterwards
+            for table in new:
+                name, count = spelled(table), counts[table]
+                if name not in chunked:
+                    status = "SUCCEEDED" if count else "EMPTY"
+                    more = {"scanned_collection": name, "status": status}
+                    output.notify(
+                        *(INITIAL, "TABLE_SCAN_COMPLETED", id_, names),
+                        **more,
+                        total_rows_scanned=count,
+                    )
+            output.notify(INITIAL, "COMPLETED", id_)
+            output.state = replace(state, tables=tables)
+            for name in again.keys() - chunked:
+                for _ in output.forget_unseen(name):
+                    if self._run.end.is_set():
+                        raise _StoppedError
+            output.commit(output.state)
         self._run.owns = True
 
     def _stream(self, output: Output) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 from penstock.capture._envelope import Format, Record, Values
 from penstock.capture._output import Output
 from penstock.capture._progress import State
+from penstock.capture._schemas import OnSchemaChange, Shape
 from penstock.core.schema import Schema
 
 __all__ = [
@@ -65,6 +66,9 @@ class Settings:
         partitions: of topics that are created.
         is_compact: likewise.
         options: of the kind, such as `slot`.
+        schema_changes: whether there is Debezium's topic of schema changes.
+        on_schema_change: what is done at a change at which readers may fail.
+        notifications: whether there is Debezium's topic of notifications.
     """
 
     name: str
@@ -79,6 +83,9 @@ class Settings:
     partitions: int
     is_compact: bool
     options: Mapping[str, Any]
+    schema_changes: bool = False
+    on_schema_change: OnSchemaChange = "pass"
+    notifications: bool = False
 
     @property
     def source_name(self) -> str:
@@ -124,11 +131,14 @@ class Database(Protocol):
 
     Attributes:
         name: its address, without a password.
+        source: the connector's name in records, and the database's.
         topics: further topics that it writes to.
     """
 
     @property
     def name(self) -> str: ...
+    @property
+    def source(self) -> tuple[str, str]: ...
     @property
     def topics(self) -> tuple[str, ...]: ...
 
@@ -147,6 +157,9 @@ class Database(Protocol):
             UserError: a pattern names none.
             SetupError: one can't be read, or not be captured.
         """
+
+    def shape(self, table: TableName) -> Shape:
+        """What a table looks like now."""
 
     def prepare(
         self, state: State | None, tables: Iterable[TableName], end: Callable[[float], bool]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.capture._envelope import Put, Record
+from penstock.capture._notifications import Notifications
 from penstock.capture._progress import Log, State, Watched
+from penstock.capture._schemas import Schemas, Shape
 
 __all__ = ["STEP_BYTES", "Captured", "Output"]
 
@@ -55,10 +57,21 @@ class Output:
         state: how far it got.
         done: what is told of it.
         owner: the process that has the capture.
+        schemas: the tables' versions.
+        notifications: of snapshots.
     """
 
-    def __init__(self, log: Log, state: State, done: Captured, owner: str) -> None:
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        done: Captured,
+        owner: str,
+        schemas: Schemas,
+        notifications: Notifications,
+    ) -> None:
         self._log, self.state, self.done, self._owner = log, state, done, owner
+        self.schemas, self._notifications = schemas, notifications
         self._received = self._counted = 0
         self._closed_at: float | None = None  # when the oldest transaction that waits was complete
         self._stored_at = time.monotonic()
@@ -100,6 +113,30 @@ class Output:
         """Takes a record of a transaction that was said to be open, in its parts; see `Log.put`."""
         return self._log.put
 
+    def describe(
+        self, table: tuple[str, str], shape: Shape, time_ms: int, *, told: bool = False
+    ) -> None:
+        """Records of a table look like this from here on; see `Schemas.see`."""
+        self.schemas.see(table, shape, time_ms, self._log.put, told=told)
+
+    def notify(
+        self, which: str, what: str, id_: str, tables: Iterable[str] = (), **more: str | int
+    ) -> None:
+        """Notifies of a snapshot; see `Notifications.record`."""
+        if (topic := self._notifications.topic) is not None:
+            now_ms = time.time_ns() // 1_000_000
+            made = self._notifications.record(which, what, id_, now_ms, tables, **more)
+            self._log.put(topic, *made, now_ms)
+
+    def notify_now(
+        self, which: str, what: str, id_: str, tables: Iterable[str] = (), **more: str | int
+    ) -> None:
+        """Notifies of a snapshot at once, whether it is stored or not."""
+        if (topic := self._notifications.topic) is not None:
+            now_ms = time.time_ns() // 1_000_000
+            made = self._notifications.record(which, what, id_, now_ms, tables, **more)
+            self._log.say(topic, *made, now_ms)
+
     def takes_truncation(self, topic: str) -> bool:
         """Whether a topic may have a record that says that a table was emptied: it has no key."""
         return not self._log.is_compacted(topic)
@@ -117,6 +154,18 @@ class Output:
         told = yield from self._log.delete_all(topic, watched.emptied, time_ms)
         tables = {**self.state.tables, name: replace(watched, emptied=told)}
         self.state = replace(self.state, tables=tables)
+
+    def forget_unseen(self, name: str) -> Iterator[None]:
+        """All rows of a table were written again: keys that it hasn't any more are deleted.
+
+        Yields: now and then, as it may take long.
+        """
+        watched = self.state.tables[name]
+        if watched.unseen:
+            told = (watched.topic, watched.emptied, watched.unseen)
+            yield from self._log.delete_unseen(*told, time.time_ns() // 1_000_000)
+            tables = {**self.state.tables, name: replace(watched, unseen=())}
+            self.state = replace(self.state, tables=tables)
 
     def committed(
         self, position: int, time_us: int, details: Mapping[str, Any] | None = None

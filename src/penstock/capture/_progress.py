@@ -20,12 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.capture._envelope import Headers, Record
-from penstock.client import Client, Reader, TransactionalProducer
+from penstock.capture._schemas import Version
+from penstock.client import Client, Producer, Reader, TransactionalProducer
 from penstock.client.producer import Part
 from penstock.core.partitioner import murmur2_partitions
 from penstock.errors import CorruptError, SetupError
 
-__all__ = ["Log", "State", "Watched", "control_topic", "state_topic"]
+__all__ = ["Log", "State", "Watched", "control_topic", "schemas_topic", "state_topic", "versions"]
 
 TIMEOUT_MS: Final = 15 * 60 * 1000
 """How long a transaction of the log may stay open, a snapshot's or that of the database's largest: Kafka's
@@ -50,6 +51,8 @@ class Watched:
         identity: which table it is: another number where it was created anew.
         emptied: by partition of the topic, the offset behind which keys are that aren't deleted: where the
             table was emptied last.
+        unseen: by partition, the offset from which on all its rows are written again, while they are; keys
+            that are only before it are deleted once they have been. Empty: they are not.
     """
 
     topic: str
@@ -57,6 +60,7 @@ class Watched:
     rows: int = 0
     identity: int = 0
     emptied: tuple[int, ...] = ()
+    unseen: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,9 @@ class State:
         try:
             found = orjson.loads(value)
             tables = {
-                name: Watched(**{**one, "emptied": tuple(one.get("emptied", ()))})
+                name: Watched(
+                    **{**one, **{n: tuple(one.get(n, ())) for n in ("emptied", "unseen")}}
+                )
                 for name, one in found.pop("tables").items()
             }
             return State(**found, tables=tables)
@@ -118,6 +124,11 @@ def state_topic(name: str) -> str:
 def control_topic(name: str) -> str:
     """The topic with what it was told: `pause`, `resume`."""
     return f"{name}.capture.control"
+
+
+def schemas_topic(name: str) -> str:
+    """The topic with the versions of its tables' schemas."""
+    return f"{name}.capture.schemas"
 
 
 @dataclass(frozen=True)
@@ -184,7 +195,8 @@ class Log:
             CorruptError: somebody else has written to the topic.
         """
         compact = {"cleanup.policy": "compact"}
-        for topic in (state_topic(self._name), control_topic(self._name)):
+        topics = state_topic(self._name), control_topic(self._name), schemas_topic(self._name)
+        for topic in topics:
             self.client.create_topic(topic, 1, compact, exists_ok=True)
         self._writer.start()  # before reading: what another one left is ended then
         self._waiting.clear()
@@ -194,6 +206,10 @@ class Log:
     def load(self) -> State | None:
         """How far it got; None where there is nothing."""
         return load(self.client, self._address, self._name, **self._settings)
+
+    def versions(self) -> dict[str, Version]:
+        """The newest version of each table's schema."""
+        return versions(self.client, self._address, self._name, **self._settings)
 
     def create_topic(self, topic: str, partitions: int, configs: dict[str, str]) -> None:
         """Creates a topic where it doesn't exist."""
@@ -225,6 +241,12 @@ class Log:
         found.times_ms.append(time_ms)
         self.waiting_bytes += 96 + (0 if value is None else len(value))
         self.open_records += 1
+
+    def say(self, topic: str, key: bytes, value: bytes, time_ms: int) -> None:
+        """Writes a record at once, outside the transaction."""
+        told = (pa.array([key], pa.binary()), pa.array([value], pa.binary()), np.array([time_ms]))
+        with Producer(self._address, **self._settings) as producer:
+            producer.send(topic, 0, *told)
 
     def send(self) -> None:
         """Sends what is waiting, in the open transaction."""
@@ -269,6 +291,51 @@ class Log:
                 self.open_records += count
                 told.append(end + count)
         return tuple(told)
+
+    def ends(self, topic: str) -> tuple[int, ...]:
+        """By partition, the offset behind its newest record."""
+        return tuple(end for _, end in sorted(self.client.offsets(topic, uncommitted=True).items()))
+
+    def delete_unseen(
+        self, topic: str, since: Sequence[int], begins: Sequence[int], time_ms: int
+    ) -> Generator[None, None, None]:
+        """Deletes each key that a topic has before some offsets and not behind them, in the open transaction.
+
+        Behind them all rows that there are have been written again. Keys are in memory, those of one
+        partition at a time.
+
+        Args:
+            topic: which.
+            since: by partition, the offset before which all keys are deleted; 0 where there is none.
+            begins: by partition, the offsets.
+            time_ms: of the records, since 1970.
+
+        Yields: after each part of the topic that is read.
+        """
+        self.send()
+        ends = self.client.offsets(topic, uncommitted=True)
+        for partition, begin in enumerate(begins):
+            first = since[partition] if partition < len(since) else 0
+            if first >= begin:
+                continue
+            keys, nothing = [], []
+            with Reader(self._address, **self._settings) as reader:
+                for records in reader.read(topic, partition, first, begin, missing="skip"):
+                    keys.append(records.keys())
+                    nothing.append(pc.is_null(records.values()))
+                    yield
+            former = _alive(pa.chunked_array(keys, pa.binary()), nothing)
+            seen = []
+            with Reader(self._address, uncommitted=True, **self._settings) as reader:
+                for records in reader.read(topic, partition, begin, ends[partition]):
+                    seen.append(pc.unique(records.keys()))
+                    yield
+            known = pc.unique(pa.chunked_array(seen, pa.binary()))
+            gone = former.filter(pc.invert(pc.is_in(former, value_set=known)))
+            if count := len(gone):
+                told = (gone, pa.nulls(count, pa.binary()), np.full(count, time_ms))
+                self._writer.send_together([Part(topic, partition, *told)])
+                self.open_records += count
 
     def _send(self, more: list[Part]) -> None:
         parts = [part for topic, one in self._waiting.items() for part in self._parts(topic, one)]
@@ -322,17 +389,48 @@ class Log:
         return told(self.client, self._address, self._name, **self._settings)
 
 
-def told(client: Client, address: str, name: str, **settings: Any) -> Told:
-    """What a capture was told."""
-    topic = control_topic(name)
+def versions(client: Client, address: str, name: str, **settings: Any) -> dict[str, Version]:
+    """The newest version of each table's schema, by table."""
+    topic, found = schemas_topic(name), dict[str, Version]()
+    for key, value in _pairs(client, address, topic, **settings):
+        if key is not None and value is not None:
+            found[key.decode()] = Version.decoded(value)
+    return found
+
+
+def _pairs(
+    client: Client, address: str, topic: str, **settings: Any
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Keys and values of a topic of one partition."""
     first, end = client.offsets(topic, "earliest")[0], client.offsets(topic, "latest")[0]
-    found: dict[bytes | None, bytes] = {}
     with Reader(address, **settings) as reader:
         for records in reader.read(topic, 0, first, end):
-            for key, value in zip(
-                records.keys().to_pylist(), records.values().to_pylist(), strict=True
-            ):
-                found[key] = value or b""
+            yield from zip(records.keys().to_pylist(), records.values().to_pylist(), strict=True)
+
+
+def _alive(keys: pa.ChunkedArray[Any], nothing: Sequence[pa.Array[Any]]) -> pa.Array[Any]:
+    """The keys whose newest record has a value.
+
+    Args:
+        keys: binary, of records in their order.
+        nothing: of them, whether they have no value: bool.
+    """
+    coded = keys.combine_chunks().dictionary_encode()
+    if not len(coded):
+        return pa.array([], pa.binary())
+    has_key = np.asarray(coded.indices.is_valid())
+    newest = np.zeros(len(coded.dictionary), np.bool_)
+    # Of several assignments to one place the last one counts.
+    is_null = np.asarray(pa.chunked_array(nothing, pa.bool_()).combine_chunks())
+    newest[np.asarray(coded.indices.fill_null(0))[has_key]] = is_null[has_key]
+    return coded.dictionary.filter(pa.array(~newest))
+
+
+def told(client: Client, address: str, name: str, **settings: Any) -> Told:
+    """What a capture was told."""
+    found: dict[bytes | None, bytes] = {}
+    for key, value in _pairs(client, address, control_topic(name), **settings):
+        found[key] = value or b""
     requests = {
         int(key.removeprefix(REQUEST)): orjson.loads(value)
         for key, value in found.items()

@@ -12,12 +12,22 @@ import orjson
 import pyarrow as pa
 
 from penstock.capture._kinds import kind_named
-from penstock.capture._progress import COMMAND, REQUEST, State, control_topic, load, state_topic
+from penstock.capture._progress import (
+    COMMAND,
+    REQUEST,
+    State,
+    control_topic,
+    load,
+    schemas_topic,
+    state_topic,
+    versions,
+)
 from penstock.capture._progress import told as told_of
+from penstock.capture._schemas import Version
 from penstock.client import Client, Producer
 from penstock.errors import PenstockError, UserError
 
-__all__ = ["Status", "drop", "names", "snapshot", "status", "tell"]
+__all__ = ["Status", "drop", "names", "schemas", "snapshot", "status", "tell"]
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,24 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
     )
 
 
+def schemas(name: str, log: str, **settings: Any) -> dict[str, Version]:
+    """What the tables of a capture look like: by table, the newest version of its schema.
+
+    Args:
+        name: the capture's.
+        log: the broker's address.
+        settings: further arguments of `penstock.client.Client`.
+
+    Raises:
+        UserError: there is no such capture.
+    """
+    with Client(log, **settings) as client:
+        _load(client, log, name, **settings)
+        if schemas_topic(name) not in client.topics():  # a former release has captured it
+            return {}
+        return versions(client, log, name, **settings)
+
+
 def tell(name: str, what: Literal["pause", "resume"], log: str, **settings: Any) -> None:
     """Lets a capture pause or continue; it is told within a second, or when it is started.
 
@@ -178,7 +206,10 @@ def _snapshot_text(state: State) -> str:
 
 
 def drop(name: str, log: str, *, url: str | None = None, **settings: Any) -> None:
-    """Forgets a capture, which must not run: what the database keeps for it, and its position. Topics stay.
+    """Forgets a capture, which must not run: what the database keeps for it, and its position.
+
+    Topics stay, also that of the versions of their tables' schemas. A capture that begins anew under this
+    name deletes the keys in them that its tables don't have any more.
 
     Raises:
         UserError: there is no such capture, or it runs.

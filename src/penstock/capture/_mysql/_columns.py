@@ -8,9 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.capture._mysql._binlog import TableMap
+from penstock.capture._schemas import Column as SchemaColumn
+from penstock.capture._schemas import Shape
 from penstock.core.schema import DECIMAL_DIGITS_MAX
 
-__all__ = ["BINARY", "Column", "Definition", "column_type", "definition_of", "from_catalog"]
+__all__ = [
+    "BINARY",
+    "Column",
+    "Definition",
+    "column_type",
+    "definition_of",
+    "from_catalog",
+    "shape_of",
+]
 
 BINARY: Final = "binary"
 _CODECS: Final = {
@@ -67,6 +77,7 @@ class Column:
         digits: of a DECIMAL behind its point, or of a second.
         required: whether it is NOT NULL.
         is_virtual: whether the server makes its values when they are read.
+        is_known: whether the catalog has it.
     """
 
     name: str
@@ -78,6 +89,7 @@ class Column:
     digits: int = 0
     required: bool = False
     is_virtual: bool = False
+    is_known: bool = True
 
 
 @dataclass(frozen=True)
@@ -126,7 +138,7 @@ def definition_of(
     by_name = {one.name: one for one in catalog.columns}
     columns = []
     for i, name in enumerate(told.names):
-        one = by_name.get(name, Column(name, ""))
+        one = by_name.get(name, Column(name, "", is_known=False))
         kind = one.kind if one.kind in _SPECIAL and _fits(told.types[i], one) else ""
         charset = charsets.get((told.collations or {}).get(i, 0), "")
         codec = _CODECS.get(charset, one.codec if not charset else "utf-8")
@@ -177,8 +189,56 @@ _TYPES: Final[dict[str, set[int]]] = {
 }
 
 
+def shape_of(definition: Definition, told: TableMap | None = None) -> Shape:
+    """What a table looks like: what the binary log says of its columns, and else the catalog."""
+    columns = tuple(
+        SchemaColumn(
+            one.name,
+            _spelled(one, None if told is None else (told.types[i], told.metas[i])),
+            one.required if one.is_known else None,
+        )
+        for i, one in enumerate(definition.columns)
+    )
+    return Shape(columns, definition.key)
+
+
+def _spelled(column: Column, told: tuple[int, int] | None) -> str:
+    """A column's type: of its length what makes its values others."""
+    kind, size, digits = column.kind, column.size, column.digits
+    if told is not None:
+        type_, meta = told
+        is_binary = column.codec == BINARY
+        if column.kind not in _SPECIAL:
+            kind = _KINDS.get(type_, "geometry")
+            if type_ in {15, 253, 254} and is_binary:
+                kind = {"varchar": "varbinary", "char": "binary"}[kind]
+            if type_ == _BLOB:
+                size_of = {1: "tiny", 3: "medium", 4: "long"}.get(meta, "")
+                kind = size_of + ("blob" if is_binary else "text")
+        size, digits = meta >> 8, meta & 0xFF if kind == "decimal" else meta
+    elif kind not in _TYPES and kind not in _SPECIAL:
+        kind = "geometry"
+    if kind == "decimal":
+        kind = f"decimal({size},{digits})"
+    elif kind in {"datetime", "timestamp", "time"} and 0 < digits <= 6:
+        kind = f"{kind}({digits})"
+    elif column.labels:
+        kind += "(" + ",".join(f"'{one}'" for one in column.labels) + ")"
+    return kind + (" unsigned" if column.unsigned else "")
+
+
 def _fits(type_: int, column: Column) -> bool:
     return type_ in _TYPES.get(column.kind, {255})
+
+
+_BLOB: Final = 252
+_KINDS: Final = {
+    type_: kind
+    for kind, types in _TYPES.items()
+    for type_ in types
+    if kind not in _SPECIAL and kind not in {"binary", "varbinary"}
+}
+"""The types of the binary log's numbers; those of text and of bytes are one."""
 
 
 def column_type(column: Column) -> str:

@@ -12,12 +12,14 @@ from penstock.capture._database import Settings, TableName
 from penstock.capture._envelope import Record
 from penstock.capture._markers import marked
 from penstock.capture._mysql._binlog import place, place_text
+from penstock.capture._mysql._columns import shape_of
 from penstock.capture._mysql._encoder import Encoder
 from penstock.capture._mysql._server import Server, ask, base_of, file_of
 from penstock.capture._mysql._stream import Stream
 from penstock.capture._mysql._texts import converter
 from penstock.capture._output import Output
 from penstock.capture._progress import State
+from penstock.capture._schemas import Shape
 from penstock.errors import SetupError
 
 __all__ = ["MysqlDatabase"]
@@ -30,6 +32,7 @@ class MysqlDatabase:
         self._settings, self._server = settings, Server(settings.url)
         self.name, self.topics = self._server.name, ()
         self._base = ""
+        self.source = ("mariadb" if self._server.is_mariadb else "mysql", self._server.database)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -42,6 +45,10 @@ class MysqlDatabase:
     def tables(self, patterns: Iterable[str]) -> dict[TableName, int]:
         """The tables that patterns name."""
         return self._server.tables(patterns)
+
+    def shape(self, table: TableName) -> Shape:
+        """What a table looks like now."""
+        return shape_of(self._server.definition(table))
 
     def prepare(
         self,

@@ -30,7 +30,7 @@ from penstock.capture._mysql._binlog import (
     rows_begin,
     table_map,
 )
-from penstock.capture._mysql._columns import Definition, definition_of
+from penstock.capture._mysql._columns import Definition, definition_of, shape_of
 from penstock.capture._mysql._encoder import Encoder
 from penstock.capture._mysql._rows import Decoder, decoder
 from penstock.capture._mysql._server import SILENCE_S, Server
@@ -52,6 +52,14 @@ _NAME: Final = r"(?:`((?:[^`]|``)+)`|([\w$]+))"
 _TRUNCATE: Final = re.compile(
     rf"\s*TRUNCATE\s+(?:TABLE\s+)?(?:{_NAME}\s*\.\s*)?{_NAME}", re.IGNORECASE
 )
+_DEFINES: Final = re.compile(
+    r"\s*(CREATE|ALTER|DROP|RENAME)\s+(?:OR\s+REPLACE\s+)?(?:ONLINE\s+|IGNORE\s+)*TABLE\s+"
+    rf"(?:IF\s+(?:NOT\s+)?EXISTS\s+)?(?:{_NAME}\s*\.\s*)?{_NAME}(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_RENAMED: Final = re.compile(
+    rf"\s*(?:RENAME\s+(?:TO\s+|AS\s+)?|TO\s+)(?:{_NAME}\s*\.\s*)?{_NAME}\s*$", re.IGNORECASE
+)
 _TABLE_KINDS: Final = {Kind.GTID, Kind.ANONYMOUS, Kind.GTID_TAGGED}
 
 
@@ -61,6 +69,7 @@ class _Table:
     def __init__(self, told: TableMap, definition: Definition, topic: str, since: int) -> None:
         self.told, self.definition, self.topic, self.since = told, definition, topic, since
         self.name = told.schema, told.name
+        self.is_described = False
         self._decoders: dict[bytes, Decoder] = {}
 
     def decoder(self, present: bytes, values: Values) -> Decoder:
@@ -100,6 +109,7 @@ class Stream:
         self._begin: int | None = None  # where the open group begins
         self._gtid: str | None = None
         self._is_transaction = self._is_due = False
+        self._is_debezium = encoder.envelope.is_debezium
         self._rest = b""
         self._heard_at = time.monotonic()
         self._socket = server.dump(name, self._file, self._end)
@@ -266,11 +276,40 @@ class Stream:
         if found := _TRUNCATE.match(bare):
             table = _name(found[1], found[2]) or schema, _name(found[3], found[4])
             self._truncate(table, since, (time_s, server, begin))
+        elif (found := _DEFINES.match(bare)) and since >= self._from:
+            self._define(found, schema, text, (time_s, server, begin))
         self._tables.clear()
         self._made.clear()
         self._catalog.clear()
         if not self._is_transaction:
             self._close(time_s)
+
+    def _define(
+        self, found: re.Match[str], schema: str, text: str, at: tuple[int, int, int]
+    ) -> None:
+        """A statement has defined a table: a record of Debezium's says so.
+
+        The columns are the catalog's, which may be ahead of the log.
+        """
+        table = _name(found[2], found[3]) or schema, _name(found[4], found[5])
+        if renamed := _RENAMED.match(found[6]):
+            table = _name(renamed[1], renamed[2]) or table[0], _name(renamed[3], renamed[4])
+        output, what = self._output, found[1].upper()
+        if output.schemas.changes is None or not any(
+            one.startswith(f"{table[0]}.") for one in output.tables
+        ):
+            return
+        definition = self._server.definition(table)
+        is_gone = what == "DROP" or not definition.columns
+        output.schemas.tell(
+            table,
+            "ALTER" if what == "RENAME" else what,
+            None if is_gone else shape_of(definition),
+            at[0] * 1000,
+            output.put,
+            ddl=text.strip(),
+            source=self._encoder.block(table, self._at(at, 0)) % 0 if self._is_debezium else b"",
+        )
 
     def _truncate(self, table: tuple[str, str], since: int, at: tuple[int, int, int]) -> None:
         watched = self._output.tables.get(".".join(table))
@@ -328,6 +367,10 @@ class Stream:
             raise CorruptError("expected rows in a transaction; found some outside one")
         if self._begin < max(table.since, self._from):
             return
+        if not table.is_described:
+            table.is_described = True
+            shape = shape_of(table.definition, table.told)
+            self._output.describe(table.name, shape, at[0] * 1000, told=True)
         old = table.decoder(first, self._values)
         new = table.decoder(second, self._values)
         for record in self._records(kind, table, data, p, (old, new), at):

@@ -12,10 +12,12 @@ from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._incremental import Progress
 from penstock.capture._postgres._pgoutput import lsn_text
+from penstock.capture._postgres._rows import key_columns
 from penstock.capture._postgres._server import Server, parse_tables
 from penstock.capture._postgres._snapshot import Snapshot, slot_name
 from penstock.capture._postgres._stream import Extras, Stream
 from penstock.capture._progress import State
+from penstock.capture._schemas import Shape
 from penstock.errors import SetupError
 
 __all__ = ["PostgresDatabase"]
@@ -36,6 +38,7 @@ class PostgresDatabase:
         self._progress = Progress()
         self._streams: list[Stream] = []
         self.name = self._server.name
+        self.source = ("postgresql", self._server.database)
         self._extras = _extras(settings)
         self.topics = self._extras.topics
 
@@ -53,6 +56,12 @@ class PostgresDatabase:
     def tables(self, patterns: Iterable[str]) -> dict[TableName, int]:
         """The tables that patterns name, with their oids."""
         return {one: self._server.oid(one) for one in self._server.tables(patterns)}
+
+    def shape(self, table: TableName) -> Shape:
+        """What a table looks like now."""
+        relation = self._server.relation(table)
+        facts = self._server.facts(relation.oid)
+        return self._server.shape(relation, facts, key_columns(relation, facts))
 
     def prepare(
         self, state: State | None, tables: Iterable[TableName], end: Callable[[float], bool]

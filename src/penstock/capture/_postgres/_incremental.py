@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from penstock.capture._database import TableName, spelled
 from penstock.capture._envelope import Headers, Values
+from penstock.capture._notifications import INCREMENTAL
 from penstock.capture._output import Output
 from penstock.capture._postgres._copy import quoted, split
 from penstock.capture._postgres._encoder import Encoder
@@ -43,6 +44,12 @@ _PAGE, _SEGMENT = 8192, 16 << 20
 _PAGE_HEAD, _SEGMENT_HEAD = 24, 40
 DETAIL: Final = "snapshot"
 """Where the progress is in `State.details`."""
+_NOTIFIED: Final = {
+    "start": "STARTED",
+    "pause": "PAUSED",
+    "resume": "RESUMED",
+    "stop": "ABORTED",
+}
 _log = logging.getLogger(__name__)
 
 
@@ -118,6 +125,9 @@ class _Chunk:
         high: the position that has to be passed.
         visible: whether a transaction is in it.
         next: the progress once they are written.
+        count: of rows that were read.
+        last: the key of the last one.
+        end: the last key of the table.
     """
 
     topic: str
@@ -126,6 +136,9 @@ class _Chunk:
     high: int
     visible: Callable[[int], bool]
     next: Progress
+    count: int
+    last: tuple[str, ...]
+    end: tuple[str, ...]
 
 
 class Incremental:
@@ -136,9 +149,18 @@ class Incremental:
         encoder: makes records.
         values: how they are written.
         output: where to; its state says how far it is.
+        alive: tells the database that the capture is there; called often while something takes long.
     """
 
-    def __init__(self, url: str, encoder: Encoder, values: Values, output: Output) -> None:
+    def __init__(
+        self,
+        url: str,
+        encoder: Encoder,
+        values: Values,
+        output: Output,
+        alive: Callable[[], None],
+    ) -> None:
+        self._alive = alive
         self._server, self._encoder, self._values = Server(url), encoder, values
         self._output, self._put = output, output.put
         self._recent: deque[int] = deque(maxlen=RECENT)
@@ -194,7 +216,9 @@ class Incremental:
         for number, request in self._requests:
             if request["what"] != "resume":
                 self._chunk = None  # it is read again
-            self._keep(self.progress.after(number, request))
+            progress = self.progress.after(number, request)
+            self._notify(_NOTIFIED[request["what"]], progress if progress.tables else self.progress)
+            self._keep(progress)
         self._requests.clear()
         if self._chunk is None and self.progress.tables and not self.progress.is_paused:
             self._try_to_read()
@@ -210,9 +234,35 @@ class Incremental:
             key, value = self._encoder.read(chunk.table, row, chunk.high, b"incremental")
             self._put(chunk.topic, key, value, self._encoder.time_ms)
         output.done.snapshot_rows += len(chunk.rows)
+        if chunk.count:
+            told = {
+                "maximum_key": ",".join(chunk.end),
+                "last_processed_key": ",".join(chunk.last),
+            }
+            table = self.progress.tables[0]
+            self._notify("IN_PROGRESS", self.progress, current_collection_in_progress=table, **told)
+        if chunk.next.tables != self.progress.tables:
+            table = self.progress.tables[0]
+            if not self.progress.where.get(table):  # all of its rows were read
+                for _ in output.forget_unseen(table):
+                    self._alive()
+            count = self.progress.rows + chunk.count
+            self._completed("SUCCEEDED" if count else "EMPTY", count)
         self.progress = chunk.next
         output.committed(output.position, time_us, self.progress.details)
         return True
+
+    def _notify(self, what: str, progress: Progress, **more: str | int) -> None:
+        id_ = str(progress.asked or "initial")
+        self._output.notify(INCREMENTAL, what, id_, progress.tables, **more)
+
+    def _completed(self, status: str, rows: int) -> None:
+        """A table was read, or can't be."""
+        progress = self.progress
+        told: dict[str, str | int] = {"scanned_collection": progress.tables[0], "status": status}
+        self._notify("TABLE_SCAN_COMPLETED", progress, total_rows_scanned=rows, **told)
+        if not progress.following.tables:
+            self._notify("COMPLETED", progress.following)
 
     def _keep(self, progress: Progress) -> None:
         self.progress = progress
@@ -229,6 +279,7 @@ class Incremental:
             return
         except (errors.ProgrammingError, errors.DataError, UserError) as error:
             _log.warning("%s: no snapshot of it: %s", self.progress.tables[0], str(error).strip())
+            self._completed("SQL_EXCEPTION", self.progress.rows)
             self._keep(self.progress.following)
 
     def _read(self) -> None:
@@ -246,14 +297,16 @@ class Incremental:
             name = self._name(self.progress.tables[0])
             watched = self._output.tables.get(self.progress.tables[0])
             if name is None or watched is None:  # it was dropped, or isn't captured any more
+                self._completed("UNKNOWN_SCHEMA", self.progress.rows)
                 self._keep(self.progress.following)
                 return
             relation = self._server.relation(name)
             facts = self._server.facts(relation.oid)
             table = Table(relation, facts, self._server.types, self._values)
-            rows, following = self._rows(name, table, facts.primary_key)
+            rows, following, *keys = self._rows(name, table, facts.primary_key)
         high = _flushed(lsn_number(insert))
-        self._chunk = _Chunk(watched.topic, table, rows, high, visible, following)
+        told = (watched.topic, table, rows, high, visible)
+        self._chunk = _Chunk(*told, following, len(rows), *keys)
         self._hides = False
 
     def _name(self, told: str) -> TableName | None:
@@ -266,8 +319,8 @@ class Incremental:
 
     def _rows(
         self, name: TableName, table: Table, key: tuple[str, ...]
-    ) -> tuple[dict[bytes | None, Fragments], Progress]:
-        """A chunk's rows, and what the progress is once they are written."""
+    ) -> tuple[dict[bytes | None, Fragments], Progress, tuple[str, ...], tuple[str, ...]]:
+        """A chunk's rows, what the progress is once they are written, their last key, and the table's."""
         progress = self.progress
         if not table.has_primary_key:
             raise UserError(
@@ -282,7 +335,7 @@ class Incremental:
             text = f"SELECT {keys} FROM {source} {_where(where)} ORDER BY {order} LIMIT 1"
             found = list(self._copy(text))
             if not found:
-                return {}, progress.following
+                return {}, progress.following, (), ()
             estimate = max(self._server.estimated_rows(name), 0)
             progress = replace(progress, last=_texts(found[0]), estimate=estimate)
         where.append(f"({keys}) <= ({self._literals(progress.last)})")
@@ -301,10 +354,15 @@ class Incremental:
                 count, size = count + 1, size + sum(map(len, row))
                 if size > CHUNK_BYTES:
                     break
+        cursor = _texts([newest[columns.index(one)] for one in key]) if count else ()
         if count < CHUNK_ROWS and size <= CHUNK_BYTES:
-            return rows, progress.following
-        cursor = _texts([newest[columns.index(one)] for one in key])
-        return rows, replace(progress, cursor=cursor, rows=progress.rows + count)
+            return rows, progress.following, cursor, progress.last
+        return (
+            rows,
+            replace(progress, cursor=cursor, rows=progress.rows + count),
+            cursor,
+            progress.last,
+        )
 
     def _copy(self, query: str) -> Generator[list[bytes | None], None, None]:
         with self._server.sql.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT") as copy:

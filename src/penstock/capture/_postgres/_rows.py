@@ -39,11 +39,13 @@ class Facts:
         primary_key: its columns in the key's order; empty where there is none.
         required: the columns that are NOT NULL.
         defaults: of columns with a constant as their default, its text.
+        columns: all there are.
     """
 
     primary_key: tuple[str, ...] = ()
     required: frozenset[str] = frozenset()
     defaults: dict[str, bytes] = field(default_factory=dict)
+    columns: frozenset[str] = frozenset()
 
 
 class Table:

@@ -15,6 +15,8 @@ from penstock.capture._database import TableName
 from penstock.capture._postgres._pgoutput import Column, Relation, lsn_number, lsn_text
 from penstock.capture._postgres._rows import Facts
 from penstock.capture._postgres._types import Type
+from penstock.capture._schemas import Column as SchemaColumn
+from penstock.capture._schemas import Shape
 from penstock.core.databases import described, psycopg_module
 from penstock.errors import SetupError, UserError
 
@@ -297,7 +299,28 @@ class Server:
             tuple(name for (name,) in keys),
             frozenset(name for name, required, _ in columns if required),
             {name: text for name, text in defaults.items() if text is not None},
+            frozenset(name for name, _, _ in columns),
         )
+
+    def shape(self, relation: Relation, facts: Facts, key: tuple[str, ...]) -> Shape:
+        """What a table looks like, as the server describes it; of columns that are gone by now the catalog
+        doesn't know whether they were NOT NULL.
+        """
+        columns = relation.columns
+        types = self.ask(
+            "SELECT format_type(t.oid, t.modifier) FROM unnest(%s::oid[], %s::int[]) "
+            "WITH ORDINALITY AS t(oid, modifier, place) ORDER BY place",
+            [one.oid for one in columns],
+            [one.modifier for one in columns],
+        )
+        made = (
+            SchemaColumn(
+                *(one.name, text),
+                one.name in facts.required if one.name in facts.columns else None,
+            )
+            for one, (text,) in zip(columns, types, strict=True)
+        )
+        return Shape(tuple(made), key)
 
     def type(self, oid: int, modifier: int) -> Type:
         """What a type is; asked once of each."""

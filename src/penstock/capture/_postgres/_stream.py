@@ -75,6 +75,10 @@ class Extras:
         return tuple(one for one in (self.messages, self.transactions, self.heartbeats) if one)
 
 
+class _RenamedError(OSError):
+    """A table has another name."""
+
+
 class Stream:
     """Changes as they come.
 
@@ -99,7 +103,7 @@ class Stream:
         self._pg, self._server, self._encoder, self._values = pg, server, encoder, values
         self._output, self._extras = output, extras
         self._put = output.put
-        self._incremental = Incremental(server.url, encoder, values, output)
+        self._incremental = Incremental(server.url, encoder, values, output, self.confirm)
         self._tables: dict[int, _Watch | None] = {}
         self._begin: Begin | None = None
         self._commit_lsn = 0
@@ -274,6 +278,7 @@ class Stream:
     def _describe(self, relation: Relation) -> None:
         watched = self._output.tables.get(f"{relation.schema}.{relation.name}")
         if watched is None:
+            self._check_renamed(relation)
             self._tables[relation.oid] = None
             return
         facts = self._server.facts(relation.oid)
@@ -281,6 +286,22 @@ class Stream:
         is_outbox = f"{relation.schema}.{relation.name}" == self._extras.outbox
         router = Router(table) if is_outbox else None
         self._tables[relation.oid] = _Watch(table, watched.topic, watched.since, router)
+        if not self._skips and self._commit_lsn >= watched.since:
+            name, shape = (
+                (relation.schema, relation.name),
+                self._server.shape(relation, facts, table.key),
+            )
+            self._output.describe(name, shape, self._encoder.time_ms)
+
+    def _check_renamed(self, relation: Relation) -> None:
+        """Begins again where a table that is captured has another name: what is captured then is asked anew.
+
+        Raises:
+            OSError: it has.
+        """
+        for name, one in self._output.tables.items():
+            if one.identity == relation.oid and self._commit_lsn >= one.since and not self._skips:
+                raise _RenamedError(f"{name} is {relation.schema}.{relation.name} now")
 
     def _take_message(self, message: Message, lsn: int) -> None:
         topic, output = self._extras.messages, self._output

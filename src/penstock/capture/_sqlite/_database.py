@@ -20,6 +20,7 @@ from penstock.capture._envelope import Envelope, Format, Record, Row, Values, ve
 from penstock.capture._markers import marked
 from penstock.capture._output import Output
 from penstock.capture._progress import State
+from penstock.capture._schemas import Column, Shape
 from penstock.capture._sqlite._changes import Change, changes
 from penstock.capture._sqlite._triggers import COLUMNS_MAX, Layout, Triggers, quoted
 from penstock.capture._sqlite._values import AS_THEY_ARE, converter, plain
@@ -161,6 +162,7 @@ class SqliteDatabase:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._path = settings, path_of(settings.url)
         self.name, self.topics = f"sqlite:///{self._path.absolute()}", ()
+        self.source = ("sqlite", self._path.stem)
         self._sql = connect(self._path)
         self._triggers = Triggers(self._sql, settings.name)
         self._encoder = _Encoder(settings.source_name, self._path.stem, settings.format)
@@ -201,6 +203,10 @@ class SqliteDatabase:
                 before = self._triggers.installed(one)
                 self._layouts[one] = before or self._triggers.install(one, self._triggers.end)
         return {("", one): self._layouts[one].root for one in sorted(found)}
+
+    def shape(self, table: TableName) -> Shape:
+        """What a table looks like now."""
+        return shape_of(self._layouts[table[1]])
 
     def prepare(
         self,
@@ -247,6 +253,12 @@ def _writing(sql: sqlite3.Connection) -> Iterator[None]:
     except BaseException:
         sql.execute("ROLLBACK")
         raise
+
+
+def shape_of(layout: Layout) -> Shape:
+    """What a table looks like."""
+    columns = (Column(one.name, one.declared or "any", one.required) for one in layout.columns)
+    return Shape(tuple(columns), layout.key)
 
 
 class _Snapshot:
@@ -316,6 +328,7 @@ class _Stream:
         self._sql, self._triggers, self._encoder, self._values = sql, triggers, encoder, values
         self._output = output
         self._tables: dict[int, _Table | None] = {}
+        self._described: set[int] = set()
         self._seen = -1
         self._changed_at = self._trimmed_at = time.monotonic()
         self._trimmed = 0
@@ -376,6 +389,10 @@ class _Stream:
             table = self._tables[number]
             if table is None or one.number < output.tables[table.layout.table].since:
                 continue
+            if number not in self._described:
+                self._described.add(number)
+                name, time_ms = ("", table.layout.table), _time_us(at) // 1000
+                output.describe(name, shape_of(table.layout), time_ms)
             for record in self._encoder.change(table, one):
                 output.add(record)
             if output.is_full:

@@ -97,6 +97,17 @@ def capture() -> None:
     metavar="BYTES",
     help="Of its log that the database may keep for it; beyond them, the slot is dropped.",
 )
+@click.option("--schema-changes", is_flag=True, help="Write them to the topic PREFIX.")
+@click.option(
+    "--on-schema-change",
+    type=click.Choice(["pass", "stop"]),
+    default="pass",
+    show_default=True,
+    help="What to do if readers may fail: a NOT NULL column is gone, a type or the key changes.",
+)
+@click.option(
+    "--notifications", is_flag=True, help="Write snapshots' progress to PREFIX.notifications."
+)
 @click.option("--once", is_flag=True, help="End when no more changes are available.")
 @broker_option
 def run(
@@ -189,6 +200,24 @@ def status(name: str | None, url: str | None, form: str, broker: str | None) -> 
             note(f"{one.name}: the database can't be asked: {one.trouble}")
         if one.slot in {"unreserved", "lost"}:
             note(f"{one.name}: the database lets go of the log that this capture needs")
+
+
+@capture.command("schemas")
+@click.argument("name")
+@form_option
+@broker_option
+def schemas(name: str, form: str, broker: str | None) -> None:
+    """Show the columns of the tables of the capture NAME, and which version of its schema each table has."""
+    from penstock.capture import schemas as ask
+
+    found = ask(name, find_broker(broker), **client_settings())
+    rows = [
+        (table, version.number, one.name, one.type, bool(one.is_required), one.name in shape.key)
+        for table, version in sorted(found.items())
+        for shape in [version.shape]
+        for one in shape.columns
+    ]
+    write_rows(("table", "version", "column", "type", "not_null", "key"), rows, form)
 
 
 def _command(what: Any, told: str) -> click.Command:
