@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.capture._envelope import Record
 from penstock.capture._mysql._binlog import (
     Kind,
     TableMap,
@@ -21,6 +22,7 @@ from penstock.capture._mysql._binlog import (
     table_map,
 )
 from penstock.capture._mysql._columns import Column, Definition, definition_of
+from penstock.capture._mysql._group import HELD_BYTES, Group
 from penstock.capture._mysql._json import json_text
 from penstock.capture._mysql._rows import decoder
 from penstock.capture._mysql._stream import Stream
@@ -125,11 +127,74 @@ class _Output:
     """Counts transactions."""
 
     position, tables, is_full, is_open, count = 4, {}, False, False, 0
+    state = SimpleNamespace(details={"name": "c", "replica": 7, "born": [1, 50]})
+
+    def add(self, record: Any) -> None:
+        raise AssertionError(f"no rows are told here; found {record}")
 
     def committed(self, *_: Any) -> bool:
         self.is_open = False
         self.count += 1
         return False
+
+
+def binlog_server(dumped: list[Any] | None = None) -> Any:
+    """A server that tells nothing by itself; what its binary log was asked for."""
+    asked = [] if dumped is None else dumped
+    return SimpleNamespace(
+        name="db",
+        charsets=dict,
+        is_mariadb=True,
+        variables=dict,
+        without_transactions=set,
+        dump=lambda *told: asked.append(told),
+    )
+
+
+def test_a_file_that_was_begun_anew_is_another_log() -> None:
+    """RESET MASTER gives the first file's name to another one, as long as that: changes would be lost."""
+    output: Any = _Output()
+    output.position = place("bin.000001", 400)
+    encoder: Any = None
+    born = bytes(40)
+    for time_s in (50, 51):
+        stream = Stream(binlog_server(), "bin", encoder, "precise", output)
+        if time_s == 50:
+            stream._take((time_s, Kind.FORMAT, 1, 100, 0, 0), born)
+        else:
+            with pytest.raises(SetupError, match=r"RESET MASTER.*\s+between were lost"):
+                stream._take((time_s, Kind.FORMAT, 1, 100, 0, 0), born)
+
+
+def test_what_is_rolled_back_is_not_told_but_for_tables_without_transactions() -> None:
+    """To a savepoint, or all of it; what is larger than is held can't be taken back."""
+    told: list[Any] = []
+    plain, other = ("d", "plain"), ("d", "innodb")
+
+    def record(n: int, size: int = 1) -> Record:
+        return Record("t", None, bytes(size), (), n)
+
+    group = Group(lambda one: told.append(one.time_ms), lambda tables: {plain} & {*tables})
+    group.add(other, record(1))
+    group.savepoint("a")
+    group.add(other, record(2))
+    group.add(plain, record(3))
+    group.back_to("a")
+    group.add(other, record(4))
+    assert told == []
+    group.end()
+    assert told == [1, 3, 4]
+    group.add(other, record(5))
+    group.add(plain, record(6))
+    group.end(is_rolled_back=True)
+    assert told == [1, 3, 4, 6]
+    group.add(other, record(7, HELD_BYTES))
+    assert told == [1, 3, 4, 6, 7]
+    group.savepoint("b")
+    group.add(other, record(8))
+    group.back_to("b")
+    with pytest.raises(SetupError, match="Begin anew"):
+        group.end(is_rolled_back=True)
 
 
 def test_an_xa_transaction_s_end_is_an_end() -> None:
@@ -138,12 +203,10 @@ def test_an_xa_transaction_s_end_is_an_end() -> None:
     def query(text: bytes) -> tuple[int, bytes]:
         return Kind.QUERY, bytes(14) + text
 
-    server: Any = SimpleNamespace(
-        charsets=dict, is_mariadb=True, variables=dict, dump=lambda *_: None
-    )
+    server: Any = binlog_server()
     output: Any = _Output()
     encoder: Any = None
-    stream = Stream(server, "c", "bin", encoder, "precise", output)
+    stream = Stream(server, "bin", encoder, "precise", output)
     gtid = Kind.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0)
     places = itertools.count(50, 10)
     prepared = [gtid, query(b"XA START 'x'"), query(b"XA END 'x'"), (Kind.XA_PREPARE, b"")]
@@ -158,14 +221,12 @@ def test_an_xa_transaction_s_end_is_an_end() -> None:
 def test_a_place_behind_four_gigabytes_is_reached_from_the_file_s_beginning() -> None:
     """The protocol's places have 32 bits: what was told already isn't told again."""
     dumped: list[Any] = []
-    server: Any = SimpleNamespace(
-        charsets=dict, is_mariadb=True, variables=dict, dump=lambda *told: dumped.append(told)
-    )
+    server: Any = binlog_server(dumped)
     output: Any = _Output()
     output.position = place("bin.000002", (1 << 32) + 100)
     encoder: Any = None
-    stream = Stream(server, "c", "bin", encoder, "precise", output)
-    assert dumped == [("c", "bin.000002", 4)]
+    stream = Stream(server, "bin", encoder, "precise", output)
+    assert dumped == [(7, "bin.000002", 4)]
     gtid, end = (Kind.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0)), (Kind.XID, b"")
     # The second group ends where the capture was, the third one behind it.
     for (kind, data), at, count in (

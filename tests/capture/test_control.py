@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import psycopg
@@ -11,7 +12,8 @@ from tests.databases import postgres
 from tests.patience import wait_until
 
 from penstock.capture import _capture, drop, status, tell
-from penstock.capture._postgres import _database
+from penstock.capture._postgres import POSTGRES, _database, _stream
+from penstock.capture._postgres._database import own_name
 from penstock.capture._progress import last_value, state_topic
 from penstock.cli import main
 from penstock.client import Client
@@ -94,6 +96,50 @@ def test_a_capture_that_was_killed_while_it_created_its_slot_begins_again(source
             source.follows(capture, lambda: capture.done.snapshot_rows == 1)
             source.follows(capture, lambda: capture.done.phase == "streaming")
         thread.join()
+
+
+def test_what_the_server_refuses_for_good_ends_the_capture(source, monkeypatch) -> None:
+    """A publication that is dropped meanwhile, which newer servers don't say: its changes were lost."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture = source.capture("t")
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            capture.run()
+        except SetupError as error:
+            ended.append(error)
+
+    monkeypatch.setattr(_stream, "STATUS_S", 0.1)
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: capture.done.phase == "streaming")
+    source.execute(f"DROP PUBLICATION penstock_{source.name}")
+    source.execute("INSERT INTO t VALUES (1)")
+    wait_until(lambda: ended)
+    thread.join()
+    assert "capture drop" in str(ended[0])
+    with pytest.raises(SetupError, match="Changes between were lost"):
+        source.run("t")
+
+
+@pytest.mark.parametrize(
+    ("state", "is_refused"),
+    [("42501", True), ("42704", True), ("55000", True), ("53400", True), ("57P01", False)],
+)
+def test_errors_pass_or_do_not(state, is_refused) -> None:
+    """A server that is shut down comes back; a privilege that is missing doesn't."""
+    error = psycopg.errors.lookup(state)("told")
+    assert bool(POSTGRES.refuses(error)) is is_refused
+    assert is_refused or POSTGRES.passes(error)
+
+
+def test_captures_with_similar_names_have_slots_of_their_own() -> None:
+    """Their names differ in what a slot's name can't have."""
+    names_ = ["shop", "shop_a", "shop.a", "shop-a", "a" * 50, "a" * 49 + ".", "a" * 49 + "-"]
+    own = [own_name(one) for one in names_]
+    assert len({*own}) == len(own)
+    assert all(re.fullmatch(r"[a-z0-9_]{1,63}", one) for one in own)
 
 
 def test_options_that_do_not_fit_are_refused(source) -> None:

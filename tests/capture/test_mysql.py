@@ -17,7 +17,7 @@ from tests.effort import rounds
 from tests.mariadb import pymysql
 from tests.patience import wait_until
 
-from penstock.capture import Capture, mysql, schemas, status
+from penstock.capture import Capture, drop, mysql, schemas, status
 from penstock.client import Client, Reader
 from penstock.errors import SetupError, UserError
 from penstock.formats.changelog import ChangelogDecoder
@@ -240,6 +240,54 @@ def test_a_table_that_is_emptied_is_told(mysql_source) -> None:
     source.run()
     ops = [value and value["op"] for _, value in source.records(source.topic("o_d"))]
     assert ops == ["c", "t", None, "c"]
+
+
+def test_what_is_rolled_back_in_part_is_what_the_tables_have(mysql_source) -> None:
+    """Tables with and without transactions in one: savepoints and ROLLBACK leave what they don't undo."""
+    source = mysql_source
+    source.execute("CREATE TABLE a (id INT PRIMARY KEY) ENGINE = InnoDB")
+    source.execute("CREATE TABLE b (id INT PRIMARY KEY) ENGINE = MyISAM")
+    with source.running() as capture:
+        source.follows(capture, lambda: capture.done.phase == "streaming")
+        with source.server.session(source.database) as cursor:
+            for command in (
+                *("BEGIN", "INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (1)", "ROLLBACK"),
+                *("BEGIN", "INSERT INTO a VALUES (2)", "SAVEPOINT s", "INSERT INTO a VALUES (3)"),
+                *(
+                    "INSERT INTO b VALUES (2)",
+                    "INSERT INTO b SELECT id + 10 FROM a",
+                    "ROLLBACK TO s",
+                ),
+                *("INSERT INTO a VALUES (4)", "COMMIT", "BEGIN", "INSERT INTO a VALUES (5)"),
+                *("CREATE TEMPORARY TABLE c (id INT)", "DROP TABLE c", "ROLLBACK"),
+            ):
+                cursor.execute(command)
+        end = source.end()
+        source.follows(capture, lambda: capture.done.position >= end)
+        for table in "ab":
+            found = {key[0] for key in source.table(source.topic(table), "id")}
+            assert found == {int(id_) for (id_,) in source.rows(f"SELECT id FROM {table}")}
+
+
+def test_a_log_that_was_reset_is_an_error_and_not_a_gap(mysql_source) -> None:
+    """Also where the new file of the same name is long enough by now; begun anew, it is the table."""
+    source = mysql_source
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)")
+    source.execute("INSERT INTO t VALUES (1, ''), (2, '')")
+    source.run()
+    source.execute("INSERT INTO t VALUES (3, '')")
+    source.run()
+    size = max(int(one[1]) for one in source.rows("SHOW BINARY LOGS"))
+    now_s = int(time.time())
+    wait_until(lambda: int(time.time()) > now_s)  # the log says in seconds when a file was begun
+    source.rows("RESET MASTER")
+    source.execute(f"DELETE FROM t WHERE id = 2; INSERT INTO t VALUES (4, repeat('x', {size}))")
+    with pytest.raises(SetupError, match=r"Changes\s+between were lost"):
+        source.run()
+    drop(source.name, source.log, url=source.url)
+    source.run()
+    newest = {key["id"]: value for key, value in source.records(source.topic("t"))}
+    assert sorted(id_ for id_, value in newest.items() if value) == [1, 3, 4]
 
 
 def test_what_is_wrong_is_said(mysql_source) -> None:

@@ -42,6 +42,7 @@ from penstock.capture._progress import (
     state_topic,
 )
 from penstock.capture._schemas import OnSchemaChange, Schemas
+from penstock.core.databases import described
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
 
 __all__ = ["Capture", "topic_name"]
@@ -218,6 +219,11 @@ class Capture:
             except (SetupError, UserError, FencedError):
                 raise
             except Exception as error:
+                if advice := self._kind.refuses(error):
+                    where = described(self._settings.url)
+                    raise SetupError(
+                        f"expected {where} to let it capture; found: {str(error).strip()}. {advice}"
+                    ) from None
                 if not (isinstance(error, BrokerError | OSError) or self._kind.passes(error)):
                     raise
                 if time.monotonic() - began > BACKOFF_S[1]:

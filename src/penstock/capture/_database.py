@@ -223,6 +223,7 @@ class Kind:
         patterns: what names of tables are patterns of; the address says which schema is meant.
         position: a position as the database writes it.
         passes: whether an error may be over later.
+        refuses: what to do about an error of which only somebody else can rid it; empty where that isn't so.
         look: how the database is; its address is the first argument.
         forget: lets go of what it keeps for a capture.
         describe: a table's columns and key; the address and the table are the arguments.
@@ -235,6 +236,7 @@ class Kind:
     patterns: Callable[[str, Iterable[str]], tuple[str, ...]]
     position: Callable[[int], str]
     passes: Callable[[Exception], bool]
+    refuses: Callable[[Exception], str]
     look: Callable[[str, State], Condition]
     forget: Callable[[str, str, State], None]
     describe: Callable[[str, str], tuple[Schema, tuple[str, ...]]]

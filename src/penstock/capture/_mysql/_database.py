@@ -14,7 +14,14 @@ from penstock.capture._markers import marked
 from penstock.capture._mysql._binlog import place, place_text
 from penstock.capture._mysql._columns import shape_of
 from penstock.capture._mysql._encoder import Encoder
-from penstock.capture._mysql._server import Server, ask, base_of, file_of
+from penstock.capture._mysql._server import (
+    Server,
+    ask,
+    base_of,
+    file_of,
+    new_replica,
+    replica_details,
+)
 from penstock.capture._mysql._stream import Stream
 from penstock.capture._mysql._texts import converter
 from penstock.capture._output import Output
@@ -68,7 +75,8 @@ class MysqlDatabase:
                     f"snapshot: penstock capture drop {self._settings.name}. To keep more of the log: "
                     "binlog_expire_logs_seconds"
                 )
-        return {"log": self._base, "name": self._settings.name}
+        known = {} if state is None else replica_details(state.details)
+        return {"log": self._base, "name": self._settings.name, **(known or new_replica())}
 
     def snapshot(self) -> _Snapshot:
         """The rows as they are."""
@@ -78,7 +86,7 @@ class MysqlDatabase:
         """What committed at the output's position and behind it."""
         settings = self._settings
         encoder = self._encoder()
-        return Stream(self._server, settings.name, self._base, encoder, settings.values, output)
+        return Stream(self._server, self._base, encoder, settings.values, output)
 
     def _encoder(self) -> Encoder:
         return Encoder(self._settings, "mariadb" if self._server.is_mariadb else "mysql")

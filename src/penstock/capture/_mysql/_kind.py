@@ -9,7 +9,7 @@ from penstock.capture._database import Condition, Kind
 from penstock.capture._mysql._binlog import place_text
 from penstock.capture._mysql._columns import column_type
 from penstock.capture._mysql._database import MysqlDatabase
-from penstock.capture._mysql._server import Server, file_of, lag_bytes
+from penstock.capture._mysql._server import DENIED, Server, file_of, lag_bytes, replica_of
 from penstock.capture._progress import State
 from penstock.core.databases import mysql_parameters
 from penstock.core.schema import Schema
@@ -36,11 +36,24 @@ def _passes(error: Exception) -> bool:
     return isinstance(error, pymysql.err.OperationalError | pymysql.err.InterfaceError)
 
 
+def _refuses(error: Exception) -> str:
+    code = error.args[0] if error.args else 0
+    if not (isinstance(error, _errors()) and code in DENIED):
+        return ""
+    return "Grant the privilege that it names to the user (docs/capture.md lists them), and start it again"
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    import pymysql
+
+    return (pymysql.err.Error,)
+
+
 def _look(url: str, state: State) -> Condition:
     server = Server(url)
     try:
         files = server.files()
-        is_dumping = server.is_dumping(state.details["name"])
+        is_dumping = server.is_dumping(replica_of(state.details))
     finally:
         server.close()
     is_kept = file_of(state.details["log"], state.position) in files
@@ -92,6 +105,7 @@ MYSQL: Final = Kind(
     patterns=_patterns,
     position=place_text,
     passes=_passes,
+    refuses=_refuses,
     look=_look,
     forget=_forget,
     describe=describe,

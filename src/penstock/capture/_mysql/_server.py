@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ from penstock.capture._mysql._columns import Definition, from_catalog
 from penstock.core.databases import described, mysql_parameters, pymysql_module
 from penstock.errors import SetupError, UserError
 
-__all__ = ["Server"]
+__all__ = ["DENIED", "Server", "new_replica", "replica_details", "replica_of"]
 
 CONNECT_S: Final = 10
 HEARTBEAT_S: Final = 5
@@ -23,8 +24,8 @@ SILENCE_S: Final = 60.0
 """After how long without a word the connection is given up."""
 _REGISTER, _DUMP = 0x15, 0x12
 _SYSTEM: Final = ("mysql", "information_schema", "performance_schema", "sys")
-_DENIED: Final = {1044, 1045, 1049, 1142, 1143, 1227, 1370}
-"""Errors for which somebody must change something: who may do what."""
+DENIED: Final = {1044, 1045, 1049, 1142, 1143, 1227, 1370}
+"""Errors for which somebody must change something: who may do what, and what there is."""
 
 
 class Server:
@@ -67,7 +68,7 @@ class Server:
                 program_name="penstock",
             )
         except self._pymysql.err.OperationalError as error:
-            if error.args and error.args[0] in _DENIED:
+            if error.args and error.args[0] in DENIED:
                 raise SetupError(
                     f"expected to log in at {self.name}; found: {error.args[-1]}. A password is taken from "
                     "the address, MYSQL_PWD or ~/.my.cnf"
@@ -159,11 +160,12 @@ class Server:
         try:
             return ask(sql or self.sql, command)
         except self._pymysql.err.OperationalError as error:
-            if error.args[0] not in _DENIED:
+            if error.args[0] not in DENIED:
                 raise
-            raise SetupError(self._no_replication(error.args[-1])) from None
+            raise SetupError(self.no_replication(error.args[-1])) from None
 
-    def _no_replication(self, why: str) -> str:
+    def no_replication(self, why: str) -> str:
+        """What to do where the server refuses to be replicated."""
         user, _, host = str(self.ask("SELECT CURRENT_USER() AS u")[0]["u"]).rpartition("@")
         also = "BINLOG MONITOR" if self.is_mariadb else "RELOAD, REPLICATION CLIENT"
         return (
@@ -222,11 +224,21 @@ class Server:
 
     # -- the binary log ---------------------------------------------------------------------------------
 
-    def dump(self, name: str, file: str, position: int) -> Any:
+    def without_transactions(self, tables: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        """Of some tables those whose engine has no transactions."""
+        rows = self.ask(
+            "SELECT t.TABLE_SCHEMA AS s, t.TABLE_NAME AS t FROM information_schema.TABLES t JOIN "
+            "information_schema.ENGINES e ON e.ENGINE = t.ENGINE WHERE e.TRANSACTIONS <> 'YES' "
+            "AND (t.TABLE_SCHEMA, t.TABLE_NAME) IN %s",
+            tuple(tables),
+        )
+        return frozenset((one["s"], one["t"]) for one in rows)
+
+    def dump(self, number: int, file: str, position: int) -> Any:
         """A connection that the binary log comes from; its socket.
 
         Args:
-            name: the capture's: which replica this is.
+            number: which replica this is.
             file: where to begin.
             position: likewise.
         """
@@ -236,7 +248,6 @@ class Server:
         ask(one, "SET @master_binlog_checksum = @@global.binlog_checksum")
         ask(one, "SET @source_binlog_checksum = @@global.binlog_checksum")
         ask(one, "SET @mariadb_slave_capability = 4")
-        number = replica_number(name)
         register = struct.pack("<I", number) + b"\x08penstock" + bytes(2 + 2 + 4 + 4)
         one._execute_command(_REGISTER, register)  # noqa: SLF001 - PyMySQL has no other way
         one._read_packet()  # noqa: SLF001
@@ -244,22 +255,33 @@ class Server:
         one._execute_command(_DUMP, command)  # noqa: SLF001
         return one._sock  # noqa: SLF001
 
-    def is_dumping(self, name: str) -> bool | None:
+    def is_dumping(self, number: int) -> bool | None:
         """Whether a capture takes the binary log; None where the user may not ask."""
         command = "SHOW SLAVE HOSTS" if self.is_mariadb else "SHOW REPLICAS"
         try:
             rows = self.ask(command)
         except self._pymysql.err.Error:
             return None
-        return any(
-            str(one.get("Server_id", one.get("Server_Id"))) == str(replica_number(name))
-            for one in rows
-        )
+        return any(str(one.get("Server_id", one.get("Server_Id"))) == str(number) for one in rows)
 
 
-def replica_number(name: str) -> int:
-    """A capture's number among the server's replicas."""
-    return 0x40000000 | zlib.crc32(name.encode()) & 0x3FFFFFFF
+def replica_of(details: Mapping[str, Any]) -> int:
+    """A capture's number among the server's replicas; those of former releases had that of their names."""
+    named = 0x40000000 | zlib.crc32(details["name"].encode()) & 0x3FFFFFFF
+    return int(details.get("replica", named))
+
+
+def replica_details(details: Mapping[str, Any]) -> dict[str, int]:
+    """What a state says of that number."""
+    return {"replica": replica_of(details)}
+
+
+def new_replica() -> dict[str, int]:
+    """A number that no other capture has, also not one of the same name that writes to another log.
+
+    A server ends the connection of a replica when another one with its number comes.
+    """
+    return {"replica": 0x40000000 | secrets.randbits(30)}
 
 
 def ask(sql: Any, query: str, *arguments: Any) -> list[dict[str, Any]]:

@@ -32,8 +32,9 @@ from penstock.capture._mysql._binlog import (
 )
 from penstock.capture._mysql._columns import Definition, definition_of, shape_of
 from penstock.capture._mysql._encoder import Encoder
+from penstock.capture._mysql._group import Group
 from penstock.capture._mysql._rows import Decoder, decoder
-from penstock.capture._mysql._server import SILENCE_S, Server
+from penstock.capture._mysql._server import DENIED, SILENCE_S, Server, replica_of
 from penstock.capture._output import Output
 from penstock.errors import CorruptError, SetupError
 
@@ -60,6 +61,10 @@ _DEFINES: Final = re.compile(
 _RENAMED: Final = re.compile(
     rf"\s*(?:RENAME\s+(?:TO\s+|AS\s+)?|TO\s+)(?:{_NAME}\s*\.\s*)?{_NAME}\s*$", re.IGNORECASE
 )
+_SAVEPOINT: Final = re.compile(rf"\s*SAVEPOINT\s+{_NAME}", re.IGNORECASE)
+_BACK_TO: Final = re.compile(
+    rf"\s*ROLLBACK\s+(?:WORK\s+)?TO\s+(?:SAVEPOINT\s+)?{_NAME}", re.IGNORECASE
+)
 _TABLE_KINDS: Final = {Kind.GTID, Kind.ANONYMOUS, Kind.GTID_TAGGED}
 
 
@@ -85,7 +90,6 @@ class Stream:
 
     Args:
         server: whose.
-        name: the capture's.
         base: the name of the binary log's files, without their number.
         encoder: makes records.
         values: how they are written.
@@ -93,7 +97,7 @@ class Stream:
     """
 
     def __init__(
-        self, server: Server, name: str, base: str, encoder: Encoder, values: Values, output: Output
+        self, server: Server, base: str, encoder: Encoder, values: Values, output: Output
     ) -> None:
         self._server, self._encoder, self._values, self._output = server, encoder, values, output
         self._charsets, self._is_mariadb = server.charsets(), server.is_mariadb
@@ -109,10 +113,11 @@ class Stream:
         self._begin: int | None = None  # where the open group begins
         self._gtid: str | None = None
         self._is_transaction = self._is_due = False
-        self._is_debezium = encoder.envelope.is_debezium
         self._rest = b""
         self._heard_at = time.monotonic()
-        self._socket = server.dump(name, self._file, self._end)
+        self._group = Group(output.add, server.without_transactions)
+        self._born = 0  # when the file was begun
+        self._socket = server.dump(replica_of(output.state.details), self._file, self._end)
 
     def confirm(self) -> None:
         """Nothing: the server keeps its binary log as long as it is told to."""
@@ -180,6 +185,8 @@ class Stream:
                 f"found: {text}. Changes between were lost. Begin anew with a new snapshot: penstock capture "
                 "drop NAME. To keep more of the log: binlog_expire_logs_seconds"
             )
+        if packet[0] == 0xFF and code in DENIED:
+            raise SetupError(self._server.no_replication(text))
         raise ConnectionError(
             f"{self._server.name} has ended the binary log: {text or packet[:1]!r}"
         )
@@ -194,6 +201,7 @@ class Stream:
             self._rotate(data, is_real=bool(end))
             return False
         if kind == Kind.FORMAT:
+            self._check_born(time_s)
             self._checksum_bytes = 4 if data[-5 + self._checksum_bytes :][:1] == b"\x01" else 0
             return False
         if kind == Kind.HEARTBEAT:
@@ -220,6 +228,22 @@ class Stream:
             refuse(kind)
         return True
 
+    def _check_born(self, time_s: int) -> None:
+        """A file begins, or goes on, that was begun at a time: another one under its name is another log.
+
+        Raises:
+            SetupError: changes were lost.
+        """
+        self._born = time_s
+        known = self._output.state.details.get("born")
+        number = place(self._file, 0) >> 40
+        if known is not None and known[0] == number and known[1] != time_s:
+            raise SetupError(
+                f"expected the binary log of {self._server.name} at {place_text(self._output.position)}; "
+                f"found that {self._file} is another file now: the log was reset (RESET MASTER). Changes "
+                "between were lost. Begin anew with a new snapshot: penstock capture drop NAME"
+            )
+
     def _rotate(self, data: bytes, *, is_real: bool) -> None:
         (position,) = struct.unpack_from("<Q", data)
         file = data[8:].decode("utf-8", "replace")
@@ -238,10 +262,14 @@ class Stream:
         self._is_transaction = is_transaction
         self._output.is_open = True
 
-    def _close(self, time_s: int) -> None:
+    def _close(self, time_s: int, *, is_rolled_back: bool = False) -> None:
         """A group is complete."""
         self._begin, self._is_transaction = None, False
-        told, end = {"gtid": self._gtid} if self._gtid else None, self._place(self._end)
+        self._group.end(is_rolled_back=is_rolled_back)
+        told: dict[str, Any] = {"gtid": self._gtid} if self._gtid else {}
+        end = self._place(self._end)
+        if self._born:
+            told["born"] = [end >> 40, self._born]
         if end <= self._from:
             self._output.is_open = False
             return
@@ -259,12 +287,16 @@ class Stream:
             self._is_transaction = True
             return
         is_end = text[:9].upper() == "XA COMMIT" or text[:11].upper() == "XA ROLLBACK"
-        if is_end or (word in {"COMMIT", "ROLLBACK"} and " TO " not in text.upper()):
-            self._close(time_s)
+        if found := _BACK_TO.match(text):
+            self._group.back_to(_name(found[1], found[2]))
             return
-        if self._begin is not None and (
-            word in {"SAVEPOINT", "RELEASE", "ROLLBACK", "XA"} or text.startswith("#")
-        ):
+        if is_end or word in {"COMMIT", "ROLLBACK"}:
+            self._close(time_s, is_rolled_back=word == "ROLLBACK")
+            return
+        if found := _SAVEPOINT.match(text):
+            self._group.savepoint(_name(found[1], found[2]))
+            return
+        if self._begin is not None and (word in {"RELEASE", "XA"} or text.startswith("#")):
             return
         bare = _COMMENT.sub(" ", text)
         if _CHANGES.match(bare):
@@ -308,7 +340,9 @@ class Stream:
             at[0] * 1000,
             output.put,
             ddl=text.strip(),
-            source=self._encoder.block(table, self._at(at, 0)) % 0 if self._is_debezium else b"",
+            source=self._encoder.block(table, self._at(at, 0)) % 0
+            if self._encoder.envelope.is_debezium
+            else b"",
         )
 
     def _truncate(self, table: tuple[str, str], since: int, at: tuple[int, int, int]) -> None:
@@ -374,7 +408,7 @@ class Stream:
         old = table.decoder(first, self._values)
         new = table.decoder(second, self._values)
         for record in self._records(kind, table, data, p, (old, new), at):
-            self._output.add(record)
+            self._group.add(table.name, record)
 
     def _records(
         self,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from penstock.capture._database import Settings, TableName
+from penstock.capture._database import Settings, TableName, spelled
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._incremental import Progress
@@ -31,7 +32,7 @@ class PostgresDatabase:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        own = "penstock_" + re.sub(r"[^a-z0-9_]", "_", settings.name)
+        own = own_name(settings.name)
         self._slot: str = settings.options.get("slot", own)
         self._publication: str = settings.options.get("publication", own)
         self._server = Server(settings.url)
@@ -66,11 +67,41 @@ class PostgresDatabase:
     def prepare(
         self, state: State | None, tables: Iterable[TableName], end: Callable[[float], bool]
     ) -> dict[str, Any]:
-        """Makes slot and publication be there."""
+        """Makes slot and publication be there; those that it had before, where none are named now."""
+        if state is not None:
+            options = self._settings.options
+            self._slot = options.get("slot", state.details["slot"])
+            self._publication = options.get("publication", state.details["publication"])
         self._check_slot(state, end)
         self._progress = Progress.of({} if state is None else state.details)
-        self._server.publish(self._publication, tables)
-        return {"slot": self._slot, "publication": self._publication}
+        some = [*tables]
+        self._check_publication(state, some)
+        self._server.publish(self._publication, some)
+        number = self._server.publication(self._publication)
+        return {"slot": self._slot, "publication": self._publication, "published_as": number}
+
+    def _check_publication(self, state: State | None, tables: Iterable[TableName]) -> None:
+        """Makes sure that the publication has had all tables since they were captured.
+
+        Raises:
+            SetupError: it hasn't. The server passes over the changes of others without a word.
+        """
+        known = None if state is None else state.details.get("published_as")
+        if state is None or known is None:
+            return
+        found = self._server.publication(self._publication)
+        if found != known and self._publication == state.details["publication"]:
+            raise SetupError(self._server.unpublished(self._publication, self._settings.name))
+        has = self._server.published(self._publication)
+        missing = [one for one in tables if one not in has]
+        for one in missing:
+            watched = state.tables.get(spelled(one))
+            if watched is not None and watched.identity == self._server.oid(one):
+                raise SetupError(
+                    f"expected the publication {self._publication!r} to have {spelled(one)}; found that it "
+                    "was taken out. Changes between were lost. Begin anew with a new snapshot: penstock "
+                    f"capture drop {self._settings.name}"
+                )
 
     def _check_slot(self, state: State | None, end: Callable[[float], bool]) -> None:
         """Makes the slot be there, and ours.
@@ -135,7 +166,7 @@ class PostgresDatabase:
             messages=extras.messages is not None,
         )
         self._streams.append(
-            Stream(pg, self._server, self._encoder(), self._settings.values, output, extras)
+            Stream(pg, self._server, self._encoder(), self._settings, output, extras)
         )
         return self._streams[-1]
 
@@ -144,6 +175,18 @@ class PostgresDatabase:
         counts = self._extras.transactions is not None
         told = (settings.source_name, self._server.database, settings.format, time.time_ns)
         return Encoder(*told, counts=counts)
+
+
+def own_name(name: str) -> str:
+    """What the slot and the publication of a capture are called: another name for each capture's.
+
+    >>> own_name("shop_2"), own_name("shop.2")
+    ('penstock_shop_2', 'penstock_shop_2_615235e9')
+    """
+    own = re.sub(r"[^a-z0-9_]", "_", name)
+    if own == name:
+        return f"penstock_{name}"
+    return f"penstock_{own[:40]}_{zlib.crc32(name.encode()):08x}"
 
 
 def _extras(settings: Settings) -> Extras:

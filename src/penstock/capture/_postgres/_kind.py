@@ -30,6 +30,26 @@ def _passes(error: Exception) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
+_ADVICE: Final = {
+    "42501": "Grant the privilege that it names to the role, and start it again",
+    "42704": "Something that it needs was dropped: start it again, so that it is created; if that isn't "
+    "enough, begin anew with a new snapshot: penstock capture drop NAME",
+    "42P01": "A table was dropped: start it again",
+    "55000": "Changes were lost, or the server isn't set up for logical replication (wal_level = logical). "
+    "Begin anew with a new snapshot: penstock capture drop NAME",
+    "58P01": "Changes were lost: the server has removed its log. Begin anew with a new snapshot: penstock "
+    "capture drop NAME, and set max_slot_wal_keep_size to more",
+    "53400": "The server has no place for one more: set max_replication_slots and max_wal_senders to more, "
+    "and restart it, or drop slots that nobody needs",
+    "0A000": "The server doesn't support it",
+}
+"""What to do about errors that don't pass, by their codes in PostgreSQL's documentation, "Error Codes"."""
+
+
+def _refuses(error: Exception) -> str:
+    return _ADVICE.get(getattr(error, "sqlstate", None) or "", "")
+
+
 def _look(url: str, state: State) -> Condition:
     server = Server(url)
     try:
@@ -81,6 +101,7 @@ POSTGRES: Final = Kind(
     patterns=_patterns,
     position=lsn_text,
     passes=_passes,
+    refuses=_refuses,
     look=_look,
     forget=_forget,
     describe=describe,

@@ -364,12 +364,7 @@ class Server:
                 "WITH (publish_via_partition_root = true)"
             )
         else:
-            has = set(
-                self.ask(
-                    "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s",
-                    publication,
-                )
-            )
+            has = self.published(publication)
             missing = [text for one, text in names.items() if one not in has]
             if not missing:
                 return
@@ -381,6 +376,24 @@ class Server:
                 f"expected the publication {publication!r} to have the tables, or to be allowed to change "
                 f"it; found: {str(error).strip()}. As the tables' owner: {command};"
             ) from None
+
+    def publication(self, name: str) -> int | None:
+        """A publication's number; None where there is none."""
+        found = self.ask("SELECT oid::bigint FROM pg_publication WHERE pubname = %s", name)
+        return int(found[0][0]) if found else None
+
+    def published(self, name: str) -> set[tuple[Any, ...]]:
+        """The tables that a publication has."""
+        query = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
+        return set(self.ask(query, name))
+
+    def unpublished(self, publication: str, name: str) -> str:
+        """What to do where the publication of a capture is gone."""
+        return (
+            f"expected the publication {publication!r} at {self.name}, which this capture has read; found "
+            "that it was dropped. Changes between were lost. Begin anew with a new snapshot: "
+            f"penstock capture drop {name}"
+        )
 
     def unpublish(self, publication: str) -> None:
         """Drops the publication; one that belongs to another role stays, and keeps nothing."""
@@ -451,6 +464,16 @@ class Server:
             f"START_REPLICATION SLOT {self._quote(slot)} LOGICAL {lsn_text(lsn)} ({options})"
         )
         return self.replication.pgconn
+
+    def why(self, pg: Any) -> Exception | None:
+        """The error with which the server has ended a connection that replicates; None where it said none."""
+        while (result := pg.get_result()) is not None:
+            if state := result.error_field(self._psycopg.pq.DiagnosticField.SQLSTATE):
+                text = result.error_message.decode("utf-8", "replace").strip()
+                made = self._psycopg.errors.lookup(state.decode())
+                error: Exception = made(text)
+                return error
+        return None
 
     def _quote(self, name: str) -> str:
         quoted: str = self._psycopg.sql.Identifier(name).as_string(self.sql)

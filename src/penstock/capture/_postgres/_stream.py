@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from penstock.capture._envelope import DELETIONS_FOLLOW, Values
+from penstock.capture._database import Settings
+from penstock.capture._envelope import DELETIONS_FOLLOW
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._incremental import Incremental
@@ -20,7 +21,7 @@ from penstock.capture._postgres._pgoutput import Begin, Commit, Message, Relatio
 from penstock.capture._postgres._rows import Table
 from penstock.capture._postgres._server import Server
 from penstock.capture._postgres._streamed import Streamed
-from penstock.errors import CorruptError
+from penstock.errors import CorruptError, SetupError
 
 __all__ = ["Extras", "Stream"]
 
@@ -86,7 +87,7 @@ class Stream:
         pg: libpq's connection, which replicates.
         server: whose, for questions.
         encoder: makes records.
-        values: how they are written.
+        settings: the capture's.
         output: where to.
         extras: further topics, and what goes there.
     """
@@ -96,11 +97,13 @@ class Stream:
         pg: Any,
         server: Server,
         encoder: Encoder,
-        values: Values,
+        settings: Settings,
         output: Output,
         extras: Extras,
     ) -> None:
-        self._pg, self._server, self._encoder, self._values = pg, server, encoder, values
+        self._pg, self._server, self._encoder = pg, server, encoder
+        self._values = values = settings.values
+        self._name = settings.name
         self._output, self._extras = output, extras
         self._put = output.put
         self._incremental = Incremental(server.url, encoder, values, output, self.confirm)
@@ -109,6 +112,7 @@ class Stream:
         self._commit_lsn = 0
         self._skips = self._is_due = False
         self._said_at, self._said = time.monotonic(), -1
+        self._looked_at = time.monotonic()
         self._beat_at = float("-inf")
         self._streamed: dict[int, Streamed] = {}
         self._streaming: Streamed | None = None  # the one whose piece comes now
@@ -136,7 +140,7 @@ class Stream:
                 if self._is_due or output.is_full:
                     return True
             elif count < 0:
-                raise ConnectionError(f"{self._server.name} has ended the connection")
+                raise self._ended()
             elif came:
                 return True
             else:
@@ -145,6 +149,11 @@ class Stream:
                     return False
                 self._pg.consume_input()
                 wait_s = 0.0
+
+    def _ended(self) -> Exception:
+        """Why nothing more comes."""
+        why = self._server.why(self._pg)
+        return why or ConnectionError(f"{self._server.name} has ended the connection")
 
     def _beat(self) -> None:
         """Writes a heartbeat when it is time."""
@@ -166,6 +175,7 @@ class Stream:
             self._say()
 
     def _say(self) -> None:
+        self._check_published()
         stored = self._output.stored
         now_us = time.time_ns() // 1000 - _EPOCH_US
         received = self._output.received
@@ -174,6 +184,22 @@ class Stream:
         while self._pg.flush():
             select.select([], [self._pg.socket], [], 1.0)
         self._said_at, self._said = time.monotonic(), stored
+
+    def _check_published(self) -> None:
+        """Looks whether changes still come.
+
+        From version 18 on a server passes over those of a publication that is gone.
+
+        Raises:
+            SetupError: it is gone.
+        """
+        details = self._output.state.details
+        now = time.monotonic()
+        if now - self._looked_at < STATUS_S or details.get("published_as") is None:
+            return
+        self._looked_at = now
+        if self._server.publication(details["publication"]) != details["published_as"]:
+            raise SetupError(self._server.unpublished(details["publication"], self._name))
 
     def _take(self, data: bytes) -> None:
         """A message of the replication protocol: the server's log, or that it is alive."""

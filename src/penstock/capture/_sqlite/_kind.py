@@ -90,6 +90,7 @@ SQLITE: Final = Kind(
     open=SqliteDatabase,
     patterns=_patterns,
     position=str,
+    refuses=lambda _: "",
     passes=_passes,
     look=_look,
     forget=_forget,
