@@ -287,18 +287,20 @@ class Stream:
             self._is_transaction = True
             return
         is_end = text[:9].upper() == "XA COMMIT" or text[:11].upper() == "XA ROLLBACK"
-        if found := _BACK_TO.match(text):
+        bare = _COMMENT.sub(" ", text)
+        if "`" not in bare:  # sql_mode has ANSI_QUOTES
+            bare = bare.replace('"', "`")
+        if found := _BACK_TO.match(bare):
             self._group.back_to(_name(found[1], found[2]))
             return
         if is_end or word in {"COMMIT", "ROLLBACK"}:
             self._close(time_s, is_rolled_back=word == "ROLLBACK")
             return
-        if found := _SAVEPOINT.match(text):
+        if found := _SAVEPOINT.match(bare):
             self._group.savepoint(_name(found[1], found[2]))
             return
         if self._begin is not None and (word in {"RELEASE", "XA"} or text.startswith("#")):
             return
-        bare = _COMMENT.sub(" ", text)
         if _CHANGES.match(bare):
             raise SetupError(
                 f"expected rows in the binary log; found a statement: {bare.strip()[:60]!r}. A session has "
