@@ -24,7 +24,7 @@ HEAVY = {
     "pyarrow",
     "pyspark",
 }
-HEAVY |= {"rich", "sqlglot", "starlette", "uvicorn"}
+HEAVY |= {"opentelemetry", "rich", "sqlglot", "starlette", "uvicorn"}
 SERVERS = {"broker"}  # it takes its options from the server, which loads what it runs on
 RUN = """
 import sys
@@ -39,7 +39,17 @@ for words in {calls!r}:
 """
 
 
-ENGINES = {"asyncio", "llvmlite", "numba", "pandas", "polars", "pyspark", "starlette", "uvicorn"}
+ENGINES = {
+    "asyncio",
+    "llvmlite",
+    "numba",
+    "opentelemetry",
+    "pandas",
+    "polars",
+    "pyspark",
+    "starlette",
+    "uvicorn",
+}
 
 
 def run(calls: list[list[str]], heavy: set[str] = HEAVY, text: str = "") -> str:

@@ -76,15 +76,60 @@ def test_a_wrong_program_is_refused_with_its_line(penstock: Any, tmp_path: Path,
         (["ingest", "*.csv"], 2, "Missing option"),
         (["new", "shop/../x"], 1, "expected "),
         (["--nope"], 2, "No such option"),
+        (["qury"], 2, "did you mean 'query'?"),
+        (["topics", "create", "a/b"], 1, "found 'a/b'"),
+        (["topics", "create", "wrong", "--partitions", "0"], 2, "x>=1"),
+        (["produce", "wrong", "--acks", "2"], 2, "'2' is not one of 'all', '1'"),
+        (["consume", "wrong", "--partition", "-1"], 2, "-1 is not in the range"),
+        (["consume", "wrong", "--format", "xml"], 2, "'xml' is not one of"),
+        (["groups", "reset", "wrong"], 1, "expected one of --to-earliest, --to-latest"),
+        (["groups", "reset", "wrong", "--to-earliest"], 1, "--topic NAME"),
+        (["dlq", "replay", "wrong"], 1, "expected which letters are meant"),
+        (["replay", "wrong"], 1, "penstock replay TOPIC --to-topic OTHER"),
+        (["users", "add"], 2, "Missing argument 'NAME'"),
+        (["users", "add", "ann"], 1, "expected a password in PENSTOCK_PASSWORD"),
+        (["acl", "add"], 2, "Missing argument 'PRINCIPAL'"),
+        (["quotas", "set"], 1, "expected a limit: --produce, --consume or --request"),
+        (["quotas", "set", "--user", "ann", "--produce", "fast"], 2, "'fast' is not a valid"),
+        (["capture", "run", "postgresql://x/y", "--tables", "a"], 2, "Missing option '--to'"),
+        (["capture", "drop", "nope"], 1, "expected a capture"),
+        (["sink", "run", "t", "x.sqlite"], 2, "Missing option '--schema'"),
+        (["sink", "run", "t", "x.sqlite", "--table", "t", "--schema", "a IN"], 1, "found 'IN'"),
+        (["sink", "pause", "nope"], 1, "expected a sink that has run"),
+        (["check", "nope.sql"], 2, "File 'nope.sql' does not exist"),
+        (["check", "wrong.sql"], 1, "expected "),
+        (["check", "empty.py"], 1, "expected one ps.App in empty.py"),
+        (["test", "nope.yaml"], 2, "does not exist"),
+        (["test", "empty.py"], 1, "expected "),
+        (["sql", "nope"], 1, "expected an app's name"),
+        (["subscribe", "nope", "v"], 1, "expected an app's name"),
+        (["savepoint", "create", "nope"], 1, "expected an app's name"),
+        (["savepoint", "drop", "nope", "x"], 1, "expected an app's name"),
+        (["explain", "empty.py"], 1, "expected one ps.App in empty.py"),
+        (["explain", "empty.py", "--svg"], 2, "requires an argument"),
+        (["dev", "nope.py"], 1, "expected a program such as shop.py"),
+        (["new", "9lives"], 1, "that begins with a letter; found '9lives'"),
+        (["demo", "weblog", "nope.gz"], 1, "expected a readable log file"),
+        (["demo", "nope"], 2, "No such command 'nope'"),
+        (["run", "ok.py", "--metrics", "9645"], 1, "expected HOST:PORT"),
+        (["run", "ok.py", "--listen", "0.0.0.0:9092"], 1, "expected a loopback address"),
+        (["run", "ok.py", "--shards", "0"], 2, "0 is not in the range"),
+        (["run", "ok.py", "--ingest", "nope"], 1, "expected --ingest TOPIC=FILES"),
+        (["doctor", "empty.py"], 1, "expected "),
+        (["prepare", "x"], 2, "unexpected extra argument"),
+        (["status"], 2, "Missing argument 'APP'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_wrong_command_says_what_was_expected(
-    penstock: Any, broker: str, words: list[str], code: int, message: str
+    penstock: Any, broker: str, tmp_path: Path, words: list[str], code: int, message: str
 ) -> None:
     """Code 2 where the command line is wrong, 1 where it is right and can't be done."""
-    needs = {"replay", "capture", "sink", "ingest"}
-    done = penstock(*words, *(["--broker", broker] if words[0] in needs else []))
+    (tmp_path / "empty.py").write_text("")
+    (tmp_path / "ok.py").write_text("import penstock as ps\napp = ps.App('ok')\n")
+    (tmp_path / "wrong.sql").write_text("CREATE STREAM x (a INT;")
+    named = "--broker" in words or words[0].startswith("-")
+    done = penstock(*([] if named else ["--broker", broker]), *words)
     assert done.code == code, done.err
     assert message in done.err
     assert "Traceback" not in done.err

@@ -12,6 +12,7 @@ from penstock.cli.support.errors import Group
 from penstock.cli.support.options import broker_option, client_settings, form_option
 from penstock.cli.support.progress import counter
 from penstock.cli.support.tables import note, write_rows
+from penstock.cli.tracing import otel_option, tracing
 
 if TYPE_CHECKING:
     from penstock.capture import Captured
@@ -109,6 +110,7 @@ def capture() -> None:
     "--notifications", is_flag=True, help="Write snapshots' progress to PREFIX.notifications."
 )
 @click.option("--once", is_flag=True, help="End when no more changes are available.")
+@otel_option
 @broker_option
 def run(
     url: str,
@@ -117,6 +119,7 @@ def run(
     broker: str | None,
     *,
     once: bool,
+    otel: bool,
     **settings: Any,
 ) -> None:
     """Capture TABLEs of the database at URL: their rows, then their changes."""
@@ -132,10 +135,17 @@ def run(
     )
     before = signal.signal(signal.SIGTERM, lambda *_: one.stop())
     try:
-        with counter("captured") as tick:
+        with tracing(one.name, on=otel) as traces, counter("captured") as tick:
 
             def looked(done: Captured) -> bool:
                 tick(done.records)
+                if traces is not None:
+                    counts = {
+                        "records": done.records,
+                        "transactions": done.transactions,
+                        "snapshot_rows": done.snapshot_rows,
+                    }
+                    traces.moved("capture batch", counts, {"phase": done.phase})
                 return once and done.is_caught_up
 
             try:

@@ -12,6 +12,7 @@ from penstock.cli.support.errors import Group
 from penstock.cli.support.options import broker_option, client_settings, form_option
 from penstock.cli.support.progress import counter
 from penstock.cli.support.tables import note, write_rows
+from penstock.cli.tracing import otel_option, tracing
 
 if TYPE_CHECKING:
     from penstock.sinks import Followed, Sink
@@ -113,7 +114,8 @@ def _made(
 @sink.command("run")
 @_options
 @click.option("--once", is_flag=True, help="End when all is written.")
-def run(*, once: bool, **told: Any) -> None:
+@otel_option
+def run(*, once: bool, otel: bool, **told: Any) -> None:
     """Keep a table of TARGET equal to TOPIC.
 
     Ctrl-C and SIGTERM end it after the transaction in flight; a second one ends it at once.
@@ -133,10 +135,13 @@ def run(*, once: bool, **told: Any) -> None:
 
     before = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGINT)}
     try:
-        with counter("written") as tick:
+        with tracing(one.name, on=otel) as traces, counter("written") as tick:
 
             def looked(done: Followed) -> bool:
                 tick(done.upserts + done.deletes)
+                if traces is not None:
+                    counts = {"upserts": done.upserts, "deletes": done.deletes, "dead": done.dead}
+                    traces.moved("sink batch", counts, {"lag": done.lag or 0})
                 return once and done.lag == 0
 
             try:

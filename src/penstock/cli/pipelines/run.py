@@ -15,6 +15,7 @@ import click
 
 from penstock.cli.support.errors import Command
 from penstock.cli.support.programs import guarded, load
+from penstock.cli.tracing import otel_option
 from penstock.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class How:
     metrics: str | None = None
     postgres: str | None = None
     log_format: Literal["text", "json"] = "text"
+    otel: bool = False
 
     def hosting(self, **more: Any) -> Hosting:
         """The same for whoever hosts the pipeline."""
@@ -60,6 +62,7 @@ class How:
             metrics=None if self.metrics is None else host_and_port(self.metrics),
             postgres=None if self.postgres is None else host_and_port(self.postgres),
             log_format=self.log_format,
+            otel=self.otel,
             feeds=lambda address: [*feeds(address), *self._file_feeds(address)],
             **ended,
         )
@@ -113,6 +116,7 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Serve the views there to PostgreSQL's clients, read only. Beyond loopback it needs a "
             "password in PENSTOCK_POSTGRES_PASSWORD.",
         ),
+        otel_option,
         click.option(
             "--log-format",
             type=click.Choice(["text", "json"]),

@@ -22,9 +22,11 @@ from penstock.cli.support.journal import Journal
 from penstock.cli.support.reload import Reload
 from penstock.cli.support.tables import note, text_table
 from penstock.cli.support.terminal import Terminal
+from penstock.cli.tracing import Traces, tracing
 from penstock.demo.feed import Feed
 from penstock.errors import PenstockError, SetupError, UserError
 from penstock.web import StatusBoard
+from penstock.web.board import split_ms
 
 if TYPE_CHECKING:
     import penstock as ps
@@ -55,6 +57,7 @@ class Hosting:
         metrics: where metrics and health are served besides.
         postgres: where views are served to PostgreSQL's clients.
         log_format: `json`: lines of JSON instead of the display.
+        otel: whether a trace of each batch is sent.
         reload: ends the run when the program is to be read again; None: SIGHUP isn't listened for.
     """
 
@@ -69,6 +72,7 @@ class Hosting:
     metrics: tuple[str, int] | None = None
     postgres: tuple[str, int] | None = None
     log_format: Literal["text", "json"] = "text"
+    otel: bool = False
     reload: Reload | None = None
     feeds: Callable[[str], Sequence[Feed]] = field(default=lambda _: ())
 
@@ -168,6 +172,7 @@ class _Run:
             starting=True,
         )
         self.feeds: Sequence[Feed] = ()
+        self.traces: Traces | None = None
         self._idle_looks = 0
         self._backfilled: Backfilled | None = None
 
@@ -236,6 +241,9 @@ class _Run:
         """A batch has ended."""
         self._backfilled = None
         self.board.add(progress)
+        if self.traces is not None:
+            parts_ms = split_ms(progress.batch_ms, progress.seconds, self.app.settings.cores)
+            self.traces.batch(progress, parts_ms)
 
     def doing(self) -> str | None:
         """What has to be done before the program runs."""
@@ -282,6 +290,7 @@ def host(app: ps.App, hosting: Hosting) -> None:
         listening,
         _page(run) as url,
         _metrics(run),
+        tracing(app.name, on=hosting.otel) as run.traces,
         postgres_served(where, hosting.postgres, run.say),
     ):
         if url is not None and hosting.log_format == "json":
