@@ -1,6 +1,6 @@
 """Fetches what only benchmarks and peer tests need, into `benchmarks/peers/.cache/`.
 
-    python benchmarks/peers/fetch.py [kafka] [spark] [flink] [iceberg] [debezium]
+    python benchmarks/peers/fetch.py [kafka] [spark] [flink] [iceberg] [debezium] [opensearch]
 
 Jars come from Maven Central through `mvn` and the poms beside this file; Flink itself, and the Spark
 that Iceberg is built for, come with pip, in environments of their own. What is there already is left
@@ -33,6 +33,7 @@ from cache import (
 TRANSITIVE = {
     "kafka",
     "debezium",
+    "opensearch",
 }  # Spark brings the rest itself; Flink's connector is one self-contained jar
 LAST_LINES = 15  # of a failed command's output, shown with the error
 

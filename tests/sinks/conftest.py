@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +18,9 @@ import pyarrow as pa
 import pytest
 from tests.databases import Postgres, log, server
 from tests.mariadb import MariaDB, mariadb
+from tests.redis_server import RedisServer, redis_server
+from tests.sinks.elastic_server import Elastic, elastic_server
+from tests.sinks.opensearch_server import opensearch_server
 
 import penstock as ps
 from penstock.client import Client, Producer
@@ -38,6 +43,42 @@ def mysql_server() -> Iterator[MariaDB]:
     """A server that all tests share."""
     with mariadb() as one:
         yield one
+
+
+@pytest.fixture
+def seed() -> int:
+    """Of a test's random numbers: PENSTOCK_SEED, or another one each time, which a failure shows."""
+    found = int(os.environ.get("PENSTOCK_SEED") or random.randrange(2**32))
+    print(f"PENSTOCK_SEED={found}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def cache() -> Iterator[RedisServer]:
+    """A server that all tests share."""
+    with redis_server() as one:
+        yield one
+
+
+@pytest.fixture
+def empty(cache: RedisServer) -> RedisServer:
+    """The server, without keys."""
+    cache.client.flushall()
+    return cache
+
+
+@pytest.fixture
+def elastic() -> Iterator[Elastic]:
+    """A server that speaks what is documented of Elasticsearch's protocol."""
+    with elastic_server() as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def opensearch(tmp_path_factory) -> Iterator[str]:
+    """The address of a real OpenSearch that all tests share, if it was fetched."""
+    with opensearch_server(tmp_path_factory.mktemp("opensearch")) as one:
+        yield one.url
 
 
 @pytest.fixture(params=["postgres", "mysql", "sqlite", "duckdb"])

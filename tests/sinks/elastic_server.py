@@ -1,5 +1,5 @@
 """What sinks use of Elasticsearch's protocol, as its reference documents it: bulk with external versions,
-documents that are replaced if nobody else has, indices.
+documents that are replaced if nobody else has, indices and their aliases.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class Elastic:
 
     def __init__(self) -> None:
         self.mappings: dict[str, Any] = {}
+        self.aliases: dict[str, str] = {}
         self.documents: dict[str, dict[str, dict[str, Any]]] = {}
         self.versions: dict[tuple[str, str], int] = {}
         self.failures: list[int] = []
@@ -32,13 +33,48 @@ class Elastic:
             return self.failures.pop(0), {"error": "it is busy"}
         parts = urlsplit(path)
         index, *rest = [unquote(one) for one in parts.path.strip("/").split("/")]
-        if rest == ["_bulk"]:
-            return 200, self._bulk(index, iter(body.splitlines()))
-        if rest:
-            return self._document(method, index, rest[1], parse_qs(parts.query), body)
+        match index, rest:
+            case "_aliases", []:
+                return self._change_aliases(orjson.loads(body)["actions"])
+            case "_alias", [name]:
+                there = name in self.aliases
+                return (200, {self.aliases[name]: {}}) if there else (404, {})
+            case _, ["_bulk"]:
+                return 200, self._bulk(index, iter(body.splitlines()))
+            case _, ["_refresh"]:
+                return 200, {}
+            case _, ["_doc", id_]:
+                return self._document(method, index, id_, parse_qs(parts.query), body)
         if method == "PUT":
-            self.mappings[index] = orjson.loads(body)["mappings"]
-        return (200, {}) if index in self.mappings else (404, {})
+            told = orjson.loads(body)
+            if index in self.mappings:
+                return 400, {"error": "resource_already_exists_exception"}
+            self.mappings[index] = told["mappings"]
+            self.aliases |= dict.fromkeys(told.get("aliases", {}), index)
+        if index.endswith("*"):
+            return 200, {one: {} for one in self.mappings if one.startswith(index[:-1])}
+        there = index in self.mappings or index in self.aliases
+        return (200, {}) if there else (404, {})
+
+    def rows(self, name: str) -> dict[str, Any]:
+        """The documents of an index, or of the one with an alias, by their ids."""
+        found = self.documents.get(self.aliases.get(name, name), {})
+        return {id_: one["_source"] for id_, one in found.items()}
+
+    def _change_aliases(self, actions: list[dict[str, Any]]) -> tuple[int, Any]:
+        for action in actions:
+            [(what, told)] = action.items()
+            index, alias = told["index"], told.get("alias")
+            if what == "add":
+                self.aliases[alias] = index
+            elif what == "remove":
+                assert self.aliases.pop(alias) == index
+            else:
+                del self.mappings[index]
+                self.documents.pop(index, None)
+                self.versions = {one: v for one, v in self.versions.items() if one[0] != index}
+                self.aliases = {a: i for a, i in self.aliases.items() if i != index}
+        return 200, {}
 
     def _document(
         self, method: str, index: str, id_: str, query: dict[str, list[str]], body: bytes
@@ -46,6 +82,9 @@ class Elastic:
         found = self.documents.setdefault(index, {}).get(id_)
         if method == "GET":
             return (404, {"found": False}) if found is None else (200, found)
+        if method == "DELETE":
+            self.documents[index].pop(id_, None)
+            return 200, {}
         if "op_type" in query:
             fits = found is None
         else:
@@ -92,6 +131,7 @@ def elastic_server() -> Iterator[Elastic]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def _any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -109,6 +149,9 @@ def elastic_server() -> Iterator[Elastic]:
             self._any()
 
         def do_POST(self) -> None:
+            self._any()
+
+        def do_DELETE(self) -> None:
             self._any()
 
         def log_message(self, *_: object) -> None:

@@ -18,16 +18,16 @@ from penstock.errors import SetupError, UserError
 from penstock.sinks import (
     Sink,
     _control,
-    _files,
     _sink,
     go_back,
-    mysql,
+    kafka,
     pause,
     rebuild,
     resume,
     sqlite,
     status,
 )
+from penstock.sinks._targets import files
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"
 WIDER = "id BIGINT NOT NULL, name STRING, age INT"
@@ -76,6 +76,7 @@ def test_a_sink_is_paused_and_goes_on(place, topic) -> None:
             lambda: [s["lag"] for s in status(topic.log) if s["name"] == name] == [1], "its lag"
         )
         assert place.rows("SELECT id FROM users") == [(1,)]
+        assert sink.target._connection is None  # who opens the file alone may have it meanwhile
         resume(topic.log, name)
         wait_until(lambda: len(place.rows("SELECT id FROM users")) == 2, "the row")
     found = CliRunner().invoke(command, ["status", "--broker", topic.log, "--format", "csv"])
@@ -171,10 +172,13 @@ def test_commands_write_build_anew_and_put_back(topic, tmp_path) -> None:
     index = [topic.name, str(tmp_path / "users.tantivy"), *told[4:]]  # it has no table
     assert "wrote 1 rows to tantivy" in invoke(*index, "--once")
     assert "pauses" in invoke("pause", f"{topic.name}.users", "--broker", topic.log)
+    topic.send({"id": 2, "name": "bob"})
+    done = CliRunner().invoke(command, [*told, "--once"])  # it doesn't wait for that
+    assert (done.exit_code, "penstock sink resume" in done.output) == (1, True), done.output
     assert "goes on" in invoke("resume", f"{topic.name}.users", "--broker", topic.log)
 
 
-@pytest.mark.parametrize("place", ["postgres", "sqlite", "duckdb"], indirect=True)
+@pytest.mark.parametrize("place", ["postgres", "mysql", "sqlite", "duckdb"], indirect=True)
 def test_a_table_is_built_anew_and_put_back(place, topic) -> None:
     """With further columns, or as it was; each has its own offsets."""
     topic.send({"id": 1, "name": "ann", "age": 7}, {"id": 2, "name": "bob", "age": 8})
@@ -207,7 +211,7 @@ def test_a_rebuild_whose_table_was_removed_begins_again(place, topic) -> None:
     assert place.rows("SELECT id FROM users ORDER BY id") == [(1,), (2,)]
 
 
-@pytest.mark.parametrize("place", ["postgres", "sqlite"], indirect=True)
+@pytest.mark.parametrize("place", ["postgres", "mysql", "sqlite"], indirect=True)
 def test_a_sink_that_runs_goes_on_with_the_new_table(place, topic) -> None:
     """It isn't fenced, and loses nothing, however far it was."""
     topic.send({"id": 1, "name": "ann"})
@@ -225,7 +229,7 @@ def test_a_sink_that_runs_goes_on_with_the_new_table(place, topic) -> None:
 
 def test_a_database_that_is_locked_is_an_error(topic, tmp_path, monkeypatch) -> None:
     """Of the commands that somebody waits for; a sink itself tries again."""
-    monkeypatch.setattr(_files, "BUSY_S", 0.05)
+    monkeypatch.setattr(files, "BUSY_S", 0.05)
     path = tmp_path / "users.sqlite"
     topic.send({"id": 1, "name": "ann"})
     sink = Sink(sqlite(path, table="users"), topic.name, SCHEMA, key="id", log=topic.log)
@@ -238,8 +242,8 @@ def test_a_database_that_is_locked_is_an_error(topic, tmp_path, monkeypatch) -> 
 
 
 def test_what_cannot_be_switched_is_an_error(topic) -> None:
-    """MySQL's renames are no part of a transaction."""
-    one = Sink(mysql("mysql://x/y", table="t"), topic.name, SCHEMA, key="id", log=topic.log)
+    """A topic's name is known to its readers, and can't be given to another one."""
+    one = Sink(kafka("x:1", table="t"), topic.name, SCHEMA, key="id", log=topic.log)
     with pytest.raises(UserError, match="another name"):
         rebuild(one)
     with pytest.raises(UserError, match="another name"):

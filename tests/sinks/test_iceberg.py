@@ -15,7 +15,7 @@ from tests.effort import rounds
 
 from penstock.errors import FencedError, UserError
 from penstock.sinks import Sink, from_address, iceberg
-from penstock.sinks._iceberg import matching
+from penstock.sinks._targets.iceberg import matching
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 from pyiceberg.expressions.visitors import bind

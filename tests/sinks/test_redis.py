@@ -7,12 +7,10 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import orjson
 import pytest
 from tests.effort import rounds
-from tests.redis_server import RedisServer, redis_server
 
 from penstock.errors import FencedError, UserError
 from penstock.sinks import Sink, from_address, redis
@@ -26,20 +24,6 @@ _sink.STEP_OFFSETS = 7
 url, topic, log = sys.argv[1:]
 Sink(redis(url, table="row"), topic, "id BIGINT NOT NULL, n BIGINT", key="id", log=log).run()
 """
-
-
-@pytest.fixture(scope="module")
-def cache() -> Iterator[RedisServer]:
-    """A server that these tests share."""
-    with redis_server() as one:
-        yield one
-
-
-@pytest.fixture
-def empty(cache: RedisServer) -> RedisServer:
-    """The server, without keys."""
-    cache.client.flushall()
-    return cache
 
 
 def follow(server, topic, schema=SCHEMA, key="id", **told):

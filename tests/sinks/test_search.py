@@ -8,17 +8,15 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import orjson
 import pytest
 from tests.effort import rounds
-from tests.sinks.elastic_server import Elastic, elastic_server
 
 from penstock.client import Client
 from penstock.errors import FencedError, UserError
 from penstock.sinks import Sink, _sink, elasticsearch, from_address, tantivy
-from penstock.sinks._tantivy import STATE_FILE
+from penstock.sinks._targets.tantivy import STATE_FILE
 
 module = pytest.importorskip("tantivy", reason="tantivy is not installed")
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
@@ -44,13 +42,6 @@ def documents(path, query: str = "*") -> list[dict]:
     searcher = index.searcher()
     parsed = index.parse_query(query, ["name"]) if query != "*" else module.Query.all_query()
     return [searcher.doc(at).to_dict() for _, at in searcher.search(parsed, 10_000).hits]
-
-
-@pytest.fixture
-def elastic() -> Iterator[Elastic]:
-    """A server."""
-    with elastic_server() as one:
-        yield one
 
 
 def test_an_index_has_the_newest_document_of_each_key(tmp_path, topic) -> None:
@@ -136,11 +127,11 @@ def test_elasticsearch_has_the_newest_document_of_each_key(elastic, topic) -> No
     follow(target, topic)
     topic.send({"id": 1, "name": "anna"}, b"2", {"id": 3, "amount": "2.50", "tags": ["a"]})
     assert follow(target, topic).upserts == 2
-    found = {key: one["_source"] for key, one in elastic.documents["users"].items()}
+    found = elastic.rows("users")
     assert found.keys() == {"1", "3"}
     assert found["1"]["name"] == "anna"
     assert (found["3"]["amount"], found["3"]["tags"]) == (2.5, ["a"])
-    types = elastic.mappings["users"]["properties"]
+    types = elastic.mappings["users-000001"]["properties"]
     assert [types[n]["type"] for n in ("id", "name", "at")] == ["long", "text", "date"]
 
 
@@ -163,7 +154,7 @@ def test_elasticsearch_ignores_what_an_older_process_writes(elastic, topic) -> N
     with pytest.raises(FencedError):
         old._target.write(held[0], {0: 1})
     old._target.close()
-    assert elastic.documents["users"]["2"]["_source"]["name"] == "new"
+    assert elastic.rows("users")["2"]["name"] == "new"
 
 
 def test_elasticsearch_refuses_rows_and_is_away(elastic, topic) -> None:
@@ -173,7 +164,7 @@ def test_elasticsearch_refuses_rows_and_is_away(elastic, topic) -> None:
     elastic.document_failures = [403, 404]  # the index is blocked, or gone: no row's fault
     target = elasticsearch(elastic.url, table="users")
     assert follow(target, topic, name="E" + topic.name).dead == 1
-    assert elastic.documents["users"].keys() == {str(i) for i in range(20)} - {"7"}
+    assert elastic.rows("users").keys() == {str(i) for i in range(20)} - {"7"}
     with Client(topic.log) as client:
         assert client.offsets(f"E{topic.name}.dead-letters") == {0: 1}
 
@@ -185,4 +176,4 @@ def test_without_a_key_documents_are_appended_once(elastic, topic) -> None:
         follow(
             elasticsearch(elastic.url, table="users"), topic, "id BIGINT NOT NULL", (), name=name
         )
-    assert len(elastic.documents["users"]) == 2
+    assert len(elastic.rows("users")) == 2

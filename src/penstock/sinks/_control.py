@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -19,14 +19,9 @@ from penstock.client.groups import GroupAdmin
 from penstock.errors import SetupError, UserError
 from penstock.sinks._report import SILENT_MS
 from penstock.sinks._sink import GROUP_PREFIX, Followed, Sink, control_topic
-from penstock.sinks._target import STATE_TABLE, SqlTarget, quoted
+from penstock.sinks._targets.contract import Switchable, Target
 
 __all__ = ["go_back", "pause", "rebuild", "resume", "status"]
-
-NEW, OLD, APART = "__new", "__old", "__apart"
-"""Behind a table's name: the one that is built, the one before, and one that is on its way."""
-SWITCHED: Final = -2
-"""In place of a partition: the row whose epoch says that a table was switched, and no process took over."""
 
 
 def pause(address: str, name: str, **settings: Any) -> None:
@@ -112,21 +107,22 @@ def rebuild(sink: Sink) -> Followed:
     """Builds a sink's table anew from the topic, beside the live one, and puts it in its place.
 
     The live one stays as it is, and is written by its sink, until `TABLE__new` has all that the topic has.
-    Then both are renamed in one transaction, with their offsets; the old one is `TABLE__old` until the next
-    time. A sink that runs goes on with the new one by itself. If this is killed, the next one goes on.
+    Then that takes its place, with its offsets; the old one is `TABLE__old` until the next time. A sink that
+    runs goes on with the new one by itself. If this is killed, the next one goes on.
 
     Args:
         sink: as the live one is, with what the new table should have.
 
     Raises:
-        UserError: the target can't rename tables in a transaction.
+        UserError: the target has nothing that can take another one's place.
         SetupError: the target is away.
     """
     target = _switchable(sink)
-    beside = sink.beside(target.beside(target.table + NEW), f"{sink.name}.rebuild")
-    _forget_if_gone(target.beside(target.table + NEW), beside)
-    done = beside.run(until=lambda done: done.lag == 0)
-    _switch(target, sink, [(OLD, None), ("", OLD), (NEW, "")])
+    with _reported(target):
+        new = target.beside(sink.name, sink.rows)
+    done = sink.beside(new, f"{sink.name}.rebuild").run(until=lambda done: done.lag == 0)
+    with _reported(target):
+        target.switch(sink.name, sink.rows)
     return done
 
 
@@ -138,90 +134,36 @@ def go_back(sink: Sink) -> None:
         SetupError: the target is away.
     """
     target = _switchable(sink)
-    _switch(target, sink, [("", APART), (OLD, ""), (APART, OLD)])
+    with _reported(target):
+        target.go_back(sink.name, sink.rows)
 
 
-def _switchable(sink: Sink) -> SqlTarget:
+def _switchable(sink: Sink) -> Switchable:
     target = sink.target
-    if not isinstance(target, SqlTarget) or not target.renames_in_transactions:
+    if not isinstance(target, Switchable):
         raise UserError(
-            "expected a table of PostgreSQL, SQLite or DuckDB, which can be renamed in a transaction; found "
-            f"{target.name}. Let a sink with another name=… write another table or index, and read that"
+            "expected a target in which one table, index or directory can take the place of another; found "
+            f"{target.name}: topics and URLs have names that their readers know. Let a sink with another "
+            "name=… write another one, and read that"
         )
     return target
 
 
 @contextlib.contextmanager
-def _opened(target: SqlTarget) -> Iterator[None]:
-    """A connection for a while.
+def _reported(target: Target) -> Iterator[None]:
+    """Errors that pass are told to the one who waits.
 
     Raises:
-        SetupError: there is none, it breaks, or somebody else has what it needs.
+        SetupError: the target is away, or somebody else has what is needed.
     """
     try:
-        target.connect()
         yield
     except Exception as error:
         if not isinstance(error, (OSError, *target.passing)):
             raise
         raise SetupError(
             f"expected to read and write {target.name}; found: {str(error).strip()}. Run this again, it "
-            "continues; a file of DuckDB must not be open elsewhere"
+            "continues. A file that one process at a time can open is free while its sink is paused"
         ) from None
     finally:
         target.close()
-
-
-def _forget_if_gone(target: SqlTarget, sink: Sink) -> None:
-    """Removes the offsets of a table that was removed: another one begins with the first record."""
-    mark = target.placeholder
-    with _opened(target):
-        if target.columns_of(STATE_TABLE) and not target.columns():
-            target.execute(
-                f"DELETE FROM {STATE_TABLE} WHERE sink = {mark} AND topic = {mark}",
-                (sink.name, sink.topic),
-            )
-
-
-def _switch(target: SqlTarget, sink: Sink, moves: list[tuple[str, str | None]]) -> None:
-    """Renames tables and the sinks of their offsets, in one transaction."""
-    names = {"": sink.name, NEW: f"{sink.name}.rebuild", OLD: f"{sink.name}.old"}
-    names[APART] = f"{sink.name}.apart"
-    mark, topic = target.placeholder, sink.topic
-    where = f"WHERE sink = {mark} AND topic = {mark}"
-    with _opened(target):
-        target.execute("BEGIN")
-        # First what a write of the live sink locks first.
-        target.execute(
-            f"UPDATE {STATE_TABLE} SET next = 0 {where} AND part = -1", (sink.name, topic)
-        )
-        [(epoch,)] = target.execute(
-            f"SELECT coalesce(max(epoch), 0) + 1 FROM {STATE_TABLE} WHERE topic = {mark}", (topic,)
-        )
-        for one, to in moves:
-            beside = target.beside(target.table + one)
-            is_there = bool(target.columns_of(beside.table))
-            if to is None:
-                target.execute(f"DROP TABLE IF EXISTS {beside.path}")
-                target.execute(f"DELETE FROM {STATE_TABLE} {where}", (names[one], topic))
-                continue
-            if not is_there and one != "":
-                raise UserError(
-                    f"expected the table {beside.table!r}; found none. Only what a rebuild has replaced "
-                    "can be put back"
-                )
-            if is_there:
-                last = (target.table + to).split(".")[-1]
-                target.execute(f"ALTER TABLE {beside.path} RENAME TO {quoted(last)}")
-            target.execute(
-                f"UPDATE {STATE_TABLE} SET sink = {mark} {where}", (names[to], names[one], topic)
-            )
-        own = (sink.name, topic)
-        target.execute(f"DELETE FROM {STATE_TABLE} {where} AND part < 0", own)
-        for part in (-1, SWITCHED):
-            target.execute(
-                f"INSERT INTO {STATE_TABLE} (sink, topic, part, next, epoch) "
-                f"VALUES ({mark}, {mark}, {part}, 0, {epoch})",
-                own,
-            )
-        target.execute("COMMIT")

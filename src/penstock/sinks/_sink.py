@@ -28,7 +28,7 @@ from penstock.errors import BrokerError, FencedError, SetupError, UserError
 from penstock.formats.changelog import FORMATS, ChangelogDecoder, ChangelogFormat, Changes
 from penstock.formats.json import encode_rows
 from penstock.sinks._report import report
-from penstock.sinks._target import Batch, RefusedError, Rows, Target
+from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Target
 from penstock.wire.columns import Records
 
 __all__ = ["GROUP_PREFIX", "Followed", "Sink", "control_topic"]
@@ -58,7 +58,8 @@ class Followed:
     """What a sink has done since it began.
 
     Attributes:
-        phase: `starting`, `following`, `waiting` (for the target or the log), `failed` or `stopped`.
+        phase: `starting`, `following`, `waiting` (for the target or the log), `paused`, `failed` or
+            `stopped`.
         upserts: rows written.
         deletes: keys deleted.
         dead: records that don't fit, or that the target refused: they are dead letters.
@@ -134,9 +135,9 @@ class Sink:
         return self._target
 
     @property
-    def topic(self) -> str:
-        """What it follows."""
-        return self._rows.topic
+    def rows(self) -> Rows:
+        """What it follows: the topic, the columns and the key."""
+        return self._rows
 
     def beside(self, target: Target, name: str) -> Sink:
         """Another sink of the same records, with a target and a name of its own."""
@@ -177,7 +178,10 @@ class Sink:
         while not self._is_over(until):
             began = time.monotonic()
             try:
-                self._session(until)
+                if self._is_paused:
+                    self._rest(until)
+                else:
+                    self._session(until)
             except FencedError:
                 raise  # the other process reports from now on
             except Exception as error:
@@ -265,14 +269,26 @@ class Sink:
                     self._show(client, ends)
                     if finishes:
                         self._end.set()
-                    if self._is_over(until):
+                    if self._is_paused or self._is_over(until):
                         return
                     self._wait_until_due(client, ends)
-                    if not self._is_paused:
-                        positions = {(topic, p): offset for p, offset in offsets.items()}
-                        client.wait_for_data(positions, WAIT_S)
+                    positions = {(topic, p): offset for p, offset in offsets.items()}
+                    client.wait_for_data(positions, WAIT_S)
             finally:
                 self._target.close()
+
+    def _rest(self, until: Callable[[Followed], bool] | None) -> None:
+        """Is paused, with the target closed: who opens it alone may have it meanwhile."""
+        with (
+            Client(self._address, **self._settings) as client,
+            Reader(self._address, **self._settings) as reader,
+        ):
+            while self._is_paused and not self._is_over(until):
+                if self._finishes.is_set():
+                    self._end.set()
+                self._hear(client, reader)
+                self._show(client, client.offsets(self._rows.topic, "latest"))
+                self._end.wait(WAIT_S)
 
     def _hear(self, client: Client, reader: Reader) -> None:
         """Looks once in a while whether it is to pause or to go on."""
@@ -289,9 +305,6 @@ class Sink:
 
     def _wait_until_due(self, client: Client, ends: Mapping[int, int]) -> None:
         """Waits as long as the target wants between writes; not when it is to end."""
-        if self._is_paused:
-            self._end.wait(WAIT_S)
-            return
         until = time.monotonic() + getattr(self._target, "pace_s", 0.0)
         while time.monotonic() < until and not self._finishes.is_set():
             if self._end.wait(min(WAIT_S, max(until - time.monotonic(), 0.0))):

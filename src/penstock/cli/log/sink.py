@@ -13,6 +13,7 @@ from penstock.cli.support.options import broker_option, client_settings, form_op
 from penstock.cli.support.progress import counter
 from penstock.cli.support.tables import note, write_rows
 from penstock.cli.tracing import otel_option, tracing
+from penstock.errors import SetupError
 
 if TYPE_CHECKING:
     from penstock.sinks import Followed, Sink
@@ -142,7 +143,7 @@ def run(*, once: bool, otel: bool, **told: Any) -> None:
                 if traces is not None:
                     counts = {"upserts": done.upserts, "deletes": done.deletes, "dead": done.dead}
                     traces.moved("sink batch", counts, {"lag": done.lag or 0})
-                return once and done.lag == 0
+                return once and (done.lag == 0 or done.phase == "paused")
 
             try:
                 done = one.run(until=looked)
@@ -155,6 +156,11 @@ def run(*, once: bool, otel: bool, **told: Any) -> None:
     note(
         f"wrote {done.upserts:,} rows to {where} and deleted {done.deletes:,}; {done.dead:,} dead letters"
     )
+    if once and done.lag:
+        raise SetupError(
+            f"expected to write all there is; found that the sink is paused or was stopped, and {done.lag:,} "
+            f"records wait. Let a paused one go on: penstock sink resume {one.name}"
+        )
 
 
 @sink.command()
@@ -167,15 +173,17 @@ def rebuild(*, back: bool, **told: Any) -> None:
     one = _made(**told)
     if back:
         sinks.go_back(one)
-        note(
-            f"{told['table']} is the one of before the last rebuild; {told['table']}__old the other one"
-        )
+        note(f"{_what(told, one)} is the one of before the last rebuild, and the other one is kept")
         return
     done = sinks.rebuild(one)
     note(
-        f"{told['table']} was built anew with {done.upserts:,} rows; the one before is "
-        f"{told['table']}__old. Put it back with --back"
+        f"{_what(told, one)} was built anew with {done.upserts:,} rows; the one before is kept. "
+        "Put it back with --back"
     )
+
+
+def _what(told: dict[str, Any], one: Sink) -> str:
+    return str(told["table"] or one.target.name)
 
 
 @sink.command()

@@ -14,8 +14,9 @@ from pyarrow import csv
 from penstock.core.databases import described, psycopg_module
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.errors import SetupError, UserError
-from penstock.sinks._target import Rows, SqlTarget, quoted
-from penstock.sinks._texts import json_values
+from penstock.sinks._targets.contract import Rows
+from penstock.sinks._targets.sql import SqlTarget, quoted
+from penstock.sinks._targets.texts import json_values
 
 __all__ = ["PostgresTarget", "postgres"]
 

@@ -1,118 +1,36 @@
-"""What a sink writes to: the contract of targets, and what those that speak SQL have in common.
-
-Contract of a `Target`, which the tests in `tests/sinks` check for each kind:
-
-1. `open` takes the sink's name over: a target that was opened before, by any process, writes nothing more
-   (`FencedError`). It gives the offsets that were written, by partition.
-2. `write` makes rows, deletions and offsets true together, or nothing of them.
-   A target with `keeps_offsets = False` gets changes again after a kill, with the same offsets.
-3. A row that the system doesn't take raises `RefusedError`, and nothing is written. What passes, such as a
-   server that is away, is an error of `passing`.
-"""
+"""Tables of databases with transactions: rows, deletions and offsets are one of them."""
 
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Self
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.schema import Schema
-from penstock.errors import FencedError, PenstockError, UserError
+from penstock.errors import UserError
+from penstock.sinks._targets.contract import (
+    NEW,
+    OLD,
+    Batch,
+    RefusedError,
+    Rows,
+    fenced,
+    nothing_before,
+    nothing_built,
+    replaced,
+)
 
-__all__ = ["Batch", "RefusedError", "Rows", "SqlTarget", "Target", "fenced", "quoted"]
+__all__ = ["STATE_TABLE", "SqlTarget", "quoted"]
 
 STATE_TABLE: Final = "penstock_sinks"
 """In the target: of each sink its owner's epoch (as partition -1), and the next offset of each partition."""
-
-
-class RefusedError(PenstockError):
-    """The target doesn't take a row."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What rows are like.
-
-    Attributes:
-        topic: where they come from.
-        schema: their columns.
-        key: those that tell rows apart; empty where rows only appear.
-    """
-
-    topic: str
-    schema: Schema
-    key: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Changes, one of a key.
-
-    Attributes:
-        upserts: rows, in the schema's columns; of a sink without a key, inserts.
-        deletes: keys, in the key's columns.
-        upserted_at: the offset of the record of each of `upserts`.
-        deleted_at: the offset of the record of each of `deletes`.
-        partition: of all these records.
-    """
-
-    upserts: pa.RecordBatch
-    deletes: pa.RecordBatch
-    upserted_at: npt.NDArray[np.int64]
-    deleted_at: npt.NDArray[np.int64]
-    partition: int
-
-    def __len__(self) -> int:
-        return len(self.upserts) + len(self.deletes)
-
-    def halves(self) -> tuple[Batch, Batch]:
-        """Two smaller ones; deletions in the first."""
-        up, gone = len(self.upserts) // 2, len(self.deletes)
-        if not len(self.upserts):
-            gone //= 2
-        return (
-            Batch(
-                self.upserts.slice(0, up),
-                self.deletes.slice(0, gone),
-                self.upserted_at[:up],
-                self.deleted_at[:gone],
-                self.partition,
-            ),
-            Batch(
-                self.upserts.slice(up),
-                self.deletes.slice(gone),
-                self.upserted_at[up:],
-                self.deleted_at[gone:],
-                self.partition,
-            ),
-        )
-
-
-class Target(Protocol):
-    """What a sink writes to; see the contract above."""
-
-    @property
-    def name(self) -> str:
-        """Which, for people, and as the default of the sink's name: without a password."""
-
-    @property
-    def passing(self) -> tuple[type[BaseException], ...]:
-        """Errors after which the same may succeed."""
-
-    def open(self, sink: str, rows: Rows) -> dict[int, int]:
-        """Takes over; the next offsets, by partition."""
-
-    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
-        """Makes changes and offsets true together."""
-
-    def close(self) -> None:
-        """Ends connections; it may be opened again."""
+APART: Final = "__apart"
+"""Behind a table's name, while it is on its way."""
+SWITCHED: Final = -2
+"""In place of a partition: the row whose epoch says that a table was switched, and no process took over."""
 
 
 class SqlTarget(abc.ABC):
@@ -124,7 +42,6 @@ class SqlTarget(abc.ABC):
     """
 
     placeholder = "?"
-    renames_in_transactions = True
     for_share = ""
     """Behind a query whose rows must stay as they are until the transaction's end."""
     state_options = ""
@@ -189,19 +106,20 @@ class SqlTarget(abc.ABC):
             "NOT NULL, part INTEGER NOT NULL, next BIGINT NOT NULL, epoch BIGINT NOT NULL, "
             f"PRIMARY KEY (sink, topic, part)){self.state_options}"
         )
-        self._check_table(rows)
-        self.execute("BEGIN")
-        try:
-            self._epoch = self._next_epoch()
-            found = self.execute(
-                f"SELECT part, next FROM {STATE_TABLE} WHERE sink = {mark} AND topic = {mark} "
-                "AND part >= 0",
-                (sink, rows.topic),
-            )
-            self.execute("COMMIT")
-        except BaseException:
-            self._rollback()
-            raise
+        with self._alone(sink, rows.topic):
+            self._check_table(rows)
+            self.execute("BEGIN")
+            try:
+                self._epoch = self._next_epoch()
+                found = self.execute(
+                    f"SELECT part, next FROM {STATE_TABLE} WHERE sink = {mark} AND topic = {mark} "
+                    "AND part >= 0",
+                    (sink, rows.topic),
+                )
+                self.execute("COMMIT")
+            except BaseException:
+                self._rollback()
+                raise
         return dict(found)
 
     def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
@@ -236,14 +154,15 @@ class SqlTarget(abc.ABC):
         assert self._rows is not None, "open comes first"
         mark = self.placeholder
         found = self.execute(
-            f"SELECT epoch FROM {STATE_TABLE} WHERE sink = {mark} AND topic = {mark} AND part < 0",
+            f"SELECT epoch FROM {STATE_TABLE} WHERE sink = {mark} AND topic = {mark} "
+            "AND part IN (-1, -2)",
             (self._sink, self._rows.topic),
         )
         if len(found) == 2 and found[0] == found[1]:
-            return ConnectionError(f"{self.table} was put in the place of another table")
+            return replaced(self.table)
         return fenced(self.table, self._sink)
 
-    def beside(self, table: str) -> Self:
+    def named(self, table: str) -> Self:
         """The same for another table."""
         one = copy.copy(self)
         one.table = table
@@ -352,13 +271,102 @@ class SqlTarget(abc.ABC):
             f"UPDATE SET {change}" if others else "NOTHING"
         )
 
+    @contextlib.contextmanager
+    def _alone(self, sink: str, topic: str) -> Iterator[None]:  # noqa: ARG002 - those of others
+        """Holds up who switches the sink's tables, where that is no single transaction."""
+        yield
 
-def fenced(table: str, sink: str) -> FencedError:
-    """What is said to a process that another one has taken over from."""
-    return FencedError(
-        f"expected to write to {table!r} as the sink {sink!r}; found that another process has begun under "
-        "this name. Run one at a time"
-    )
+    # -- tables that are built anew ---------------------------------------------------------------------
+
+    def beside(self, sink: str, rows: Rows) -> Self:
+        """`TABLE__new`; if somebody has removed that, its offsets are removed, too."""
+        new = self.named(self.table + NEW)
+        with self._connected():
+            if self.columns_of(STATE_TABLE) and not self.columns_of(new.table):
+                self._forget(f"{sink}.rebuild", rows.topic)
+        return new
+
+    def switch(self, sink: str, rows: Rows) -> None:
+        """Renames tables, and the sinks of their offsets."""
+        with self._connected():
+            self._require(NEW, nothing_built(self.table))
+            self._move(sink, rows.topic, [("", OLD), (NEW, "")], dropped=OLD)
+
+    def go_back(self, sink: str, rows: Rows) -> None:
+        """Exchanges the table and the one before."""
+        with self._connected():
+            self._require(OLD, nothing_before(self.table))
+            self._move(sink, rows.topic, [("", APART), (OLD, ""), (APART, OLD)])
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        self.connect()
+        try:
+            yield
+        finally:
+            self.close()
+
+    def _require(self, end: str, error: Exception) -> None:
+        if not self.columns_of(self.table + end):
+            raise error
+
+    def _forget(self, sink: str, topic: str) -> None:
+        mark = self.placeholder
+        self.execute(
+            f"DELETE FROM {STATE_TABLE} WHERE sink = {mark} AND topic = {mark}", (sink, topic)
+        )
+
+    def _move(
+        self, sink: str, topic: str, moves: list[tuple[str, str]], *, dropped: str | None = None
+    ) -> None:
+        """Renames tables and the sinks of their offsets, in one transaction."""
+        self.execute("BEGIN")
+        try:
+            self._fence(sink, topic)
+            if dropped is not None:
+                self.execute(f"DROP TABLE IF EXISTS {self.named(self.table + dropped).path}")
+            for one, to in moves:
+                beside = self.named(self.table + one)
+                if self.columns_of(beside.table):
+                    last = (self.table + to).split(".")[-1]
+                    self.execute(f"ALTER TABLE {beside.path} RENAME TO {quoted(last)}")
+            self._move_state(sink, topic, moves, dropped)
+            self.execute("COMMIT")
+        except BaseException:
+            self._rollback()
+            raise
+
+    def _fence(self, sink: str, topic: str) -> None:
+        """Locks first what a write of the live sink locks first."""
+        mark = self.placeholder
+        self.execute(
+            f"UPDATE {STATE_TABLE} SET next = 0 WHERE sink = {mark} AND topic = {mark} AND part = -1",
+            (sink, topic),
+        )
+
+    def _move_state(
+        self, sink: str, topic: str, moves: list[tuple[str, str]], dropped: str | None
+    ) -> None:
+        """Renames the sinks of offsets as their tables, and makes the live sink open its table again."""
+        names = {"": sink, NEW: f"{sink}.rebuild", OLD: f"{sink}.old", APART: f"{sink}.apart"}
+        mark = self.placeholder
+        where = f"WHERE sink = {mark} AND topic = {mark}"
+        [(epoch,)] = self.execute(
+            f"SELECT coalesce(max(epoch), 0) + 1 FROM {STATE_TABLE} WHERE topic = {mark}", (topic,)
+        )
+        if dropped is not None:
+            self._forget(names[dropped], topic)
+        for one, to in moves:
+            self.execute(
+                f"UPDATE {STATE_TABLE} SET sink = {mark} {where}", (names[to], names[one], topic)
+            )
+        self.execute(f"DELETE FROM {STATE_TABLE} {where} AND part < 0", (sink, topic))
+        for part in (-1, SWITCHED):
+            self.execute(
+                f"INSERT INTO {STATE_TABLE} (sink, topic, part, next, epoch) "
+                f"VALUES ({mark}, {mark}, {part}, 0, {epoch})",
+                (sink, topic),
+            )
 
 
 def quoted(name: str) -> str:

@@ -13,8 +13,8 @@ import orjson
 
 from penstock.core.databases import described
 from penstock.errors import SetupError, UserError
-from penstock.sinks._target import Batch, RefusedError, Rows
-from penstock.sinks._texts import json_rows
+from penstock.sinks._targets.contract import Batch, RefusedError, Rows
+from penstock.sinks._targets.texts import json_rows
 
 __all__ = ["AwayError", "HttpTarget", "Web", "http_"]
 

@@ -4,6 +4,10 @@
 
 So a record that is written again, or late by a process that was taken over from, changes nothing. Offsets and
 epoch are a document of their own, which is replaced only as the one that was read (`if_seq_no`).
+
+`TABLE` is an alias of the index `TABLE-000001`, whose offsets are a document of its own. A rebuild writes
+`TABLE-000002`, and one request gives it the alias, with which the offsets change as well. Before each write
+the sink looks whose alias it is.
 """
 
 from __future__ import annotations
@@ -18,9 +22,19 @@ import pyarrow as pa
 from penstock.core.databases import described
 from penstock.core.schema import TIMESTAMP
 from penstock.errors import SetupError, UserError
-from penstock.sinks._http import AwayError, Web, cut
-from penstock.sinks._target import Batch, RefusedError, Rows, fenced
-from penstock.sinks._texts import json_rows, key_texts
+from penstock.sinks._targets.contract import (
+    NEW,
+    OLD,
+    Batch,
+    RefusedError,
+    Rows,
+    fenced,
+    nothing_before,
+    nothing_built,
+    replaced,
+)
+from penstock.sinks._targets.http import AwayError, Web, cut
+from penstock.sinks._targets.texts import json_rows, key_texts
 
 __all__ = ["ElasticTarget", "elasticsearch"]
 
@@ -38,8 +52,9 @@ def elasticsearch(
 
     Args:
         url: `https://user:password@host:9200`.
-        table: the index's name.
-        create: whether to create it, with a mapping of the columns, where it isn't there.
+        table: the index's name, or an alias's.
+        create: whether to create an index with this alias, and with a mapping of the columns, where there is
+            none.
         headers: further ones of each request, such as `{"Authorization": "ApiKey …"}`.
     """
     return ElasticTarget(url, table, headers, create=create)
@@ -49,13 +64,22 @@ class ElasticTarget:
     """See `elasticsearch`."""
 
     def __init__(
-        self, url: str, table: str, headers: Mapping[str, str] | None, *, create: bool
+        self,
+        url: str,
+        table: str,
+        headers: Mapping[str, str] | None,
+        *,
+        create: bool,
+        built: tuple[str, str] | None = None,
     ) -> None:
         if not table or table != table.lower() or table.startswith(("_", "-", "+")):
             raise UserError(f"expected an index's name in small letters; found {table!r}")
-        self._web, self.table, self._create = Web(url, headers), table, create
+        self._url, self._web, self._headers = url, Web(url, headers), headers
+        self.table, self._create = table, create
         self._base = self._web.parts.path.rstrip("/")
         self.name = f"{described(url)} {table}"
+        self._built = built  # of a rebuild: its index, and the sink that it is for
+        self._index = ""
 
     @property
     def passing(self) -> tuple[type[BaseException], ...]:
@@ -79,9 +103,12 @@ class ElasticTarget:
         """Takes over, creates the index where it isn't there; the next offsets."""
         self.close()
         self._sink, self._rows = sink, rows
-        self._state_path = f"/{STATE_INDEX}/_doc/{quote(f'{sink}:{rows.topic}', safe='')}"
-        self._ensure_index(self.table, self._mapping(rows), create=self._create)
-        self._ensure_index(STATE_INDEX, {"enabled": False}, create=True)
+        if self._built is not None:
+            self._index, owner = self._built
+        else:
+            self._index, owner = self._live() or self._create_live(sink, rows), sink
+        self._create_states()
+        self._state_path = self._place(owner, rows, self._index)
         status, found = self._ask("GET", self._state_path)
         state: dict[str, Any] = found["_source"] if status == 200 else {"epoch": 0, "next": {}}
         self._seen = (found["_seq_no"], found["_primary_term"]) if status == 200 else None
@@ -90,20 +117,65 @@ class ElasticTarget:
             raise AwayError(f"another process opens the sink {sink!r} as well")
         return {int(p): int(o) for p, o in self._state["next"].items()}
 
-    def _ensure_index(self, name: str, mapping: dict[str, Any], *, create: bool) -> None:
+    def _create_states(self) -> None:
+        if self._ask("GET", f"/{STATE_INDEX}")[0] != 200:
+            self._create_index(STATE_INDEX, {"enabled": False})
+
+    def _place(self, sink: str, rows: Rows, index: str) -> str:
+        """Where the state of a sink's index is: of one that isn't behind an alias, without its name."""
+        told = f"{sink}:{rows.topic}" + ("" if index == self.table else f":{index}")
+        return f"/{STATE_INDEX}/_doc/{quote(told, safe='')}"
+
+    def _behind(self, alias: str) -> str | None:
+        """The index with an alias; None: there is none.
+
+        Raises:
+            UserError: there are several.
+        """
+        status, found = self._ask("GET", f"/_alias/{quote(alias, safe='')}")
+        if status != 200:
+            return None
+        if len(found) > 1:
+            raise UserError(
+                f"expected {alias!r} to be the alias of one index; found {', '.join(sorted(found))}"
+            )
+        return str(next(iter(found)))
+
+    def _live(self) -> str | None:
+        """The index that is read; None: there is none."""
+        found = self._behind(self.table)
+        if found is None and self._ask("GET", f"/{quote(self.table, safe='')}")[0] == 200:
+            return self.table
+        return found
+
+    def _create_live(self, sink: str, rows: Rows) -> str:
+        if not self._create:
+            raise UserError(
+                f"expected the index {self.table!r}; found none. Create it, or let create=True"
+            )
+        return self._create_next(sink, rows, self.table)
+
+    def _create_next(self, sink: str, rows: Rows, alias: str) -> str:
+        """Creates an index with the next number, and with this alias."""
+        _, found = self._ask("GET", f"/{quote(self.table, safe='')}-*")
+        ends = [name.removeprefix(f"{self.table}-") for name in found]
+        number = 1 + max((int(end) for end in ends if end.isdigit()), default=0)
+        index = f"{self.table}-{number:06}"
+        self._create_states()
+        # An index of this name that is gone may have left its offsets.
+        self._ask("DELETE", self._place(sink, rows, index))
+        self._create_index(index, self._mapping(rows), alias)
+        return index
+
+    def _create_index(self, name: str, mapping: dict[str, Any], alias: str | None = None) -> None:
         """Creates an index where it isn't there.
 
         Raises:
             SetupError: the server refuses it.
         """
-        status, _ = self._ask("GET", f"/{quote(name, safe='')}")
-        if status == 200:
-            return
-        if not create:
-            raise UserError(
-                f"expected the index {name!r}; found none. Create it, or let create=True"
-            )
         told = {"settings": {"index": {"gc_deletes": DELETED_KEPT}}, "mappings": mapping}
+        if alias is not None:
+            told["aliases"] = {alias: {}}
         status, found = self._ask("PUT", f"/{quote(name, safe='')}", told)
         if status >= 400 and "resource_already_exists" not in str(found):
             raise SetupError(f"expected to create the index {name!r}; found {status}: {found}")
@@ -135,6 +207,8 @@ class ElasticTarget:
     def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
         """Writes documents, and then the offsets."""
         if len(batch):
+            if self._built is None and self._live() != self._index:
+                raise replaced(self.table)
             self._bulk(batch)
         if offsets:
             told = {str(p): o for p, o in offsets.items()}
@@ -168,7 +242,7 @@ class ElasticTarget:
                     lines.append(row)
         status, text = self._web.ask(
             "POST",
-            f"{self._base}/{quote(self.table, safe='')}/_bulk",
+            f"{self._base}/{quote(self._index, safe='')}/_bulk",
             b"\n".join(lines) + b"\n",
             Content_Type="application/x-ndjson",
         )
@@ -207,6 +281,51 @@ class ElasticTarget:
     def close(self) -> None:
         """Ends the connection."""
         self._web.close()
+
+    # -- indices that are built anew --------------------------------------------------------------------
+
+    def beside(self, sink: str, rows: Rows) -> ElasticTarget:
+        """An index with the alias `TABLE__new`."""
+        if self._live() == self.table:
+            raise UserError(
+                f"expected {self.table!r} to be an alias, which another index can get; found an index. Give "
+                f"the index another name and this one as its alias (reindex, then _aliases)"
+            )
+        new = self._behind(self.table + NEW) or self._create_next(sink, rows, self.table + NEW)
+        told = (self._url, self.table + NEW, self._headers)
+        return ElasticTarget(*told, create=False, built=(new, sink))
+
+    def switch(self, sink: str, rows: Rows) -> None:  # noqa: ARG002 - offsets are the index's
+        """Gives the alias to the new index, in one request; the one before the old one is removed."""
+        live, new, old = (self._behind(self.table + end) for end in ("", NEW, OLD))
+        if new is None:
+            raise nothing_built(self.table)
+        self._ask("POST", f"/{quote(new, safe='')}/_refresh")
+        actions = [] if old is None else [{"remove_index": {"index": old}}]
+        actions += [] if live is None else self._moved(live, "", OLD)
+        self._change(actions + self._moved(new, NEW, ""))
+
+    def go_back(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
+        """Exchanges the aliases of the two indices, in one request."""
+        live, old = (self._behind(self.table + end) for end in ("", OLD))
+        if live is None or old is None:
+            raise nothing_before(self.table)
+        self._change(self._moved(live, "", OLD) + self._moved(old, OLD, ""))
+
+    def _moved(self, index: str, end: str, other: str) -> list[dict[str, Any]]:
+        return [
+            {"remove": {"index": index, "alias": self.table + end}},
+            {"add": {"index": index, "alias": self.table + other}},
+        ]
+
+    def _change(self, actions: list[dict[str, Any]]) -> None:
+        # No alias has two indices in between.
+        actions = sorted(actions, key=lambda one: "add" in one)
+        status, found = self._ask("POST", "/_aliases", {"actions": actions})
+        if status >= 400:
+            raise SetupError(
+                f"expected to exchange aliases at {self.name}; found {status}: {found}"
+            )
 
 
 def _type_of(type_: pa.DataType) -> dict[str, Any]:

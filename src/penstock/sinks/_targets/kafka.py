@@ -17,8 +17,8 @@ from penstock.client import Client, TransactionalProducer
 from penstock.client.groups import GroupAdmin
 from penstock.core.databases import described
 from penstock.errors import BrokerError, LimitError, SetupError, UserError
-from penstock.sinks._target import Batch, RefusedError, Rows
-from penstock.sinks._texts import json_rows, key_texts
+from penstock.sinks._targets.contract import Batch, RefusedError, Rows
+from penstock.sinks._targets.texts import json_rows, key_texts
 
 __all__ = ["KafkaTarget", "kafka"]
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID, type_text
-from penstock.sinks._target import SqlTarget, quoted
-from penstock.sinks._texts import json_values
+from penstock.sinks._targets.sql import SqlTarget, quoted
+from penstock.sinks._targets.texts import json_values
 
 __all__ = ["DuckTarget", "SqliteTarget", "duckdb", "sqlite"]
 

@@ -2,7 +2,9 @@
 
     invariant: each commit of ours stands on the newest snapshot that it has seen, and taking over makes one
 
-So a process that was taken over from can't commit, whatever it still has at hand.
+So a process that was taken over from can't commit, whatever it still has at hand. A rebuild writes the branch
+`NEW_BRANCH` of the table; one commit makes its snapshot the table's, and the one before the branch
+`OLD_BRANCH`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +23,14 @@ import pyarrow.compute as pc
 from penstock.core.databases import described
 from penstock.core.schema import INTERVAL, UUID
 from penstock.errors import SetupError, UserError
-from penstock.sinks._target import Batch, Rows, fenced
+from penstock.sinks._targets.contract import (
+    Batch,
+    Rows,
+    fenced,
+    nothing_before,
+    nothing_built,
+    replaced,
+)
 
 __all__ = ["IcebergTarget", "iceberg"]
 
@@ -31,6 +40,9 @@ PROPERTIES: Final = {
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
 }
+MAIN: Final = "main"
+NEW_BRANCH: Final = "penstock_new"
+OLD_BRANCH: Final = "penstock_old"
 RETRIES: Final = "commit.retry.num-retries"
 PACE_S: Final = 5.0
 """The least time between commits while the sink follows: each one makes files."""
@@ -53,7 +65,13 @@ def iceberg(
 class IcebergTarget:
     """See `iceberg`."""
 
-    def __init__(self, catalog: str | Path | Mapping[str, str], table: str, pace_s: float) -> None:
+    def __init__(
+        self,
+        catalog: str | Path | Mapping[str, str],
+        table: str,
+        pace_s: float,
+        branch: str = MAIN,
+    ) -> None:
         try:
             import pyiceberg.catalog
             import pyiceberg.exceptions
@@ -73,7 +91,8 @@ class IcebergTarget:
             self._properties: Mapping[str, str] = {**told, "warehouse": folder.as_uri()}
         else:
             self._folder, self._properties = None, catalog
-        self.table, self.pace_s = table, pace_s
+        self.table, self.pace_s, self._branch = table, pace_s, branch
+        self._given = catalog
         self.name = f"iceberg {self._folder or described(self._properties.get('uri', ''))} {table}"
         self._load = pyiceberg.catalog.load_catalog
         errors = pyiceberg.exceptions
@@ -101,14 +120,15 @@ class IcebergTarget:
         """Takes over, creates the table where it isn't there; the next offsets."""
         self.close()
         self._sink, self._rows = sink, rows
-        if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        self._catalog = self._load("penstock", **self._properties)
+        self._connect()
         self._catalog.create_namespace_if_not_exists(self.table.rpartition(".")[0])
         none = _plain(_nothing(rows))
         self._table = self._catalog.create_table_if_not_exists(
             self.table, none.schema, properties=PROPERTIES
         )
+        if self._branch != MAIN:
+            with self._table.update_schema() as change:  # columns that a rebuild adds
+                change.union_by_name(none.schema)
         missing = [n for n in rows.schema.names if n not in self._table.schema().column_names]
         if missing:
             raise UserError(
@@ -120,9 +140,14 @@ class IcebergTarget:
         self._commit(none, none)
         return {int(p): int(o) for p, o in self._offsets.items()}
 
+    def _connect(self) -> None:
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        self._catalog = self._load("penstock", **self._properties)
+
     @property
     def _property(self) -> str:
-        return f"penstock.sink.{self._sink}.{self._rows.topic}"
+        return _property(self._sink, self._rows)
 
     def _state(self) -> dict[str, Any]:
         text = self._table.properties.get(self._property)
@@ -140,7 +165,10 @@ class IcebergTarget:
             self._commit(_plain(batch.upserts), _plain(batch.deletes))
         except self._conflict:
             self._table.refresh()
-            if self._state()["epoch"] != self._epoch:
+            state = self._state()
+            if state["epoch"] != self._epoch:
+                if state.get("switched") == state["epoch"]:
+                    raise replaced(self.table) from None
                 raise fenced(self.table, self._sink) from None
             raise
 
@@ -151,11 +179,11 @@ class IcebergTarget:
         state = orjson.dumps({"next": self._offsets, "epoch": self._epoch}).decode()
         with self._table.transaction() as transaction:
             changed = [t.select(keys) for t in (upserts, deletes) if keys and len(t)]
-            if changed and self._table.current_snapshot() is not None:
+            if changed and self._branch in self._table.metadata.refs:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # of keys that aren't there
-                    transaction.delete(matching(pa.concat_tables(changed)))
-            transaction.append(upserts)
+                    transaction.delete(matching(pa.concat_tables(changed)), branch=self._branch)
+            transaction.append(upserts, branch=self._branch)
             transaction.set_properties({self._property: state})
 
     def close(self) -> None:
@@ -163,6 +191,75 @@ class IcebergTarget:
         if self._catalog is not None:
             self._catalog.close()
         self._catalog = self._table = None
+
+    # -- tables that are built anew ---------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _loaded(self) -> Iterator[Any]:
+        """The table; None: there is none."""
+        self._connect()
+        try:
+            there = self._catalog.table_exists(self.table)
+            yield self._catalog.load_table(self.table) if there else None
+        finally:
+            self.close()
+
+    def beside(self, sink: str, rows: Rows) -> IcebergTarget:
+        """A branch of the table."""
+        own = _property(f"{sink}.rebuild", rows)
+        with self._loaded() as table:
+            if (
+                table is not None
+                and own in table.properties
+                and NEW_BRANCH not in table.metadata.refs
+            ):
+                table.transaction().remove_properties(own).commit_transaction()
+        return IcebergTarget(self._given, self.table, self.pace_s, NEW_BRANCH)
+
+    def switch(self, sink: str, rows: Rows) -> None:
+        """Makes the branch's snapshot the table's, with its offsets, in one commit."""
+        with self._loaded() as table:
+            if table is None or NEW_BRANCH not in table.metadata.refs:
+                raise nothing_built(self.table)
+            self._exchange(table, rows, sink, f"{sink}.rebuild", NEW_BRANCH)
+
+    def go_back(self, sink: str, rows: Rows) -> None:
+        """Exchanges the table's snapshot and the one before the last rebuild, in one commit."""
+        with self._loaded() as table:
+            if table is None or OLD_BRANCH not in table.metadata.refs:
+                raise nothing_before(self.table)
+            self._exchange(table, rows, sink, f"{sink}.old", OLD_BRANCH)
+
+    def _exchange(self, table: Any, rows: Rows, sink: str, other: str, branch: str) -> None:
+        """The snapshot of a branch becomes the table's, and that the one of `OLD_BRANCH`."""
+        from pyiceberg.table.update.snapshot import ManageSnapshots
+
+        table.metadata.properties[RETRIES] = "0"
+        refs, properties = table.metadata.refs, table.properties
+        mine = orjson.loads(properties.get(_property(sink, rows), '{"next": {}, "epoch": 0}'))
+        told = orjson.loads(properties[_property(other, rows)])
+        epoch = max(mine["epoch"], told["epoch"]) + 1
+        with table.transaction() as transaction:
+            change = ManageSnapshots(transaction)
+            if MAIN in refs:
+                change = change.create_branch(refs[MAIN].snapshot_id, OLD_BRANCH)
+            if branch != OLD_BRANCH:
+                change = change.remove_branch(branch)
+            change.set_current_snapshot(snapshot_id=refs[branch].snapshot_id).commit()
+            if other != f"{sink}.old":
+                transaction.remove_properties(_property(other, rows))
+            transaction.set_properties(
+                {
+                    _property(f"{sink}.old", rows): orjson.dumps(mine).decode(),
+                    _property(sink, rows): orjson.dumps(
+                        {"next": told["next"], "epoch": epoch, "switched": epoch}
+                    ).decode(),
+                }
+            )
+
+
+def _property(sink: str, rows: Rows) -> str:
+    return f"penstock.sink.{sink}.{rows.topic}"
 
 
 def matching(keys: pa.Table) -> Any:

@@ -1,9 +1,20 @@
-"""A table of MySQL or MariaDB: rows and offsets in one transaction."""
+"""A table of MySQL or MariaDB: rows and offsets in one transaction.
+
+A rename is no part of a transaction there, so a rebuild takes three steps, each of them atomic:
+
+1. a transaction stores what is going to be done (the row `INTENT`), and makes the live sink open again
+2. one RENAME TABLE of all tables, and of an empty one from `TABLE__switching` to `TABLE__switched`
+3. a transaction renames the sinks of the offsets, and removes the row
+
+Whoever opens the sink after a kill finds the row, and by the empty table's name what was done. A lock of the
+server, which ends with its connection, holds up everybody else meanwhile.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import hashlib
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -13,8 +24,9 @@ import pyarrow as pa
 from penstock.core.databases import described, mysql_parameters, pymysql_module
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.errors import SetupError, UserError
-from penstock.sinks._target import STATE_TABLE, Rows, SqlTarget, quoted
-from penstock.sinks._texts import json_values
+from penstock.sinks._targets.contract import NEW, OLD, Rows
+from penstock.sinks._targets.sql import APART, STATE_TABLE, SWITCHED, SqlTarget, quoted
+from penstock.sinks._targets.texts import json_values
 
 __all__ = ["MysqlTarget", "mysql"]
 
@@ -45,6 +57,11 @@ _EXACT: Final = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin", "utf8mb4_bin")
 _DENIED: Final = frozenset({1044, 1045, 1049, 1698})
 """Error numbers: access denied, no such database."""
 
+INTENT: Final = -3
+"""In place of a partition: the row whose epoch says which of `KINDS` has begun."""
+KINDS: Final = {1: ([("", OLD), (NEW, "")], OLD), 2: ([("", APART), (OLD, ""), (APART, OLD)], None)}
+"""What is renamed, and what is dropped before: a switch, and the way back."""
+
 REFUSED: Final = frozenset({1048, 1062, 1264, 1265, 1292, 1364, 1366, 1406, 1452, 3140, 3819, 4025})
 """Error numbers of values and constraints."""
 
@@ -65,7 +82,6 @@ class MysqlTarget(SqlTarget):
     """See `mysql`."""
 
     placeholder = "%s"
-    renames_in_transactions = False
     for_share = " LOCK IN SHARE MODE"
     state_options = " ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
@@ -108,7 +124,7 @@ class MysqlTarget(SqlTarget):
                 read_timeout=6 * BUSY_S,
                 write_timeout=6 * BUSY_S,
                 init_command=f"SET sql_mode='{MODE}', time_zone='+00:00', "
-                f"innodb_lock_wait_timeout={BUSY_S}",
+                f"innodb_lock_wait_timeout={BUSY_S}, lock_wait_timeout={BUSY_S}",
             )
         except self._module.err.OperationalError as error:
             if error.args[0] in _DENIED:
@@ -256,6 +272,77 @@ class MysqlTarget(SqlTarget):
             f"INSERT INTO {self.path} ({listed}) SELECT {', '.join(f'r.{n}' for n in names)} FROM {{rows}} "
             f"AS r LEFT JOIN {self.path} AS t ON {_same(rows)} WHERE t.{first} IS NULL"
         )
+
+    # -- tables that are built anew ---------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _alone(self, sink: str, topic: str) -> Iterator[None]:
+        own = f"{self._parameters.get('database')}/{sink}/{topic}"
+        lock = f"penstock.{hashlib.sha1(own.encode(), usedforsecurity=False).hexdigest()}"
+        if self.execute("SELECT GET_LOCK(%s, %s)", (lock, BUSY_S)) != [(1,)]:
+            raise self._module.err.OperationalError(0, "another process switches the sink's tables")
+        try:
+            self._settle(sink, topic)
+            yield
+        finally:
+            with contextlib.suppress(self._module.err.MySQLError):  # it ends with the connection
+                self.execute("SELECT RELEASE_LOCK(%s)", (lock,))
+
+    def _settle(self, sink: str, topic: str) -> None:
+        """Completes a switch that was killed behind its RENAME TABLE, forgets one before it."""
+        where = f"WHERE sink = %s AND topic = %s AND part = {INTENT}"
+        found = self.execute(f"SELECT epoch FROM {STATE_TABLE} {where}", (sink, topic))
+        if not found:
+            return
+        moves, dropped = KINDS[found[0][0]]
+        self.execute("BEGIN")
+        self.execute(f"DELETE FROM {STATE_TABLE} {where}", (sink, topic))
+        if self.columns_of(f"{self.table}__switched"):
+            self._move_state(sink, topic, moves, dropped)
+        self.execute("COMMIT")
+        self.execute(f"DROP TABLE IF EXISTS {', '.join(self._marks)}")
+
+    @property
+    def _marks(self) -> tuple[str, str]:
+        """The empty table's name, before and after a switch."""
+        return self.named(f"{self.table}__switching").path, self.named(
+            f"{self.table}__switched"
+        ).path
+
+    def _move(
+        self, sink: str, topic: str, moves: list[tuple[str, str]], *, dropped: str | None = None
+    ) -> None:
+        assert (moves, dropped) in KINDS.values()
+        before, after = self._marks
+        with self._alone(sink, topic):
+            self.execute(f"DROP TABLE IF EXISTS {before}, {after}")
+            self.execute(f"CREATE TABLE {before} (nothing INT)")
+            if dropped is not None:
+                self.execute(f"DROP TABLE IF EXISTS {self.named(self.table + dropped).path}")
+            self._intend(sink, topic, next(k for k, v in KINDS.items() if v == (moves, dropped)))
+            there = {one for one, _ in moves if one == APART or self.columns_of(self.table + one)}
+            renames = [
+                (self.named(self.table + one).path, self.named(self.table + to).path)
+                for one, to in moves
+                if one in there
+            ]
+            told = ", ".join(f"{one} TO {to}" for one, to in [*renames, (before, after)])
+            self.execute(f"RENAME TABLE {told}")
+            self._settle(sink, topic)
+
+    def _intend(self, sink: str, topic: str, kind: int) -> None:
+        """Stores what is going to be done; the live sink writes nothing more before it was opened again."""
+        self.execute("BEGIN")
+        self._fence(sink, topic)
+        [(epoch,)] = self.execute(
+            f"SELECT coalesce(max(epoch), 0) + 1 FROM {STATE_TABLE} WHERE topic = %s", (topic,)
+        )
+        for part, number in ((-1, epoch), (SWITCHED, epoch), (INTENT, kind)):
+            self.execute(
+                f"REPLACE INTO {STATE_TABLE} (sink, topic, part, next, epoch) VALUES (%s, %s, %s, 0, %s)",
+                (sink, topic, part, number),
+            )
+        self.execute("COMMIT")
 
 
 class _RefusedValueError(Exception):

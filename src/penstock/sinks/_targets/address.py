@@ -5,16 +5,16 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, urlsplit
 
 from penstock.errors import UserError
-from penstock.sinks._elastic import elasticsearch
-from penstock.sinks._files import duckdb, sqlite
-from penstock.sinks._http import http_
-from penstock.sinks._iceberg import iceberg
-from penstock.sinks._kafka import kafka
-from penstock.sinks._mysql import mysql
-from penstock.sinks._postgres import postgres
-from penstock.sinks._redis import redis
-from penstock.sinks._tantivy import tantivy
-from penstock.sinks._target import Target
+from penstock.sinks._targets.contract import Target
+from penstock.sinks._targets.elastic import elasticsearch
+from penstock.sinks._targets.files import duckdb, sqlite
+from penstock.sinks._targets.http import http_
+from penstock.sinks._targets.iceberg import iceberg
+from penstock.sinks._targets.kafka import kafka
+from penstock.sinks._targets.mysql import mysql
+from penstock.sinks._targets.postgres import postgres
+from penstock.sinks._targets.redis import redis
+from penstock.sinks._targets.tantivy import tantivy
 
 __all__ = ["from_address"]
 

@@ -3,6 +3,8 @@
 tantivy's commits have no room for a text, so offsets are in a file beside the index, which is replaced before
 a commit. It has the offsets before and after that commit, and the index's operation number before it: which
 of them hold is told by the number that the index has.
+
+A rebuild writes `PATH__new`, which changes names with `PATH` at once (`folders`).
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ import pyarrow as pa
 
 from penstock.core.schema import TIMESTAMP
 from penstock.errors import SetupError, UserError
-from penstock.sinks._target import Batch, Rows
-from penstock.sinks._texts import json_values, key_texts
+from penstock.sinks._targets.contract import Batch, Rows
+from penstock.sinks._targets.folders import Folder
+from penstock.sinks._targets.texts import json_values, key_texts
 
 __all__ = ["TantivyTarget", "tantivy"]
 
@@ -46,7 +49,7 @@ def tantivy(path: str | Path) -> TantivyTarget:
 class TantivyTarget:
     """See `tantivy`."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, owner: str | None = None) -> None:
         try:
             import tantivy as module
         except ImportError as error:
@@ -57,6 +60,7 @@ class TantivyTarget:
         self._path, self._module = Path(path), module
         self.table = self._path.name.removesuffix(".tantivy")
         self._writer: Any = None
+        self._owner, self._folder = owner, Folder(self._path)
 
     @property
     def name(self) -> str:
@@ -73,8 +77,8 @@ class TantivyTarget:
         self.close()
         if not rows.key:
             raise UserError(f"expected a key, to replace documents of {self.name}; found none")
-        self._rows, self._own = rows, f"{sink}/{rows.topic}"
-        self._path.mkdir(parents=True, exist_ok=True)
+        self._rows, self._own = rows, f"{self._owner or sink}/{rows.topic}"
+        self._folder.take()
         self._adders = [_adder(self._module, field.type) for field in rows.schema]
         try:
             index = self._module.Index(self._schema(rows), path=str(self._path))
@@ -187,6 +191,19 @@ class TantivyTarget:
         if writer is not None:
             with contextlib.suppress(ValueError):  # a merge that failed: nothing is lost
                 writer.wait_merging_threads()
+        self._folder.let_go()
+
+    def beside(self, sink: str, rows: Rows) -> TantivyTarget:  # noqa: ARG002 - offsets are in it
+        """A directory with `__new` behind its name, whose offsets are the sink's."""
+        return TantivyTarget(self._folder.beside(), owner=sink)
+
+    def switch(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
+        """Exchanges the directories, while no process has the live one."""
+        self._folder.switch()
+
+    def go_back(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
+        """Exchanges the directory and the one before."""
+        self._folder.go_back()
 
 
 def _is_plain(type_: pa.DataType) -> bool:

@@ -1,7 +1,13 @@
-"""Keys of Redis that follow a topic: rows and offsets change in one `MULTI … EXEC`."""
+"""Keys of Redis that follow a topic: rows and offsets change in one `MULTI … EXEC`.
+
+A rebuild writes keys with another beginning (`users__new:1`), and renames them all in one `MULTI … EXEC`.
+The keys are looked for before that. Meanwhile, and for a minute after a kill, the key `SWITCHING` keeps the
+sink from opening them.
+"""
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, get_args
@@ -12,8 +18,17 @@ import pyarrow as pa
 from penstock.core.databases import described
 from penstock.errors import SetupError, UserError
 from penstock.formats.json import encode_rows
-from penstock.sinks._target import Batch, Rows, fenced
-from penstock.sinks._texts import json_values
+from penstock.sinks._targets.contract import (
+    NEW,
+    OLD,
+    Batch,
+    Rows,
+    fenced,
+    nothing_before,
+    nothing_built,
+    replaced,
+)
+from penstock.sinks._targets.texts import json_values
 
 __all__ = ["RedisTarget", "redis"]
 
@@ -21,7 +36,16 @@ Value = Literal["hash", "json"]
 BUSY_S: Final = 10.0
 """How long an answer is waited for."""
 STATE: Final = "penstock:sink:{sink}:{topic}"
-"""The key of a sink's offsets (fields `p0`, `p1`, …) and its epoch (field `epoch`)."""
+"""The key of a sink's offsets (fields `p0`, `p1`, …) and its epoch (field `epoch`), which the
+field `switched` repeats where no process took over, and other keys took the place of these."""
+SWITCHING: Final = STATE + ":switching"
+"""The key that is there while keys are renamed."""
+SWITCHING_S: Final = 60
+"""How long that lasts after a kill."""
+APART: Final = "__apart"
+"""Behind the beginning of keys, while they are on their way."""
+SCANNED: Final = 10_000
+"""Keys that are looked at in one step, in which the server does nothing else."""
 
 
 def redis(
@@ -85,10 +109,10 @@ class RedisTarget:
                 f"{', '.join(rows.schema.names)}; found {self._value!r}"
             )
         self._state = STATE.format(sink=sink, topic=rows.topic)
-        self._connection = self._module.Redis.from_url(
-            self._url, socket_timeout=BUSY_S, socket_connect_timeout=BUSY_S, retry=None
-        )
+        self._connection = self._connect()
         try:
+            if self._connection.exists(SWITCHING.format(sink=sink, topic=rows.topic)):
+                raise self._module.ConnectionError("its keys are being exchanged")
             self._epoch = int(self._connection.hincrby(self._state, "epoch", 1))
         except self._module.AuthenticationError as error:
             raise SetupError(
@@ -98,6 +122,11 @@ class RedisTarget:
         found = self._connection.hgetall(self._state)
         self._offsets = {int(f[1:]): int(v) for f, v in found.items() if f[:1] == b"p"}
         return dict(self._offsets)
+
+    def _connect(self, timeout_s: float = BUSY_S) -> Any:
+        return self._module.Redis.from_url(
+            self._url, socket_timeout=timeout_s, socket_connect_timeout=BUSY_S, retry=None
+        )
 
     def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
         """Makes changes and offsets true together."""
@@ -134,6 +163,8 @@ class RedisTarget:
             FencedError: another process has begun.
         """
         if int(found.get(b"epoch", 0)) > self._epoch:
+            if found.get(b"switched") == found[b"epoch"]:
+                raise replaced(self.table)
             raise fenced(self.table, self._sink)
         now = {int(f[1:]): int(v) for f, v in found.items() if f[:1] == b"p"}
         if int(found.get(b"epoch", 0)) < self._epoch or now != self._offsets:
@@ -173,6 +204,118 @@ class RedisTarget:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
+
+    # -- keys that are built anew -----------------------------------------------------------------------
+
+    def beside(self, sink: str, rows: Rows) -> RedisTarget:
+        """The same with `__new` behind the beginning of the keys."""
+        form = self._beginning(rows, NEW) + self._end(rows)
+        one = RedisTarget(self._url, form, self._value, self._expire_s)
+        with self._connect() as connection:
+            state = STATE.format(sink=f"{sink}.rebuild", topic=rows.topic)
+            if connection.exists(state) and not self._found(connection, rows, NEW):
+                connection.delete(state)
+        return one
+
+    def switch(self, sink: str, rows: Rows) -> None:
+        """Renames keys; those of before the last rebuild are deleted first."""
+        with self._connect(timeout_s=SWITCHING_S) as connection:
+            state = STATE.format(sink=f"{sink}.rebuild", topic=rows.topic)
+            if not connection.exists(state):
+                raise nothing_built(self.table)
+            old = self._found(connection, rows, OLD)
+            for start in range(0, len(old), SCANNED):
+                connection.unlink(*old[start : start + SCANNED])
+            connection.delete(STATE.format(sink=f"{sink}.old", topic=rows.topic))
+            self._rename(connection, sink, rows, [("", OLD), (NEW, "")])
+
+    def go_back(self, sink: str, rows: Rows) -> None:
+        """Exchanges the keys with those of before the last rebuild."""
+        with self._connect(timeout_s=SWITCHING_S) as connection:
+            if not connection.exists(STATE.format(sink=f"{sink}.old", topic=rows.topic)):
+                raise nothing_before(self.table)
+            self._rename(connection, sink, rows, [("", APART), (OLD, ""), (APART, OLD)])
+
+    def _rename(self, connection: Any, sink: str, rows: Rows, moves: list[tuple[str, str]]) -> None:
+        """Renames keys and offsets, in one transaction."""
+        names = {"": sink, NEW: f"{sink}.rebuild", OLD: f"{sink}.old", APART: f"{sink}.apart"}
+        states = {one: STATE.format(sink=n, topic=rows.topic) for one, n in names.items()}
+        switching = SWITCHING.format(sink=sink, topic=rows.topic)
+        connection.set(switching, "1", ex=SWITCHING_S)
+        connection.transaction(lambda pipe: _let_reopen(pipe, states[""]), states[""])
+        with connection.pipeline(transaction=True) as pipe:
+            pipe.watch(*states.values())
+            there = {one: pipe.exists(states[one]) for one, _ in moves}
+            epochs = [int(pipe.hget(one, "epoch") or 0) for one in states.values()]
+            keys = {
+                one: self._found(connection, rows, one, switching)
+                for one, _ in moves
+                if one != APART
+            }
+            pipe.multi()
+            for one, to in moves:
+                before, after = self._beginning(rows, one), self._beginning(rows, to)
+                source = "" if one == APART else one
+                for key in keys[source]:
+                    place = key[len(self._beginning(rows, source)) :]
+                    pipe.rename(before + place, after + place)
+                if one == APART or there[one]:
+                    pipe.rename(states[one], states[to])
+            told = {"epoch": max(epochs) + 1, "switched": max(epochs) + 1}
+            pipe.hset(states[""], mapping=told)
+            pipe.delete(switching)
+            for error in pipe.execute(raise_on_error=False):
+                if isinstance(error, Exception) and "no such key" not in str(error):
+                    raise error  # one that has expired meanwhile is no error
+
+    def _beginning(self, rows: Rows, end: str) -> str:
+        """What all keys begin with, of the live ones (`end` is empty), or of others.
+
+        Raises:
+            UserError: they begin with nothing that could be told apart.
+        """
+        first = _parsed(self._form, rows.key)[0][0]
+        name = first.rstrip(":/.-|#")
+        if not name:
+            raise UserError(
+                "expected keys with a beginning that a rebuild can change, such as 'users:{id}'; found "
+                f"{self._form!r}"
+            )
+        return name + end + first[len(name) :]
+
+    def _end(self, rows: Rows) -> str:
+        first, *others = _parsed(self._form, rows.key)
+        return "".join(
+            ("" if one is first else one[0]) + ("" if one[1] is None else f"{{{one[1]}}}")
+            for one in (first, *others)
+        )
+
+    def _found(
+        self, connection: Any, rows: Rows, end: str, renewed: str | None = None
+    ) -> list[str]:
+        """The keys of this form."""
+        beginning, parts = self._beginning(rows, end), _parsed(self._form, rows.key)
+        told = "".join(
+            (re.escape(literal if i else beginning)) + ("" if name is None else ".*")
+            for i, (literal, name) in enumerate(parts)
+        )
+        form, keys = re.compile(told, re.DOTALL), set()
+        glob = re.sub(r"([\[\]?*\\^-])", r"\\\1", beginning) + "*"
+        for key in connection.scan_iter(match=glob, count=SCANNED):
+            text = key.decode(errors="replace")
+            if form.fullmatch(text):
+                keys.add(text)
+            if renewed is not None and len(keys) % SCANNED == 1:
+                connection.expire(renewed, SWITCHING_S)
+        return sorted(keys)
+
+
+def _let_reopen(pipe: Any, state: str) -> None:
+    """Makes a live sink open its keys again before it writes."""
+    found = pipe.hget(state, "epoch")
+    pipe.multi()
+    if found is not None:
+        pipe.hset(state, mapping={"epoch": int(found) + 1, "switched": int(found) + 1})
 
 
 def _parsed(form: str, key: tuple[str, ...]) -> list[tuple[str, str | None]]:

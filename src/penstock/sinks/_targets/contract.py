@@ -1,0 +1,183 @@
+"""What a sink writes to: the contract of targets.
+
+Contract of a `Target`, which the tests in `tests/sinks` check for each kind:
+
+1. `open` takes the sink's name over: a target that was opened before, by any process, writes nothing more
+   (`FencedError`). It gives the offsets that were written, by partition.
+2. `write` makes rows, deletions and offsets true together, or nothing of them.
+   A target with `keeps_offsets = False` gets changes again after a kill, with the same offsets.
+3. A row that the system doesn't take raises `RefusedError`, and nothing is written. What passes, such as a
+   server that is away, is an error of `passing`.
+
+Contract of a `Switchable`, a target that is built anew beside the live one:
+
+4. `beside` is a target for the sink `NAME.rebuild`, with offsets of its own. What was written to it stays
+   when that is killed; what somebody has removed begins with the first record.
+5. `switch` puts it in the live one's place together with its offsets, and keeps the live one. Readers see
+   the one or the other; after a kill, so does whoever opens, builds, switches or goes back.
+6. `go_back` exchanges the two.
+7. A sink that runs meanwhile loses nothing: its next write goes to the new one, or raises an error of
+   `passing`, after which it opens the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.core.schema import Schema
+from penstock.errors import FencedError, PenstockError, UserError
+
+__all__ = [
+    "NEW",
+    "OLD",
+    "Batch",
+    "RefusedError",
+    "Rows",
+    "Switchable",
+    "Target",
+    "fenced",
+    "nothing_before",
+    "replaced",
+]
+
+NEW: Final = "__new"
+"""Behind a name: what a rebuild writes."""
+OLD: Final = "__old"
+"""Behind a name: what was there before the last rebuild."""
+
+
+class RefusedError(PenstockError):
+    """The target doesn't take a row."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What rows are like.
+
+    Attributes:
+        topic: where they come from.
+        schema: their columns.
+        key: those that tell rows apart; empty where rows only appear.
+    """
+
+    topic: str
+    schema: Schema
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Changes, one of a key.
+
+    Attributes:
+        upserts: rows, in the schema's columns; of a sink without a key, inserts.
+        deletes: keys, in the key's columns.
+        upserted_at: the offset of the record of each of `upserts`.
+        deleted_at: the offset of the record of each of `deletes`.
+        partition: of all these records.
+    """
+
+    upserts: pa.RecordBatch
+    deletes: pa.RecordBatch
+    upserted_at: npt.NDArray[np.int64]
+    deleted_at: npt.NDArray[np.int64]
+    partition: int
+
+    def __len__(self) -> int:
+        return len(self.upserts) + len(self.deletes)
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """Two smaller ones; deletions in the first."""
+        up, gone = len(self.upserts) // 2, len(self.deletes)
+        if not len(self.upserts):
+            gone //= 2
+        return (
+            Batch(
+                self.upserts.slice(0, up),
+                self.deletes.slice(0, gone),
+                self.upserted_at[:up],
+                self.deleted_at[:gone],
+                self.partition,
+            ),
+            Batch(
+                self.upserts.slice(up),
+                self.deletes.slice(gone),
+                self.upserted_at[up:],
+                self.deleted_at[gone:],
+                self.partition,
+            ),
+        )
+
+
+class Target(Protocol):
+    """What a sink writes to; see the contract above."""
+
+    @property
+    def name(self) -> str:
+        """Which, for people, and as the default of the sink's name: without a password."""
+
+    @property
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """Errors after which the same may succeed."""
+
+    def open(self, sink: str, rows: Rows) -> dict[int, int]:
+        """Takes over; the next offsets, by partition."""
+
+    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
+        """Makes changes and offsets true together."""
+
+    def close(self) -> None:
+        """Ends connections; it may be opened again."""
+
+
+@runtime_checkable
+class Switchable(Target, Protocol):
+    """A target that is built anew beside the live one; see the contract above."""
+
+    def beside(self, sink: str, rows: Rows) -> Target:
+        """What the rebuild of a sink writes to."""
+
+    def switch(self, sink: str, rows: Rows) -> None:
+        """Puts what was built in the live one's place, which is kept.
+
+        Raises:
+            UserError: nothing was built.
+        """
+
+    def go_back(self, sink: str, rows: Rows) -> None:
+        """Exchanges the live one and the one before.
+
+        Raises:
+            UserError: there is none.
+        """
+
+
+def fenced(table: str, sink: str) -> FencedError:
+    """What is said to a process that another one has taken over from."""
+    return FencedError(
+        f"expected to write to {table!r} as the sink {sink!r}; found that another process has begun under "
+        "this name. Run one at a time"
+    )
+
+
+def replaced(table: str) -> ConnectionError:
+    """What is raised where another table took this one's place: it passes, as that one is opened next."""
+    return ConnectionError(f"{table} was put in the place of another one")
+
+
+def nothing_before(table: str) -> UserError:
+    """What is said where there is nothing to go back to."""
+    return UserError(
+        f"expected {table + OLD!r}; found none. Only what a rebuild has replaced can be put back"
+    )
+
+
+def nothing_built(table: str) -> UserError:
+    """What is said where there is nothing to switch to."""
+    return UserError(f"expected {table + NEW!r}; found none. Rebuild it first")

@@ -1,0 +1,191 @@
+"""A target of each kind, with what it says of itself and how its rows are read by somebody else."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import orjson
+import pytest
+from tests.databases import Postgres
+from tests.mariadb import MariaDB
+from tests.redis_server import RedisServer
+from tests.sinks.elastic_server import Elastic
+
+import penstock as ps
+from penstock.client import Client, Reader
+from penstock.sinks._targets.http import Web
+
+NAMES = [
+    "postgres",
+    "mysql",
+    "sqlite",
+    "duckdb",
+    "redis",
+    "tantivy",
+    "elastic",
+    "opensearch",
+    "iceberg",
+    "kafka",
+]
+_numbers = itertools.count()
+
+
+@dataclass
+class Kind:
+    """A target of a kind.
+
+    Attributes:
+        make: a new one, each time for the same table, of columns `id` (the key) and `name`.
+        rows: its rows, read by another program.
+        is_exact: whether offsets and rows change together, not one after the other.
+        is_alone: whether nobody else can open it meanwhile (of DuckDB: another process, which these aren't).
+        switches: whether it can be built anew.
+        steps: of a simulation, of 100 that are told: they take from milliseconds to seconds.
+        wait: lets time pass, after which locks of a process that was killed are free.
+    """
+
+    make: Callable[[], Any]
+    rows: Callable[[], dict[int, str | None]]
+    is_exact: bool = True
+    is_alone: bool = False
+    switches: bool = True
+    steps: int = 100
+    wait: Callable[[], object] = lambda: None
+
+
+def kind(name: str, request: pytest.FixtureRequest, path: Path) -> Kind:
+    """A new, empty one."""
+    maker = globals()[f"_{name}"]
+    fixture = FIXTURES.get(name)
+    found: Kind = maker(path if fixture is None else request.getfixturevalue(fixture))
+    return found
+
+
+FIXTURES = {
+    "postgres": "server",
+    "mysql": "mysql_server",
+    "redis": "empty",
+    "elastic": "elastic",
+    "opensearch": "opensearch",
+    "kafka": "log",
+}
+QUERY = "SELECT id, name FROM users"
+
+
+def _postgres(server: Postgres) -> Kind:
+    name = f"kind{next(_numbers)}"
+    server.execute(f"CREATE DATABASE {name}")
+    url = server.url(name)
+    return Kind(
+        lambda: ps.sinks.postgres(url, table="users"), lambda: dict(server.rows(QUERY, name))
+    )
+
+
+def _mysql(server: MariaDB) -> Kind:
+    name = f"kind{next(_numbers)}"
+    server.rows(f"CREATE DATABASE {name}")
+    url = server.url(name)
+    return Kind(
+        lambda: ps.sinks.mysql(url, table="users"),
+        lambda: dict(server.rows(QUERY, name)),
+        steps=40,
+    )
+
+
+def _sqlite(path: Path) -> Kind:
+    def rows() -> dict[int, str | None]:
+        with contextlib.closing(sqlite3.connect(path / "target")) as one:
+            return dict(one.execute(QUERY).fetchall())
+
+    return Kind(lambda: ps.sinks.sqlite(path / "target", table="users"), rows)
+
+
+def _duckdb(path: Path) -> Kind:
+    def rows() -> dict[int, str | None]:
+        with duckdb.connect(str(path / "target")) as one:
+            return dict(one.execute(QUERY).fetchall())
+
+    return Kind(lambda: ps.sinks.duckdb(path / "target", table="users"), rows)
+
+
+def _redis(server: RedisServer) -> Kind:
+    def rows() -> dict[int, str | None]:
+        found = [server.client.hgetall(key) for key in server.client.keys("users:*")]
+        return {int(one["id"]): one.get("name") for one in found}
+
+    def wait() -> None:
+        for key in server.client.keys("*:switching"):
+            assert server.client.ttl(key) > 0
+            server.client.delete(key)
+
+    return Kind(lambda: ps.sinks.redis(server.url, table="users"), rows, wait=wait)
+
+
+def _tantivy(path: Path) -> Kind:
+    module = pytest.importorskip("tantivy", reason="tantivy is not installed")
+
+    def rows() -> dict[int, str | None]:
+        searcher = module.Index.open(str(path / "users")).searcher()
+        hits = searcher.search(module.Query.all_query(), 10_000).hits
+        found = [searcher.doc(at).to_dict() for _, at in hits]
+        assert len({one["id"][0] for one in found}) == len(found)
+        return {one["id"][0]: one["name"][0] if "name" in one else None for one in found}
+
+    return Kind(lambda: ps.sinks.tantivy(path / "users"), rows, is_alone=True)
+
+
+def _elastic(elastic: Elastic) -> Kind:
+    def rows() -> dict[int, str | None]:
+        return {one["id"]: one.get("name") for one in elastic.rows("users").values()}
+
+    make = lambda: ps.sinks.elasticsearch(elastic.url, table="users")  # noqa: E731
+    return Kind(make, rows, is_exact=False)
+
+
+def _opensearch(url: str) -> Kind:
+    web, name = Web(url), f"users{next(_numbers)}"
+
+    def rows() -> dict[int, str | None]:
+        web.ask("POST", f"/{name}/_refresh")
+        _, text = web.ask("GET", f"/{name}/_search?size=1000")
+        found = [one["_source"] for one in orjson.loads(text)["hits"]["hits"]]
+        return {one["id"]: one.get("name") for one in found}
+
+    return Kind(lambda: ps.sinks.elasticsearch(url, table=name), rows, is_exact=False, steps=40)
+
+
+def _iceberg(path: Path) -> Kind:
+    catalogs = pytest.importorskip("pyiceberg.catalog", reason="pyiceberg is not installed")
+    told = {"type": "sql", "uri": f"sqlite:///{path / 'catalog.db'}", "warehouse": path.as_uri()}
+
+    def rows() -> dict[int, str | None]:
+        with contextlib.closing(catalogs.load_catalog("penstock", **told)) as catalog:
+            found = catalog.load_table("shop.users").scan().to_arrow().to_pylist()
+        assert len({one["id"] for one in found}) == len(found)
+        return {one["id"]: one["name"] for one in found}
+
+    return Kind(lambda: ps.sinks.iceberg(path, table="shop.users", pace_s=0.0), rows, steps=30)
+
+
+def _kafka(log: str) -> Kind:
+    topic = f"kind{next(_numbers)}"
+
+    def rows() -> dict[int, str | None]:
+        found: dict[int, str | None] = {}
+        with Client(log) as client, Reader(log) as reader:
+            for records in reader.read(topic, 0, 0, client.offsets(topic)[0]):
+                pairs = zip(records.keys().to_pylist(), records.values().to_pylist(), strict=True)
+                for key, value in pairs:
+                    found.pop(int(key), None)
+                    if value is not None:
+                        found[int(key)] = orjson.loads(value).get("name")
+        return found
+
+    return Kind(lambda: ps.sinks.kafka(log, table=topic), rows, switches=False, steps=20)
