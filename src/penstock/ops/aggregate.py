@@ -37,7 +37,6 @@ from penstock.ops.views import Assembler, timed
 from penstock.ops.windows import LATE, NO_TIME
 from penstock.state.files import StateFiles
 from penstock.state.layout import Layout
-from penstock.state.runs import Writer
 from penstock.state.trace import ALWAYS, Trace
 
 
@@ -263,9 +262,7 @@ class WindowedAggregate(Clockless):
         written = [0, 0]
         traces = {}
         for name, trace in state.traces.items():
-            writer = Writer(
-                context.files, f"{context.directory}/{name}", context.version, context.attempt
-            )
+            writer = context.writer(name)
             if name in counted:
                 traces[name] = trace.append(counted[name], writer)
             elif name in self._counts:  # nobody asks what changes: it would say what was

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from penstock.core.vectors import Vector
 from penstock.state.files import StateFiles
+from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
 __all__ = [
@@ -88,6 +89,10 @@ class Context:
     version: int
     frontiers_us: tuple[int, ...]
     attempt: str = "0"
+
+    def writer(self, name: str) -> Writer:
+        """Writes the runs of the trace of this name."""
+        return Writer(self.files, f"{self.directory}/{name}", self.version, self.attempt)
 
 
 class OperatorState(Protocol):

@@ -55,7 +55,6 @@ from penstock.ops.views import results, same_results, timed, weighted
 from penstock.ops.windows import NO_TIME
 from penstock.state.files import StateFiles
 from penstock.state.layout import HASH, WINDOW, Layout, Value, combine, concat, equal, hashes, take
-from penstock.state.runs import Writer
 from penstock.state.trace import ALWAYS, Trace
 
 __all__ = ["SessionAggregate"]
@@ -348,9 +347,7 @@ class SessionAggregate(Clockless):
         written = [0, 0]
         traces = {}
         for name, trace in state.traces.items():
-            writer = Writer(
-                context.files, f"{context.directory}/{name}", context.version, context.attempt
-            )
+            writer = context.writer(name)
             traces[name] = trace.append(deltas[name], writer)
             written[0] += writer.written
             written[1] += writer.bytes

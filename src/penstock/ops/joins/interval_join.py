@@ -26,7 +26,7 @@ Contract
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final, cast, get_args
@@ -40,16 +40,15 @@ from penstock.core.delta import TIME, WEIGHT
 from penstock.core.schema import TIMESTAMP, Field, Schema
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError
+from penstock.ops.bases import Stream
 from penstock.ops.joins.table_join import How
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step, Unwindowed
-from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, in_time, routed, routed_schema
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import COUNT, Bag, weights_of
-from penstock.state.files import StateFiles
 from penstock.state.intervals import near
-from penstock.state.layout import HASH, WINDOW, concat, hashes, take
-from penstock.state.runs import Writer
+from penstock.state.layout import HASH, WINDOW, Layout, concat, hashes, take
 from penstock.state.trace import Trace
 
 __all__ = ["IntervalJoin"]
@@ -62,7 +61,7 @@ WAITING: Final = ("left_waiting", "right_waiting")  # those of rows that may hav
 
 
 @dataclass(frozen=True)
-class IntervalJoin(Unwindowed):
+class IntervalJoin(Stream):
     """The operator.
 
     Args:
@@ -176,11 +175,6 @@ class IntervalJoin(Unwindowed):
         return any(self.taken_back)
 
     @property
-    def timed(self) -> bool:
-        """See `Operator`: a pair happens when its later row does."""
-        return True
-
-    @property
     def keys(self) -> tuple[str, ...]:
         """See `Operator`: it is a stream."""
         return ()
@@ -188,11 +182,6 @@ class IntervalJoin(Unwindowed):
     def key(self, port: int) -> tuple[str, ...]:
         """See `Operator`."""
         return tuple(pair[port] for pair in self.on)
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
-        """See `Operator`: left's names, under which a row without left columns has right's values."""
-        return self.key(LEFT)
 
     def emitting(self, *, changes: bool, closed: bool) -> IntervalJoin:  # noqa: ARG002
         """See `Operator`: its rows are all that there is to read of it."""
@@ -268,14 +257,6 @@ class IntervalJoin(Unwindowed):
                     rows = rows.filter(pc.is_valid(rows.column(name)))
         return Prepared(routed(rows, self.key(port), self._parcels[port]), late)
 
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return Routed.combine(parts)
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:
-        """See `Operator`."""
-        return parse_routed(self._parcels[port], blob)
-
     # -- state --------------------------------------------------------------------------------------
 
     @cached_property
@@ -286,28 +267,13 @@ class IntervalJoin(Unwindowed):
             kept[ROWS[LEFT]] = LEFT
         return kept | {WAITING[port]: port for port in PORTS if self.decides(port)}
 
-    def empty(self, files: StateFiles) -> Kept:
-        """See `Operator`."""
-        traces = {n: Trace(self._bags[port].layout, files) for n, port in self._traces.items()}
-        return Kept(traces, (NO_TIME, NO_TIME))
+    @cached_property
+    def _layouts(self) -> dict[str, Layout]:
+        return {name: self._bags[port].layout for name, port in self._traces.items()}
 
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: the description is of another operator.
-        """
-        layouts = {name: self._bags[port].layout for name, port in self._traces.items()}
-        return Kept.open(layouts, files, description)
-
-    def scan(
-        self,
-        state: Kept,  # noqa: ARG002
-        lo_us: int | None = None,  # noqa: ARG002
-        hi_us: int | None = None,  # noqa: ARG002
-    ) -> Iterator[pa.RecordBatch]:
-        """See `Operator`: a stream has no content."""
-        return iter(())
+    @property
+    def _promised(self) -> int:
+        return 2
 
     # -- the join -----------------------------------------------------------------------------------
 
@@ -333,9 +299,7 @@ class IntervalJoin(Unwindowed):
         written = [0, 0]
         traces = {}
         for name, port in self._traces.items():
-            writer = Writer(
-                context.files, f"{context.directory}/{name}", context.version, context.attempt
-            )
+            writer = context.writer(name)
             if name == ROWS[port]:
                 delta, low = arrived[port][1], self.low_us(port, context.frontiers_us)
                 low = low if low == NO_TIME else low // self.width_us * self.width_us

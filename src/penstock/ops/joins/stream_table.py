@@ -8,7 +8,7 @@ arrives; what the table becomes later changes nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from penstock.core.schema import Schema
 from penstock.core.vectors import Vector
+from penstock.ops.bases import Stream
 from penstock.ops.joins.enriched import HowEnriched, enriched, enriched_schema, plain, queries
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step, Unwindowed
-from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, routed, routed_schema
 from penstock.state.bag import Bag, matches, weights_of
-from penstock.state.files import StateFiles
-from penstock.state.runs import Writer
+from penstock.state.layout import Layout
 from penstock.state.trace import Trace
 
 __all__ = ["StreamTableJoin"]
@@ -34,7 +34,7 @@ TABLE: Final = 1
 
 
 @dataclass(frozen=True)
-class StreamTableJoin(Unwindowed):
+class StreamTableJoin(Stream):
     """The operator.
 
     Args:
@@ -59,16 +59,6 @@ class StreamTableJoin(Unwindowed):
         return enriched_schema(self.stream, self.table, self.on, self.how)
 
     @property
-    def retracts(self) -> bool:
-        """See `Operator`: what was given stays."""
-        return False
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`: a row has the stream's time."""
-        return True
-
-    @property
     def keys(self) -> tuple[str, ...]:
         """See `Operator`: it is a stream."""
         return ()
@@ -76,11 +66,6 @@ class StreamTableJoin(Unwindowed):
     def key(self, port: int) -> tuple[str, ...]:
         """See `Operator`."""
         return tuple(pair[port] for pair in self.on)
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.key(STREAM)
 
     def emitting(self, *, changes: bool, closed: bool) -> StreamTableJoin:  # noqa: ARG002
         """See `Operator`."""
@@ -120,23 +105,7 @@ class StreamTableJoin(Unwindowed):
         """See `Operator`: nothing waits for a time, so nothing is late."""
         return Prepared(routed(rows, self.key(port), self._parcels[port]))
 
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return Routed.combine(parts)
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:
-        """See `Operator`."""
-        return parse_routed(self._parcels[port], blob)
-
     # -- state --------------------------------------------------------------------------------------
-
-    def empty(self, files: StateFiles) -> Kept:
-        """See `Operator`."""
-        return Kept({"table": Trace(self._bag.layout, files)})
-
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
-        """See `Operator`."""
-        return Kept.open({"table": self._bag.layout}, files, description)
 
     def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
@@ -149,21 +118,10 @@ class StreamTableJoin(Unwindowed):
         if table:
             rows = Routed.combine(table)
             delta = self._bag.delta(rows.batch, rows.hashes, rows.weights, None)
-        writer = Writer(
-            context.files, f"{context.directory}/table", context.version, context.attempt
-        )
+        writer = context.writer("table")
         trace = state.traces["table"].append(delta, writer)
         changes = self._joined(trace, Routed.combine(stream)) if stream else self._nothing
         return Step(Kept({"table": trace}), changes, None, writer.written, writer.bytes)
-
-    def scan(
-        self,
-        state: Kept,  # noqa: ARG002
-        lo_us: int | None = None,  # noqa: ARG002
-        hi_us: int | None = None,  # noqa: ARG002
-    ) -> Iterator[pa.RecordBatch]:
-        """See `Operator`: a stream has no content."""
-        return iter(())
 
     # -- the work -----------------------------------------------------------------------------------
 
@@ -193,6 +151,10 @@ class StreamTableJoin(Unwindowed):
     @cached_property
     def _bag(self) -> Bag:
         return Bag(plain(self.table), self.key(TABLE))
+
+    @cached_property
+    def _layouts(self) -> dict[str, Layout]:
+        return {"table": self._bag.layout}
 
     @cached_property
     def _parcels(self) -> tuple[pa.Schema, pa.Schema]:

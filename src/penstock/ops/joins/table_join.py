@@ -26,14 +26,12 @@ from penstock.core.delta import WEIGHT
 from penstock.core.keys import hash_columns
 from penstock.core.schema import Schema
 from penstock.core.vectors import Vector
+from penstock.ops.bases import Timeless, changes_of
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step, Unwindowed
-from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
-from penstock.ops.windows import NO_TIME
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, routed, routed_schema
 from penstock.state.bag import COUNT, Bag, matches, weights_of
-from penstock.state.files import StateFiles
 from penstock.state.layout import HASH, WINDOW, Layout, Value, concat
-from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
 __all__ = ["How", "TableJoin"]
@@ -45,7 +43,7 @@ SIDES: Final = ("left", "right")
 
 
 @dataclass(frozen=True)
-class TableJoin(Unwindowed):
+class TableJoin(Timeless):
     """The operator.
 
     Args:
@@ -81,16 +79,6 @@ class TableJoin(Unwindowed):
             fields += [pa.field(f.name, f.type, f.nullable or lone_left) for f in self._others]
         return pa.schema(fields)
 
-    @property
-    def retracts(self) -> bool:
-        """See `Operator`."""
-        return True
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`: a table is as it is now."""
-        return False
-
     def key(self, port: int) -> tuple[str, ...]:
         """See `Operator`."""
         return tuple(pair[port] for pair in self.on)
@@ -103,14 +91,6 @@ class TableJoin(Unwindowed):
     def emitting(self, *, changes: bool, closed: bool) -> TableJoin:  # noqa: ARG002
         """See `Operator`."""
         return replace(self, gives=changes)
-
-    def frontier(self, inputs_us: Sequence[int]) -> int:  # noqa: ARG002
-        """See `Operator`."""
-        return NO_TIME
-
-    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
-        """See `Operator`: time changes nothing."""
-        return False
 
     def to_spec(self) -> dict[str, Any]:
         """What it computes, as JSON."""
@@ -140,23 +120,7 @@ class TableJoin(Unwindowed):
         """See `Operator`: a table's changes are never late."""
         return Prepared(routed(rows, self.key(port), self._parcels[port]))
 
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return Routed.combine(parts)
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:
-        """See `Operator`."""
-        return parse_routed(self._parcels[port], blob)
-
     # -- state --------------------------------------------------------------------------------------
-
-    def empty(self, files: StateFiles) -> Kept:
-        """See `Operator`."""
-        return Kept({name: Trace(lo, files) for name, lo in self._layouts.items()})
-
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
-        """See `Operator`."""
-        return Kept.open(self._layouts, files, description)
 
     def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
@@ -171,12 +135,7 @@ class TableJoin(Unwindowed):
         for port, side in enumerate(SIDES):
             for name, delta in ((side, deltas[port]), (f"{side}.counts", counts[port])):
                 if name in traces:
-                    writer = Writer(
-                        context.files,
-                        f"{context.directory}/{name}",
-                        context.version,
-                        context.attempt,
-                    )
+                    writer = context.writer(name)
                     traces[name] = traces[name].append(delta, writer)
                     written[0] += writer.written
                     written[1] += writer.bytes
@@ -220,13 +179,7 @@ class TableJoin(Unwindowed):
         if self.how in ("right", "full"):
             parts += self._alone(RIGHT, before, deltas, counts, has_partner=False)
         rows = self._out.sum([self._out_delta(part) for part in parts if len(part)])
-        weights = weights_of(rows)
-        order = np.concatenate([np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)])
-        rows = rows.take(vectors.from_int64(order))
-        schema = self.schema.append(pa.field(WEIGHT, pa.int64()))
-        return pa.Table.from_arrays(
-            [rows.column(n) for n in [*self.schema.names, COUNT]], schema=schema
-        )
+        return changes_of(rows, self.schema)
 
     def _pairs(
         self, before: Mapping[str, Trace], deltas: Sequence[pa.RecordBatch]

@@ -26,15 +26,14 @@ from penstock.core.delta import DELETED, OFFSET, TIME
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.time import SECOND_US
 from penstock.core.vectors import Vector, from_int64, raw
+from penstock.ops.bases import Stream
 from penstock.ops.joins.enriched import HowEnriched, enriched, enriched_schema, plain, queries
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step, Unwindowed
-from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, in_time, routed, routed_schema
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import ROW, Bag, negated, weights_of
-from penstock.state.files import StateFiles
 from penstock.state.layout import Layout, concat, hashes
-from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
 __all__ = ["TemporalJoin"]
@@ -46,7 +45,7 @@ STRETCH_US: Final = SECOND_US
 
 
 @dataclass(frozen=True)
-class TemporalJoin(Unwindowed):
+class TemporalJoin(Stream):
     """The operator.
 
     Args:
@@ -71,16 +70,6 @@ class TemporalJoin(Unwindowed):
         return enriched_schema(self.stream, self.table, self.on, self.how)
 
     @property
-    def retracts(self) -> bool:
-        """See `Operator`: what was given is final."""
-        return False
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`: a row has the stream's time."""
-        return True
-
-    @property
     def keys(self) -> tuple[str, ...]:
         """See `Operator`: it is a stream."""
         return ()
@@ -88,11 +77,6 @@ class TemporalJoin(Unwindowed):
     def key(self, port: int) -> tuple[str, ...]:
         """See `Operator`."""
         return tuple(pair[port] for pair in self.on)
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.key(STREAM)
 
     def emitting(self, *, changes: bool, closed: bool) -> TemporalJoin:  # noqa: ARG002
         """See `Operator`."""
@@ -133,24 +117,7 @@ class TemporalJoin(Unwindowed):
         kept, late = in_time(rows)
         return Prepared(routed(kept, self.key(port), self._parcels[port]), late)
 
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return Routed.combine(parts)
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:
-        """See `Operator`."""
-        return parse_routed(self._parcels[port], blob)
-
     # -- state --------------------------------------------------------------------------------------
-
-    def empty(self, files: StateFiles) -> Kept:
-        """See `Operator`."""
-        traces = {name: Trace(layout, files) for name, layout in self._layouts.items()}
-        return Kept(traces, (NO_TIME, NO_TIME))
-
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
-        """See `Operator`."""
-        return Kept.open(self._layouts, files, description)
 
     def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
@@ -175,23 +142,12 @@ class TemporalJoin(Unwindowed):
         }
         traces, written = {}, [0, 0]
         for name, (delta, low_us) in appended.items():
-            writer = Writer(
-                context.files, f"{context.directory}/{name}", context.version, context.attempt
-            )
+            writer = context.writer(name)
             low = None if low_us == NO_TIME else int(_stretch(low_us))
             traces[name] = state.traces[name].append(delta, writer, low_us=low)
             written[0] += writer.written
             written[1] += writer.bytes
         return Step(Kept(traces, tuple(now)), self._joined(ready, known), None, *written)
-
-    def scan(
-        self,
-        state: Kept,  # noqa: ARG002
-        lo_us: int | None = None,  # noqa: ARG002
-        hi_us: int | None = None,  # noqa: ARG002
-    ) -> Iterator[pa.RecordBatch]:
-        """See `Operator`: a stream has no content."""
-        return iter(())
 
     # -- rows that wait -----------------------------------------------------------------------------
 
@@ -317,6 +273,10 @@ class TemporalJoin(Unwindowed):
     @cached_property
     def _place(self) -> Layout:
         return Layout(self._versions.layout.keys, ())
+
+    @property
+    def _promised(self) -> int:
+        return 2
 
     @cached_property
     def _layouts(self) -> dict[str, Layout]:

@@ -7,7 +7,7 @@ when no row in time can be that near any more; without `within`, never.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -20,14 +20,13 @@ from penstock.core.delta import TIME
 from penstock.core.kernels import njit, types
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.vectors import Vector
+from penstock.ops.bases import Stream
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step, Unwindowed
-from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, in_time, routed, routed_schema
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import Bag
-from penstock.state.files import StateFiles
 from penstock.state.layout import HASH, Layout, concat
-from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
 __all__ = ["Deduplicate"]
@@ -36,7 +35,7 @@ _I64 = types.Array(types.int64, 1, "C", readonly=True)
 
 
 @dataclass(frozen=True)
-class Deduplicate(Unwindowed):
+class Deduplicate(Stream):
     """The operator.
 
     Args:
@@ -61,26 +60,11 @@ class Deduplicate(Unwindowed):
         return self.input
 
     @property
-    def retracts(self) -> bool:
-        """See `Operator`: what went through stays."""
-        return False
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`."""
-        return True
-
-    @property
     def keys(self) -> tuple[str, ...]:
         """See `Operator`: records are keyed by what duplicates agree in."""
         return self.on
 
     def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.on
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
         """See `Operator`."""
         return self.on
 
@@ -118,25 +102,9 @@ class Deduplicate(Unwindowed):
         late = None
         if self.within_us is not None:  # a key that is never forgotten knows late rows, too
             rows, late = in_time(rows)
-        return Prepared(routed(rows, self.on, self._parcel), late)
-
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return Routed.combine(parts)
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return parse_routed(self._parcel, blob)
+        return Prepared(routed(rows, self.on, self._parcels[0]), late)
 
     # -- state --------------------------------------------------------------------------------------
-
-    def empty(self, files: StateFiles) -> Kept:
-        """See `Operator`."""
-        return Kept({"seen": Trace(self._bag.layout, files)})
-
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
-        """See `Operator`."""
-        return Kept.open({"seen": self._bag.layout}, files, description)
 
     def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
@@ -146,15 +114,13 @@ class Deduplicate(Unwindowed):
         """
         [parts], [frontier_us] = inputs, context.frontiers_us
         trace, delta = state.traces["seen"], self._bag.layout.empty()
-        passed = pa.RecordBatch.from_pylist([], self._parcel)
+        passed = pa.RecordBatch.from_pylist([], self._parcels[0])
         if parts:
             arrived = Routed.combine(parts)
             passed = arrived.batch.filter(pa.array(self._passing(trace, arrived)))
             some = Routed(passed)
             delta = self._bag.delta(passed, some.hashes, None, self._stretch(some.times_us))
-        writer = Writer(
-            context.files, f"{context.directory}/seen", context.version, context.attempt
-        )
+        writer = context.writer("seen")
         trace = trace.append(delta, writer)
         if self.within_us is not None and frontier_us >= NO_TIME + 2 * self.within_us:
             low = int(self._stretch(np.array([frontier_us - self.within_us]))[0])
@@ -164,12 +130,6 @@ class Deduplicate(Unwindowed):
             schema = self.input.append(pa.field(TIME, TIMESTAMP))
             changes = pa.Table.from_arrays([passed.column(f.name) for f in schema], schema=schema)
         return Step(Kept({"seen": trace}), changes, None, writer.written, writer.bytes)
-
-    def scan(
-        self, state: Kept, lo_us: int | None = None, hi_us: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """See `Operator`: a stream has no content."""
-        raise NotImplementedError
 
     # -- the work -----------------------------------------------------------------------------------
 
@@ -219,8 +179,12 @@ class Deduplicate(Unwindowed):
         return Layout(self._bag.layout.keys, ())
 
     @cached_property
-    def _parcel(self) -> pa.Schema:
-        return routed_schema(self.input, timed=True, weighted=False)
+    def _layouts(self) -> dict[str, Layout]:
+        return {"seen": self._bag.layout}
+
+    @cached_property
+    def _parcels(self) -> tuple[pa.Schema, ...]:
+        return (routed_schema(self.input, timed=True, weighted=False),)
 
 
 @njit(types.void(_I64, _I64, types.int64, types.int64, types.int64, types.boolean[::1]),

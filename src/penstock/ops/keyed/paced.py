@@ -22,14 +22,12 @@ import pyarrow as pa
 from penstock.core.delta import TIME, WEIGHT
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.vectors import from_int64
+from penstock.ops.bases import Timeless
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step, Unwindowed
-from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
-from penstock.ops.windows import NO_TIME
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, routed, routed_schema
 from penstock.state.bag import Bag, weights_of
-from penstock.state.files import StateFiles
-from penstock.state.runs import Writer
-from penstock.state.trace import Trace
+from penstock.state.layout import Layout
 
 __all__ = ["Paced"]
 
@@ -37,7 +35,7 @@ CLOCK: Final = 1  # where the clock stands among the frontiers, behind the only 
 
 
 @dataclass(frozen=True)
-class Paced(Unwindowed):
+class Paced(Timeless):
     """The operator.
 
     Args:
@@ -62,26 +60,11 @@ class Paced(Unwindowed):
         return self.input
 
     @property
-    def retracts(self) -> bool:
-        """See `Operator`: it is a table."""
-        return True
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`: changes are held back for a time that event time knows nothing of."""
-        return False
-
-    @property
     def keys(self) -> tuple[str, ...]:
         """See `Operator`."""
         return self.row_key
 
     def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.row_key
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
         """See `Operator`."""
         return self.row_key
 
@@ -93,10 +76,6 @@ class Paced(Unwindowed):
     def clock_us(self) -> int:
         """See `Operator`."""
         return self.interval_us
-
-    def frontier(self, inputs_us: Sequence[int]) -> int:  # noqa: ARG002
-        """See `Operator`: its rows have no time."""
-        return NO_TIME
 
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
         """See `Operator`: changes may wait for the clock."""
@@ -126,25 +105,9 @@ class Paced(Unwindowed):
 
     def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
         """See `Operator`."""
-        return Prepared(routed(rows, self.row_key, self._parcel))
-
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return Routed.combine(parts)
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return parse_routed(self._parcel, blob)
+        return Prepared(routed(rows, self.row_key, self._parcels[0]))
 
     # -- state --------------------------------------------------------------------------------------
-
-    def empty(self, files: StateFiles) -> Kept:
-        """See `Operator`."""
-        return Kept({"held": Trace(self._bag.layout, files)}, (NO_TIME, NO_TIME))
-
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
-        """See `Operator`."""
-        return Kept.open({"held": self._bag.layout}, files, description)
 
     def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
@@ -162,9 +125,7 @@ class Paced(Unwindowed):
         given, low_us = self._bag.layout.empty(), None
         if now_us > before_us:
             given, come, low_us = self._bag.sum([*held.scan(), come]), given, now_us
-        writer = Writer(
-            context.files, f"{context.directory}/held", context.version, context.attempt
-        )
+        writer = context.writer("held")
         held = held.append(come, writer, low_us=low_us)
         kept = Kept({"held": held}, context.frontiers_us)
         return Step(kept, self._changes(given), None, writer.written, writer.bytes)
@@ -193,6 +154,14 @@ class Paced(Unwindowed):
         fields = [pa.field(f.name, f.type) for f in self.input]
         return Bag(pa.schema([*fields, *time]), self.row_key)
 
+    @property
+    def _promised(self) -> int:
+        return 2  # the input's and the clock's
+
     @cached_property
-    def _parcel(self) -> pa.Schema:
-        return routed_schema(self.input, timed=self.is_timed, weighted=True)
+    def _layouts(self) -> dict[str, Layout]:
+        return {"held": self._bag.layout}
+
+    @cached_property
+    def _parcels(self) -> tuple[pa.Schema, ...]:
+        return (routed_schema(self.input, timed=self.is_timed, weighted=True),)

@@ -17,7 +17,7 @@ rows or timers meet.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypeAlias
@@ -34,16 +34,14 @@ from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, instant_text
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError
+from penstock.ops.bases import Stream
 from penstock.ops.kept import Kept
 from penstock.ops.keyed.rules import Everywhere, Rules, Told
-from penstock.ops.operator import Context, Prepared, Step, Unwindowed
+from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import Bag, negated, weights_of
-from penstock.state.files import StateFiles
 from penstock.state.layout import HASH, WINDOW, Layout, concat, hashes
-from penstock.state.runs import Writer
-from penstock.state.trace import Trace
 
 __all__ = ["Function", "Process"]
 
@@ -57,7 +55,7 @@ ROUNDS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True)
-class Process(Unwindowed):
+class Process(Stream):
     """The operator.
 
     Args:
@@ -92,16 +90,6 @@ class Process(Unwindowed):
     def schema(self) -> pa.Schema:
         """The columns of the rows that come out."""
         return self.output
-
-    @property
-    def retracts(self) -> bool:
-        """See `Operator`: what came out stays."""
-        return False
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`."""
-        return True
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -175,7 +163,7 @@ class Process(Unwindowed):
             assert self.rules is not None
             return self.rules.prepare(rows)
         rows, late = in_time(rows)
-        return Prepared(routed(rows, self.per, self._parcel), late)
+        return Prepared(routed(rows, self.per, self._parcels[0]), late)
 
     def combine(self, port: int, parts: Sequence[Routed]) -> Routed:
         """See `Operator`."""
@@ -187,18 +175,9 @@ class Process(Unwindowed):
         if port == RULES:
             assert self.rules is not None
             return self.rules.parse(blob)
-        return parse_routed(self._parcel, blob)
+        return parse_routed(self._parcels[0], blob)
 
     # -- state --------------------------------------------------------------------------------------
-
-    def empty(self, files: StateFiles) -> Kept:
-        """See `Operator`."""
-        traces = {name: Trace(layout, files) for name, layout in self._layouts.items()}
-        return Kept(traces, (NO_TIME,) * (1 if self.rules is None else 2))
-
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
-        """See `Operator`."""
-        return Kept.open(self._layouts, files, description)
 
     def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
@@ -227,9 +206,7 @@ class Process(Unwindowed):
         for name, trace in state.traces.items():
             if name not in deltas:
                 continue
-            writer = Writer(
-                context.files, f"{context.directory}/{name}", context.version, context.attempt
-            )
+            writer = context.writer(name)
             made = trace.append(deltas[name], writer)
             if name in ("waiting", "timers") and until_us > NO_TIME:
                 made = replace(made, low_us=max(until_us, made.low_us))
@@ -238,12 +215,6 @@ class Process(Unwindowed):
             written[1] += writer.bytes
         changes = self._timed(outs) if self.gives else None
         return Step(Kept(traces, tuple(now_us)), changes, None, *written)
-
-    def scan(
-        self, state: Kept, lo_us: int | None = None, hi_us: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """See `Operator`: a stream has no content."""
-        raise NotImplementedError
 
     # -- the work -----------------------------------------------------------------------------------
 
@@ -459,6 +430,10 @@ class Process(Unwindowed):
         fields = [pa.field(name, self.state.field(name).type) for name in names]
         return Bag(pa.schema(fields), self.per)
 
+    @property
+    def _promised(self) -> int:
+        return 1 if self.rules is None else 2
+
     @cached_property
     def _layouts(self) -> dict[str, Layout]:
         layouts = {"waiting": self._waiting.layout, "state": self._state.layout}
@@ -473,8 +448,8 @@ class Process(Unwindowed):
         return Layout(self._state.layout.keys, ())
 
     @cached_property
-    def _parcel(self) -> pa.Schema:
-        return routed_schema(self.input, timed=True, weighted=False)
+    def _parcels(self) -> tuple[pa.Schema, ...]:
+        return (routed_schema(self.input, timed=True, weighted=False),)
 
 
 def raw_times(rows: pa.RecordBatch) -> Vector:

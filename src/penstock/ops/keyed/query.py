@@ -23,24 +23,20 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core import vectors
-from penstock.core.delta import WEIGHT
 from penstock.core.schema import Schema
 from penstock.expr.duck import query_tables
+from penstock.ops.bases import Timeless, changes_of
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step, Unwindowed
-from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
-from penstock.ops.windows import NO_TIME
-from penstock.state.bag import COUNT, Bag, negated, weights_of
-from penstock.state.files import StateFiles
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, routed, routed_schema
+from penstock.state.bag import Bag, negated, weights_of
 from penstock.state.layout import Layout, concat
-from penstock.state.runs import Writer
-from penstock.state.trace import Trace
 
 __all__ = ["GroupQuery"]
 
 
 @dataclass(frozen=True)
-class GroupQuery(Unwindowed):
+class GroupQuery(Timeless):
     """The operator.
 
     Args:
@@ -74,16 +70,6 @@ class GroupQuery(Unwindowed):
         return self.output
 
     @property
-    def retracts(self) -> bool:
-        """See `Operator`."""
-        return True
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`: a table is as it is now."""
-        return False
-
-    @property
     def keys(self) -> tuple[str, ...]:
         """See `Operator`."""
         return self.row_key
@@ -100,14 +86,6 @@ class GroupQuery(Unwindowed):
     def emitting(self, *, changes: bool, closed: bool) -> GroupQuery:  # noqa: ARG002
         """See `Operator`."""
         return replace(self, gives=changes)
-
-    def frontier(self, inputs_us: Sequence[int]) -> int:  # noqa: ARG002
-        """See `Operator`."""
-        return NO_TIME
-
-    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
-        """See `Operator`: time changes nothing."""
-        return False
 
     def to_spec(self) -> dict[str, Any]:
         """What it computes, as JSON."""
@@ -141,23 +119,7 @@ class GroupQuery(Unwindowed):
         """See `Operator`: a table's changes are never late."""
         return Prepared(routed(rows, self.key_[port], self._parcels[port]))
 
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return Routed.combine(parts)
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:
-        """See `Operator`."""
-        return parse_routed(self._parcels[port], blob)
-
     # -- state --------------------------------------------------------------------------------------
-
-    def empty(self, files: StateFiles) -> Kept:
-        """See `Operator`."""
-        return Kept({name: Trace(layout, files) for name, layout in self._layouts.items()})
-
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
-        """See `Operator`."""
-        return Kept.open(self._layouts, files, description)
 
     def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
@@ -170,8 +132,7 @@ class GroupQuery(Unwindowed):
         changes = self._changes(state, deltas) if self.gives else None
         traces, files, size = dict(state.traces), 0, 0
         for name, delta in zip(self._layouts, deltas, strict=True):
-            directory = f"{context.directory}/{name}"
-            writer = Writer(context.files, directory, context.version, context.attempt)
+            writer = context.writer(name)
             traces[name] = traces[name].append(delta, writer)
             files, size = files + writer.written, size + writer.bytes
         return Step(Kept(traces, (0,)), changes, None, files, size)
@@ -195,10 +156,10 @@ class GroupQuery(Unwindowed):
         first = self.always and not state.frontiers_us  # nothing has been given yet
         if not self.inputs:
             made = [self._out_delta(self._answer(()))] if first else []
-            return self._weighted(self._out.sum(made))
+            return changes_of(self._out.sum(made), self.output)
         touched = self._touched(deltas)
         if not len(touched) and not first:
-            return self._weighted(self._out.layout.empty())
+            return changes_of(self._out.layout.empty(), self.output)
         before, after = [], []
         for bag, trace, delta in zip(self._bags, state.traces.values(), deltas, strict=True):
             names = bag.layout.schema.names[: 2 + len(bag.key)]
@@ -208,7 +169,7 @@ class GroupQuery(Unwindowed):
         moved = [self._out_delta(self._answer(after))]
         if not first:
             moved.append(negated(self._out_delta(self._answer(before))))
-        return self._weighted(self._out.sum(moved))
+        return changes_of(self._out.sum(moved), self.output)
 
     def _touched(self, deltas: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         """The groups of all ports' changes, each once, under the first port's names."""
@@ -247,15 +208,6 @@ class GroupQuery(Unwindowed):
             [vectors.contiguous(column) for column in rows.columns], schema=self._out.schema
         )
         return self._out.delta(batch, np.zeros(len(batch), np.int64), None, None)
-
-    def _weighted(self, moved: pa.RecordBatch) -> pa.Table:
-        """Changes: all that go, then all that come."""
-        weights = weights_of(moved)
-        order = np.concatenate([np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)])
-        moved = moved.take(vectors.from_int64(order))
-        columns = [moved.column(name) for name in [*self.output.names, COUNT]]
-        schema = self.output.append(pa.field(WEIGHT, pa.int64()))
-        return pa.Table.from_arrays(columns, schema=schema)
 
     def _delta(self, port: int, parts: Sequence[Routed]) -> pa.RecordBatch:
         bag = self._bags[port]

@@ -23,18 +23,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core import vectors
-from penstock.core.delta import WEIGHT
 from penstock.core.schema import Schema
 from penstock.core.time import SECOND_US
 from penstock.core.vectors import Vector
+from penstock.ops.bases import Timeless, changes_of
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step, Unwindowed
-from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
-from penstock.state.bag import COUNT, Bag, negated, weights_of
-from penstock.state.files import StateFiles
+from penstock.state.bag import Bag, negated, weights_of
 from penstock.state.layout import WINDOW, Layout
-from penstock.state.runs import Writer
 from penstock.state.trace import ALWAYS, Trace
 
 __all__ = ["TemporalFilter"]
@@ -46,7 +44,7 @@ WAITING: Final = "waiting"
 
 
 @dataclass(frozen=True)
-class TemporalFilter(Unwindowed):
+class TemporalFilter(Timeless):
     """The operator.
 
     Args:
@@ -78,16 +76,6 @@ class TemporalFilter(Unwindowed):
         return self.input
 
     @property
-    def retracts(self) -> bool:
-        """See `Operator`: rows go."""
-        return True
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`: a row goes after its own time."""
-        return False
-
-    @property
     def keys(self) -> tuple[str, ...]:
         """See `Operator`."""
         return self.row_key
@@ -100,18 +88,9 @@ class TemporalFilter(Unwindowed):
         """See `Operator`: of a clock, the frontier."""
         return frozenset() if port else None
 
-    @property
-    def placed_by(self) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.key_
-
     def emitting(self, *, changes: bool, closed: bool) -> TemporalFilter:  # noqa: ARG002
         """See `Operator`."""
         return replace(self, gives=changes)
-
-    def frontier(self, inputs_us: Sequence[int]) -> int:  # noqa: ARG002
-        """See `Operator`."""
-        return NO_TIME
 
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
         """See `Operator`: when time passes."""
@@ -146,32 +125,16 @@ class TemporalFilter(Unwindowed):
     def prepare(self, port: int, rows: pa.Table) -> Prepared:
         """See `Operator`: rows that are never there are left out, and so are those of clocks."""
         if port:
-            return Prepared(routed(rows.slice(0, 0), (), self._clock))
+            return Prepared(routed(rows.slice(0, 0), (), self._parcels[port]))
         for name in (self.starts, self.ends):
             if name is not None and rows.column(name).null_count:
                 rows = rows.filter(rows.column(name).is_valid())
         if self.starts is not None and self.ends is not None:
             there = pc.less(rows.column(self.starts), rows.column(self.ends))
             rows = rows.filter(there)
-        return Prepared(routed(rows, self.key_, self._parcel))
-
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return Routed.combine(parts)
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:
-        """See `Operator`."""
-        return parse_routed(self._clock if port else self._parcel, blob)
+        return Prepared(routed(rows, self.key_, self._parcels[0]))
 
     # -- state --------------------------------------------------------------------------------------
-
-    def empty(self, files: StateFiles) -> Kept:
-        """See `Operator`."""
-        return Kept({name: Trace(layout, files) for name, layout in self._layouts.items()})
-
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
-        """See `Operator`."""
-        return Kept.open(self._layouts, files, description)
 
     def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
@@ -193,14 +156,13 @@ class TemporalFilter(Unwindowed):
         low_us = ALWAYS if now == NO_TIME else int(_stretch(now))
         traces, files, size = {}, 0, 0
         for name, trace in state.traces.items():
-            directory = f"{context.directory}/{name}"
-            writer = Writer(context.files, directory, context.version, context.attempt)
+            writer = context.writer(name)
             expires = name == WAITING or self.ends is not None
             traces[name] = trace.append(deltas[name], writer, low_us=low_us if expires else None)
             files, size = files + writer.written, size + writer.bytes
         changes = None
         if self.gives:
-            changes = self._weighted(self._bag.sum([entered, *map(negated, gone)]))
+            changes = changes_of(self._bag.sum([entered, *map(negated, gone)]), self.input)
         return Step(Kept(traces, context.frontiers_us), changes, None, files, size)
 
     def scan(
@@ -260,15 +222,6 @@ class TemporalFilter(Unwindowed):
             return _at(rows, np.zeros(len(rows), np.int64))
         return _at(rows, _stretch(vectors.raw(rows.column(by))))
 
-    def _weighted(self, moved: pa.RecordBatch) -> pa.Table:
-        """Changes: all that go, then all that come."""
-        weights = weights_of(moved)
-        order = np.concatenate([np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)])
-        moved = moved.take(vectors.from_int64(order))
-        columns = [moved.column(name) for name in [*self.input.names, COUNT]]
-        schema = self.input.append(pa.field(WEIGHT, pa.int64()))
-        return pa.Table.from_arrays(columns, schema=schema)
-
     # -- how it is laid out -------------------------------------------------------------------------
 
     @cached_property
@@ -281,12 +234,10 @@ class TemporalFilter(Unwindowed):
         return dict.fromkeys(names, self._bag.layout)
 
     @cached_property
-    def _parcel(self) -> pa.Schema:
-        return routed_schema(self.input, timed=False, weighted=True)
-
-    @cached_property
-    def _clock(self) -> pa.Schema:
-        return routed_schema(pa.schema([]), timed=False, weighted=False)
+    def _parcels(self) -> tuple[pa.Schema, ...]:
+        clock = routed_schema(pa.schema([]), timed=False, weighted=False)
+        rows = routed_schema(self.input, timed=False, weighted=True)
+        return (rows, *(clock for _ in range(max(self.clocks))))
 
 
 def _stretch(times_us: Any) -> Any:

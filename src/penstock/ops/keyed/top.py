@@ -20,25 +20,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core import vectors
-from penstock.core.delta import WEIGHT
 from penstock.core.schema import Schema
 from penstock.core.vectors import Vector
+from penstock.ops.bases import Timeless, changes_of
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step, Unwindowed
-from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
-from penstock.ops.windows import NO_TIME
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, routed, routed_schema
 from penstock.state.bag import COUNT, Bag, negated, weights_of
-from penstock.state.files import StateFiles
 from penstock.state.layout import Layout
 from penstock.state.ordered import ends
-from penstock.state.runs import Writer
-from penstock.state.trace import Trace
 
 __all__ = ["Top"]
 
 
 @dataclass(frozen=True)
-class Top(Unwindowed):
+class Top(Timeless):
     """The operator.
 
     Args:
@@ -69,16 +65,6 @@ class Top(Unwindowed):
         return self.input
 
     @property
-    def retracts(self) -> bool:
-        """See `Operator`: a row goes when a better one comes."""
-        return True
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
     def keys(self) -> tuple[str, ...]:
         """See `Operator`: of a group with one row, the group; else what told the input's rows apart."""
         return self.per if self.n == 1 else self.row_key
@@ -87,22 +73,9 @@ class Top(Unwindowed):
         """See `Operator`."""
         return self.per
 
-    @property
-    def placed_by(self) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.per
-
     def emitting(self, *, changes: bool, closed: bool) -> Top:  # noqa: ARG002
         """See `Operator`."""
         return replace(self, gives=changes)
-
-    def frontier(self, inputs_us: Sequence[int]) -> int:  # noqa: ARG002
-        """See `Operator`."""
-        return NO_TIME
-
-    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
-        """See `Operator`: time changes nothing."""
-        return False
 
     def to_spec(self) -> dict[str, Any]:
         """What it computes, as JSON."""
@@ -132,26 +105,10 @@ class Top(Unwindowed):
 
     def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
         """See `Operator`: without windows, no row is late."""
-        parcel = routed(rows, self.per, self._parcel)
+        parcel = routed(rows, self.per, self._parcels[0])
         return Prepared(parcel if self.takes_back else Routed(self._firsts_of(parcel.batch)))
 
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return Routed.combine(parts)
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return parse_routed(self._parcel, blob)
-
     # -- state --------------------------------------------------------------------------------------
-
-    def empty(self, files: StateFiles) -> Kept:
-        """See `Operator`."""
-        return Kept({"rows": Trace(self._bag.layout, files)})
-
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
-        """See `Operator`."""
-        return Kept.open({"rows": self._bag.layout}, files, description)
 
     def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
@@ -177,9 +134,7 @@ class Top(Unwindowed):
                 new = self._firsts(self._bag.sum([there, delta]))
                 delta = self._bag.sum([negated(old), new])
         changes = self._changes(old, new) if self.gives else None
-        writer = Writer(
-            context.files, f"{context.directory}/rows", context.version, context.attempt
-        )
+        writer = context.writer("rows")
         kept = Kept({"rows": trace.append(delta, writer)})
         return Step(kept, changes, None, writer.written, writer.bytes)
 
@@ -249,13 +204,7 @@ class Top(Unwindowed):
         return self._groups.grouping(place)[0].astype(np.int64)
 
     def _changes(self, old: pa.RecordBatch, new: pa.RecordBatch) -> pa.Table:
-        moved = self._bag.sum([negated(old), new])
-        weights = weights_of(moved)
-        order = np.concatenate([np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)])
-        moved = moved.take(vectors.from_int64(order))
-        columns = [moved.column(name) for name in [*self.input.names, COUNT]]
-        schema = self.input.append(pa.field(WEIGHT, pa.int64()))
-        return pa.Table.from_arrays(columns, schema=schema)
+        return changes_of(self._bag.sum([negated(old), new]), self.input)
 
     @cached_property
     def _bag(self) -> Bag:
@@ -267,5 +216,9 @@ class Top(Unwindowed):
         return Layout(self._bag.layout.keys, ())
 
     @cached_property
-    def _parcel(self) -> pa.Schema:
-        return routed_schema(self.input, timed=False, weighted=self.takes_back)
+    def _layouts(self) -> dict[str, Layout]:
+        return {"rows": self._bag.layout}
+
+    @cached_property
+    def _parcels(self) -> tuple[pa.Schema, ...]:
+        return (routed_schema(self.input, timed=False, weighted=self.takes_back),)

@@ -16,49 +16,36 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.delta import DELETED, WEIGHT
+from penstock.core.delta import DELETED
 from penstock.core.schema import Schema
 from penstock.core.vectors import Vector, from_int64, raw
-from penstock.ops.operator import Context, Prepared, Step, Unwindowed
-from penstock.ops.routed import Routed, parse_routed, routed, routed_schema
-from penstock.ops.windows import NO_TIME
+from penstock.ops.bases import Timeless, changes_of
+from penstock.ops.kept import Kept
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, routed, routed_schema
 from penstock.state.bag import COUNT, Bag, weights_of
 from penstock.state.files import StateFiles
 from penstock.state.layout import Layout, concat
-from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
 __all__ = ["Upserts", "UpsertsState"]
 
 
-@dataclass(frozen=True)
-class UpsertsState:
+class UpsertsState(Kept):
     """One version of the table on one shard; immutable."""
 
-    trace: Trace
-
     @property
-    def traces(self) -> dict[str, Trace]:
-        """See `OperatorState`."""
-        return {"rows": self.trace}
+    def trace(self) -> Trace:
+        """The table's rows."""
+        return self.traces["rows"]
 
     def describe(self) -> dict[str, Any]:
         """All that `Upserts.open` needs, as JSON."""
         return {"rows": self.trace.describe()}
 
-    @property
-    def rows(self) -> int:
-        """Rows in all runs: an upper bound of the table's."""
-        return self.trace.rows
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all runs."""
-        return self.trace.bytes
-
     def check(self) -> None:
         """Asserts every invariant; opens and verifies every file."""
-        self.trace.check()
+        super().check()
         place = Layout(self.trace.layout.keys, ())
         for batch in self.trace.scan():
             assert bool((raw(batch.column(COUNT)) == 1).all()), "a row is there once"
@@ -66,7 +53,7 @@ class UpsertsState:
 
 
 @dataclass(frozen=True)
-class Upserts(Unwindowed):
+class Upserts(Timeless):
     """The operator.
 
     Args:
@@ -89,36 +76,13 @@ class Upserts(Unwindowed):
         schema = Schema.from_arrow(self.schema).text
         return {"kind": self.kind, "schema": schema, "keys": list(self.keys)}
 
-    @property
-    def retracts(self) -> bool:
-        """See `Operator`: it is a table."""
-        return True
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`."""
-        return False
-
     def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.keys
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
         """See `Operator`."""
         return self.keys
 
     def emitting(self, *, changes: bool, closed: bool) -> Upserts:  # noqa: ARG002
         """See `Operator`: the changes are known anyway."""
         return self
-
-    def frontier(self, inputs_us: Sequence[int]) -> int:  # noqa: ARG002
-        """See `Operator`: its rows have no event time."""
-        return NO_TIME
-
-    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
-        """See `Operator`."""
-        return False
 
     @cached_property
     def _plain(self) -> pa.Schema:
@@ -130,31 +94,23 @@ class Upserts(Unwindowed):
         return Bag(self._plain, self.keys)
 
     @cached_property
-    def _routed(self) -> pa.Schema:
+    def _parcels(self) -> tuple[pa.Schema, ...]:
         fields = [pa.field(DELETED, pa.bool_()), *self._plain]
-        return routed_schema(pa.schema(fields), timed=False, weighted=False)
+        return (routed_schema(pa.schema(fields), timed=False, weighted=False),)
 
     def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
         """See `Operator`: no change is late, as its place in the log decides."""
         if DELETED not in rows.column_names:
             rows = rows.append_column(DELETED, pa.array(np.zeros(len(rows), np.bool_)))
-        return Prepared(routed(rows, self.keys, self._routed))
-
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return Routed.combine(parts)
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return parse_routed(self._routed, blob)
+        return Prepared(routed(rows, self.keys, self._parcels[0]))
 
     def empty(self, files: StateFiles) -> UpsertsState:
         """The state before any row."""
-        return UpsertsState(Trace(self._bag.layout, files))
+        return UpsertsState({"rows": Trace(self._bag.layout, files)})
 
     def open(self, files: StateFiles, description: Mapping[str, Any]) -> UpsertsState:
         """The state that a description is of; files are read when they are needed."""
-        return UpsertsState(Trace.open(self._bag.layout, files, description["rows"]))
+        return UpsertsState({"rows": Trace.open(self._bag.layout, files, description["rows"])})
 
     def step(
         self, state: UpsertsState, inputs: Sequence[Sequence[Routed]], context: Context
@@ -168,12 +124,10 @@ class Upserts(Unwindowed):
         delta = self._bag.layout.empty()
         if parts:
             delta = self._delta(state.trace, Routed.combine(parts))
-        writer = Writer(
-            context.files, f"{context.directory}/rows", context.version, context.attempt
-        )
+        writer = context.writer("rows")
         trace = state.trace.append(delta, writer)
         return Step(
-            UpsertsState(trace),
+            UpsertsState({"rows": trace}),
             changes=self._changes(delta),
             files_written=writer.written,
             bytes_written=writer.bytes,
@@ -204,11 +158,7 @@ class Upserts(Unwindowed):
         return last
 
     def _changes(self, delta: pa.RecordBatch) -> pa.Table:
-        weights = weights_of(delta)
-        order = np.concatenate([np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)])
-        moved = delta.take(from_int64(order))
-        rows = pa.Table.from_batches([self._shown(moved)])
-        return rows.append_column(WEIGHT, from_int64(weights[order]))
+        return changes_of(delta, self.schema)
 
     def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = self._bag.rows(batch).columns

@@ -12,7 +12,7 @@ State. Rows that wait, by time; and by group, those that were counted and are in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -23,24 +23,22 @@ import pyarrow as pa
 from penstock.core.delta import TIME
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.vectors import Vector, from_int64, raw
+from penstock.ops.bases import Stream
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step, Unwindowed
+from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.partials import checked
 from penstock.ops.rolling.ranges import aggregate_ranges
 from penstock.ops.rolling.waiting import STRETCH_US, Waiting, in_order, low_of, repeated
-from penstock.ops.routed import Routed, in_time, parse_routed, routed
+from penstock.ops.routed import Routed, in_time, routed
 from penstock.ops.spec import WINDOW_END, WINDOW_START, Aggregate
-from penstock.ops.windows import NO_TIME
-from penstock.state.files import StateFiles
 from penstock.state.layout import concat, hashes
-from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
 __all__ = ["CountWindows"]
 
 
 @dataclass(frozen=True)
-class CountWindows(Unwindowed):
+class CountWindows(Stream):
     """The operator.
 
     Args:
@@ -70,26 +68,11 @@ class CountWindows(Unwindowed):
         return pa.schema([*times, *groups, *made])
 
     @property
-    def retracts(self) -> bool:
-        """See `Operator`: what was given is final."""
-        return False
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`: a window happens with its last row."""
-        return True
-
-    @property
     def keys(self) -> tuple[str, ...]:
         """See `Operator`: records are keyed by the group."""
         return self.per
 
     def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.per
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
         """See `Operator`."""
         return self.per
 
@@ -132,26 +115,9 @@ class CountWindows(Unwindowed):
     def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
         """See `Operator`: a row of before its own watermark is late."""
         rows, late = in_time(rows)
-        return Prepared(routed(rows, self.per, self._waiting.parcel), late)
-
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return Routed.combine(parts)
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return parse_routed(self._waiting.parcel, blob)
+        return Prepared(routed(rows, self.per, self._parcels[0]), late)
 
     # -- state --------------------------------------------------------------------------------------
-
-    def empty(self, files: StateFiles) -> Kept:
-        """See `Operator`."""
-        layouts = self._layouts.items()
-        return Kept({name: Trace(layout, files) for name, layout in layouts}, (NO_TIME,))
-
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
-        """See `Operator`."""
-        return Kept.open(self._layouts, files, description)
 
     def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
@@ -166,22 +132,11 @@ class CountWindows(Unwindowed):
         deltas = {"waiting": (held, low_of(now_us, 0, STRETCH_US)), "counted": (counted, None)}
         traces, written = {}, [0, 0]
         for name, (delta, low_us) in deltas.items():
-            writer = Writer(
-                context.files, f"{context.directory}/{name}", context.version, context.attempt
-            )
+            writer = context.writer(name)
             traces[name] = state.traces[name].append(delta, writer, low_us=low_us)
             written[0] += writer.written
             written[1] += writer.bytes
         return Step(Kept(traces, (now_us,)), changes, None, *written)
-
-    def scan(
-        self,
-        state: Kept,  # noqa: ARG002
-        lo_us: int | None = None,  # noqa: ARG002
-        hi_us: int | None = None,  # noqa: ARG002
-    ) -> Iterator[pa.RecordBatch]:
-        """See `Operator`: a stream has no content."""
-        return iter(())
 
     # -- the work -----------------------------------------------------------------------------------
 
@@ -231,6 +186,14 @@ class CountWindows(Unwindowed):
     def _columns(self) -> dict[str, Any]:
         """The columns that aggregates read, by name."""
         return {c.name: c for a in self.aggregates for c in (a.column, a.by) if c is not None}
+
+    @property
+    def _parcels(self) -> tuple[pa.Schema, ...]:
+        return (self._waiting.parcel,)
+
+    @property
+    def _promised(self) -> int:
+        return 1
 
     @cached_property
     def _layouts(self) -> dict[str, Any]:

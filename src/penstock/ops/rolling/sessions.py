@@ -31,26 +31,25 @@ from penstock.core import vectors
 from penstock.core.delta import TIME, WATERMARK, WEIGHT, expiring, summed
 from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector, from_int64, raw
+from penstock.ops.bases import Keeping
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Clockless, Context, Prepared, Step
+from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.partials import checked, checked_times
 from penstock.ops.rolling.ranges import aggregate_ranges
 from penstock.ops.rolling.waiting import STRETCH_US, Waiting, in_order, low_of
-from penstock.ops.routed import HASH, Routed, parse_routed, routed, routed_schema
+from penstock.ops.routed import HASH, Routed, routed, routed_schema
 from penstock.ops.spec import WINDOW_START, AggregateSpec
 from penstock.ops.views import timed
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import Bag, negated, weights_of
-from penstock.state.files import StateFiles
 from penstock.state.layout import WINDOW, Layout, concat, hashes
-from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
 __all__ = ["RevisedSessions"]
 
 
 @dataclass(frozen=True)
-class RevisedSessions(Clockless):
+class RevisedSessions(Keeping):
     """The operator.
 
     Args:
@@ -114,11 +113,6 @@ class RevisedSessions(Clockless):
         """See `Operator`."""
         return self.keys
 
-    @property
-    def placed_by(self) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.keys
-
     def emitting(self, *, changes: bool, closed: bool) -> RevisedSessions:
         """See `Operator`."""
         return replace(self, spec=replace(self.spec, changes=changes, closed=closed))
@@ -151,26 +145,9 @@ class RevisedSessions(Clockless):
                 at = rows.schema.get_field_index(column.name)
                 field = pa.field(column.name, column.type)
                 rows = rows.set_column(at, field, checked(rows, column))
-        return Prepared(routed(rows, self.keys, self._parcel), late)
-
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return Routed.combine(parts)
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return parse_routed(self._parcel, blob)
+        return Prepared(routed(rows, self.keys, self._parcels[0]), late)
 
     # -- state --------------------------------------------------------------------------------------
-
-    def empty(self, files: StateFiles) -> Kept:
-        """See `Operator`."""
-        layouts = self._layouts.items()
-        return Kept({name: Trace(layout, files) for name, layout in layouts}, (NO_TIME,))
-
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
-        """See `Operator`."""
-        return Kept.open(self._layouts, files, description)
 
     def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
@@ -201,9 +178,7 @@ class RevisedSessions(Clockless):
         }
         traces, written = {}, [0, 0]
         for name, (delta, low_us) in deltas.items():
-            writer = Writer(
-                context.files, f"{context.directory}/{name}", context.version, context.attempt
-            )
+            writer = context.writer(name)
             traces[name] = state.traces[name].append(delta, writer, low_us=low_us)
             written[0] += writer.written
             written[1] += writer.bytes
@@ -368,6 +343,10 @@ class RevisedSessions(Clockless):
         """Of sessions with the hash of their key."""
         return pa.schema([pa.field(HASH, pa.int64()), *self._final.schema])
 
+    @property
+    def _promised(self) -> int:
+        return 1
+
     @cached_property
     def _layouts(self) -> dict[str, Layout]:
         return {
@@ -377,8 +356,8 @@ class RevisedSessions(Clockless):
         }
 
     @cached_property
-    def _parcel(self) -> pa.Schema:
-        return routed_schema(self._input, timed=True, weighted=True)
+    def _parcels(self) -> tuple[pa.Schema, ...]:
+        return (routed_schema(self._input, timed=True, weighted=True),)
 
 
 @dataclass(frozen=True)

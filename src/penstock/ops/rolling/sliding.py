@@ -13,7 +13,7 @@ stretches of time as wide as the window, for as long as a row that comes may loo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -25,18 +25,16 @@ from penstock.core.delta import TIME
 from penstock.core.kernels import njit, types
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.vectors import Vector, from_int64, raw
+from penstock.ops.bases import Stream
 from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step, Unwindowed
+from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.partials import checked
 from penstock.ops.rolling.ranges import aggregate_ranges
 from penstock.ops.rolling.waiting import STRETCH_US, Waiting, low_of, repeated
-from penstock.ops.routed import Routed, in_time, parse_routed, routed
+from penstock.ops.routed import Routed, in_time, routed
 from penstock.ops.spec import Aggregate
-from penstock.ops.windows import NO_TIME
 from penstock.state.bag import COUNT, Bag, weights_of
-from penstock.state.files import StateFiles
 from penstock.state.layout import HASH, concat, hashes
-from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
 __all__ = ["Sliding"]
@@ -46,7 +44,7 @@ _I64 = types.Array(types.int64, 1, "C", readonly=True)
 
 
 @dataclass(frozen=True)
-class Sliding(Unwindowed):
+class Sliding(Stream):
     """The operator.
 
     Args:
@@ -72,16 +70,6 @@ class Sliding(Unwindowed):
         """The row's columns, then the aggregates."""
         made = [pa.field(a.name, a.type, not a.function.counts) for a in self.aggregates]
         return pa.schema([*(self.input.field(name) for name in self.given), *made])
-
-    @property
-    def retracts(self) -> bool:
-        """See `Operator`: what was given is final."""
-        return False
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`: a row keeps its time."""
-        return True
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -136,26 +124,9 @@ class Sliding(Unwindowed):
     def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
         """See `Operator`: a row of before its own watermark is late."""
         rows, late = in_time(rows)
-        return Prepared(routed(rows, self.per, self._waiting.parcel), late)
-
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return Routed.combine(parts)
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:  # noqa: ARG002
-        """See `Operator`."""
-        return parse_routed(self._waiting.parcel, blob)
+        return Prepared(routed(rows, self.per, self._parcels[0]), late)
 
     # -- state --------------------------------------------------------------------------------------
-
-    def empty(self, files: StateFiles) -> Kept:
-        """See `Operator`."""
-        layouts = self._layouts.items()
-        return Kept({name: Trace(layout, files) for name, layout in layouts}, (NO_TIME,))
-
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Kept:
-        """See `Operator`."""
-        return Kept.open(self._layouts, files, description)
 
     def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
@@ -178,22 +149,11 @@ class Sliding(Unwindowed):
         }
         traces, written = {}, [0, 0]
         for name, (delta, low_us) in deltas.items():
-            writer = Writer(
-                context.files, f"{context.directory}/{name}", context.version, context.attempt
-            )
+            writer = context.writer(name)
             traces[name] = state.traces[name].append(delta, writer, low_us=low_us)
             written[0] += writer.written
             written[1] += writer.bytes
         return Step(Kept(traces, (now_us,)), changes, None, *written)
-
-    def scan(
-        self,
-        state: Kept,  # noqa: ARG002
-        lo_us: int | None = None,  # noqa: ARG002
-        hi_us: int | None = None,  # noqa: ARG002
-    ) -> Iterator[pa.RecordBatch]:
-        """See `Operator`: a stream has no content."""
-        return iter(())
 
     # -- the work -----------------------------------------------------------------------------------
 
@@ -245,6 +205,14 @@ class Sliding(Unwindowed):
     @cached_property
     def _history(self) -> Bag:
         return Bag(self._bare, self.per)
+
+    @property
+    def _parcels(self) -> tuple[pa.Schema, ...]:
+        return (self._waiting.parcel,)
+
+    @property
+    def _promised(self) -> int:
+        return 1
 
     @cached_property
     def _layouts(self) -> dict[str, Any]:
