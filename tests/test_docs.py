@@ -115,7 +115,7 @@ def test_the_guide_to_deploying_has_a_program() -> None:
     assert view.name == "per_minute"
 
 
-GUIDES = ("pipelines", "formats", "time", "windows", "joins", "testing", "upgrading")
+GUIDES = ("pipelines", "formats", "time", "windows", "joins", "registry", "testing", "upgrading")
 
 
 def examples(guide: str) -> list[ParameterSet]:

@@ -81,6 +81,11 @@ _COMMANDS: Final = {
     "queue": ("penstock.cli.log.queue", "queue", "Put jobs into queues and process them."),
     "acl": ("penstock.cli.access.acl", "acl", "Manage access control lists."),
     "broker": ("penstock.cli.log.broker", "broker", "Run the log's server alone."),
+    "registry": (
+        "penstock.cli.log.registry",
+        "registry",
+        "Serve a schema registry with Confluent's REST API.",
+    ),
     "ui": (
         "penstock.cli.pipelines.ui",
         "ui",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from penstock.web._api import ViewSource
     from penstock.web._app import create_app
     from penstock.web._changes import changes_line
+    from penstock.web._guard import Guard
     from penstock.web._json import kind, plain_values
     from penstock.web._server import (
         PORT,
@@ -29,6 +30,7 @@ else:
             "_api": ("ViewSource",),
             "_app": ("create_app",),
             "_changes": ("changes_line",),
+            "_guard": ("Guard",),
             "_json": ("kind", "plain_values"),
             "_server": ("PORT", "MetricsServer", "Server", "check_password", "is_loopback"),
             "console": ("Console",),
@@ -40,6 +42,7 @@ else:
 __all__ = [
     "PORT",
     "Console",
+    "Guard",
     "Health",
     "MetricsServer",
     "Server",

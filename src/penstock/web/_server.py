@@ -141,8 +141,20 @@ class MetricsServer(Server):
         self._start(create_metrics_app(status, hosts=LOOPBACK if is_loopback(host) else None))
 
 
-def check_password(host: str, password: str | None) -> None:
-    """Refuses to serve a page beyond this machine without a password.
+def check_password(
+    host: str,
+    password: str | None,
+    *,
+    what: str = "the page",
+    variable: str = "PENSTOCK_UI_PASSWORD",
+) -> None:
+    """Refuses to serve something beyond this machine without a password.
+
+    Args:
+        host: the address to serve on.
+        password: that requests must bring; None: none.
+        what: is served.
+        variable: of the environment that a person puts the password into.
 
     Raises:
         UserError: there is none, or it is short.
@@ -154,8 +166,8 @@ def check_password(host: str, password: str | None) -> None:
         )
     if password is None and not is_loopback(host):
         raise UserError(
-            f"expected a password to serve the page beyond this machine, on {host}; found none. Put it into "
-            "PENSTOCK_UI_PASSWORD"
+            f"expected a password to serve {what} beyond this machine, on {host}; found none. Put it into "
+            f"{variable}"
         )
 
 

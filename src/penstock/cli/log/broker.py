@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.broker.listeners import SecurityProtocol
 from penstock.broker.options import OPTIONS, Option, config_of
 from penstock.cli.support.tables import note
+from penstock.errors import UserError
 
 if TYPE_CHECKING:
     from penstock.broker.server import Broker
@@ -55,12 +58,19 @@ def broker_options(command: Callable[..., Any]) -> Callable[..., Any]:
 Examples:
   penstock broker
   penstock broker --listen 127.0.0.1:19092 --data /srv/log
+  penstock broker --registry 127.0.0.1:8081
   penstock users add ann --data /srv/log
   penstock broker --data /srv/log --listen SASL_SSL://0.0.0.0:9094 --tls-cert broker.pem
 """
 )
 @broker_options
-def broker(**given: Any) -> None:
+@click.option(
+    "--registry",
+    metavar="HOST:PORT",
+    help="Serve a schema registry with Confluent's REST API there; with --tls-cert over HTTPS. Beyond "
+    "loopback it needs a password in PENSTOCK_REGISTRY_PASSWORD.",
+)
+def broker(registry: str | None, **given: Any) -> None:
     """Run the log's server until Ctrl-C. It speaks Kafka's protocol: every Kafka client works.
 
     The address is printed on standard output once it serves.
@@ -72,9 +82,33 @@ def broker(**given: Any) -> None:
 
     config = config_of(given)
     configure_logs(given["log_level"], given["log_format"])
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, ready=_announce))
+    with contextlib.ExitStack() as stack:
+
+        def ready(broker: Broker) -> None:
+            _announce(broker)
+            _serve_registry(broker, registry, stack)
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(config, ready=ready))
     note(f"stopped; the topics are in {config.data}")
+
+
+def _serve_registry(broker: Broker, listen: str | None, stack: contextlib.ExitStack) -> None:
+    """Serves a registry next to the broker, which it reaches as any client does."""
+    if listen is None:
+        return
+    from penstock.registry import registry_served
+
+    plain = [one for one in broker.listeners if one.protocol is SecurityProtocol.PLAINTEXT]
+    if not plain:
+        raise UserError(
+            "expected a listener without a log-in for the registry, such as --listen 127.0.0.1:9092; "
+            "found none. Add one, or run the registry beside: penstock registry --broker kafka+tls://USER@…"
+        )
+    tls = broker.config.tls
+    pair = None if tls is None else (tls.certificate, tls.key or tls.certificate)
+    address = plain[0].address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")  # noqa: S104
+    stack.enter_context(registry_served(address, listen, click.echo, tls=pair))
 
 
 def _announce(broker: Broker) -> None:

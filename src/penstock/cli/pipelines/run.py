@@ -43,6 +43,7 @@ class How:
     ingest: tuple[str, ...] = ()
     metrics: str | None = None
     postgres: str | None = None
+    registry: str | None = None
     log_format: Literal["text", "json"] = "text"
     otel: bool = False
 
@@ -61,6 +62,7 @@ class How:
             outputs=self.outputs,
             metrics=None if self.metrics is None else host_and_port(self.metrics),
             postgres=None if self.postgres is None else host_and_port(self.postgres),
+            registry=self.registry,
             log_format=self.log_format,
             otel=self.otel,
             feeds=lambda address: [*feeds(address), *self._file_feeds(address)],
@@ -117,6 +119,12 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "password in PENSTOCK_POSTGRES_PASSWORD.",
         ),
         otel_option,
+        click.option(
+            "--registry",
+            metavar="HOST:PORT",
+            help="Serve the log's schema registry there, with Confluent's REST API. Beyond loopback it needs "
+            "a password in PENSTOCK_REGISTRY_PASSWORD.",
+        ),
         click.option(
             "--log-format",
             type=click.Choice(["text", "json"]),

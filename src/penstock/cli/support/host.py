@@ -56,6 +56,7 @@ class Hosting:
         print_views: whether to print the views at the end.
         metrics: where metrics and health are served besides.
         postgres: where views are served to PostgreSQL's clients.
+        registry: `HOST:PORT` where the log's schema registry is served.
         log_format: `json`: lines of JSON instead of the display.
         otel: whether a trace of each batch is sent.
         reload: ends the run when the program is to be read again; None: SIGHUP isn't listened for.
@@ -71,6 +72,7 @@ class Hosting:
     print_views: bool = False
     metrics: tuple[str, int] | None = None
     postgres: tuple[str, int] | None = None
+    registry: str | None = None
     log_format: Literal["text", "json"] = "text"
     otel: bool = False
     reload: Reload | None = None
@@ -292,6 +294,7 @@ def host(app: ps.App, hosting: Hosting) -> None:
         _metrics(run),
         tracing(app.name, on=hosting.otel) as run.traces,
         postgres_served(where, hosting.postgres, run.say),
+        _registry(run),
     ):
         if url is not None and hosting.log_format == "json":
             run.say(f"the page is at {url}")
@@ -351,6 +354,17 @@ def _metrics(run: _Run) -> Iterator[None]:
         yield
     finally:
         server.close()
+
+
+@contextlib.contextmanager
+def _registry(run: _Run) -> Iterator[None]:
+    if run.hosting.registry is None:
+        yield
+        return
+    from penstock.registry import registry_served
+
+    with registry_served(run.log_address, run.hosting.registry, run.say):
+        yield
 
 
 @contextlib.contextmanager

@@ -17,11 +17,10 @@ import orjson
 
 from penstock.client import Client, Reader
 from penstock.core.time import instant_text
+from penstock.schemas.subjects import TOPIC as REGISTRY_TOPIC
 
 __all__ = ["REGISTRY_TOPIC", "AvroTexts", "decoded"]
 
-REGISTRY_TOPIC: Final = "_schemas"
-"""Where Confluent's registry, and those that are compatible with it, keep schemas."""
 HEAD: Final = struct.Struct(">bI")
 """Before a value: a zero byte and the schema's id."""
 ITEMS_MAX: Final = 10_000
