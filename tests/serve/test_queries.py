@@ -10,13 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import orjson
 import psutil
 import pytest
 from tests.patience import PATIENCE_S, wait_until
 from tests.serve.committing import clicks, commit
 
+from penstock.app import facts
 from penstock.errors import LimitError, PenstockError, QueryError
-from penstock.serve import Queries, QueryLimits, Views
+from penstock.serve import Queries, QueryLimits, Question, Views
+from penstock.serve.plans import COLUMN, FACTS
+from penstock.serve.questions import answer
 
 pytestmark = pytest.mark.slow
 
@@ -208,3 +212,25 @@ def test_too_many_queries_wait_and_are_told(directory: Path) -> None:
     finally:
         queries.close()
     assert processes() == []
+
+
+def test_a_plan_has_what_the_running_pipeline_did(tmp_path: Path) -> None:
+    """ANALYZE adds the figures that the pipeline's process writes down, where there is one."""
+    directory = commit(clicks(3), tmp_path / "shop.penstock")
+    views = Views(directory)
+    node, _ = views.snapshot().kept_by("per_user")
+    question = Question("SELECT n FROM per_user", 100, explain="analyze")
+
+    def plan() -> list[str]:
+        lines: list[str] = answer(views, question, 1 << 28).table[COLUMN].to_pylist()
+        return lines
+
+    assert not any("since the pipeline's start" in line for line in plan())
+    assert facts.FILE == FACTS
+    done = {"rows_in": 1_204, "rows_out": 12, "seconds": 0.31}
+    (directory / FACTS).write_bytes(orjson.dumps({"nodes": {node: done}}))
+    [line] = [line for line in plan() if "since the pipeline's start" in line]
+    assert line.strip() == (
+        "since the pipeline's start: 1,204 rows in, 12 rows out, 0.310 s of processor time "
+        "(100.0% of the pipeline's)"
+    )

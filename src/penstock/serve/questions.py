@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import sqlglot
 from sqlglot import exp
@@ -15,7 +15,9 @@ from penstock.serve.catalogs import catalog
 from penstock.serve.catalogs.types import type_of
 from penstock.serve.changes import changes
 from penstock.serve.moments import parted
+from penstock.serve.plans import explained, running_figures
 from penstock.serve.views import Answer, Snapshot, Views
+from penstock.state import LocalStateFiles
 
 __all__ = ["ROWS_ALL", "Question", "answer"]
 
@@ -35,6 +37,7 @@ class Question:
         types: by parameter ($1, …), as DuckDB calls it; None where the query is to tell.
         since: of `changes`, the version that they begin after; None: with nothing.
         bytes_max: of the answer.
+        explain: the answer is the query's plan; `analyze` runs it, and adds what the pipeline did.
     """
 
     query: str
@@ -45,6 +48,7 @@ class Question:
     types: tuple[str | None, ...] = ()
     since: int | None = None
     bytes_max: int = 32 << 20
+    explain: Literal["", "plan", "analyze"] = ""
 
 
 def answer(views: Views, question: Question, memory_bytes_max: int) -> Answer:
@@ -72,6 +76,14 @@ def answer(views: Views, question: Question, memory_bytes_max: int) -> Answer:
             types = ["OID[]"]
         if prepared is not None:
             text = prepared.rewritten(text)
+        if question.explain:
+            return explained(
+                snapshot,
+                text,
+                figures=_figures(views) if question.explain == "analyze" else None,
+                memory_bytes_max=memory_bytes_max,
+                prepare=None if prepared is None else prepared.make,
+            )
         found = snapshot.answer(
             text,
             rows_max=0 if question.kind == "columns" else question.rows,
@@ -81,6 +93,12 @@ def answer(views: Views, question: Question, memory_bytes_max: int) -> Answer:
         return found._replace(parameters=tuple(types), version=snapshot.version)
 
     return views.read(question.version if as_of is None else as_of, ask)
+
+
+def _figures(views: Views) -> Mapping[str, Any]:
+    """What the nodes of the pipeline that runs here have done; of one that runs elsewhere nobody knows."""
+    files = views.store.files
+    return running_figures(files.directory) if isinstance(files, LocalStateFiles) else {}
 
 
 def placeholders(query: str) -> Iterator[tuple[int, int, int]]:

@@ -358,6 +358,19 @@ class Snapshot:
         """A view's grouping columns."""
         return list(self._view(name)["keys"])
 
+    def kept_by(self, name: str) -> tuple[str, Json]:
+        """The identity of the operator that keeps a view up to date, and what the version says of it."""
+        identity = self._view(name)["operator"]
+        return identity, self._content["operators"][identity]
+
+    def named(self, query: str) -> list[str]:
+        """The views that a query names.
+
+        Raises:
+            QueryError: it is not one SELECT.
+        """
+        return list(self._views_in(_select(query)))
+
     def every_us(self, name: str) -> int:
         """From the start of one of a view's windows to the next one's."""
         entry = self._content["operators"][self._view(name)["operator"]]

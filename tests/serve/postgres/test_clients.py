@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import trustme
 from tests.patience import PATIENCE_S
 from tests.serve.committing import clicks, commit
 
@@ -27,6 +28,7 @@ asyncpg = pytest.importorskip("asyncpg", reason="asyncpg is not installed")
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")]
 
+ENDLESS = "SELECT sum(hash(a.range + b.range)) FROM range(100000000) a, range(100000000) b"
 NOON = dt.datetime(2000, 1, 1, 12, tzinfo=dt.UTC)
 VALUES = (
     "1::smallint, 2::int, 3::bigint, 1.5::double, -1234567.089::decimal(12, 3), true, 'x', "
@@ -212,14 +214,70 @@ def test_beyond_loopback_a_password_is_needed(directory: Path) -> None:
         server.close()
 
 
+def test_a_client_copies_and_explains(server: PostgresServer) -> None:
+    """COPY gives rows as text and in binary; EXPLAIN the plan, ANALYZE its times."""
+    query = 'SELECT "user", n FROM per_user ORDER BY 1'
+    with psycopg.connect(server.url, autocommit=True) as con, con.cursor() as cursor:
+        with cursor.copy(f"COPY ({query}) TO STDOUT WITH (FORMAT csv, HEADER)") as copy:
+            assert b"".join(copy) == b"user,n\nu0,7\nu1,7\nu2,6\n"
+        with cursor.copy(f"COPY ({query}) TO STDOUT BINARY") as copy:
+            copy.set_types(["text", "int8"])
+            assert list(copy.rows()) == [("u0", 7), ("u1", 7), ("u2", 6)]
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            cursor.execute("COPY per_user FROM STDIN")
+        plan = [one for (one,) in cursor.execute(f"EXPLAIN {query}")]
+        assert plan[0].startswith("Version ")
+        assert plan[1].startswith("View per_user: kept up to date by")
+        assert any("per_user" in one or "SCAN" in one for one in plan[2:])
+        assert not any("Total Time" in one for one in plan)
+        analyzed = cursor.execute("EXPLAIN ANALYZE SELECT n FROM per_user WHERE n > %s", (6,))
+        assert any("Total Time" in one for (one,) in analyzed)
+        assert cursor.execute("EXPLAIN SELECT relname FROM pg_class").fetchone() is not None
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            cursor.execute("EXPLAIN SELECT * FROM nothing")
+
+
+def test_tls_is_needed_where_there_is_a_certificate(directory: Path, tmp_path: Path) -> None:
+    """A client checks the name, logs in, reads and cancels; without TLS it is refused."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    pem = tmp_path / "server.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(pem)
+    with pytest.raises(SetupError, match="expected a certificate in"):
+        PostgresServer(directory, tls=(tmp_path / "ca.pem", tmp_path / "nothing.pem"))
+    queries = Queries(directory, QueryLimits(seconds=PATIENCE_S, memory_bytes=512 << 20))
+    server = PostgresServer(directory, password="tiger", queries=queries, tls=(pem, pem))
+    address = {
+        "host": "127.0.0.1",
+        "port": server.port,
+        "user": "u",
+        "dbname": "d",
+        "password": "tiger",
+    }
+    try:
+        checked = {"sslmode": "verify-full", "sslrootcert": str(tmp_path / "ca.pem")}
+        with psycopg.connect(**address, **checked, autocommit=True) as con:
+            assert con.pgconn.ssl_in_use
+            assert con.execute("SELECT count(*) FROM per_user").fetchone() == (3,)
+            con.execute("SET statement_timeout = '50ms'")
+            with pytest.raises(psycopg.errors.QueryCanceled, match="statement_timeout"):
+                con.execute(ENDLESS)
+            con.execute("SET statement_timeout = 0")
+            assert con.execute("SELECT 1").fetchone() == (1,)
+        with pytest.raises(psycopg.OperationalError, match="expected TLS"):
+            psycopg.connect(**address, sslmode="disable")
+    finally:
+        server.close()
+        queries.close()
+
+
 def test_a_cancelled_query_ends_and_the_session_goes_on(server: PostgresServer) -> None:
     """A client's cancellation ends the query that runs; the next one is answered."""
-    endless = "SELECT sum(hash(a.range + b.range)) FROM range(100000000) a, range(100000000) b"
     with psycopg.connect(server.url, autocommit=True) as con:
         con.execute("SELECT 1")
 
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(con.execute, endless)
+            running = pool.submit(con.execute, ENDLESS)
             while (
                 not running.done()
             ):  # a cancellation that comes before the query counts for nothing

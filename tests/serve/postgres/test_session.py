@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import LimitError
+from penstock.errors import LimitError, PenstockError
 from penstock.expr.duck import connection
 from penstock.serve import Answer, Question
 from penstock.serve.catalogs.catalog import is_about
@@ -112,6 +112,99 @@ def test_a_write_is_waited_for(session: Session, versions: Versions) -> None:
     query(session, "RESET penstock.after")
     assert kinds(query(session, "SELECT 1")) == b"TDDDDDCZ"
     assert kinds(query(session, "SET penstock.wait = 'soon'")) == b"EZ"
+
+
+def test_a_copy_is_written_as_it_is_asked_for() -> None:
+    """Text, CSV and binary, with what must be quoted or escaped; the tag has the number of rows."""
+    table = pa.table({"a": ["x,1", None, "", 'q"\t\\'], "n": pa.array([1, 2, None, 4], pa.int64())})
+    asked: list[str] = []
+
+    def ask(question: Question) -> Answer:
+        asked.append(question.query)
+        return Answer(table, 4, (), ("VARCHAR", "BIGINT"), 1)
+
+    session = Session(ask, lambda: 1, lambda *_: 1, lambda: False, TOLD)
+    expected = {
+        "COPY (SELECT a, n FROM v WHERE a <> ')') TO STDOUT": (
+            b"x,1\t1\n", b"\\N\t2\n", b"\t\\N\n", b'q"\\t\\\\\t4\n',
+        ),
+        "copy v (a, n) to stdout with (format csv, header)": (
+            b"a,n\n", b'"x,1",1\n', b",2\n", b'"",\n', b'"q""\t\\",4\n',
+        ),
+        "COPY v TO STDOUT CSV DELIMITER ';' NULL 'NULL' QUOTE '!'": (
+            b"x,1;1\n", b"NULL;2\n", b";NULL\n", b'q"\t\\;4\n',
+        ),
+    }  # fmt: skip
+    for text, lines in expected.items():
+        answers = query(session, text)
+        assert kinds(answers) == b"H" + b"d" * len(lines) + b"cCZ"
+        assert tuple(body for kind, body in answers if kind == b"d") == lines
+        assert answers[-2] == (b"C", b"COPY 4\0")
+    assert asked == ["SELECT a, n FROM v WHERE a <> ')'", "SELECT a, n FROM v", "SELECT * FROM v"]
+    answers = query(session, "COPY v TO STDOUT BINARY")
+    assert b"".join(body for kind, body in answers if kind == b"d") == b"".join(
+        (
+            b"PGCOPY\n\xff\r\n\0" + bytes(8),
+            b"\0\2\0\0\0\3x,1\0\0\0\10\0\0\0\0\0\0\0\1",
+            b"\0\2\xff\xff\xff\xff\0\0\0\10\0\0\0\0\0\0\0\2",
+            b"\0\2\0\0\0\0\xff\xff\xff\xff",
+            b'\0\2\0\0\0\4q"\t\\\0\0\0\10\0\0\0\0\0\0\0\4',
+            b"\xff\xff",
+        )
+    )
+    for text, code in (
+        ("COPY v FROM STDIN", b"25006"),
+        ("COPY v TO '/tmp/x'", b"0A000"),
+        ("COPY (SELECT 1 TO STDOUT", b"42601"),
+        ("COPY v TO STDOUT (FORMAT parquet)", b"22023"),
+        ("COPY v TO STDOUT (DELIMITER 'xx')", b"22023"),
+    ):
+        assert b"C" + code + b"\0" in query(session, text)[0][1], text
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("EXPLAIN SELECT 1", "plan"),
+        ("/* why */ explain analyze verbose SELECT 1", "analyze"),
+        ("EXPLAIN (ANALYZE, COSTS off) SELECT 1", "analyze"),
+        ("EXPLAIN (ANALYZE false) SELECT 1", "plan"),
+    ],
+)
+def test_explain_asks_for_a_plan(text: str, kind: str) -> None:
+    """With and without parentheses; the query is asked without it."""
+    asked: list[Question] = []
+
+    def ask(question: Question) -> Answer:
+        asked.append(question)
+        return Answer(pa.table({"QUERY PLAN": ["one"]}), 1, (), ("VARCHAR",), 1)
+
+    session = Session(ask, lambda: 1, lambda *_: 1, lambda: False, TOLD)
+    answers = query(session, text)
+    assert kinds(answers) == b"TDCZ"
+    assert answers[-2] == (b"C", b"EXPLAIN\0")
+    assert [(one.explain, one.query) for one in asked] == [(kind, "SELECT 1")]
+    assert b"C0A000\0" in query(session, "EXPLAIN (FORMAT json) SELECT 1")[0][1]
+
+
+def test_a_statement_takes_no_longer_than_it_may(versions: Versions) -> None:
+    """`statement_timeout` is of each statement; what takes longer is error 57014, the next begins anew."""
+    now = [0.0]
+
+    def ask(question: Question) -> Answer:
+        now[0] += 2.0
+        if session.is_late():
+            raise PenstockError("expected a client that waits for the answer; found none")
+        return versions.ask(question)
+
+    session = Session(ask, lambda: 1, versions.wait, lambda: False, TOLD, now=lambda: now[0])
+    for timeout, answers in (("0", b"TDDDDDCZ"), ("'3s'", b"TDDDDDCZ"), ("1500", b"EZ")):
+        query(session, f"SET statement_timeout = {timeout}")
+        for _ in range(2):
+            found = query(session, "SELECT 1")
+            assert kinds(found) == answers
+    assert b"C57014\0" in found[0][1]
+    assert b"C22023\0" in query(session, "SET statement_timeout = 'soon'")[0][1]
 
 
 def test_all_sessions_share_their_memory(versions: Versions) -> None:

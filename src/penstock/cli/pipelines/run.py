@@ -44,6 +44,7 @@ class How:
     metrics: str | None = None
     postgres: str | None = None
     registry: str | None = None
+    postgres_tls: tuple[str, str] | None = None
     log_format: Literal["text", "json"] = "text"
     otel: bool = False
 
@@ -63,6 +64,7 @@ class How:
             metrics=None if self.metrics is None else host_and_port(self.metrics),
             postgres=None if self.postgres is None else host_and_port(self.postgres),
             registry=self.registry,
+            postgres_tls=self.postgres_tls,
             log_format=self.log_format,
             otel=self.otel,
             feeds=lambda address: [*feeds(address), *self._file_feeds(address)],
@@ -124,6 +126,12 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="HOST:PORT",
             help="Serve the log's schema registry there, with Confluent's REST API. Beyond loopback it needs "
             "a password in PENSTOCK_REGISTRY_PASSWORD.",
+        ),
+        click.option(
+            "--postgres-tls",
+            nargs=2,
+            metavar="CERT KEY",
+            help="Files (PEM) of a certificate and its key: PostgreSQL's clients must use TLS.",
         ),
         click.option(
             "--log-format",

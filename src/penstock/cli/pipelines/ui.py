@@ -117,7 +117,8 @@ def ui(
             if target is None or not has_pipeline:
                 raise UserError("expected a pipeline's views for --postgres; found none. Name it")
             at = host_and_port(postgres)
-            stack.enter_context(postgres_served(target, at, note))
+            tls = None if tls_cert is None else (tls_cert, tls_key or tls_cert)
+            stack.enter_context(postgres_served(target, at, note, tls))
         note(f"serving {target or address()} on {server.url}; Ctrl-C stops")
         stop.wait()
 

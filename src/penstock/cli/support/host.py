@@ -57,6 +57,7 @@ class Hosting:
         metrics: where metrics and health are served besides.
         postgres: where views are served to PostgreSQL's clients.
         registry: `HOST:PORT` where the log's schema registry is served.
+        postgres_tls: files of a certificate and its key, for them.
         log_format: `json`: lines of JSON instead of the display.
         otel: whether a trace of each batch is sent.
         reload: ends the run when the program is to be read again; None: SIGHUP isn't listened for.
@@ -73,6 +74,7 @@ class Hosting:
     metrics: tuple[str, int] | None = None
     postgres: tuple[str, int] | None = None
     registry: str | None = None
+    postgres_tls: tuple[str, str] | None = None
     log_format: Literal["text", "json"] = "text"
     otel: bool = False
     reload: Reload | None = None
@@ -293,8 +295,8 @@ def host(app: ps.App, hosting: Hosting) -> None:
         _page(run) as url,
         _metrics(run),
         tracing(app.name, on=hosting.otel) as run.traces,
-        postgres_served(where, hosting.postgres, run.say),
         _registry(run),
+        postgres_served(where, hosting.postgres, run.say, hosting.postgres_tls),
     ):
         if url is not None and hosting.log_format == "json":
             run.say(f"the page is at {url}")
@@ -369,7 +371,10 @@ def _registry(run: _Run) -> Iterator[None]:
 
 @contextlib.contextmanager
 def postgres_served(
-    where: str | Path, address: tuple[str, int] | None, say: Callable[[str], None]
+    where: str | Path,
+    address: tuple[str, int] | None,
+    say: Callable[[str], None],
+    tls: tuple[str | Path, str | Path] | None = None,
 ) -> Iterator[None]:
     """Serves views to PostgreSQL's clients for a while, if there is an address to do it at.
 
@@ -377,13 +382,14 @@ def postgres_served(
         where: as of `Views`; there may be nothing yet.
         address: host and port.
         say: tells the user.
+        tls: files of a certificate and its key.
     """
     if address is None:
         yield
         return
     from penstock.serve.postgres.server import PASSWORD_VARIABLE, PostgresServer
 
-    server = PostgresServer(where, *address, password=os.environ.get(PASSWORD_VARIABLE))
+    server = PostgresServer(where, *address, password=os.environ.get(PASSWORD_VARIABLE), tls=tls)
     say(f"views are at {server.url} for PostgreSQL's clients")
     try:
         yield

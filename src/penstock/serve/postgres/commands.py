@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 __all__ = ["Refused", "is_empty", "split", "words_of"]
 
@@ -15,6 +15,10 @@ _DOLLARS: Final = r"(?<![\w$])\$((?:[^\W\d]\w*)?)\$.*?(?:\$\1\$|\Z)"
 _PART: Final = re.compile(f"{_ESCAPED}|{_QUOTED}|{_DOLLARS}|{_COMMENT}|;", re.DOTALL)
 _NOTHING: Final = re.compile(rf"(?:[\s;]|{_COMMENT})*+\Z", re.DOTALL)
 _WORD: Final = re.compile(rf"{_COMMENT}|({_QUOTED}|[\w.]+|[^\s\w])", re.DOTALL)
+_EXPLAIN: Final = re.compile(
+    rf"(?:\s|{_COMMENT})*+EXPLAIN\b\s*(?:\((?P<options>[^()]*)\)|(?P<analyze>ANALY[ZS]E\b)?\s*(?:VERBOSE\b)?)\s*",
+    re.IGNORECASE | re.DOTALL,
+)
 WRITES: Final = frozenset(
     {
         "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "ALTER", "DROP", "TRUNCATE", "GRANT",
@@ -61,6 +65,26 @@ def is_empty(statement: str) -> bool:
 def words_of(statement: str) -> list[str]:
     """A statement's words; quoted ones keep their quotes."""
     return [word for word in _WORD.findall(statement) if word]
+
+
+def explaining(query: str) -> tuple[Literal["", "plan", "analyze"], str]:
+    """What of a query's plan is asked for, and the query.
+
+    Raises:
+        Refused: with options that aren't served.
+
+    >>> explaining("EXPLAIN (ANALYZE, COSTS off) SELECT 1")
+    ('analyze', 'SELECT 1')
+    """
+    match = _EXPLAIN.match(query)
+    if match is None:
+        return "", query
+    words = [one.strip().upper().split() for one in (match["options"] or "").split(",")]
+    options = {one[0]: " ".join(one[1:]) or "TRUE" for one in words if one}
+    if options.get("FORMAT", "TEXT") != "TEXT":
+        raise Refused("0A000", f"expected EXPLAIN (FORMAT TEXT); found {options['FORMAT']}")
+    runs = options.get("ANALYZE", "FALSE") in ("TRUE", "ON", "1") or match["analyze"]
+    return "analyze" if runs else "plan", query[match.end() :]
 
 
 def name_of(word: str) -> str:

@@ -30,17 +30,21 @@ _CODES: Final = (
 )
 
 
-def failure(error: Exception, *, cancelled: bool) -> bytes:
+def failure(error: Exception, *, cancelled: bool, is_late: bool = False) -> bytes:
     """The message of an error.
 
     Args:
         error: what was raised.
         cancelled: whether the client has asked to cancel the statement.
+        is_late: whether it has taken longer than `statement_timeout`.
     """
     if isinstance(error, Refused):
         return messages.error(error.code, str(error), routine=error.routine)
     if cancelled:
         return messages.error("57014", "expected an answer; found that the client cancelled it")
+    if is_late:
+        told = "expected an answer within statement_timeout; found that it takes longer"
+        return messages.error("57014", told, routine="ProcessInterrupts")
     return messages.error(_code(error), str(error) or type(error).__name__)
 
 

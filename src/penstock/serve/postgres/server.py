@@ -2,8 +2,7 @@
 
 A connection has a thread. Its queries run in the processes of `Queries`, so none of them can hold the
 pipeline or another client for longer than the limits say. Loopback needs no password; an address that
-other machines reach does (SCRAM-SHA-256). There is no TLS: beyond a trusted network put a proxy or an SSH
-tunnel in front.
+other machines reach does (SCRAM-SHA-256). With a certificate, all clients must use TLS.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ import logging
 import secrets
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from penstock.errors import ProtocolError, SetupError
 from penstock.serve.postgres import messages
@@ -51,6 +51,7 @@ come just now are not counted: as many as queries at once."""
 BACKLOG: Final = 64
 MECHANISM: Final = "SCRAM-SHA-256"
 LOG: Final = logging.getLogger("penstock.postgres")
+_HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)  # Linux has it
 _LENGTH: Final = struct.Struct("!i")
 
 
@@ -63,9 +64,12 @@ class PostgresServer:
         port: 0 takes a free one.
         password: that clients need, of any user name; None: they need none, on loopback only.
         queries: what answers; by default processes of its own.
+        tls: files of the certificate, with those that it follows from, and of its key (PEM); None: without
+            TLS.
 
     Raises:
-        SetupError: the port is taken, or other machines would reach it without a password.
+        SetupError: the port is taken, other machines would reach it without a password, or a file of `tls`
+            can't be used.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class PostgresServer:
         *,
         password: str | None = None,
         queries: Queries | None = None,
+        tls: tuple[str | Path, str | Path] | None = None,
     ) -> None:
         if not password and not _is_loopback(host):
             raise SetupError(
@@ -83,6 +88,7 @@ class PostgresServer:
                 f"{PASSWORD_VARIABLE}, or serve 127.0.0.1"
             )
         self._where = where
+        self.tls = None if tls is None else _tls(*tls)
         limits = QueryLimits(seconds=QUERY_SECONDS_MAX, at_once=QUERIES_AT_ONCE)
         self._own = None if queries is not None else Queries(where, limits)
         self._queries = queries or self._own
@@ -101,6 +107,7 @@ class PostgresServer:
         self.port = int(self._socket.getsockname()[1])
         shown = f"[{host}]" if ":" in host else host
         self.url = f"postgresql://penstock@{shown}:{self.port}/penstock"
+        self.url += "" if tls is None else "?sslmode=require"
         threading.Thread(target=self._accept, name="penstock-postgres", daemon=True).start()
 
     def close(self) -> None:
@@ -218,7 +225,7 @@ class _Connection:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_KEEPIDLE"):
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
-        self._file = client.makefile("rb")
+        self._file: BinaryIO | None = None  # after the log-in
         self._deadline: float | None = time.monotonic() + LOG_IN_S_MAX
         self.key = secrets.randbits(31)
         self.cancelled = threading.Event()
@@ -230,7 +237,8 @@ class _Connection:
 
     def release(self) -> None:
         """Gives the socket back."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         self._client.close()
 
     def serve(self) -> None:
@@ -247,6 +255,7 @@ class _Connection:
             if self._log_in():
                 self._deadline = None
                 self._client.settimeout(None)
+                self._file = self._client.makefile("rb")
                 self._converse(number, told)
         except ProtocolError as error:
             with contextlib.suppress(OSError):
@@ -265,11 +274,20 @@ class _Connection:
             reader = Reader(self._take(size - 4))
             code = reader.number(4)
             if code in (messages.SSL, messages.GSS):
-                self._send(b"N")
+                tls = self._server.tls
+                if code == messages.GSS or tls is None or isinstance(self._client, ssl.SSLSocket):
+                    self._send(b"N")
+                    continue
+                self._send(b"S")
+                self._client.settimeout(self._left_s())
+                # What was sent ahead is read as a part of the handshake, and fails it.
+                self._client = tls.wrap_socket(self._client, server_side=True)
                 continue
             if code == messages.CANCEL:
                 self._server.cancel(reader.number(4), reader.number(4))
                 return None
+            if self._server.tls is not None and not isinstance(self._client, ssl.SSLSocket):
+                raise ProtocolError("expected TLS; found a client without it. Set sslmode=require")
             if code >> 16 != 3:
                 raise ProtocolError(
                     f"expected version 3 of the protocol; found {code >> 16}.{code & 0xFFFF}"
@@ -315,10 +333,15 @@ class _Connection:
 
     def _converse(self, number: int, told: dict[str, str]) -> None:
         server = self._server
+        session: Session
+
+        def gone() -> bool:
+            return self._gone() or session.is_late()
+
         session = Session(
-            lambda question: server.ask(question, self._gone),
+            lambda question: server.ask(question, gone),
             lambda: server.views().version,
-            lambda token, seconds: server.views().wait_for(token, seconds, self._gone),
+            lambda token, seconds: server.views().wait_for(token, seconds, gone),
             self.cancelled.is_set,
             told,
             lambda size: server.hold(self, size),
@@ -338,9 +361,14 @@ class _Connection:
         if self.cancelled.is_set():
             return True
         poll = select.poll()
-        poll.register(self._client, select.POLLIN)
-        if not poll.poll(0):
+        poll.register(self._client, select.POLLIN | _HUNG_UP)
+        found = poll.poll(0)
+        if not found:
             return False
+        if isinstance(
+            self._client, ssl.SSLSocket
+        ):  # the end is a message, which can't be looked at
+            return bool(found[0][1] & (_HUNG_UP | select.POLLHUP | select.POLLERR))
         try:
             return not self._client.recv(1, socket.MSG_PEEK)
         except OSError:
@@ -355,18 +383,23 @@ class _Connection:
 
     def _take(self, size: int) -> bytes:
         """So many bytes; before the log-in only until its time is over, however slowly they come."""
-        if self._deadline is None:
+        if self._file is not None:
             data = self._file.read(size)
         else:
             data = b""
             while len(data) < size:
-                self._client.settimeout(max(0.001, self._deadline - time.monotonic()))
-                if not (part := self._file.read1(size - len(data))):
+                self._client.settimeout(self._left_s())
+                if not (part := self._client.recv(size - len(data))):
                     break
                 data += part
         if len(data) != size:
             raise EOFError
         return data
+
+    def _left_s(self) -> float:
+        """Seconds until the log-in's time is over."""
+        assert self._deadline is not None
+        return max(0.001, self._deadline - time.monotonic())
 
     def _send(self, data: bytes) -> None:
         self._client.sendall(data)
@@ -377,6 +410,19 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _tls(certificate: str | Path, key: str | Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ValueError) as error:
+        raise SetupError(
+            f"expected a certificate in {str(certificate)!r} and its key in {str(key)!r}, both PEM; found: "
+            f"{error}"
+        ) from None
+    return context
 
 
 def _listening(host: str, port: int) -> socket.socket:

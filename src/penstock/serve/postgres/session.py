@@ -13,34 +13,48 @@ from __future__ import annotations
 import logging
 import math
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
 from penstock.errors import PenstockError, ProtocolError
-from penstock.serve.catalogs.types import (
-    duck_of_oid,
-    encode_column,
-    literal,
-    oid_of_duck,
-    type_named,
-)
+from penstock.serve.catalogs.types import duck_of_oid, encode_column, literal, oid_of_duck
+from penstock.serve.plans import COLUMN
 from penstock.serve.postgres import messages
 from penstock.serve.postgres.commands import (
     WRITES,
     Refused,
+    explaining,
     is_empty,
     name_of,
     setting_of,
     split,
     words_of,
 )
+from penstock.serve.postgres.copying import copied, copying_of
 from penstock.serve.postgres.failures import failure
 from penstock.serve.postgres.messages import Column, Reader, message
-from penstock.serve.postgres.settings import FIXED, ISOLATIONS, PINNING, REPORTED, SETTINGS
+from penstock.serve.postgres.portals import (
+    Portal,
+    Statement,
+    Status,
+    columns_of,
+    described,
+    is_query,
+    kinds_of,
+    tag_of,
+)
+from penstock.serve.postgres.settings import (
+    FIXED,
+    ISOLATIONS,
+    PINNING,
+    REPORTED,
+    SETTINGS,
+    seconds_of,
+)
 from penstock.serve.questions import ROWS_ALL, Question, substituted
 from penstock.serve.views import Answer
 
@@ -58,40 +72,6 @@ BACKWARD: Final = frozenset({"BACKWARD", "PRIOR", "FIRST", "LAST", "ABSOLUTE", "
 """Words of a FETCH that doesn't read on."""
 
 
-class Status(Enum):
-    """Of a transaction, as `ReadyForQuery` says it."""
-
-    IDLE = b"I"
-    OPEN = b"T"
-    FAILED = b"E"
-
-
-@dataclass
-class Statement:
-    """A prepared statement."""
-
-    query: str
-    oids: list[int]
-    answer: Answer | None = None  # without rows
-
-
-@dataclass
-class Portal:
-    """A statement with its parameters, and what is left of its answer."""
-
-    query: str
-    formats: list[int] = field(default_factory=list)
-    answer: Answer | None = None
-    sent: int = 0
-    described: Answer | None = None  # what the client was told of its columns
-
-    def format_of(self, column: int) -> int:
-        """0 for text, 1 for binary."""
-        if len(self.formats) == 1:
-            return self.formats[0]
-        return self.formats[column] if column < len(self.formats) else 0
-
-
 class Session:
     """A session, from its log-in on.
 
@@ -102,6 +82,7 @@ class Session:
         cancelled: whether the client has asked to cancel what runs.
         told: what the client said of itself when it connected.
         hold: takes note of how many bytes the session keeps; False where all sessions keep too much.
+        now: a clock in seconds.
     """
 
     def __init__(
@@ -112,7 +93,9 @@ class Session:
         cancelled: Callable[[], bool],
         told: dict[str, str],
         hold: Callable[[int], bool] = lambda _: True,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._now = now
         self._hold = hold
         self._ask, self._newest, self._wait, self._cancelled = ask, newest, wait, cancelled
         self._initial = {**SETTINGS, "application_name": told.get("application_name", "")}
@@ -123,6 +106,11 @@ class Session:
         self._statements: dict[str, Statement] = {}
         self._portals: dict[str, Portal] = {}
         self._skipping = False
+        self._deadline_s: float | None = None
+
+    def is_late(self) -> bool:
+        """Whether what runs has taken longer than `statement_timeout`; then nobody waits for it."""
+        return self._deadline_s is not None and self._now() >= self._deadline_s
 
     def greeting(self) -> bytes:
         """What the server says of itself."""
@@ -156,10 +144,11 @@ class Session:
                 LOG.exception("expected an answer to a client of PostgreSQL's protocol")
             if self._status is Status.OPEN:
                 self._status = Status.FAILED
-            yield failure(error, cancelled=self._cancelled())
+            yield failure(error, cancelled=self._cancelled(), is_late=self.is_late())
             self._skipping = kind != b"Q"
         finally:
             self._hold(self._held())
+            self._deadline_s = None
         if kind == b"Q":
             yield self.ready()
 
@@ -198,7 +187,8 @@ class Session:
             if columns is not None:
                 yield messages.row_description(columns)
                 yield from self._rows(portal, columns, 0)
-                tag = _tag(portal)
+                tag = tag_of(portal)
+            yield from portal.copied
             yield messages.command_complete(tag)
 
     def _parse(self, reader: Reader) -> bytes:
@@ -255,7 +245,10 @@ class Session:
             self._columns_of(statement)  # an array perhaps, which is none without its type
             oids = [*statement.oids, *oids[len(statement.oids) :]]
         values = [literal(data, oids[i], form) for i, (data, form) in enumerate(given)]
-        query = substituted(statement.query, values) if values else statement.query
+        query = statement.query
+        if values:
+            _, inner = explaining(query)  # a tokenizer takes what follows EXPLAIN for one word
+            query = query.removesuffix(inner) + substituted(inner, values)
         self._check_room(len(self._portals), "cursors", len(query))
         self._portals[name] = Portal(query, reader.numbers(2), described=statement.answer)
         return message(b"2")
@@ -267,20 +260,24 @@ class Session:
             found = self._columns_of(statement)
             numbers = b"".join((one & 0xFFFFFFFF).to_bytes(4, "big") for one in statement.oids)
             yield message(b"t", len(statement.oids).to_bytes(2, "big") + numbers)
-            yield _described(None if found is None else _columns(found, Portal("")))
+            yield described(None if found is None else columns_of(found, Portal("")))
             return
         columns, _ = self._run(self._portal(name), only_queries=True)
-        yield _described(columns)
+        yield described(columns)
 
     def _columns_of(self, statement: Statement) -> Answer | None:
         """A statement's answer without rows; the types of its parameters are noted in it."""
         words = words_of(statement.query)
-        if not words or not _is_query(words):
+        if not words or not is_query(words):
             is_show = bool(words) and words[0].upper() == "SHOW"
             return self._show(words) if is_show else None
         if statement.answer is None:
             types = tuple(duck_of_oid(one) for one in statement.oids)
-            found = self._asked(Question(statement.query, 0, kind="columns", types=types))
+            kind, query = explaining(statement.query)
+            found = self._asked(Question(query, 0, kind="columns", types=types))
+            if kind:
+                plan = pa.table({COLUMN: pa.array([], pa.string())})
+                found = found._replace(table=plan, types=("VARCHAR",))
             known = [*statement.oids, *[0] * (len(found.parameters) - len(statement.oids))]
             statement.oids = [
                 oid or oid_of_duck(name) for oid, name in zip(known, found.parameters, strict=False)
@@ -301,10 +298,11 @@ class Session:
             return
         columns, tag = self._run(portal)
         if columns is None:
+            yield from portal.copied
             yield messages.command_complete(tag)
             return
         told = portal.described
-        if told is not None and _kinds(columns) != _kinds(_columns(told, portal)):
+        if told is not None and kinds_of(columns) != kinds_of(columns_of(told, portal)):
             raise Refused(
                 "0A000",
                 "expected the columns that the statement was described with; found others, because the "
@@ -316,7 +314,7 @@ class Session:
         if portal.sent < len(portal.answer.table):
             yield message(b"s")
         else:
-            yield messages.command_complete(_tag(portal))
+            yield messages.command_complete(tag_of(portal))
 
     def _run(
         self, portal: Portal, *, only_queries: bool = False
@@ -325,18 +323,21 @@ class Session:
         if portal.answer is None:
             words = words_of(portal.query)
             if not words or (
-                only_queries and not _is_query(words) and words[0].upper() not in ("SHOW", "FETCH")
+                only_queries and not is_query(words) and words[0].upper() not in ("SHOW", "FETCH")
             ):
                 return None, ""
             self._check_transaction(words)
-            if not _is_query(words):
+            timeout_s = seconds_of("statement_timeout", self._settings["statement_timeout"])
+            self._deadline_s = self._now() + timeout_s if timeout_s else None
+            if not is_query(words):
                 done = self._command(words, portal)
                 if done is not None:
                     return None, done
             else:
-                portal.answer = self._asked(Question(portal.query, ROWS_ALL))
+                kind, query = explaining(portal.query)
+                portal.answer = self._asked(Question(query, ROWS_ALL, explain=kind))
         assert portal.answer is not None
-        return _columns(portal.answer, portal), ""
+        return columns_of(portal.answer, portal), ""
 
     def _check_transaction(self, words: Sequence[str]) -> None:
         ending = ("ROLLBACK", "ABORT", "COMMIT", "END")
@@ -436,6 +437,11 @@ class Session:
                 else:
                     self._statements.pop(name_of(words[-1]), None)
                 return "DEALLOCATE"
+            case "COPY":
+                how = copying_of(portal.query)
+                found = self._asked(Question(how.query, ROWS_ALL))
+                portal.copied = copied(how, found)
+                return f"COPY {found.table.num_rows}"
             case "DECLARE":
                 return self._declare(words, portal.query)
             case "FETCH":
@@ -508,6 +514,8 @@ class Session:
                 if name == "transaction_isolation":
                     self._isolation = value
                     return
+            case "statement_timeout":
+                seconds_of(name, value)
             case "penstock.wait":
                 self._seconds(name, value)
         if name not in self._settings:
@@ -544,7 +552,7 @@ class Session:
             raise Refused("42601", "expected DECLARE name CURSOR FOR SELECT …")
         name, words = name_of(words[1]), words[upper.index("FOR") + 1 :]
         found = re.search(r"\bFOR\b(.*)", query, re.IGNORECASE | re.DOTALL)
-        if not words or not _is_query(words) or found is None:
+        if not words or not is_query(words) or found is None:
             raise Refused("42601", "expected a query behind FOR; found something else")
         self._portals.pop(name, None)
         self._check_room(len(self._portals), "cursors", len(found[1]))
@@ -557,7 +565,7 @@ class Session:
         portal = self._portal(name_of(words[-1]))
         if BACKWARD.intersection(one.upper() for one in words[1:-1]):
             raise Refused("55000", "expected FETCH of the next rows; found another direction")
-        if not _is_query(words_of(portal.query) or [""]):
+        if not is_query(words_of(portal.query) or [""]):
             raise Refused("34000", f"expected the cursor of a query; found {portal.query!r}")
         self._run(portal)
         assert portal.answer is not None
@@ -567,33 +575,3 @@ class Session:
         rows = portal.answer.table.slice(portal.sent, count)
         portal.sent += len(rows)
         return Answer(rows, len(rows))
-
-
-def _is_query(words: Sequence[str]) -> bool:
-    first = words[0].upper()
-    is_listing = first in ("DESCRIBE", "DESC")
-    return first in ("SELECT", "WITH", "VALUES", "TABLE", "FROM", "(") or is_listing
-
-
-def _columns(answer: Answer, portal: Portal) -> list[Column]:
-    found = []
-    schema = answer.table.schema
-    names = answer.types or [""] * len(schema)
-    for i, (one, name) in enumerate(zip(schema, names, strict=True)):
-        kind, is_array = type_named(one.type, name)
-        oid, size = (kind.array, -1) if is_array else (kind.oid, kind.size)
-        found.append(Column(one.name, oid, size, portal.format_of(i)))
-    return found
-
-
-def _kinds(columns: Sequence[Column]) -> list[tuple[str, int]]:
-    return [(one.name, one.oid) for one in columns]
-
-
-def _described(columns: Sequence[Column] | None) -> bytes:
-    return message(b"n") if columns is None else messages.row_description(columns)
-
-
-def _tag(portal: Portal) -> str:
-    word = words_of(portal.query)[0].upper()
-    return word if word == "SHOW" else f"{'FETCH' if word == 'FETCH' else 'SELECT'} {portal.sent}"

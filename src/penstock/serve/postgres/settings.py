@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from penstock.serve.catalogs.catalog import SERVER_VERSION
+from penstock.serve.postgres.commands import Refused
 
-__all__ = ["FIXED", "ISOLATIONS", "PINNING", "REPORTED", "SETTINGS"]
+__all__ = ["FIXED", "ISOLATIONS", "PINNING", "REPORTED", "SETTINGS", "seconds_of"]
 
 AFTER_SECONDS: Final = (
     10.0  # how long a statement waits for a write, unless penstock.wait says otherwise
@@ -51,3 +53,28 @@ REPORTED: Final = {
 FIXED: Final = frozenset({"server_version", "server_encoding", "server_version_num"})
 PINNING: Final = ("repeatable read", "serializable")
 ISOLATIONS: Final = ("read uncommitted", "read committed", *PINNING)
+_UNITS_S: Final = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
+_TIME: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
+
+
+def seconds_of(name: str, text: str) -> float:
+    """A setting of PostgreSQL's that is a time: milliseconds, unless it has a unit.
+
+    Raises:
+        Refused: it is none.
+
+    >>> seconds_of("statement_timeout", "2min")
+    120.0
+    """
+    match = _TIME.fullmatch(text)
+    if match is None or match[2] not in _UNITS_S:
+        raise Refused("22023", f"expected {name} as a time, such as '30s' or 500; found {text!r}")
+    return float(match[1]) * _UNITS_S[match[2]]
