@@ -245,34 +245,6 @@ def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)  # type: ignore[attr-defined]
 
 
-def gathered(
-    parts: Sequence[tuple[pa.RecordBatch, Vector]], fields: Sequence[pa.Field]
-) -> list[pa.RecordBatch]:
-    """Some columns of rows of some batches: as one batch, where all columns are numbers.
-
-    A batch often has few of the rows, and there are many: Arrow takes some tens of microseconds for each.
-    """
-    schema = pa.schema(fields)
-    if all(_is_number(field.type) for field in fields):
-        columns: list[pa.Array] = []
-        for field in fields:
-            found = [rows.column(field.name) for rows, _ in parts]
-            if any(column.null_count for column in found):
-                break
-            values = [vectors.int64s(c)[at] for c, (_, at) in zip(found, parts, strict=True)]
-            joined: Any = np.concatenate(values)
-            data: Any = pa.py_buffer(joined)
-            columns.append(pa.Array.from_buffers(field.type, len(data) // 8, [None, data]))
-        else:
-            return [pa.RecordBatch.from_arrays(columns, schema=schema)]
-    return [rows.select(schema.names).take(vectors.from_int64(at)) for rows, at in parts]
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    """Whether values of the type are 64 bits that stand for themselves."""
-    return type_.num_buffers == 2 and vectors.is_fixed(type_) and type_.bit_width == 64
-
-
 def take(column: pa.Array, rows: pa.Array) -> pa.Array:
     """The column's values at rows; NULL where the row is NULL."""
     return pc.take(column, rows, boundscheck=False)

@@ -157,23 +157,23 @@ def weights(trace: Trace, groups: pa.RecordBatch, rows: pa.RecordBatch, number: 
 
 def _ranges(trace: Trace, groups: pa.RecordBatch) -> Iterator[_Ranges]:
     """The ranges of groups in each piece that has some; none is empty."""
-    for start, rows, begin, end in trace.ranges(groups):
+    for start, piece, begin, end in trace.ranges(groups):
         some = np.flatnonzero(end > begin)
         numbers, lo, hi = some + start, begin[some], end[some]
         mixed = np.zeros(len(some), np.bool_)
         # Rows of one hash are sorted by their keys: if others' are among them, they are at an end.
         for at in (lo, hi - 1):
-            alike = trace.alike(groups, numbers, rows, at)
+            alike = trace.alike(groups, numbers, piece, at)
             if alike is not None:
                 mixed |= ~alike
         for i in np.flatnonzero(mixed):
             at = np.arange(lo[i], hi[i])
-            alike = trace.alike(groups, np.full(len(at), numbers[i]), rows, at)
+            alike = trace.alike(groups, np.full(len(at), numbers[i]), piece, at)
             assert alike is not None, "as it found others' rows"
             own = at[alike]
             lo[i], hi[i] = (own[0], own[-1] + 1) if len(own) else (0, 0)
         keep = hi > lo
-        yield _Ranges(rows, numbers[keep], lo[keep], hi[keep])
+        yield _Ranges(piece.rows, numbers[keep], lo[keep], hi[keep])
 
 
 def _read(

@@ -11,12 +11,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import crc32c
+import numpy as np
 import pyarrow as pa
 
+from penstock.core import vectors
 from penstock.core.vectors import Vector
 from penstock.errors import CorruptError
 from penstock.state.files import StateFiles
@@ -45,6 +47,10 @@ class Piece:
     crc: int
     first: tuple[int, int]  # window, hash of the first row
     last: tuple[int, int]
+
+    def __hash__(self) -> int:
+        """Of the path alone: a step hashes all pieces, and no two of a trace have one path."""
+        return hash(self.path)
 
     def describe(self) -> list[Any]:
         """The same as JSON."""
@@ -172,12 +178,52 @@ def _has_loose_bits(column: pa.Array) -> bool:
     return any(b is not None and bool(b[len(column) // 8] >> bits) for b in bitmaps)
 
 
-class Opened(NamedTuple):
+@dataclass(frozen=True)
+class Opened:
     """A piece's rows, and the columns that they are found by."""
 
     rows: pa.RecordBatch
     windows: Vector
     hashes: Vector
+    _longs: dict[str, Vector | None] = field(default_factory=dict, repr=False)
+
+    def longs(self, name: str) -> Vector | None:
+        """A column of numbers of 64 bits, none of them NULL, as int64[rows]; None: it isn't such a column.
+
+        No copy. It is remembered: Arrow takes some microseconds to say where a column lies.
+        """
+        if name not in self._longs:
+            column = self.rows.column(name)
+            plain = _is_number(column.type) and not column.null_count
+            self._longs[name] = vectors.int64s(column) if plain else None
+        return self._longs[name]
+
+
+def gathered(
+    parts: Sequence[tuple[Opened, Vector]], fields: Sequence[pa.Field]
+) -> list[pa.RecordBatch]:
+    """Some columns of rows of some pieces: as one batch, where all columns are numbers.
+
+    A piece often has few of the rows, and there are many: Arrow takes some tens of microseconds for each.
+    """
+    schema = pa.schema(fields)
+    columns: list[pa.Array] = []
+    for field_ in fields:
+        values = [piece.longs(field_.name) for piece, _ in parts]
+        chosen = [one[at] for one, (_, at) in zip(values, parts, strict=True) if one is not None]
+        if len(chosen) < len(parts):
+            break
+        joined: Any = np.concatenate(chosen)
+        buffers = [None, pa.py_buffer(joined)]
+        columns.append(pa.Array.from_buffers(field_.type, len(joined), buffers))
+    else:
+        return [pa.RecordBatch.from_arrays(columns, schema=schema)]
+    return [piece.rows.select(schema.names).take(vectors.from_int64(at)) for piece, at in parts]
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    """Whether values of the type are 64 bits that stand for themselves."""
+    return type_.num_buffers == 2 and vectors.is_fixed(type_) and type_.bit_width == 64
 
 
 class OpenPieces:

@@ -34,9 +34,9 @@ from penstock.core.vectors import Vector, raw
 from penstock.errors import CorruptError
 from penstock.state import kernels, merging
 from penstock.state.files import StateFiles
-from penstock.state.layout import Layout, concat, equal, gathered, hashes, windows
+from penstock.state.layout import Layout, concat, equal, hashes, windows
 from penstock.state.merging import Position
-from penstock.state.runs import OPEN, PIECE_ROWS_MAX, Piece, Run, Writer
+from penstock.state.runs import OPEN, PIECE_ROWS_MAX, Opened, Piece, Run, Writer, gathered
 
 FORMAT: Final = 1  # of the description
 FAN_IN: Final = 3  # runs per merge: more means fewer rewrites and more runs to search
@@ -195,31 +195,30 @@ class Trace:
             has its own part of a row.
         """
         which: list[Vector] = []
-        found: list[tuple[pa.RecordBatch, Vector]] = []
-        for start, rows, lo, hi in self.ranges(wanted):
+        found: list[tuple[Opened, Vector]] = []
+        for start, piece, lo, hi in self.ranges(wanted):
             total = int((hi - lo).sum())
             q, at = np.empty(total, np.int64), np.empty(total, np.int64)
             kernels.expand(lo, hi, q, at)
             q += start
-            keep = self.alike(wanted, q, rows, at)
+            keep = self.alike(wanted, q, piece, at)
             if between is not None:
                 name, least, most = between
-                values = raw(rows.column(name))[at]
+                column = piece.longs(name)
+                values = (raw(piece.rows.column(name)) if column is None else column)[at]
                 inside = (values >= least[q]) & (values <= most[q])
                 keep = inside if keep is None else keep & inside
             if keep is not None and not keep.all():
                 q, at = q[keep], at[keep]
             if len(q):
                 which.append(q)
-                found.append((rows, at))
+                found.append((piece, at))
         if not which:
             return np.zeros(0, np.int64), []
         names = self.layout.schema.names if columns is None else columns
         return np.concatenate(which), gathered(found, [self.layout.schema.field(n) for n in names])
 
-    def ranges(
-        self, wanted: pa.RecordBatch
-    ) -> Iterator[tuple[int, pa.RecordBatch, Vector, Vector]]:
+    def ranges(self, wanted: pa.RecordBatch) -> Iterator[tuple[int, Opened, Vector, Vector]]:
         """Where the rows of some windows and hashes lie.
 
         Args:
@@ -249,17 +248,17 @@ class Trace:
                 there = OPEN.get(self.files, piece, self.layout)
                 lo, hi = np.empty(end - start, np.int64), np.empty(end - start, np.int64)
                 if kernels.find(w[start:end], h[start:end], there.windows, there.hashes, lo, hi):
-                    yield start, there.rows, lo, hi
+                    yield start, there, lo, hi
 
     def alike(
-        self, wanted: pa.RecordBatch, which: Vector, rows: pa.RecordBatch, at: Vector
+        self, wanted: pa.RecordBatch, which: Vector, piece: Opened, at: Vector
     ) -> Vector | None:
-        """bool[n]: whether row at[i] has the keys of wanted[which[i]], whose hash it has; None is all."""
+        """bool[n]: whether a piece's row at[i] has the keys of wanted[which[i]], of its hash; None: all."""
         found: Vector | None = None
-        for i in range(2, 2 + len(self.layout.keys)):  # behind window and hash, in both
-            ours, theirs = wanted.column(i), rows.column(i)
-            if not self.layout.exact or ours.null_count or theirs.null_count:
-                same = equal(ours, which, theirs, at)
+        for i, key in enumerate(self.layout.keys, 2):  # behind window and hash, in both
+            ours = wanted.column(i)
+            if not self.layout.exact or ours.null_count or piece.longs(key.name) is None:
+                same = equal(ours, which, piece.rows.column(i), at)
                 found = same if found is None else found & same
         return found
 
