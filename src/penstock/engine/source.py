@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.client.schemas import registered_schemas
 from penstock.core.delta import DELETED, OFFSET, TIME, WATERMARK
 from penstock.core.keymatch import keys_match
 from penstock.core.schema import TIMESTAMP
@@ -76,7 +77,9 @@ class SourceReader:
         self._floor_us = NOTHING_YET_US if watermark_us is None else watermark_us
         self._ahead_max_us = min(wall_us + AHEAD_MAX_US, EVENT_MAX_US)
         self._check_key = check_key
-        self._decoder = decoder_for(source.schema, source.format, _needed(source, columns))
+        self._decoder = decoder_for(
+            source.schema, source.format, _needed(source, columns), registered_schemas
+        )
         self._changes: ChangelogDecoder | None = None
         if (changelog := source.changelog) is not None:
             self._changes = ChangelogDecoder(source.schema, changelog.key, changelog.format)

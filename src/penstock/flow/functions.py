@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from penstock.core.delta import TIME
 from penstock.errors import FlowError
@@ -334,7 +335,11 @@ def pattern(expression: str, *, time_format: str | None = None, null: str = "") 
     return Pattern(expression, time_format, null)
 
 
-def avro(schema: str | Mapping[str, Any] | Mapping[int, str | Mapping[str, Any]]) -> Avro:
+def avro(
+    schema: str | Mapping[str, Any] | Mapping[int, str | Mapping[str, Any]] | None = None,
+    *,
+    registry: str | None = None,
+) -> Avro:
     """Records whose values are Avro's binary encoding of a record.
 
     Columns are fields of the same name; other fields are skipped, and a column without a field is
@@ -344,8 +349,14 @@ def avro(schema: str | Mapping[str, Any] | Mapping[int, str | Mapping[str, Any]]
     Args:
         schema: the writer's, as JSON text or as a dict. For values that begin with a schema registry's
             head (a zero byte and an id of four bytes) a mapping of the ids to their schemas; other ids
-            are dead letters.
+            are dead letters, unless a registry knows them.
+        registry: the URL of a schema registry that speaks Confluent's API, such as
+            `http://127.0.0.1:8081`. It is asked once for each id. A record whose id it doesn't know, or
+            whose schema has a column as another type, is a dead letter. While the registry is away, the
+            pipeline waits. A password is in PENSTOCK_REGISTRY_PASSWORD.
     """
+    if registry is not None:
+        return _registered(schema, registry)
     told: Any = schema
     if not isinstance(told, Mapping) or "type" in told:
         return Avro(((None, _json(told)),))
@@ -354,6 +365,24 @@ def avro(schema: str | Mapping[str, Any] | Mapping[int, str | Mapping[str, Any]]
             f"expected an Avro schema, or a mapping of ids to schemas, such as {{7: schema}}; found {told!r}"
         )
     return Avro(tuple((id_, _json(one)) for id_, one in sorted(told.items())))
+
+
+def _registered(schema: object, registry: str) -> Avro:
+    """Values with a head, whose schemas a registry has."""
+    parts = urlsplit(registry) if isinstance(registry, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise FlowError(
+            f"expected a registry's URL, such as registry='http://127.0.0.1:8081'; found {registry!r}"
+        )
+    if parts.username or parts.password:
+        raise FlowError(
+            "expected a registry's URL without a password, which programs would show; found one. Put it "
+            "into PENSTOCK_REGISTRY_PASSWORD"
+        )
+    known = () if schema is None else avro(schema).schemas  # type: ignore[arg-type]
+    if any(id_ is None for id_, _ in known):
+        raise FlowError("expected schemas by their ids next to a registry; found one without")
+    return Avro(known, registry.rstrip("/"))
 
 
 def _json(schema: object) -> str:

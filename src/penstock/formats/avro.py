@@ -13,7 +13,7 @@ import decimal
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -34,9 +34,11 @@ from penstock.errors import SchemaError
 from penstock.formats.json import Decoded
 from penstock.wire.columns import gather_column
 
-__all__ = ["Avro", "AvroDecoder"]
+__all__ = ["Avro", "AvroDecoder", "Lookup"]
 
 HEAD_BYTES: Final = 5
+UNKNOWN_IDS_MAX: Final = 100
+"""Ids in a batch that the registry doesn't know: after so many, the batch isn't what a serializer wrote."""
 ITEMS_MAX: Final = 1 << 16
 """Items of one array or map: each is a step for the whole batch."""
 _WIDER: Final = {
@@ -53,26 +55,35 @@ class Avro:
 
     Attributes:
         schemas: the writers', as JSON, by their ids; of values without a head by None alone.
+        registry: the URL of a schema registry that knows the others; None: there are no others.
     """
 
     schemas: tuple[tuple[int | None, str], ...]
+    registry: str | None = field(default=None, repr=False)  # plans know formats by their texts
+
+
+Lookup = Callable[[int], str | None]
+"""Gives the schema of an id, with all types written out or named after that; None where there is none."""
 
 
 class AvroDecoder:
-    """Decodes records of one schema. It holds no state between batches.
+    """Decodes records of one schema. It holds no state between batches, but schemas, which don't change.
 
     Args:
         schema: the columns; of other fields than these nothing comes, and one that a writer doesn't have
             is NULL.
         format_: what the values are.
+        lookup: asks its registry.
 
     Raises:
         SchemaError: a writer's schema is none, is no record's, or a column isn't what its field is.
     """
 
-    def __init__(self, schema: Schema, format_: Avro) -> None:
+    def __init__(self, schema: Schema, format_: Avro, lookup: Lookup | None = None) -> None:
         self.schema = schema
         self._writers = {id_: _writer(text, schema) for id_, text in format_.schemas}
+        self._lookup = lookup
+        self._misfits: dict[int, str] = {}
 
     def decode(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> Decoded:
         """See `penstock.formats.lines.Decoder`."""
@@ -81,6 +92,7 @@ class AvroDecoder:
             found = [(np.ones(len(rows), np.bool_), self._writers[None])]
         else:
             ids = rows.ids()
+            self._learn(rows, ids)
             known = np.isin(ids, [one for one in self._writers if one is not None])
             names = ", ".join(map(str, self._writers))
             rows.fail(~known, lambda row: f"expected a schema id among {names}; found {ids[row]}")
@@ -107,6 +119,28 @@ class AvroDecoder:
         taken = [one.take(chosen) for one in arrays] if len(bad) else arrays
         batch = pa.RecordBatch.from_arrays(taken, schema=self.schema.arrow)
         return Decoded(batch, good, bad, [rows.reasons[row] for row in bad.tolist()])
+
+    def _learn(self, rows: _Rows, ids: np.ndarray) -> None:
+        """Asks for the schemas that aren't known yet; records of those that don't fit are bad."""
+        if self._lookup is None:
+            return
+        unknown = 0
+        for id_ in np.unique(ids[rows.good]).tolist():
+            if id_ not in self._writers and id_ not in self._misfits and unknown < UNKNOWN_IDS_MAX:
+                text = self._lookup(id_)
+                if text is None:
+                    unknown += 1
+                    continue
+                try:
+                    self._writers[id_] = _writer(text, self.schema)
+                except SchemaError as error:
+                    self._misfits[id_] = f"schema {id_}: {error}"
+        for id_, reason in self._misfits.items():
+            rows.fail(ids == id_, functools.partial(_said, reason))
+        rest = ~np.isin(ids, [one for one in self._writers if one is not None])
+        rows.fail(
+            rest, lambda row: f"expected the id of a schema in the registry; found {ids[row]}"
+        )
 
 
 class _Rows:
@@ -216,7 +250,8 @@ def _writer(text: str, schema: Schema) -> _Writer:
         raise SchemaError(f"expected an Avro schema as JSON; found {text!r} ({error})") from None
     if not isinstance(told, dict) or told.get("type") != "record":
         raise SchemaError(f"expected an Avro schema of type 'record'; found {text[:100]!r}")
-    fields = tuple((one["name"], _field(one["type"], {})) for one in told.get("fields", []))
+    names: dict[str, _Field | None] = {}
+    fields = tuple((one["name"], _field(one["type"], names)) for one in told.get("fields", []))
     known = dict(fields)
     for one in schema:
         field = known.get(one.name)
@@ -243,11 +278,26 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     return found == wanted or (found, wanted) in _WIDER
 
 
-def _field(told: Any, names: Mapping[str, Any]) -> _Field:
-    """How an Avro type is read."""
+def _field(told: Any, names: dict[str, _Field | None]) -> _Field:
+    """How an Avro type is read; `names` has those that were defined before, None within themselves."""
     if isinstance(told, list):
         return _union([_field(one, names) for one in told])
     name, more = (told, {}) if isinstance(told, str) else (told.get("type"), told)
+    if isinstance(name, str) and name in names:
+        known = names[name]
+        if known is None:
+            raise SchemaError(f"expected a type that isn't within itself; found {name!r}")
+        return known
+    defined = more.get("name")
+    if isinstance(defined, str) and name in ("record", "enum", "fixed"):
+        names[defined] = None
+        names[defined] = found = _kind(name, more, names)
+        return found
+    return _kind(name, more, names)
+
+
+def _kind(name: Any, more: Mapping[str, Any], names: dict[str, _Field | None]) -> _Field:
+    """How a type is read that isn't a name of one that was defined."""
     logical = more.get("logicalType")
     match name:
         case dict() | list():

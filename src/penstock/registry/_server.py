@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from penstock.client.schemas import PASSWORD
 from penstock.registry._http import create_app
 from penstock.registry._service import Registry
 from penstock.registry._store import LogStore
@@ -15,7 +16,6 @@ __all__ = ["PASSWORD", "PORT", "RegistryServer"]
 
 PORT: Final = 8081
 """Where Confluent's registry is, and where its clients look for one."""
-PASSWORD: Final = "PENSTOCK_REGISTRY_PASSWORD"  # noqa: S105 - a variable's name
 
 
 class RegistryServer(Server):

@@ -11,6 +11,7 @@ from penstock.errors import FlowError, SchemaError
 from penstock.expr.expression import sql_type
 from penstock.flow import Flow, Stream, Table, event_time
 from penstock.flow.checks import check_text
+from penstock.flow.functions import avro
 from penstock.flow.graph import Source, ancestors
 
 # What parses SQL is imported where it is used: programs without SQL start sooner.
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CAPTURE_OPTIONS", "SqlFlow", "statement_options"]
 
-STREAM_OPTIONS: Final = ("topic", "format", "key", "partitions", "retention", "idle", "ahead")
+STREAM_OPTIONS: Final = (
+    "topic", "format", "registry", "key", "partitions", "retention", "idle", "ahead",
+)  # fmt: skip
 CAPTURE_OPTIONS: Final = ("table", "topic", "format", "capture", "partitions")
 TABLE_OPTIONS: Final = ("topic", "format", "partitions")
 SINK_OPTIONS: Final = ("partitions", "retention")
@@ -128,6 +131,10 @@ class SqlFlow(Flow):
         elif timing:
             raise FlowError(f"expected WATERMARK FOR … with {', '.join(timing)}; found none")
         topic = options.pop("topic", statement.name)
+        if options.get("format") == "avro":
+            options["format"] = avro(registry=options.pop("registry", ""))
+        elif "registry" in options:
+            raise FlowError("expected format = 'avro' with a registry; found another format")
         made = self.stream(topic, columns.text, time=time, **options)
         self.named[statement.name] = made
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.core.schema import Schema
 from penstock.errors import SchemaError
-from penstock.formats.avro import Avro, AvroDecoder
+from penstock.formats.avro import Avro, AvroDecoder, Lookup
 from penstock.formats.json import Decoded, JsonDecoder
 from penstock.formats.lines.instants import instants
 from penstock.formats.lines.text import TextDecoder
@@ -71,7 +72,10 @@ LineFormat = Csv | Pattern | Avro
 
 @functools.lru_cache(maxsize=256)
 def decoder_for(
-    schema: Schema, format_: LineFormat | None, columns: frozenset[str] | None = None
+    schema: Schema,
+    format_: LineFormat | None,
+    columns: frozenset[str] | None = None,
+    registry: Callable[[str], Lookup] | None = None,
 ) -> Decoder:
     """What decodes records' values; one for all batches, as decoders hold nothing between them.
 
@@ -79,6 +83,7 @@ def decoder_for(
         schema: of the values.
         format_: of the values; None is JSON.
         columns: that are wanted; None is all. A decoder may give others, too.
+        registry: gives what asks the schema registry at a URL; None: it isn't asked.
 
     Raises:
         SchemaError: the format doesn't have these columns.
@@ -91,7 +96,8 @@ def decoder_for(
         case Pattern():
             return _PatternDecoder(schema, format_)
         case Avro():
-            return AvroDecoder(schema, format_)
+            url = format_.registry
+            return AvroDecoder(schema, format_, registry(url) if registry and url else None)
 
 
 class _Lines:
