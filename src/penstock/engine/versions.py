@@ -16,7 +16,7 @@ from penstock.core.schema import INTERVAL, UUID, type_text
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.store import Json, Store
 from penstock.errors import CorruptError
-from penstock.flow.graph import Closed, OutputNode, RowStep, Source, Stateful, origins
+from penstock.flow.graph import Closed, OutputNode, RowStep, Source, Stateful, origins, row_key
 from penstock.ops import Operator
 from penstock.ops.rows import Select, Where
 from penstock.state import StateFiles
@@ -215,7 +215,7 @@ def _writes(version: Json, output: OutputNode) -> bool:
 def _view_entry(node: Any) -> Json:
     """How a reader makes a view of an aggregation's state, without the program."""
     steps: list[Json] = []
-    columns = list(node.schema.names)
+    columns, key = list(node.schema.names), list(row_key(node))
     while isinstance(node, RowStep):
         match node.operator:
             case Where(condition):
@@ -229,7 +229,8 @@ def _view_entry(node: Any) -> Json:
         node = node.parent
     assert isinstance(node, Stateful)
     keys = [key for key in node.operator.keys if key in columns]
-    return {"operator": node.identity, "steps": steps[::-1], "columns": columns, "keys": keys}
+    said = {"operator": node.identity, "steps": steps[::-1], "columns": columns, "keys": keys}
+    return said | ({"row_key": key} if key and set(key) <= set(columns) else {})
 
 
 def same_rows(operator: Operator, files: StateFiles, one: Json, other: Json) -> bool:

@@ -358,6 +358,10 @@ class Snapshot:
         """A view's grouping columns."""
         return list(self._view(name)["keys"])
 
+    def row_key(self, name: str) -> list[str]:
+        """The columns that identify a view's rows; none where nobody knows."""
+        return list(self._view(name).get("row_key", ()))
+
     def kept_by(self, name: str) -> tuple[str, Json]:
         """The identity of the operator that keeps a view up to date, and what the version says of it."""
         identity = self._view(name)["operator"]

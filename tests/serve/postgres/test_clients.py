@@ -73,14 +73,17 @@ def psql(server: PostgresServer, *commands: str) -> str:
 
 
 def test_psql_lists_describes_and_reads(server: PostgresServer) -> None:
-    r"""`\dt`, `\d view`, `\l` and a query print what they print of a table."""
+    r"""`\dt`, `\d view`, `\di`, `\l` and a query print what they print of a table."""
     said = psql(server, r"\dt", r"\d per_user", r"\l", 'SELECT "user", n FROM per_user ORDER BY 1')
     lines = said.splitlines()
     assert lines[0] == "public|per_user|table|penstock"
     assert "n|bigint||not null|" in lines
     assert "ms|double precision|||" in lines
     assert lines[-3:] == ["u0|7", "u1|7", "u2|6"]
-    assert "ERROR" not in said
+    whole = psql(server, r"\pset tuples_only off", r"\d+ per_user", r"\di")
+    assert '"per_user_pkey" PRIMARY KEY, btree (window_start, "user")' in whole
+    assert "public|per_user_pkey|index|penstock|per_user" in whole
+    assert "ERROR" not in said + whole
 
 
 def test_psycopg_reads_every_type_in_text_and_in_binary(server: PostgresServer) -> None:
@@ -129,7 +132,8 @@ def test_sqlalchemy_reflects_and_pandas_reads(server: PostgresServer) -> None:
         columns = {one["name"]: str(one["type"]) for one in found.get_columns("per_user")}
         assert columns["n"] == "BIGINT"
         assert columns["window_start"] == "TIMESTAMP"
-        assert not found.get_pk_constraint("per_user")["constrained_columns"]
+        key = ["window_start", "user"]
+        assert found.get_pk_constraint("per_user")["constrained_columns"] == key
         assert found.get_indexes("per_user") == found.get_foreign_keys("per_user") == []
         frame = pd.read_sql_table("per_user", engine)
         assert sorted(frame["n"]) == [6, 7, 7]

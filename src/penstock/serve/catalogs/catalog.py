@@ -21,6 +21,7 @@ import sqlglot
 from sqlglot import exp
 
 from penstock.errors import QueryError
+from penstock.serve.catalogs import constraints
 from penstock.serve.catalogs.types import type_of
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ def _macros() -> dict[str, str]:
 
 
 _MACROS: Final = _macros()
+_DEFINITIONS: Final = frozenset({"pg_get_constraintdef", "pg_get_indexdef"})
 _OWN_MEANING: Final = "age"  # DuckDB has it, of times: it says nothing about catalogs
 _CALLS: Final = re.compile(
     rf"\b({'|'.join(re.escape(one) for one in _MACROS if one != _OWN_MEANING)})\s*\(", re.IGNORECASE
@@ -365,9 +367,19 @@ class Catalog:
             table = f'{SCHEMAS[schema]}."{name}"'
             con.execute(f"CREATE TABLE {table} ({_known()[schema][name]})")
             made = _ROWS.get((schema, name))
-            _fill(con, table, [] if made is None else made(self._snapshot))
+            rows = [] if made is None else made(self._snapshot)
+            keyed = constraints.ROWS.get((schema, name))
+            more = [] if keyed is None else keyed(self._snapshot, FIRST_OID)
+            _fill(con, table, rows + more)
         for name in sorted(self._functions):
-            con.execute(f"CREATE MACRO own_{_MACROS[name]}")
+            con.execute(f"CREATE MACRO own_{self._macro(name)}")
+
+    def _macro(self, name: str) -> str:
+        if name not in _DEFINITIONS:
+            return _MACROS[name]
+        of_constraint, of_index = constraints.definitions(self._snapshot)
+        arguments = _MACROS[name].partition(" AS ")[0]
+        return f"{arguments} AS {of_index if name == 'pg_get_indexdef' else of_constraint}"
 
 
 def _fill(con: duckdb.DuckDBPyConnection, table: str, rows: list[dict[str, Any]]) -> None:
@@ -434,7 +446,7 @@ def _classes(snapshot: Snapshot) -> list[dict[str, Any]]:
                 "oid": FIRST_OID + number, "relname": name, "relnamespace": PUBLIC, "relkind": "r",
                 "reltype": 0, "reloftype": 0, "relowner": OWNER, "relam": HEAP, "relfilenode": 0,
                 "reltablespace": 0, "relpages": 0, "reltuples": -1.0, "relallvisible": 0,
-                "reltoastrelid": 0, "relhasindex": False, "relisshared": False,
+                "reltoastrelid": 0, "relhasindex": bool(snapshot.row_key(name)), "relisshared": False,
                 "relpersistence": "p", "relnatts": len(snapshot.schema(name)), "relchecks": 0,
                 "relhasrules": False, "relhastriggers": False, "relhassubclass": False,
                 "relrowsecurity": False, "relforcerowsecurity": False, "relispopulated": True,
@@ -540,7 +552,10 @@ _ROWS: Final[dict[tuple[str, str], Rows]] = {
     ],
     ("pg_catalog", "pg_roles"): lambda _: [_OWNER],
     ("pg_catalog", "pg_user"): lambda _: [{"usename": "penstock", "usesysid": OWNER}],
-    ("pg_catalog", "pg_am"): lambda _: [{"oid": HEAP, "amname": "heap", "amtype": "t"}],
+    ("pg_catalog", "pg_am"): lambda _: [
+        {"oid": HEAP, "amname": "heap", "amtype": "t"},
+        {"oid": constraints.BTREE, "amname": "btree", "amtype": "i"},
+    ],
     ("pg_catalog", "pg_database"): lambda _: [
         {
             "oid": DATABASE,
