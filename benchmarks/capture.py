@@ -165,6 +165,7 @@ def latency(server: Postgres, log: str, prefix: str, seconds: int) -> tuple[floa
     settings = {"bootstrap.servers": log, "group.id": f"bench-{prefix}", "log_level": 0}
     settings |= {"isolation.level": "read_committed", "enable.auto.commit": False}
     consumer = Consumer({**settings, "fetch.wait.max.ms": 100})
+    # `consume` would wait for as many records as it is asked for, or until its time is over.
     places = []
     for table in TABLES:
         place = TopicPartition(f"{prefix}.public.pgbench_{table}", 0)
@@ -174,11 +175,11 @@ def latency(server: Postgres, log: str, prefix: str, seconds: int) -> tuple[floa
     load = ["-n", "-c", str(CLIENTS), "-R", str(RATE), "-T", str(seconds)]
     process, ms = server.pgbench(*load), []
     while process.poll() is None:
-        for one in consumer.consume(500, 0.05):
-            now_us = time.time_ns() // 1000
-            value = one.value()
-            if one.error() is None and value is not None:
-                ms.append((now_us - json.loads(value)["source"]["ts_us"]) / 1000)
+        one = consumer.poll(0.05)
+        now_us = time.time_ns() // 1000
+        value = None if one is None or one.error() is not None else one.value()
+        if value is not None:
+            ms.append((now_us - json.loads(value)["source"]["ts_us"]) / 1000)
     consumer.close()
     cuts = statistics.quantiles(ms, n=100)
     return cuts[49], cuts[94], cuts[98]

@@ -178,6 +178,7 @@ class Log:
         self._partitions: dict[str, int] = {}
         self._compacted: set[str] = set()
         self._waiting: dict[str, _Waiting] = {}
+        self._told, self._told_end = Told(is_paused=False, requests={}), -1
         #: Bytes that were added and are not sent.
         self.waiting_bytes = 0
         #: Records of the transaction that is open.
@@ -385,8 +386,12 @@ class Log:
         self.waiting_bytes = self.open_records = 0
 
     def told(self) -> Told:
-        """What it was told."""
-        return told(self.client, self._address, self._name, **self._settings)
+        """What it was told; the topic is read where it has grown."""
+        end = self.client.offsets(control_topic(self._name), "latest")[0]
+        if end != self._told_end:
+            self._told = told(self.client, self._address, self._name, **self._settings)
+            self._told_end = end
+        return self._told
 
 
 def versions(client: Client, address: str, name: str, **settings: Any) -> dict[str, Version]:
