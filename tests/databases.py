@@ -27,6 +27,8 @@ PROGRAMS = {
     18: Path(_wheel.origin).parent / "pginstall18" / "bin",
     16: Path(_wheel.origin).parent / "pginstall" / "bin",
 }
+for _found in sorted(Path("/usr/lib/postgresql").glob("1[3-7]/bin/initdb")):  # Debian's
+    PROGRAMS.setdefault(int(_found.parts[-3]), _found.parent)
 TRIES_MAX = 200
 """How often a server is started that ends at once."""
 _AS: dict[str, Any] = {"user": "nobody"} if os.geteuid() == 0 else {}  # it refuses to run as root

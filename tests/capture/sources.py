@@ -151,7 +151,11 @@ class PostgresSource(Source):
 
     def end(self) -> int:
         """A position that is after all that was committed, and that a capture gets to."""
-        self.execute("SELECT pg_log_standby_snapshot()")
+        [(version,)] = self.rows("SHOW server_version_num")
+        # Both write what the server does now and then by itself, so that a position comes.
+        self.execute(
+            "SELECT pg_log_standby_snapshot()" if int(version) >= 160_000 else "CHECKPOINT"
+        )
         return int(self.rows("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")[0][0])
 
     def topic(self, table: str) -> str:

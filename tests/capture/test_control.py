@@ -8,10 +8,10 @@ import threading
 import psycopg
 import pytest
 from click.testing import CliRunner
-from tests.databases import postgres
+from tests.databases import PROGRAMS, postgres
 from tests.patience import wait_until
 
-from penstock.capture import _capture, drop, status, tell
+from penstock.capture import Capture, _capture, drop, setup, status, tell
 from penstock.capture._postgres import POSTGRES, _database, _stream
 from penstock.capture._postgres._database import own_name
 from penstock.capture._progress import last_value, state_topic
@@ -134,6 +134,16 @@ def test_errors_pass_or_do_not(state, is_refused) -> None:
     assert is_refused or POSTGRES.passes(error)
 
 
+def test_setups_of_other_databases_are_printed() -> None:
+    """MySQL's with its settings; SQLite needs nothing."""
+    printed = setup("mysql://ann:secret7@db/shop", ["users", "other.*"], "shop")
+    assert "binlog_row_image = FULL" in printed
+    assert "GRANT SELECT ON `shop`.* TO 'ann'@'%';" in printed
+    assert "GRANT SELECT ON `other`.* TO 'ann'@'%';" in printed
+    assert "secret7" not in printed
+    assert "needs nothing" in setup("sqlite:///shop.db", ["users"], "shop")
+
+
 def test_captures_with_similar_names_have_slots_of_their_own() -> None:
     """Their names differ in what a slot's name can't have."""
     names_ = ["shop", "shop_a", "shop.a", "shop-a", "a" * 50, "a" * 49 + ".", "a" * 49 + "-"]
@@ -254,8 +264,29 @@ def test_a_capture_lets_go_before_the_database_s_disk_is_full(source, monkeypatc
     assert not source.rows(slots)
 
 
+@pytest.mark.parametrize("tables", [["public.t", "o d.x"], ["public.*"]])
+def test_the_sql_that_is_printed_is_enough(source, tables) -> None:
+    """A role with what it grants, and nothing else, captures; the publication is there already."""
+    source.execute(
+        'CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); CREATE SCHEMA "o d"'
+    )
+    source.execute('CREATE TABLE "o d".x (id int PRIMARY KEY); INSERT INTO "o d".x VALUES (1)')
+    url = source.url.replace("postgres@", f"ann.{source.name}:secret7@")
+    some = [argument for one in tables for argument in ("--tables", one)]
+    printed = command("capture", url, *some, "--to", source.name, "--print-setup")
+    assert "secret7" not in printed
+    for line in printed.splitlines():
+        if not line.startswith(("--", "ALTER SYSTEM")):
+            source.execute(line)
+    source.execute(f"REVOKE CREATE ON DATABASE {source.database} FROM PUBLIC")
+    end = source.end()
+    one = Capture(url, tables, to=source.name, log=source.log)
+    assert one.run(until=lambda done: done.position >= end).snapshot_rows == len(tables)
+    drop(source.name, source.log, url=url)
+
+
 def test_an_older_server_is_captured_too(source) -> None:
-    """PostgreSQL 16 as 18; only newer servers have slots for standbys."""
+    """The oldest one at hand as 18; only newer servers have slots for standbys."""
     failover = (
         f"SELECT failover FROM pg_replication_slots WHERE slot_name = 'penstock_{source.name}'"
     )
@@ -263,7 +294,7 @@ def test_an_older_server_is_captured_too(source) -> None:
     source.run("t")
     assert source.rows(failover) == [(True,)]
     drop(source.name, source.log)
-    with postgres(16) as server:
+    with postgres(min(PROGRAMS)) as server:
         source.server, source.database = server, "postgres"
         server.execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)")
         source.run("t")

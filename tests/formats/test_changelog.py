@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from tests.effort import examples
 
 from penstock.core.schema import Schema
-from penstock.formats.changelog import ChangelogDecoder, Changes
+from penstock.formats.changelog import ChangelogDecoder, Changes, unscaled_decimals
 from penstock.formats.members import MemberFinder, Texts
 from penstock.wire.columns import decode, encode
 
@@ -262,3 +264,63 @@ def test_members_are_those_that_a_parser_finds(
             part = found.of[name]
             mine = json.loads(part.text(i)) if part.known[i] else None
             assert mine == wanted.get(name)
+
+
+def base64_of(value: Decimal, scale: int) -> str:
+    """As Kafka Connect's Decimal is written: BigInteger's bytes."""
+    number = int(value.scaleb(scale, Context(prec=60)))
+    size = (number + (number < 0)).bit_length() // 8 + 1
+    return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
+
+
+@given(
+    st.lists(
+        st.none() | st.decimals(-(10**36) + 1, 10**36 - 1, places=2, allow_nan=False), max_size=20
+    )
+)
+def test_decimals_of_debezium_are_read_from_their_bytes(values) -> None:
+    """Of each size and sign; what isn't there is NULL."""
+    texts = [None if one is None else base64_of(one, 2) for one in values]
+    found, is_one = unscaled_decimals(pa.array(texts, pa.string()), pa.decimal128(38, 2))
+    assert is_one.all()
+    assert found.to_pylist() == values
+
+
+def test_decimals_that_are_none_are_bad_records() -> None:
+    """Other texts, and numbers that the column doesn't hold; the others aren't touched."""
+    texts = [
+        "AMg=",
+        "",
+        "A",
+        "AM",
+        "AM=g",
+        "12.5",
+        "A===",
+        "D0I/",
+        "AAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+        None,
+    ]
+    found, is_one = unscaled_decimals(pa.array(texts), pa.decimal128(5, 2))
+    assert is_one.tolist() == [True, *6 * [False], False, False, True]
+    assert (found[0].as_py(), found[9].as_py()) == (Decimal("2.00"), None)
+
+
+def test_a_table_of_debezium_s_default_decimals() -> None:
+    """Rows and keys; deletions, and a row that doesn't fit with its reason."""
+    schema = Schema.parse("id DECIMAL(4, 0) NOT NULL, price DECIMAL(6, 2), note STRING")
+    some = [
+        (
+            b'{"id":"AQ=="}',
+            b'{"op":"c","before":null,"after":{"id":"AQ==","price":"fQ==","note":"a"}}',
+        ),
+        (b'{"id":"Ag=="}', b'{"op":"u","after":{"id":"Ag==","price":12.5,"note":"b"}}'),
+        (b'{"id":"Aw=="}', b'{"op":"u","after":{"id":"Aw==","price":"fQ=","note":"c"}}'),
+        (b'{"id":"AQ=="}', b'{"op":"d","before":{"id":"AQ==","price":null},"after":null}'),
+        (b'{"id":"BA=="}', None),
+    ]
+    found = changes(some, "debezium-precise", schema)
+    assert found.columns.column("id").to_pylist() == [1, 1, 4]
+    assert found.columns.column("price").to_pylist() == [Decimal("1.25"), None, None]
+    assert found.deleted.tolist() == [False, True, True]
+    assert found.bad_rows.tolist() == [1, 2]
+    assert "expected base64 of a number" in found.reasons[1]

@@ -82,8 +82,9 @@ class DatabaseFlow(SqlFlow):
                 database's, which is asked when the program is read.
             key: the column or columns that identify a row; with a source, by default the primary key.
             format: of the records' values. `"json"` (default): the row. `"debezium"`: Debezium's envelope,
-                with or without its schema, or what `Table.to(…, emit="changes")` writes. `"maxwell"`: what
-                Maxwell writes.
+                with or without its schema, or what `Table.to(…, emit="changes")` writes.
+                `"debezium-precise"`: the same, with decimals as Debezium writes them by default.
+                `"maxwell"`: what Maxwell writes.
             time: when changes happen, for `enrich(…, as_of="event time")`:
                 `ps.event_time(column, lateness=…)`; by default the record's own timestamp, which is also
                 that of every deletion.

@@ -9,7 +9,7 @@ from penstock.capture._capture import Capture
 from penstock.capture._output import Captured
 from penstock.capture._postgres import outbox
 from penstock.capture._sources import TableSource, mysql, postgres, sqlite
-from penstock.capture._status import Status, drop, names, schemas, snapshot, status, tell
+from penstock.capture._status import Status, drop, names, schemas, setup, snapshot, status, tell
 
 __all__ = [
     "Capture",
@@ -22,6 +22,7 @@ __all__ = [
     "outbox",
     "postgres",
     "schemas",
+    "setup",
     "snapshot",
     "sqlite",
     "status",

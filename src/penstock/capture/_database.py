@@ -13,7 +13,7 @@ Contract, which tests/capture/test_contract.py checks:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -226,6 +226,7 @@ class Kind:
         refuses: what to do about an error of which only somebody else can rid it; empty where that isn't so.
         look: how the database is; its address is the first argument.
         forget: lets go of what it keeps for a capture.
+        setup: what an administrator runs before a capture: of an address, patterns of tables and its name.
         describe: a table's columns and key; the address and the table are the arguments.
     """
 
@@ -239,4 +240,5 @@ class Kind:
     refuses: Callable[[Exception], str]
     look: Callable[[str, State], Condition]
     forget: Callable[[str, str, State], None]
+    setup: Callable[[str, Sequence[str], str], str]
     describe: Callable[[str, str], tuple[Schema, tuple[str, ...]]]

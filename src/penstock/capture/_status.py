@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.capture._kinds import kind_named
+from penstock.capture._kinds import kind_named, kind_of
 from penstock.capture._progress import (
     COMMAND,
     REQUEST,
@@ -27,7 +27,7 @@ from penstock.capture._schemas import Version
 from penstock.client import Client, Producer
 from penstock.errors import PenstockError, UserError
 
-__all__ = ["Status", "drop", "names", "schemas", "snapshot", "status", "tell"]
+__all__ = ["Status", "drop", "names", "schemas", "setup", "snapshot", "status", "tell"]
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,20 @@ def schemas(name: str, log: str, **settings: Any) -> dict[str, Version]:
         if schemas_topic(name) not in client.topics():  # a former release has captured it
             return {}
         return versions(client, log, name, **settings)
+
+
+def setup(url: str, tables: Sequence[str], name: str) -> str:
+    """What an administrator runs on a database before it is captured: SQL, with the least privileges.
+
+    Args:
+        url: of the database; it isn't connected to.
+        tables: as of `Capture`.
+        name: the capture's.
+
+    Raises:
+        UserError: an argument is wrong.
+    """
+    return kind_of(url).setup(url, tables, name)
 
 
 def tell(name: str, what: Literal["pause", "resume"], log: str, **settings: Any) -> None:

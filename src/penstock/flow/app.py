@@ -142,8 +142,8 @@ class Flow:
             schema: the columns, as in SQL. The key's are NOT NULL.
             key: the column or columns that identify a row.
             format: of the records' values. `"json"`: the row. `"debezium"`: Debezium's envelope, with or
-                without its schema, or what `Table.to(…, emit="changes")` writes. `"maxwell"`: what Maxwell
-                writes.
+                without its schema, or what `Table.to(…, emit="changes")` writes. `"debezium-precise"`:
+                the same, with decimals as Debezium writes them by default. `"maxwell"`: what Maxwell writes.
             time: when changes happen, for `enrich(…, as_of="event time")`:
                 `ps.event_time(column, lateness=…)`; by default the record's own timestamp, which is also
                 that of every deletion.

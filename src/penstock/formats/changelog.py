@@ -7,6 +7,8 @@ The rules, by format; a record without a value (a *tombstone*) deletes its key i
   `payload` beside a `schema`. `c`, `r` and `u` are upserts of `after`, `d` deletes the key of `before`,
   or the record's key where there is no `before`. `t`, a truncation, is no change where its header
   `penstock.emptied` says that each key is deleted as well, as `penstock.capture` does it; else it is bad.
+- `debezium-precise`: the same; decimals are base64 of the unscaled number, big-endian and in two's
+  complement, as Debezium writes them by default (`decimal.handling.mode=precise`).
 - `maxwell`: the value is `{"type", "data", "old", …}`. `insert`, `bootstrap-insert` and `update` are upserts
   of `data`; an update whose `old` has a key column deletes the old key before. `delete` deletes the key of
   `data`. The beginning and end of a bootstrap are no change.
@@ -22,6 +24,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from decimal import Context, Decimal
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import numpy as np
@@ -34,14 +37,27 @@ from penstock.formats.json import Decoded, JsonDecoder
 from penstock.formats.members import MemberFinder, Texts
 from penstock.wire.columns import Records, gather_column, header
 
-__all__ = ["EMPTIED", "FORMATS", "ChangelogDecoder", "ChangelogFormat", "Changes"]
+__all__ = [
+    "EMPTIED",
+    "FORMATS",
+    "ChangelogDecoder",
+    "ChangelogFormat",
+    "Changes",
+    "unscaled_decimals",
+]
 
-ChangelogFormat: TypeAlias = Literal["json", "debezium", "maxwell"]
+ChangelogFormat: TypeAlias = Literal["json", "debezium", "debezium-precise", "maxwell"]
 FORMATS: Final = get_args(ChangelogFormat)
 
 EMPTIED: Final = "penstock.emptied"
 """A header of truncations behind which there is a deletion of each key."""
 _BRACE: Final = ord("{")
+_DECIMAL_BYTES: Final = 16
+_BASE64_MAX: Final = 24  # characters of so many bytes
+_PAD, _NO_SIX = ord("="), 0xFF
+_SIXES: Final = np.full(256, _NO_SIX, np.uint8)
+_SIXES[[*b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"]] = np.arange(64)
+_EXACT: Final = Context(prec=40)
 _SHOWN_MAX: Final = 40
 """Bytes of a wrong kind of change that a reason shows; the record itself is kept elsewhere."""
 
@@ -143,7 +159,8 @@ class ChangelogDecoder:
     def __init__(self, schema: Schema, key: tuple[str, ...], format: ChangelogFormat) -> None:  # noqa: A002
         self.schema, self.key, self.format = schema, key, format
         keys = Schema(tuple(schema[name] for name in key))
-        self._rows, self._keys = JsonDecoder(schema), JsonDecoder(keys)
+        decoder = _PreciseDecoder if format == "debezium-precise" else JsonDecoder
+        self._rows, self._keys = decoder(schema), decoder(keys)
         self._olds = JsonDecoder(Schema(tuple(replace(f, required=False) for f in keys)))
         self._wrapped = MemberFinder(["payload"])
         members = ["type", "data", "old"] if format == "maxwell" else ["op", "before", "after"]
@@ -164,7 +181,7 @@ class ChangelogDecoder:
         match self.format:
             case "json":
                 self._upsert(gathered, values, rows)
-            case "debezium":
+            case "debezium" | "debezium-precise":
                 self._debezium(gathered, records, values, keys, rows)
             case "maxwell":
                 self._maxwell(gathered, values, rows)
@@ -339,7 +356,90 @@ class ChangelogDecoder:
         gathered.add(rows, replace(decoded, reasons=reasons), deleted=True)
 
 
-def _decoded(decoder: JsonDecoder, texts: Texts, rows: np.ndarray) -> Decoded:
+class _PreciseDecoder:
+    """Decodes rows as `JsonDecoder` does, but for decimals, which are base64 of the unscaled number."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._decimals = [i for i, one in enumerate(schema) if pa.types.is_decimal(one.type)]
+        texts = (
+            replace(one, type=pa.string()) if pa.types.is_decimal(one.type) else one
+            for one in schema
+        )
+        self._decoder = JsonDecoder(Schema(tuple(texts)))
+
+    def decode(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> Decoded:
+        """See `JsonDecoder.decode`."""
+        found = self._decoder.decode(buffer, start, length)
+        columns, fits = [*found.columns.columns], np.ones(len(found.rows), np.bool_)
+        bad: dict[int, str] = dict(zip(found.bad_rows.tolist(), found.reasons, strict=True))
+        for i in self._decimals:
+            field, texts = self._schema.fields[i], columns[i]
+            columns[i], is_one = unscaled_decimals(texts, field.type)
+            fits &= is_one
+            for row in np.flatnonzero(~is_one).tolist():
+                bad.setdefault(
+                    int(found.rows[row]),
+                    f"field {field.name!r}: expected base64 of a number that {field.type} holds; found "
+                    f"{texts[row].as_py()[:_SHOWN_MAX]!r}",
+                )
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema.arrow)
+        if fits.all():
+            return replace(found, columns=batch)
+        bad_rows = np.array(sorted(bad), np.int64)
+        reasons = [bad[row] for row in bad_rows.tolist()]
+        return Decoded(batch.filter(pa.array(fits)), found.rows[fits], bad_rows, reasons)
+
+
+def unscaled_decimals(texts: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+    """Decimals of base64 of their unscaled numbers, big-endian and in two's complement.
+
+    Args:
+        texts: strings.
+        type_: of at most 38 digits.
+
+    Returns: the decimals, NULL where there is none; bool[n], which texts are such or NULL.
+    """
+    offsets, data = vectors.text(texts)
+    start, length = offsets[:-1].astype(np.int64), np.diff(offsets)
+    known = texts.is_valid().to_numpy(zero_copy_only=False)
+    numbers = np.zeros((len(texts), _DECIMAL_BYTES), np.uint8)
+    good = ~known
+    for size in np.unique(length[known]).tolist():
+        if size == 0 or size % 4 or size > _BASE64_MAX:
+            continue
+        some = np.flatnonzero(known & (length == size))
+        chars = data[start[some][:, None] + np.arange(size)]
+        pads = (chars[:, -1] == _PAD).astype(np.int64) + (chars[:, -2:] == _PAD).all(1)
+        sixes = _SIXES[chars]
+        sixes[:, -1][pads > 0] = 0
+        sixes[:, -2][pads > 1] = 0
+        fours = sixes.reshape(len(some), size // 4, 4).astype(np.uint32)
+        word = fours[:, :, 0] << 18 | fours[:, :, 1] << 12 | fours[:, :, 2] << 6 | fours[:, :, 3]
+        bytes_ = np.stack([word >> 16 & 0xFF, word >> 8 & 0xFF, word & 0xFF], 2)
+        bytes_ = bytes_.reshape(len(some), -1).astype(np.uint8)
+        is_text = (sixes != _NO_SIX).all(1)
+        for pad in np.unique(pads).tolist():
+            count = bytes_.shape[1] - pad
+            if not 0 < count <= _DECIMAL_BYTES:
+                continue
+            at = np.flatnonzero((pads == pad) & is_text)
+            numbers[some[at]] = np.where(bytes_[at, :1] >= 128, 0xFF, 0)
+            numbers[some[at], _DECIMAL_BYTES - count :] = bytes_[at, :count]
+            good[some[at]] = True
+    little = np.ascontiguousarray(numbers[:, ::-1])
+    bitmap = pa.py_buffer(np.packbits(known & good, bitorder="little").tobytes())
+    buffers: list[Any] = [bitmap, pa.py_buffer(little.tobytes())]
+    made: Any = pa.Array.from_buffers(type_, len(texts), buffers)
+    digits: Any = type_
+    limit = Decimal(10**digits.precision - 1).scaleb(-digits.scale, _EXACT)
+    most, least = (pa.scalar(one, type_) for one in (limit, limit.copy_negate()))
+    within: Any = pc.and_(pc.less_equal(made, most), pc.greater_equal(made, least))
+    fits = pc.fill_null(within, True).to_numpy(zero_copy_only=False)  # noqa: FBT003
+    return made, good & fits
+
+
+def _decoded(decoder: JsonDecoder | _PreciseDecoder, texts: Texts, rows: np.ndarray) -> Decoded:
     some = texts.take(rows)
     return decoder.decode(some.buffer, some.start, some.length)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.capture._database import Condition, Kind
@@ -11,7 +11,7 @@ from penstock.capture._mysql._columns import column_type
 from penstock.capture._mysql._database import MysqlDatabase
 from penstock.capture._mysql._server import DENIED, Server, file_of, lag_bytes, replica_of
 from penstock.capture._progress import State
-from penstock.core.databases import mysql_parameters
+from penstock.core.databases import described, mysql_parameters
 from penstock.core.schema import Schema
 from penstock.errors import UserError
 
@@ -41,6 +41,34 @@ def _refuses(error: Exception) -> str:
     if not (isinstance(error, _errors()) and code in DENIED):
         return ""
     return "Grant the privilege that it names to the user (docs/capture.md lists them), and start it again"
+
+
+def _setup(url: str, tables: Sequence[str], name: str) -> str:
+    """The settings and the SQL of what a capture needs, and no more."""
+    user = str(mysql_parameters(url).get("user", "ann"))
+    databases = sorted({one.partition(".")[0] for one in _patterns(url, tables)})
+    to = f"'{user}'@'%'"
+    selects = [
+        f"GRANT SELECT ON {'*' if '*' in one else '`' + one.replace('`', '``') + '`'}.* TO {to};"
+        for one in databases
+    ]
+    return "\n".join(
+        [
+            f"-- What the capture {name!r} of {described(url)} needs. In [mysqld], then restart the server:",
+            "--   server_id = 1",
+            "--   log_bin = mysql-bin",
+            "--   binlog_format = ROW",
+            "--   binlog_row_image = FULL",
+            "--   binlog_row_metadata = FULL",
+            "--   binlog_expire_logs_seconds = 604800   # longer than a capture is away",
+            f"CREATE USER IF NOT EXISTS {to};   -- and a password",
+            *selects,
+            f"GRANT REPLICATION SLAVE ON *.* TO {to};",
+            f"GRANT BINLOG MONITOR ON *.* TO {to};   -- MariaDB",
+            f"-- GRANT REPLICATION CLIENT, RELOAD ON *.* TO {to};   -- MySQL, instead",
+            "",
+        ]
+    )
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -106,6 +134,7 @@ MYSQL: Final = Kind(
     position=place_text,
     passes=_passes,
     refuses=_refuses,
+    setup=_setup,
     look=_look,
     forget=_forget,
     describe=describe,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.capture._database import Condition, Kind
 from penstock.capture._postgres._columns import describe
-from penstock.capture._postgres._database import PostgresDatabase
+from penstock.capture._postgres._copy import quoted
+from penstock.capture._postgres._database import PostgresDatabase, own_name
 from penstock.capture._postgres._pgoutput import lsn_text
 from penstock.capture._postgres._server import Server, parse_tables
 from penstock.capture._progress import State
+from penstock.core.databases import described, psycopg_module
 from penstock.errors import UserError
 
 __all__ = ["POSTGRES"]
@@ -48,6 +51,43 @@ _ADVICE: Final = {
 
 def _refuses(error: Exception) -> str:
     return _ADVICE.get(getattr(error, "sqlstate", None) or "", "")
+
+
+def _setup(url: str, tables: Sequence[str], name: str) -> str:
+    """The SQL of what a capture needs, and no more."""
+    told = psycopg_module().conninfo.conninfo_to_dict(url)
+    user, database = str(told.get("user") or getpass.getuser()), str(told.get("dbname") or "")
+    role = quoted(user)
+    names = [one.partition(".")[::2] for one in parse_tables(tables)]
+    schemas = sorted({schema for schema, _ in names})
+    whole = {schema for schema, table in names if "*" in schema + table}
+    single = [f"{quoted(s)}.{quoted(t)}" for s, t in names if s not in whole]
+    lines = [
+        f"-- What the capture {name!r} of {described(url)} needs. As a superuser, once:",
+        "ALTER SYSTEM SET wal_level = logical;               -- then restart the server",
+        "ALTER SYSTEM SET max_slot_wal_keep_size = '10GB';   -- of its log, for a capture that is away",
+        f"CREATE ROLE {role} LOGIN REPLICATION;               -- and a password",
+        f"GRANT CONNECT ON DATABASE {quoted(database or user)} TO {role};",
+        "-- As the tables' owner:",
+        *(f"GRANT USAGE ON SCHEMA {quoted(one)} TO {role};" for one in schemas if "*" not in one),
+        *(f"GRANT SELECT ON {one} TO {role};" for one in single),
+    ]
+    for one in sorted(whole):
+        if "*" in one:
+            lines.append("-- and USAGE and SELECT for each schema that the pattern matches")
+        else:
+            lines.append(f"GRANT SELECT ON ALL TABLES IN SCHEMA {quoted(one)} TO {role};")
+    publication = f"CREATE PUBLICATION {quoted(own_name(name))} FOR "
+    if whole:
+        lines += ["-- As a superuser, with PostgreSQL 15 or newer; else FOR TABLE and all of them:"]
+        some = ", ".join(quoted(one) for one in sorted(whole) if "*" not in one)
+        what = f"TABLES IN SCHEMA {some}" if some and not any("*" in one for one in whole) else ""
+        publication += what or "ALL TABLES"
+        if what and single:
+            publication += f", TABLE {', '.join(single)}"
+    else:
+        publication += f"TABLE {', '.join(single)}"
+    return "\n".join([*lines, publication + " WITH (publish_via_partition_root = true);", ""])
 
 
 def _look(url: str, state: State) -> Condition:
@@ -102,6 +142,7 @@ POSTGRES: Final = Kind(
     position=lsn_text,
     passes=_passes,
     refuses=_refuses,
+    setup=_setup,
     look=_look,
     forget=_forget,
     describe=describe,

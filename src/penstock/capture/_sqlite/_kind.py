@@ -11,6 +11,7 @@ from penstock.capture._progress import State
 from penstock.capture._sqlite._database import SqliteDatabase, connect, path_of, table_names
 from penstock.capture._sqlite._triggers import Triggers
 from penstock.capture._sqlite._values import column_type
+from penstock.core.databases import described
 from penstock.core.schema import Schema
 from penstock.errors import UserError
 
@@ -91,6 +92,9 @@ SQLITE: Final = Kind(
     patterns=_patterns,
     position=str,
     refuses=lambda _: "",
+    setup=lambda url, _tables, _name: (
+        f"-- {described(url)} needs nothing but the right to write to the file.\n"
+    ),
     passes=_passes,
     look=_look,
     forget=_forget,

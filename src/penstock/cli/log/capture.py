@@ -109,6 +109,9 @@ def capture() -> None:
 @click.option(
     "--notifications", is_flag=True, help="Write snapshots' progress to PREFIX.notifications."
 )
+@click.option(
+    "--print-setup", is_flag=True, help="Print the SQL that gives it what it needs, and end."
+)
 @click.option("--once", is_flag=True, help="End when no more changes are available.")
 @otel_option
 @broker_option
@@ -120,11 +123,15 @@ def run(
     *,
     once: bool,
     otel: bool,
+    print_setup: bool,
     **settings: Any,
 ) -> None:
     """Capture TABLEs of the database at URL: their rows, then their changes."""
-    from penstock.capture import Capture
+    from penstock.capture import Capture, setup
 
+    if print_setup:
+        click.echo(setup(url, tables, settings["name"] or settings["to"]), nl=False)
+        return
     one = Capture(
         url,
         list(tables),

@@ -71,7 +71,7 @@ def _options(command: Any) -> Any:
             click.option(
                 "--format",
                 "form",
-                type=click.Choice(["json", "debezium", "maxwell"]),
+                type=click.Choice(["json", "debezium", "debezium-precise", "maxwell"]),
                 default="json",
                 show_default=True,
                 help="Of the records.",
