@@ -160,7 +160,7 @@ class DatabaseFlow(SqlFlow):
         Args:
             table: what is written.
             target: such as `ps.sinks.postgres(…)`; docs/sinks.md lists them.
-            topic: in between; by default `APP.TABLE`.
+            topic: in between; by default `APP.TABLE`. Several targets of one table may share it.
             name: under which the target's offsets are kept; by default the topic's.
             partitions: the number of partitions of a new topic.
         """
@@ -168,7 +168,8 @@ class DatabaseFlow(SqlFlow):
             raise FlowError(f"expected a table or a stream; found {type(table).__name__}")
         told = getattr(target, "table", "sink")
         between = topic or re.sub(r"[^A-Za-z0-9._-]", "_", f"{self.name}.{told}")
-        table.to(between, partitions=partitions)
+        if not self._is_followed(between, table):
+            table.to(between, partitions=partitions)
         output = self._outputs[between]
         key: tuple[str, ...] = ()
         if isinstance(table, Table):
@@ -187,6 +188,12 @@ class DatabaseFlow(SqlFlow):
         if own in self._followers:
             raise FlowError(f"expected each sink once; found two called {own!r}. Say name=…")
         self._followers[own] = _Sink(own, target, between, output.node.schema, key)
+
+    def _is_followed(self, topic: str, table: Table | Stream) -> bool:
+        """Whether another target follows a topic that has this table."""
+        output = self._outputs.get(topic)
+        followed = any(one.topic == topic for one in self._followers.values())
+        return followed and output is not None and output.node is table.node
 
     def databases(self, address: str) -> Running:
         """The captures and sinks of this program, for a log."""

