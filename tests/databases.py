@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -14,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.patience import POLL_S, wait_until
 
@@ -94,6 +97,17 @@ class Postgres:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+    def kill_backend(self, chance: random.Random) -> None:
+        """Kills one of the others: a client's, or the server's own; it ends them all, and recovers."""
+        assert self._process is not None
+        with contextlib.suppress(psutil.NoSuchProcess, IndexError):
+            chance.choice(psutil.Process(self._process.pid).children()).kill()
+
+    @property
+    def folder(self) -> Path:
+        """Where its user may read."""
+        return self._folder
 
     def stop(self) -> None:
         """Ends it, and removes what it had."""

@@ -1,0 +1,313 @@
+"""pgbench writes, everything follows, and SIGKILL hits whatever takes part: at the end all is equal.
+
+pgbench's transactions change an account, a teller and a branch by the same amount, and append to a history.
+So the sums of all four are equal at each version of a view that has whole transactions.
+`PENSTOCK_KILLS=100 PENSTOCK_KILL_SEED=… pytest tests/chain/test_pgbench.py` repeats a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.chain.programs import CHECKED, TABLES
+from tests.databases import Postgres, postgres
+from tests.effort import rounds
+from tests.engine.kills.harness import Pipeline, ended
+from tests.patience import wait_until
+from tests.redis_server import RedisServer, redis_server
+
+from penstock.broker.process import BrokerProcess
+from penstock.errors import QueryError
+from penstock.serve import Views
+
+KILLS = rounds("PENSTOCK_KILLS", quick=3, full=10)
+SEED = int(os.environ.get("PENSTOCK_KILL_SEED") or random.randrange(2**32))
+PATIENCE_S = 600.0
+PROGRAMS = Path(__file__).with_name("programs.py")
+ACCOUNTS = 2_000
+"""Fewer than pgbench makes: what is written at first isn't the subject."""
+SCRIPT = f"""
+\\set aid random(1, {ACCOUNTS})
+\\set bid 1
+\\set tid random(1, 10)
+\\set delta random(-5000, 5000)
+BEGIN;
+UPDATE pgbench_accounts SET abalance = abalance + :delta WHERE aid = :aid;
+UPDATE pgbench_tellers SET tbalance = tbalance + :delta WHERE tid = :tid;
+UPDATE pgbench_branches SET bbalance = bbalance + :delta WHERE bid = :bid;
+INSERT INTO pgbench_history(tid, bid, aid, delta) VALUES (:tid, :bid, :aid, :delta);
+END;
+"""
+"""pgbench's own transaction, over these accounts."""
+VICTIMS = (
+    "capture", "driver", "lane", "jvm", "broker", "sinks", "postmaster", "backend", "second", "cache",
+)  # fmt: skip
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(6_000)]
+
+
+class Bench(threading.Thread):
+    """pgbench; begun again where the database has gone."""
+
+    def __init__(self, server: Postgres, folder: Path) -> None:
+        super().__init__()
+        self.end = threading.Event()
+        self._server, self._script = server, folder / "bench.sql"
+        self._script.write_text(SCRIPT)
+        self._script.chmod(0o644)
+
+    def run(self) -> None:
+        options = ["-n", "-c", "3", "-T", "3600", "--rate", "150", "-f", str(self._script)]
+        while not self.end.is_set():
+            process = self._server.pgbench(*options)
+            while process.poll() is None and not self.end.wait(0.1):
+                pass
+            process.kill()
+            process.wait()
+            self.end.wait(0.2)
+
+
+class Program:
+    """One of the chain's processes."""
+
+    def __init__(self, name: str, folder: Path, address: str) -> None:
+        self._command = [sys.executable, str(PROGRAMS), name, str(folder), address]
+        self.log = folder / f"{name}.stderr"
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stderr=log, start_new_session=True)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def check(self) -> None:
+        """Fails where it has ended."""
+        assert self.process.poll() is None, self.log.read_text()[-3_000:]
+
+
+class Balances(Pipeline):
+    """The pipeline."""
+
+    def wait_for(self, ends: Any = None) -> None:
+        """Waits for a version beyond the newest one there is, or the next one's end."""
+        before = self.version()
+        wait_until(lambda: self.version() > before, self.told, patience_s=PATIENCE_S)
+
+    def version(self) -> int:
+        """The newest committed one; 0 where there is none."""
+        assert self.process.poll() is None, self.told()
+        with contextlib.suppress(QueryError):
+            return Views(Path(self.state) / "balances.penstock").version
+        return 0
+
+    def told(self) -> str:
+        """What it said last."""
+        return f"a version of the view; {self.log.read_text()[-3_000:]}"
+
+
+class Chain:
+    """Everything that takes part."""
+
+    def __init__(
+        self, folder: Path, source: Postgres, second: Postgres, cache: RedisServer
+    ) -> None:
+        self.folder, self.source, self.second, self.cache = folder, source, second, cache
+        self.chance, self.counts = random.Random(SEED), Counter[str]()
+        source.pgbench("-i", "-s", "1", "-q").wait()
+        source.execute(f"DELETE FROM pgbench_accounts WHERE aid > {ACCOUNTS}")
+        told = {"source": source.url(), "second": second.url(), "cache": cache.url}
+        (folder / "chain.json").write_text(json.dumps(told))
+        self.broker = BrokerProcess(folder / "log").start()
+        self.capture = Program("capture", folder, self.broker.address)
+        self.sinks = Program("sinks", folder, self.broker.address)
+        self.pipeline = Balances("balances", folder, self.broker.address, program=PROGRAMS)
+
+    def kill(self, victim: str) -> None:
+        """Kills one of those who take part, and starts it again where nobody else does."""
+        self.counts[victim] += 1
+        match victim:
+            case "capture" | "sinks":
+                program = self.capture if victim == "capture" else self.sinks
+                program.check()
+                program.kill()
+                program.start()
+            case "driver":
+                self.pipeline.kill()
+                self.pipeline.start()
+                self.pipeline.wait_for()
+            case "lane":
+                self.pipeline.kill_worker(self.chance)
+            case "jvm":
+                self.pipeline.kill_jvm()
+                self.pipeline.wait_for()
+            case "backend":
+                self.source.kill_backend(self.chance)
+            case _:
+                servers = {"broker": self.broker, "postmaster": self.source, "second": self.second}
+                server = servers.get(victim, self.cache)
+                server.kill()
+                server.start()
+
+    def stop(self) -> None:
+        """Ends the processes."""
+        for program in (self.capture, self.sinks):
+            program.kill()
+        self.broker.stop()
+
+    # -- what there is ------------------------------------------------------------------------------
+
+    def followers(self) -> dict[str, tuple[str, Callable[[], list[Any]]]]:
+        """The derived tables: the table that each equals, and its rows."""
+        found: dict[str, tuple[str, Callable[[], list[Any]]]] = {}
+        for table in TABLES:
+            found[f"second {table}"] = table, lambda table=table: self.rows(self.second, table)
+        return {
+            **found,
+            "cache": ("accounts", self.cached),
+            "index": ("accounts", self.indexed),
+            "lake tellers": ("tellers", lambda: self.lake("tellers")),
+            "lake history": ("history", lambda: self.lake("history")),
+        }
+
+    def rows(self, server: Postgres, table: str) -> list[Any]:
+        """A table of a database, in an order of its own."""
+        name = f"pgbench_{table}" if server is self.source else table
+        return sorted(
+            tuple(map(str, row)) for row in server.rows(f"SELECT {COLUMNS[table]} FROM {name}")
+        )
+
+    def cached(self) -> list[Any]:
+        """The accounts in Redis."""
+        keys = list(self.cache.client.scan_iter("account:*", count=1_000))
+        with self.cache.client.pipeline() as pipe:
+            for key in keys:
+                pipe.hmget(key, *COLUMNS["accounts"].split(", "))
+            return sorted(map(tuple, pipe.execute()))
+
+    def indexed(self) -> list[Any]:
+        """The accounts in the index."""
+        import tantivy
+
+        searcher = tantivy.Index.open(str(self.folder / "index.tantivy")).searcher()
+        hits = searcher.search(tantivy.Query.all_query(), 10 * ACCOUNTS).hits
+        documents = [searcher.doc(place).to_dict() for _, place in hits]
+        names = COLUMNS["accounts"].split(", ")
+        return sorted(tuple(str(one[name][0]) for name in names) for one in documents)
+
+    def lake(self, table: str) -> list[Any]:
+        """A table of the warehouse."""
+        from pyiceberg.catalog import load_catalog
+
+        folder = self.folder / "lake.iceberg"
+        uri = f"sqlite:///{folder / 'catalog.db'}"
+        with contextlib.closing(load_catalog("penstock", type="sql", uri=uri)) as catalog:
+            found = catalog.load_table(f"bench.{table}").scan().to_arrow().to_pylist()
+        names = COLUMNS[table].split(", ")
+        return sorted(tuple(str(row[name]) for name in names) for row in found)
+
+    def difference(self) -> str:
+        """Which derived tables differ from the source's, and by how much; empty where none does."""
+        for program in (self.capture, self.sinks):
+            program.check()
+        told = []
+        source = {table: self.rows(self.source, table) for table in TABLES}
+        for name, (table, read) in self.followers().items():
+            try:
+                found = Counter(read())
+            except Exception as error:  # it isn't there yet
+                told.append(f"{name}: {error}")
+                continue
+            missing, wrong = Counter(source[table]) - found, found - Counter(source[table])
+            if missing or wrong:
+                told.append(
+                    f"{name}: {missing.total()} missing {list(missing)[:2]}, "
+                    f"{wrong.total()} wrong {list(wrong)[:2]}"
+                )
+        totals = {table: sum(int(row[-1]) for row in rows) for table, rows in source.items()}
+        views = Views(self.folder / "balances.penstock")
+        for name, read in {
+            "view": lambda: views.sql("SELECT what, total FROM balances").to_pylist(),
+            "second balances": lambda: [
+                {"what": what, "total": total}
+                for what, total in self.second.rows("SELECT what, total FROM balances")
+            ],
+        }.items():
+            try:
+                found = {row["what"]: row["total"] for row in read()}
+            except Exception as error:
+                found = error
+            if found != totals:
+                told.append(f"{name}: {found} for {totals}")
+        return "\n".join(told)
+
+
+COLUMNS = {
+    "accounts": "aid, bid, abalance",
+    "tellers": "tid, bid, tbalance",
+    "branches": "bid, bbalance",
+    "history": "tid, bid, aid, delta",
+}
+"""What is compared; a table's balance, or delta, comes last."""
+
+
+@contextlib.contextmanager
+def chain(folder: Path) -> Iterator[Chain]:
+    """Everything, for a while."""
+    with postgres(18) as source, postgres(16) as second, redis_server() as cache:
+        one = Chain(folder, source, second, cache)
+        try:
+            with ended(one.pipeline):
+                yield one
+        finally:
+            one.stop()
+
+
+def test_everything_equals_the_source_after_kills(tmp_path: Path) -> None:
+    """Second database, cache, index and warehouse have the source's rows; each version whole transactions."""
+    for module in ("pyiceberg", "tantivy"):
+        pytest.importorskip(module)
+    with chain(tmp_path) as one:
+        bench = Bench(one.source, one.source.folder)
+        bench.start()
+        try:
+            one.pipeline.wait_for()
+            turns = itertools.chain.from_iterable(
+                one.chance.sample(VICTIMS, len(VICTIMS)) for _ in itertools.count()
+            )
+            for victim in itertools.islice(turns, KILLS):
+                time.sleep(one.chance.uniform(0.0, 1.0))  # when it is killed is the input
+                one.kill(victim)
+        finally:
+            bench.end.set()
+            bench.join()
+        told = f"PENSTOCK_KILLS={KILLS} PENSTOCK_KILL_SEED={SEED}, kills {dict(one.counts)}"
+        print(told)
+        wait_until(
+            lambda: not one.difference(),
+            lambda: f"no differences; {told}\n{one.difference()}",
+            patience_s=PATIENCE_S,
+        )
+        assert len(one.rows(one.source, "history")) > KILLS
+        lines = (tmp_path / CHECKED).read_text().splitlines()
+    seen = [json.loads(line) for line in lines if line.endswith("}]")]
+    halves = [line for line in seen if len(set(line[1].values())) > 1]
+    assert not halves, (
+        f"{len(halves)} of {len(seen)} versions have half a transaction: {halves[:3]}"
+    )
+    assert seen
