@@ -292,6 +292,7 @@ def test_everything_equals_the_source_after_kills(tmp_path: Path) -> None:
             )
             for victim in itertools.islice(turns, KILLS):
                 time.sleep(one.chance.uniform(0.0, 1.0))  # when it is killed is the input
+                print(victim, flush=True)
                 one.kill(victim)
         finally:
             bench.end.set()
