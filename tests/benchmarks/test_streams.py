@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,14 @@ def test_a_benchmark_on_topics_finds_the_true_rows(program: str) -> None:
         assert found["penstock_equal"]
         assert found["penstock"]["rows_per_s"] > 0
         assert found["penstock"]["cpu_s"] > 0
+
+
+def test_the_benchmark_of_small_changes_runs() -> None:
+    """Each operator takes a change at each size; in this process, as a start takes longer than that."""
+    program = runpy.run_path(str(BENCHMARKS / "small_changes.py"))
+    spent_ms = [program["measure"](make, 20, 1) for make in program["OPERATORS"].values()]
+    assert len(spent_ms) == 6
+    assert min(spent_ms) > 0
 
 
 @pytest.mark.slow

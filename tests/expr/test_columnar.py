@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from penstock.expr.duck import evaluate
 
 SCHEMA = Schema.parse(
     "i INT, j INT, v BIGINT, w BIGINT, f DOUBLE, g DOUBLE, s STRING, t STRING, ok BOOLEAN, "
-    "at TIMESTAMP, until TIMESTAMP, day DATE"
+    "at TIMESTAMP, until TIMESTAMP, day DATE, p DECIMAL(15, 2), q DECIMAL(6, 3), z DECIMAL(38, 4)"
 )
 INT = st.one_of(st.integers(-3, 3), st.sampled_from([2**31 - 1, -(2**31)]))
 BIGINT = st.one_of(st.integers(-3, 3), st.sampled_from([2**63 - 1, -(2**63), 2**53 + 1]))
@@ -30,9 +31,17 @@ INSTANT = st.datetimes(
     dt.datetime(9999, 12, 30),  # noqa: DTZ001
     timezones=st.just(dt.UTC),
 )
+
+
+def decimals(digits: int, scale: int) -> st.SearchStrategy[Decimal]:
+    whole = st.one_of(st.integers(-300, 300), st.sampled_from([10**digits - 1, 1 - 10**digits]))
+    return whole.map(lambda value: Decimal(value).scaleb(-scale, Context(prec=38)))
+
+
 VALUES = {
     "INT": INT, "BIGINT": BIGINT, "DOUBLE": DOUBLE, "STRING": TEXT, "BOOLEAN": st.booleans(),
     "TIMESTAMP": INSTANT, "DATE": st.dates(),
+    "DECIMAL(15, 2)": decimals(15, 2), "DECIMAL(6, 3)": decimals(6, 3), "DECIMAL(38, 4)": decimals(38, 4),
 }  # fmt: skip
 
 
@@ -60,11 +69,27 @@ arithmetic = st.recursive(
     ),
     max_leaves=4,
 )
+exact = st.recursive(
+    st.sampled_from(["p", "q", "z", "i", "v", "1", "2.50", "-0.05", "(0.06 - 0.01)", "0"]),
+    lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from("+-*"), inner),
+    max_leaves=4,
+)
 comparison = st.sampled_from(["=", "<>", "<", "<=", ">", ">="])
 predicates = st.one_of(
     st.builds("{} {} {}".format, arithmetic, comparison, arithmetic),
     st.builds("{} {} {}".format, texts, comparison, texts),
     st.builds("{} || {} {} {}".format, texts, texts, comparison, texts),
+    st.builds("{} {} {}".format, exact, comparison, exact),
+    st.builds("CAST(({} {} {}) AS BOOLEAN)".format, exact, comparison, exact),
+    st.builds(
+        "day {} CAST('{}' AS DATE) {} INTERVAL {} {}".format,
+        comparison,
+        st.dates(dt.date(1900, 1, 1), dt.date(2100, 1, 1)),
+        st.sampled_from("+-"),
+        st.integers(0, 40),
+        st.sampled_from(["DAY", "MONTH", "YEAR", "HOUR"]),
+    ),
+    st.builds("EXTRACT(YEAR FROM day) {} {}".format, comparison, numbers),
     st.builds("at {} until".format, comparison),
     st.builds("{} IS NULL".format, st.sampled_from(SCHEMA.names)),
     st.builds("{} IS NOT NULL".format, st.sampled_from(SCHEMA.names)),
@@ -113,6 +138,18 @@ def test_conditions_equal_duckdb(text: str, rows: pa.Table) -> None:
 def test_arithmetic_equals_duckdb(text: str, rows: pa.Table) -> None:
     """The same width, the same overflow, the same doubles."""
     check(text, rows)
+
+
+@given(text=exact, rows=tables())
+def test_exact_numbers_equal_duckdb(text: str, rows: pa.Table) -> None:
+    """DECIMALs have DuckDB's digits, and overflow where its do."""
+    check(text, rows)
+
+
+@given(condition=conditions, text=exact, other=exact, rows=tables())
+def test_choices_equal_duckdb(condition: str, text: str, other: str, rows: pa.Table) -> None:
+    """A condition that is false or NULL takes what ELSE says."""
+    check(f"CASE WHEN {condition} THEN {text} ELSE {other} END", rows)
 
 
 @given(condition=conditions, text=arithmetic, rows=tables())

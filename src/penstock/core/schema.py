@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import pyarrow as pa
@@ -121,7 +122,7 @@ class Schema:
         """The schema with the columns of an Arrow schema."""
         return Schema(tuple(Field(f.name, f.type, not f.nullable) for f in schema))
 
-    @property
+    @cached_property
     def arrow(self) -> pa.Schema:
         """The same as an Arrow schema."""
         return pa.schema([pa.field(f.name, f.type, nullable=not f.required) for f in self.fields])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +39,7 @@ from penstock.expr.duck import evaluate
 from penstock.flow.graph import Source
 from penstock.flow.times import Header
 from penstock.formats.changelog import ChangelogDecoder
-from penstock.formats.lines import decoder_for
+from penstock.formats.lines import Decoder, decoder_for
 from penstock.ops.producers import PRODUCERS_MAX, ProducerMarks
 from penstock.ops.windows import NOTHING_YET_US
 from penstock.wire.columns import Records
@@ -77,12 +78,7 @@ class SourceReader:
         self._floor_us = NOTHING_YET_US if watermark_us is None else watermark_us
         self._ahead_max_us = min(wall_us + AHEAD_MAX_US, EVENT_MAX_US)
         self._check_key = check_key
-        self._decoder = decoder_for(
-            source.schema, source.format, _needed(source, columns), registered_schemas
-        )
-        self._changes: ChangelogDecoder | None = None
-        if (changelog := source.changelog) is not None:
-            self._changes = ChangelogDecoder(source.schema, changelog.key, changelog.format)
+        self._decoder = _decoder(source, columns)
         self._chunk: Records | None = None
         self._producers: ProducerMarks | None = None
         if source.time.producer is not None:
@@ -109,18 +105,23 @@ class SourceReader:
         for records in chunks:
             self._chunk = records
             self.row_count += len(records)
-            yield self._timed(*(self._decoded if self._changes is None else self._changed)(records))
+            yield self._timed(*self._read(records))
 
-    def _decoded(self, records: Records) -> tuple[pa.Table, np.ndarray]:
+    def _read(self, records: Records) -> tuple[pa.Table, np.ndarray]:
+        """Rows, or a table's changes, and the record of each."""
+        if isinstance(self._decoder, ChangelogDecoder):
+            return self._changed(self._decoder, records)
+        return self._decoded(self._decoder, records)
+
+    def _decoded(self, decoder: Decoder, records: Records) -> tuple[pa.Table, np.ndarray]:
         """A stream's rows, and the record of each."""
-        decoded = self._decoder.decode(records.buffer, records.value_start, records.value_length)
+        decoded = decoder.decode(records.buffer, records.value_start, records.value_length)
         self._refuse(np.asarray(decoded.bad_rows, np.int64), decoded.reasons)
         return pa.Table.from_batches([decoded.columns]), decoded.rows
 
-    def _changed(self, records: Records) -> tuple[pa.Table, np.ndarray]:
+    def _changed(self, decoder: ChangelogDecoder, records: Records) -> tuple[pa.Table, np.ndarray]:
         """A table's changes, and the record of each."""
-        assert self._changes is not None
-        changes = self._changes.decode(records)
+        changes = decoder.decode(records)
         self._refuse(np.asarray(changes.bad_rows, np.int64), changes.reasons)
         rows = pa.Table.from_batches([changes.columns])
         return rows.append_column(DELETED, pa.array(changes.deleted)), changes.rows
@@ -258,6 +259,21 @@ class SourceReader:
         assert self._chunk is not None
         texts = reasons if isinstance(reasons, pa.Array) else pa.array(reasons, pa.string())
         self._dead.append(Letters.of_records(self._chunk, rows, texts))
+
+
+def _decoder(source: Source, columns: frozenset[str] | None) -> Decoder | ChangelogDecoder:
+    """What decodes a source's records."""
+    if source.changelog is not None or source.format is None:
+        return _json_decoder(source, columns)
+    return decoder_for(source.schema, source.format, _needed(source, columns), registered_schemas)
+
+
+@lru_cache(maxsize=256)
+def _json_decoder(source: Source, columns: frozenset[str] | None) -> Decoder | ChangelogDecoder:
+    """The same for JSON: made once, as that takes longer than to decode a few records."""
+    if (changelog := source.changelog) is not None:
+        return ChangelogDecoder(source.schema, changelog.key, changelog.format)
+    return decoder_for(source.schema, None, _needed(source, columns))
 
 
 def _needed(source: Source, columns: frozenset[str] | None) -> frozenset[str] | None:

@@ -40,7 +40,7 @@ from penstock.engine.outgoing import (
 )
 from penstock.engine.physical import Physical, Placed, Reader
 from penstock.engine.plan import Plan, Split
-from penstock.engine.progress.meter import Meter
+from penstock.engine.progress.meter import Clock, Meter
 from penstock.engine.source import SourceReader
 from penstock.engine.store import Json, Store
 from penstock.errors import BrokerError, PenstockError
@@ -48,7 +48,7 @@ from penstock.flow.graph import Closed, Node, Origin, OutputNode, RowStep, Sourc
 from penstock.formats.json import encode_rows
 from penstock.ops import Context
 from penstock.ops.rows import Explanations, Refused
-from penstock.ops.windows import NOTHING_YET_US
+from penstock.ops.windows import NO_TIME, NOTHING_YET_US
 from penstock.state import LocalStateFiles, StateFiles
 from penstock.wire.columns import Records
 
@@ -118,18 +118,6 @@ def described(error: Exception) -> Json:
 
 
 @dataclass
-class _Clock:
-    """Seconds by part of the work."""
-
-    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-    def add(self, part: str, since: float) -> float:
-        now = time.perf_counter()
-        self.seconds[part] += now - since
-        return now
-
-
-@dataclass
 class Hot:
     """States that stay open in a lane between batches, each with the description that it is of."""
 
@@ -190,7 +178,7 @@ class LaneBatch:
         self.dead: dict[str, list[Letters]] = defaultdict(list)  # waiting, by origin
         self.explanations: dict[tuple[str, str], Explanations] = defaultdict(Explanations)
         self.dead_count: dict[str, int] = defaultdict(int)  # by the topic that they are of
-        self.clock = _Clock()
+        self.clock = Clock()
         self.meter = Meter()
         self._since = started
         self.clock.add("open", started)
@@ -406,7 +394,15 @@ class LaneBatch:
         """Runs an operator for one shard, and all that reads it."""
         started = time.perf_counter()
         operator, files = placed.operator, self.files
-        state = self.hot.open(placed, shard, files, self.before.get(placed.id, {}).get(str(shard)))
+        known = self.before.get(placed.id, {}).get(str(shard))
+        if known is not None and not any(inputs) and self._rests(placed):
+            self.traces[placed.id][str(shard)] = known
+            readers = self.job.physical.readers(placed.node)
+            if readers:
+                self.meter.gave(placed.id, 0)
+            self._finish(readers, [[] for _ in readers], placed.node, shard)
+            return
+        state = self.hot.open(placed, shard, files, known)
         context = Context(
             files=files,
             directory=f"{self.store.folder}runs/{placed.id}/{shard:04d}",
@@ -429,8 +425,18 @@ class LaneBatch:
             self.meter.gave(closed.identity, result.closed.num_rows)
             self._feed(placed, closed, result.closed, shard)
 
+    def _rests(self, placed: Placed) -> bool:
+        """Whether time means nothing to an operator, so that without rows there is nothing to do."""
+        operator, now_us = placed.operator, self.plan.frontier_us[placed.id]
+        if operator.timed or operator.clock_us or operator.always:
+            return False
+        return not operator.wakes([NO_TIME] * len(now_us), now_us)
+
     def _feed(self, placed: Placed, origin: Origin, rows: pa.Table, shard: int) -> None:
         readers = self.job.physical.readers(origin)
+        if not rows.num_rows:  # what is fused may still have something to do
+            self._finish(readers, [[] for _ in readers], origin, shard)
+            return
         refused: list[Refused] = []
         place = f"{placed.id}/{shard}"
         # Readers know the origin by its identity, and find its rows under that.

@@ -6,6 +6,7 @@ itself and is greater than all), is for DuckDB to judge.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,9 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core import vectors
-from penstock.expr.tree import Call, Column, Constant, Tree
+from penstock.expr.tree import Call, Column, Constant, Tree, is_decimal
 
 __all__ = ["UnfitError", "compute"]
+
+
+NAMED_MIN: Final = dt.date(1, 1, 1)
+NAMED_MAX: Final = dt.date(9999, 12, 31)
+"""Dates that Python knows: years before and behind them are counted in other ways."""
 
 
 class UnfitError(Exception):
@@ -47,7 +53,12 @@ def _value(tree: Tree, rows: pa.Table | pa.RecordBatch) -> Any:
                 raise UnfitError  # constants only: rare, and DuckDB folds them
             try:
                 return _FUNCTIONS[function](type_, *values)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            except (
+                pa.ArrowInvalid,
+                pa.ArrowNotImplementedError,
+                OverflowError,
+                ValueError,
+            ) as error:
                 raise UnfitError from error
 
 
@@ -58,7 +69,7 @@ def _comparison(function: Any) -> Callable[..., Any]:
             for side in (left, right):
                 if pc.any(pc.is_nan(side)).as_py():
                     raise UnfitError
-        elif left.type != right.type:  # INT and BIGINT
+        elif left.type != right.type and not is_decimal(left.type):  # INT and BIGINT
             left, right = left.cast(pa.int64()), right.cast(pa.int64())
         return function(left, right)
 
@@ -67,6 +78,9 @@ def _comparison(function: Any) -> Callable[..., Any]:
 
 def _arithmetic(function: Any) -> Callable[..., Any]:
     def calculate(type_: pa.DataType, left: Any, right: Any) -> Any:
+        if is_decimal(type_):
+            found = function(left, right)
+            return found if found.type == type_ else found.cast(type_)
         if pa.types.is_floating(type_):
             return function(_doubles(left), _doubles(right))
         return function(left.cast(type_), right.cast(type_))
@@ -101,6 +115,17 @@ def _choose(type_: pa.DataType, condition: Any, value: Any) -> Any:
     return pc.if_else(condition, value, pa.scalar(None, type_))
 
 
+def _one_of(_: pa.DataType, condition: Any, value: Any, other: Any) -> Any:
+    return pc.if_else(pc.fill_null(condition, False), value, other)  # noqa: FBT003
+
+
+def _year(_: pa.DataType, days: Any) -> Any:
+    low, high = pc.min(days).as_py(), pc.max(days).as_py()
+    if low is not None and not NAMED_MIN <= low <= high <= NAMED_MAX:
+        raise UnfitError
+    return pc.year(days)
+
+
 def _like(_: pa.DataType, text: Any, pattern: pa.StringScalar) -> Any:
     return pc.match_like(text, pattern.as_py())
 
@@ -126,4 +151,7 @@ _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     ),
     "like": _like,
     "choose": _choose,
+    "one_of": _one_of,
+    "year": _year,
+    "decimal": lambda type_, value: value.cast(type_),
 }

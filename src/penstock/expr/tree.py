@@ -6,12 +6,15 @@ A tree is plain data: it is pickled, compared and hashed, and needs no parser wh
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from penstock.core.schema import TIMESTAMP, Schema
+from penstock.expr.duck import EvaluationError, query_tables
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -22,7 +25,13 @@ EXACT_DOUBLE_MAX: Final = 2**53
 """Up to here every integer is a double."""
 EXACT_DIGITS_MAX: Final = 15
 """Decimals of so many digits become the same double whichever way they are read."""
+DECIMAL_DIGITS_MAX: Final = 38
+PRODUCT_DIGITS: Final = 18
+"""Digits that DuckDB gives the product of two DECIMALs which have no more, whatever it needs."""
 _INTEGERS: Final = (pa.int32(), pa.int64())
+_DIGITS: Final = {pa.int32(): 10, pa.int64(): 19}
+"""Of a DECIMAL that an integer becomes beside one."""
+_EPOCH: Final = dt.date(1970, 1, 1)
 _ORDERED: Final = (pa.string(), TIMESTAMP, pa.date32())
 
 
@@ -36,10 +45,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Constant:
-    """A value, never NULL."""
+    """A value, never NULL.
 
-    value: bool | int | float | str
+    Attributes:
+        value: of a date, its days since 1970.
+        text: of a number with a point, as it is written: beside a DECIMAL it is one.
+    """
+
+    value: bool | int | float | str | Decimal
     type: pa.DataType
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,6 +121,14 @@ class _Builder:
         match node:
             case exp.Paren():
                 return self.build(node.this)
+            case exp.Cast() if node.to.is_type("boolean"):
+                return _logical_only(self.build(node.this))
+            case exp.Cast() | exp.Add() | exp.Sub() if _is_constant(node):
+                return _folded(node)
+            case exp.Extract() if node.name.upper() == "YEAR":
+                return _year_of(self.build(node.expression))
+            case exp.Year():
+                return _year_of(self.build(node.this))
             case exp.Column() if not node.table:
                 return Column(node.name, self.schema[node.name].type)
             case exp.Boolean():
@@ -140,20 +163,25 @@ class _Builder:
                 return _joined(self.build(node.this), self.build(node.expression))
             case exp.Like() if not node.args.get("escape"):
                 return _like(self.build(node.this), self.build(node.expression))
-            case exp.Case() if not node.this and not node.args.get("default"):
+            case exp.Case() if not node.this:
                 return self._chosen(node)
             case _:
                 raise _UnknownError
 
     def _chosen(self, node: exp.Case) -> Tree:
-        """`CASE WHEN condition THEN value END`: what a conditional aggregate is made of."""
+        """`CASE WHEN condition THEN value [ELSE value] END`: what a conditional aggregate is made of."""
+        from sqlglot import exp
+
         if len(node.args["ifs"]) != 1:
             raise _UnknownError
         [only] = node.args["ifs"]
         condition, value = self.build(only.this), self.build(only.args["true"])
         if condition.type != pa.bool_():
             raise _UnknownError
-        return Call("choose", (condition, value), value.type)
+        default = node.args.get("default")
+        if default is None or isinstance(default, exp.Null):
+            return Call("choose", (condition, value), value.type)
+        return _one_of(condition, value, self.build(default))
 
     def _any_of(self, node: exp.In) -> Tree:
         value = self.build(node.this)
@@ -184,13 +212,90 @@ def _literal(node: exp.Literal) -> Constant:
     digits = whole + rest
     if not point or not digits.isdecimal() or len(digits) > EXACT_DIGITS_MAX:
         raise _UnknownError
-    return Constant(float(text), pa.float64())
+    return Constant(float(text), pa.float64(), text)
 
 
 def _negative(constant: Constant) -> Constant:
     if isinstance(constant.value, bool | str):
         raise _UnknownError
-    return Constant(-constant.value, constant.type)
+    return Constant(-constant.value, constant.type, f"-{constant.text}" if constant.text else "")
+
+
+def _is_constant(node: exp.Expr) -> bool:
+    from sqlglot import exp
+
+    return not any(isinstance(one, exp.Column | exp.Query) for one in node.walk())
+
+
+def _folded(node: exp.Expr) -> Constant:
+    """What DuckDB makes of an expression without columns, such as a date and an interval."""
+    try:
+        found = query_tables({}, f"SELECT {node.sql(dialect='duckdb', identify=True)} AS x")
+    except EvaluationError:
+        raise _UnknownError from None
+    value, type_ = found.column(0)[0].as_py(), found.schema.types[0]
+    match value:
+        case bool() | str():
+            return Constant(value, type_)
+        case int() if type_ in _INTEGERS:
+            return Constant(value, type_)
+        case Decimal() if pa.types.is_decimal128(type_):
+            return Constant(value, type_)
+        case dt.datetime() if type_ == pa.timestamp("us") and value.time() == dt.time():
+            return Constant((value.date() - _EPOCH).days, pa.date32())  # compared, it is the same
+        case dt.date() if type_ == pa.date32():
+            return Constant((value - _EPOCH).days, type_)
+        case _:
+            raise _UnknownError
+
+
+def _year_of(value: Tree) -> Tree:
+    if value.type != pa.date32():
+        raise _UnknownError
+    return Call("year", (value,), pa.int64())
+
+
+def _one_of(condition: Tree, value: Tree, other: Tree) -> Tree:
+    if value.type != other.type and is_decimal(value.type):
+        other = _as_decimal(other)
+        if not isinstance(other, Constant) or not _fits(other.value, value.type):
+            raise _UnknownError
+        other = Constant(other.value, value.type)
+    if value.type != other.type:
+        raise _UnknownError
+    return Call("one_of", (condition, value, other), value.type)
+
+
+def is_decimal(type_: pa.DataType) -> bool:
+    """Whether values of the type are DECIMALs."""
+    return bool(pa.types.is_decimal128(type_))
+
+
+def _fits(value: Any, type_: Any) -> bool:
+    scaled = Decimal(value).scaleb(type_.scale)
+    return scaled == int(scaled) and abs(scaled) < 10**type_.precision
+
+
+def _as_decimal(value: Tree) -> Tree:
+    """A number as a DECIMAL of the width that DuckDB gives it beside another."""
+    if is_decimal(value.type):
+        return value
+    if isinstance(value, Constant) and value.text:
+        _, _, rest = value.text.partition(".")
+        digits = len(value.text.lstrip("-")) - 1
+        return Constant(Decimal(value.text), pa.decimal128(digits, len(rest)))
+    if value.type not in _INTEGERS:
+        raise _UnknownError
+    type_ = pa.decimal128(_DIGITS[value.type], 0)
+    if isinstance(value, Constant):
+        return Constant(Decimal(int(value.value)), type_)
+    return Call("decimal", (value,), type_)
+
+
+def _logical_only(value: Tree) -> Tree:
+    if value.type != pa.bool_():
+        raise _UnknownError
+    return value
 
 
 def _logical(name: str, *arguments: Tree) -> Tree:
@@ -202,6 +307,8 @@ def _logical(name: str, *arguments: Tree) -> Tree:
 def _compared(name: str, left: Tree, right: Tree) -> Tree:
     if left.type in _INTEGERS and right.type in _INTEGERS:
         pass
+    elif is_decimal(left.type) or is_decimal(right.type):
+        left, right = _as_decimal(left), _as_decimal(right)
     elif pa.float64() in (left.type, right.type):
         _check_double(left, right)
     elif left.type != right.type or left.type not in (*_ORDERED, pa.bool_()):
@@ -213,8 +320,26 @@ def _computed(name: str, left: Tree, right: Tree) -> Tree:
     if left.type in _INTEGERS and right.type in _INTEGERS:
         wide = pa.int64() in (left.type, right.type)
         return Call(name, (left, right), pa.int64() if wide else pa.int32())
+    if is_decimal(left.type) or is_decimal(right.type):
+        left, right = _as_decimal(left), _as_decimal(right)
+        return Call(name, (left, right), _decimal_of(name, left.type, right.type))
     _check_double(left, right)
     return Call(name, (left, right), pa.float64())
+
+
+def _decimal_of(name: str, left: Any, right: Any) -> pa.DataType:
+    """The type that DuckDB gives the sum, the difference or the product of two DECIMALs."""
+    if name == "multiply":
+        digits, scale = left.precision + right.precision, left.scale + right.scale
+        both_short = max(left.precision, right.precision) <= PRODUCT_DIGITS
+        if digits > PRODUCT_DIGITS and both_short and scale < PRODUCT_DIGITS:
+            digits = PRODUCT_DIGITS
+    else:
+        scale = max(left.scale, right.scale)
+        digits = scale + max(left.precision - left.scale, right.precision - right.scale) + 1
+    if scale > DECIMAL_DIGITS_MAX:
+        raise _UnknownError
+    return pa.decimal128(min(digits, DECIMAL_DIGITS_MAX), scale)
 
 
 def _check_double(left: Tree, right: Tree) -> None:

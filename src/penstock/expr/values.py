@@ -56,7 +56,8 @@ def _evaluated(expressions: Sequence[Expression], names: list[str], rows: pa.Tab
     asked = ", ".join(f"{one.sql} AS c{i}" for i, one in enumerate(expressions))
     query = f"SELECT {asked} FROM rows"
     different = _different(rows.select(names)) if names and len(rows) >= ROWS_MIN else None
-    some, at = (rows, None) if different is None else different
+    # DuckDB looks at every column that it gets, however few it is asked for.
+    some, at = (rows.select(names) if names else rows, None) if different is None else different
     made = zip(expressions, evaluate(some, query).columns, strict=True)
     found = [one.typed(column) for one, column in made]
     if at is None:

@@ -84,7 +84,7 @@ class Changes:
 class _Gathered:
     """Changes and bad records of one batch, as they are found."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self.parts: list[tuple[np.ndarray, bool, pa.RecordBatch]] = []
         self.bad: dict[int, str] = {}
@@ -109,7 +109,7 @@ class _Gathered:
         bad = np.array(sorted(self.bad), np.int64)
         reasons = [self.bad[row] for row in bad.tolist()]
         if not parts:
-            none = pa.RecordBatch.from_pylist([], self._arrow)
+            none = pa.RecordBatch.from_pylist([], self.schema)
             return Changes(none, np.zeros(0, np.int64), np.zeros(0, np.bool_), bad, reasons)
         if len(parts) == 1:
             rows, is_deleted, columns = parts[0]
@@ -121,11 +121,6 @@ class _Gathered:
         columns = whole.take(vectors.from_int64(order))
         return Changes(columns, rows[order], deleted[order], bad, reasons)
 
-    @property
-    def _arrow(self) -> pa.Schema:
-        """The table's columns; what is NOT NULL in a row may be NULL in a deletion."""
-        return pa.schema([pa.field(field.name, field.type) for field in self.schema])
-
     def _whole(
         self,
         rows: np.ndarray,
@@ -135,9 +130,9 @@ class _Gathered:
         names = columns.schema.names
         arrays = [
             columns.column(f.name) if f.name in names else pa.nulls(len(rows), f.type)
-            for f in self._arrow
+            for f in self.schema
         ]
-        return rows, deleted, pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+        return rows, deleted, pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _without_bad(
         self, part: tuple[np.ndarray, bool, pa.RecordBatch]
@@ -162,7 +157,9 @@ class ChangelogDecoder:
         decoder = _PreciseDecoder if format == "debezium-precise" else JsonDecoder
         self._rows, self._keys = decoder(schema), decoder(keys)
         self._olds = JsonDecoder(Schema(tuple(replace(f, required=False) for f in keys)))
-        self._wrapped = MemberFinder(["payload"])
+        # What is NOT NULL in a row may be NULL in a deletion.
+        self._arrow = pa.schema([pa.field(field.name, field.type) for field in schema])
+        self._wrapped, self._members = MemberFinder(["payload"]), MemberFinder(key)
         members = ["type", "data", "old"] if format == "maxwell" else ["op", "before", "after"]
         self._envelope = MemberFinder([*members, "payload"])
 
@@ -172,7 +169,7 @@ class ChangelogDecoder:
         Raises:
             LimitError: a string column is longer than `STRING_BYTES_MAX`.
         """
-        gathered = _Gathered(self.schema)
+        gathered = _Gathered(self._arrow)
         values = Texts(records.buffer, records.value_start, records.value_length)
         keys = Texts(records.buffer, records.key_start, records.key_length)
         gone = np.flatnonzero(~values.known)
@@ -326,7 +323,7 @@ class ChangelogDecoder:
         start[some[wrapped]] = payload.start[wrapped]
         length[some[wrapped]] = payload.length[wrapped]
         keys = Texts(payload.buffer, start, length)
-        members = MemberFinder(self.key).find(keys.take(some)).of.values()
+        members = self._members.find(keys.take(some)).of.values()
         told[some] = np.logical_and.reduce([one.known for one in members])
         return keys, told
 

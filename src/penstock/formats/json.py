@@ -31,6 +31,7 @@ import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -284,8 +285,9 @@ def _text(
     return [arrow_buffer(offsets), arrow_buffer(out[:total])]
 
 
+@lru_cache(maxsize=256)
 def compiled(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
-    """The schema as the kernel reads it: its fields, and the bytes of their keys."""
+    """The schema as the kernel reads it: its fields, and the bytes of their keys; both are only read."""
     fields = np.zeros((len(schema.fields), kernel.FIELD_COLUMNS), np.int64)
     keys = bytearray()
     texts = 0

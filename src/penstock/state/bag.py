@@ -66,6 +66,11 @@ class Bag:
             order=None if self.order is None else pa.field(ORDER, pa.int64()),
         )
 
+    @cached_property
+    def place(self) -> Layout:
+        """Of keys that are looked for."""
+        return Layout(self.layout.keys, ())
+
     def delta(
         self,
         rows: pa.RecordBatch,
@@ -106,7 +111,7 @@ class Bag:
             hashes_: int64[n], of the key.
             stretches: int64[n]; None is 0 each.
         """
-        place = Layout(self.layout.keys, ())
+        place = self.place
         at = np.zeros(len(keys), np.int64) if stretches is None else stretches
         columns = [from_int64(at), from_int64(hashes_), *(keys.column(name) for name in self.key)]
         return place.group(pa.RecordBatch.from_arrays(columns, schema=place.schema), whole=False)

@@ -28,6 +28,8 @@ PIECE_ROWS_MAX: Final = 1 << 19
 """Rows: one piece is made in memory; some 25 MB of an aggregate's state."""
 KEPT_BYTES_MAX: Final = 1 << 20
 """A piece just written stays in memory up to this; bigger ones are mapped."""
+COPIED_BYTES_MAX: Final = 1 << 18
+"""Rows of so many bytes are copied into one buffer to be written."""
 OPEN_PIECES_MAX: Final = 1024
 """Mapped pieces that a process keeps: bounds address space and kernel maps."""
 
@@ -136,16 +138,14 @@ class Writer:
         assert len(rows), "a piece has rows"
         path = f"{self.prefix}-{self.written:04d}.arrow"
         rows = _exact(rows)
-        sink: Any = _Sink()  # Arrow calls it as a file
-        with pa.ipc.new_file(pa.PythonFile(sink, "w"), rows.schema) as stream:
-            stream.write_batch(rows)
-        self.files.write(path, sink.chunks)
+        chunks, size, crc = _encoded(rows)
+        self.files.write(path, chunks)
         self.written += 1
-        self.bytes += sink.size
+        self.bytes += size
         self.rows += len(rows)
         w, h = windows(rows), hashes(rows)
         first, last = (int(w[0]), int(h[0])), (int(w[-1]), int(h[-1]))
-        piece = Piece(path, len(rows), sink.size, sink.crc, first, last)
+        piece = Piece(path, len(rows), size, crc, first, last)
         if piece.bytes <= KEPT_BYTES_MAX:
             OPEN.put(self.files, piece, rows)
         return piece
@@ -154,6 +154,23 @@ class Writer:
         """Writes rows as a run."""
         cuts = range(0, len(rows), PIECE_ROWS_MAX)
         return Run(tuple(self.write(rows.slice(cut, PIECE_ROWS_MAX)) for cut in cuts))
+
+
+def _encoded(rows: pa.RecordBatch) -> tuple[Sequence[bytes | pa.Buffer], int, int]:
+    """Rows as an Arrow IPC file: its bytes in some parts, how many they are, and their CRC-32C.
+
+    The columns of many rows aren't copied; those of a few are, as a part costs more than it has bytes.
+    """
+    if rows.nbytes <= COPIED_BYTES_MAX:
+        whole = pa.BufferOutputStream()
+        with pa.ipc.new_file(whole, rows.schema) as stream:
+            stream.write_batch(rows)
+        data = whole.getvalue()
+        return [data], data.size, crc32c.crc32c(memoryview(data))
+    sink: Any = _Sink()  # Arrow calls it as a file
+    with pa.ipc.new_file(pa.PythonFile(sink, "w"), rows.schema) as stream:
+        stream.write_batch(rows)
+    return sink.chunks, sink.size, sink.crc
 
 
 def _exact(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -40,7 +40,7 @@ from penstock.state.runs import OPEN, PIECE_ROWS_MAX, Opened, Piece, Run, Writer
 
 FORMAT: Final = 1  # of the description
 FAN_IN: Final = 3  # runs per merge: more means fewer rewrites and more runs to search
-TINY_ROWS: Final = 8_192
+TINY_ROWS: Final = 1_024
 """Rows: runs up to this are folded into the next append's run; costs about 1 ms."""
 FUEL_PER_ROW: Final = 3
 """Rows a merge may handle per row appended: above 1, so that merges end early."""
@@ -139,6 +139,8 @@ class Trace:
             low_us: windows below it need not be kept any longer.
         """
         low = self.low_us if low_us is None else max(low_us, self.low_us)
+        if not len(delta) and not self.merges and low == self.low_us:
+            return self
         trace = replace(self, low_us=low)
         trace = trace._expire()
         trace, delta = trace._fold(self._above(delta, low))
@@ -365,10 +367,14 @@ class Trace:
                 cursor = merging.start(self.runs[first : first + count])
                 merges.append(Merge(first, count, cursor))
             at = end
+        if len(merges) == len(self.merges):
+            return self
         merges.sort(key=lambda m: m.first)
         return replace(self, merges=tuple(merges))
 
     def _work(self, writer: Writer, fuel: int) -> Trace:
+        if not self.merges:
+            return self
         runs, merges, shift = list(self.runs), [], 0
         for merge in self.merges:
             merge = replace(merge, first=merge.first - shift)  # noqa: PLW2901

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["Meter"]
+__all__ = ["Clock", "Meter"]
 
 ROWS_IN, ROWS_OUT, LATE, SECONDS = range(4)
 UNKNOWN: Final = -1  # of the rows out of a node that nobody reads: they aren't computed
+
+
+@dataclass
+class Clock:
+    """Seconds by part of the work."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, part: str, since: float) -> float:
+        """Adds the time from `since` until now, which it gives (`time.perf_counter`)."""
+        now = time.perf_counter()
+        self.seconds[part] += now - since
+        return now
 
 
 class Meter:

@@ -31,7 +31,7 @@ from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, routed, routed_schema
 from penstock.state.bag import COUNT, Bag, matches, weights_of
-from penstock.state.layout import HASH, WINDOW, Layout, Value, concat
+from penstock.state.layout import HASH, WINDOW, Layout, Value, concat, taken
 from penstock.state.trace import Trace
 
 __all__ = ["How", "TableJoin"]
@@ -129,7 +129,7 @@ class TableJoin(Timeless):
             CorruptError: a file of the state is not what was written.
         """
         deltas = [self._delta(port, parts) for port, parts in enumerate(inputs)]
-        counts = [self._counted(port, delta) for port, delta in enumerate(deltas)]
+        counts = self._counts(deltas)
         changes = self._changes(state.traces, deltas, counts) if self.gives else None
         traces, written = dict(state.traces), [0, 0]
         for port, side in enumerate(SIDES):
@@ -152,8 +152,7 @@ class TableJoin(Timeless):
         deltas = [
             self._bags[port].sum(list(state.traces[side].scan())) for port, side in enumerate(SIDES)
         ]
-        counts = [self._counted(port, delta) for port, delta in enumerate(deltas)]
-        found = self._changes(self.empty(files).traces, deltas, counts)
+        found = self._changes(self.empty(files).traces, deltas, self._counts(deltas))
         times = vectors.raw(vectors.contiguous(found.column(WEIGHT)))
         rows = found.select(self.schema.names)
         if (times != 1).any():
@@ -178,7 +177,8 @@ class TableJoin(Timeless):
             parts += self._alone(LEFT, before, deltas, counts, has_partner=True)
         if self.how in ("right", "full"):
             parts += self._alone(RIGHT, before, deltas, counts, has_partner=False)
-        rows = self._out.sum([self._out_delta(part) for part in parts if len(part)])
+        parts = [part for part in parts if len(part)]
+        rows = self._out_delta(concat(parts)) if parts else self._out.layout.empty()
         return changes_of(rows, self.schema)
 
     def _pairs(
@@ -196,8 +196,8 @@ class TableJoin(Timeless):
         for mine, other in found:
             i, j = matches(mine, other, self.on)
             weights = weights_of(mine)[i] * weights_of(other)[j]
-            columns = [mine.column(f.name).take(vectors.from_int64(i)) for f in self.left]
-            columns += [other.column(f.name).take(vectors.from_int64(j)) for f in self._others]
+            left, right = mine.select(self.left.names), other.select(self._other_names)
+            columns = [*taken(left, i).columns, *(taken(right, j).columns if self._others else ())]
             parts.append(self._joined(columns, weights))
         return parts
 
@@ -250,8 +250,15 @@ class TableJoin(Timeless):
         return self._joined(columns, weights)
 
     def _joined(self, columns: Sequence[pa.Array], weights: Vector) -> pa.RecordBatch:
-        names = [*self.schema.names, WEIGHT]
-        return pa.RecordBatch.from_arrays([*columns, vectors.from_int64(weights)], names)
+        return pa.RecordBatch.from_arrays(
+            [*columns, vectors.from_int64(weights)], schema=self._joined_schema
+        )
+
+    @cached_property
+    def _joined_schema(self) -> pa.Schema:
+        """Of joined rows with weights; a column may be NOT NULL in one part and not in another."""
+        fields = [pa.field(f.name, f.type) for f in self.schema]
+        return pa.schema([*fields, pa.field(WEIGHT, pa.int64())])
 
     def _of_keys(
         self, before: Mapping[str, Trace], side: int, rows: pa.RecordBatch, of: int
@@ -315,7 +322,16 @@ class TableJoin(Timeless):
         if not parts:
             return bag.layout.empty()
         rows = Routed.combine(parts)
-        return bag.sum([bag.delta(rows.batch, rows.hashes, rows.weights, None)])
+        return bag.delta(rows.batch, rows.hashes, rows.weights, None)
+
+    def _counts(self, deltas: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """How many rows of each key the deltas bring; of those whose counts nothing asks for, nothing."""
+        return [
+            self._counted(port, delta)
+            if f"{side}.counts" in self._layouts
+            else self._count_layouts[port].empty()
+            for port, (side, delta) in enumerate(zip(SIDES, deltas, strict=True))
+        ]
 
     def _counted(self, port: int, delta: pa.RecordBatch) -> pa.RecordBatch:
         """How many rows of each key a delta brings."""
@@ -334,6 +350,10 @@ class TableJoin(Timeless):
         return [field for field in self.right if field.name not in equal]
 
     @cached_property
+    def _other_names(self) -> list[str]:
+        return [field.name for field in self._others]
+
+    @cached_property
     def _bags(self) -> tuple[Bag, Bag]:
         return Bag(self.left, self.key(LEFT)), Bag(self.right, self.key(RIGHT))
 
@@ -344,7 +364,7 @@ class TableJoin(Timeless):
     @cached_property
     def _places(self) -> tuple[Layout, Layout]:
         left, right = self._bags
-        return Layout(left.layout.keys, ()), Layout(right.layout.keys, ())
+        return left.place, right.place
 
     @cached_property
     def _count_layouts(self) -> tuple[Layout, Layout]:

@@ -173,7 +173,7 @@ class GroupQuery(Timeless):
 
     def _touched(self, deltas: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         """The groups of all ports' changes, each once, under the first port's names."""
-        place = Layout(self._bags[0].layout.keys, ())
+        place = self._bags[0].place
         parts = []
         for bag, delta in zip(self._bags, deltas, strict=True):
             names = bag.layout.schema.names[: 2 + len(bag.key)]
@@ -214,7 +214,7 @@ class GroupQuery(Timeless):
         if not parts:
             return bag.layout.empty()
         rows = Routed.combine(parts)
-        return bag.sum([bag.delta(rows.batch, rows.hashes, rows.weights, None)])
+        return bag.delta(rows.batch, rows.hashes, rows.weights, None)
 
     # -- how it is laid out -------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, routed, routed_schema
 from penstock.state.bag import COUNT, Bag, weights_of
 from penstock.state.files import StateFiles
-from penstock.state.layout import Layout, concat
+from penstock.state.layout import Layout, concat, taken
 from penstock.state.trace import Trace
 
 __all__ = ["Upserts", "UpsertsState"]
@@ -136,8 +136,7 @@ class Upserts(Timeless):
     def _delta(self, trace: Trace, parcel: Routed) -> pa.RecordBatch:
         """What the last change of each key makes of the rows of before."""
         batch, hashes = parcel.batch, parcel.hashes
-        newest = self._last(batch, hashes)
-        wanted = self._bag.wanted(batch, hashes, None)
+        newest, wanted = self._last(batch, hashes)
         old = self._bag.find(trace, wanted)
         gone = raw(batch.column(DELETED))[newest].astype(np.bool_)
         come = newest[~gone]
@@ -147,15 +146,16 @@ class Upserts(Timeless):
         )
         return self._bag.layout.group(concat([negated, new]), whole=False)
 
-    def _last(self, batch: pa.RecordBatch, hashes: Vector) -> Vector:
-        """The position of each key's last row."""
-        place = Layout(self._bag.layout.keys, ())
+    def _last(self, batch: pa.RecordBatch, hashes: Vector) -> tuple[Vector, pa.RecordBatch]:
+        """The position of each key's last row, and the keys: sorted, each once."""
+        place = self._bag.place
         zeros = from_int64(np.zeros(len(batch), np.int64))
         columns = [zeros, from_int64(hashes), *(batch.column(name) for name in self.keys)]
-        ids, first = place.grouping(pa.RecordBatch.from_arrays(columns, schema=place.schema))
+        keys = pa.RecordBatch.from_arrays(columns, schema=place.schema)
+        ids, first = place.grouping(keys)
         last = np.zeros(len(first), np.int64)
         np.maximum.at(last, ids, np.arange(len(batch)))
-        return last
+        return last, taken(keys, first)
 
     def _changes(self, delta: pa.RecordBatch) -> pa.Table:
         return changes_of(delta, self.schema)
