@@ -42,6 +42,7 @@ from penstock.broker.protocol.requests import Requests
 from penstock.broker.services import Services
 from penstock.broker.storage.checkpoints import checkpoint
 from penstock.broker.storage.cleaner import LogCleaner
+from penstock.broker.storage.contracts import Contracts
 from penstock.broker.storage.data_lock import DataLock
 from penstock.broker.storage.topics import Topics
 from penstock.errors import SetupError
@@ -160,6 +161,7 @@ class Broker:
             room=services.room,
             flusher=services.flusher,
             requests=requests,
+            contracts=Contracts(topics),
             clock_ms=self._clock_ms,
             flush_interval_ms=config.flush_interval_ms,
         )

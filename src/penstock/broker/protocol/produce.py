@@ -20,6 +20,7 @@ from penstock.broker.protocol.frames import read_count, read_text, skip_tags, te
 from penstock.broker.protocol.requests import Requests
 from penstock.broker.security.guard import Guard
 from penstock.broker.security.model import Operation, ResourceType
+from penstock.broker.storage.contracts import Contracts
 from penstock.broker.storage.flusher import Flusher
 from penstock.broker.storage.room import Room
 from penstock.broker.storage.topics import Hosted, Topic, Topics
@@ -255,6 +256,7 @@ class ProduceApi:
         room: whether the disk takes more.
         flusher: what makes them durable.
         requests: where errors are counted.
+        contracts: which schemas topics take.
         clock_ms: the time.
         flush_interval_ms: how often what nobody waits for is made durable.
     """
@@ -265,6 +267,7 @@ class ProduceApi:
     room: Room
     flusher: Flusher
     requests: Requests
+    contracts: Contracts
     clock_ms: Callable[[], int]
     flush_interval_ms: int
 
@@ -420,6 +423,8 @@ class ProduceApi:
                         f"expected a partition of the producer's transaction, found {fault.name}"
                     )
                     return
+            if self.contracts.holds(hosted.topic):
+                self.contracts.check(hosted.topic, records)
             appended = hosted.log.append(records, self.clock_ms())
             self.room.take(len(records))
         except AppendError as error:

@@ -131,6 +131,24 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
             doc="From -131072 (fast) to 22 (small).",
         ),
         Setting(
+            "confluent.key.schema.validation",
+            BOOLEAN,
+            "false",
+            values=FLAG,
+            check=str,
+            doc="Whether each key must begin with the id of a schema of the subject TOPIC-key, in the "
+            "registry whose topic _schemas is in this log. Null keys are taken.",
+        ),
+        Setting(
+            "confluent.value.schema.validation",
+            BOOLEAN,
+            "false",
+            values=FLAG,
+            check=str,
+            doc="Whether each value must begin with the id of a schema of the subject TOPIC-value, in the "
+            "registry whose topic _schemas is in this log. Null values are taken.",
+        ),
+        Setting(
             "delete.retention.ms",
             LONG,
             "86400000",

@@ -1,0 +1,108 @@
+"""Topics that take only what their subjects' schemas write."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.registry.asking import record
+
+from penstock.broker.process import BrokerProcess
+from penstock.client import Client, Producer
+from penstock.errors import BrokerError
+from penstock.registry import LogStore, Registry
+
+INVALID_RECORD = 87
+VALUES, KEYS = "confluent.value.schema.validation", "confluent.key.schema.validation"
+_names = (f"contract-{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def registry(broker: BrokerProcess) -> Iterator[Registry]:
+    store = LogStore(broker.address)
+    yield Registry(store)
+    store.close()
+
+
+def topic_with(broker: BrokerProcess, *settings: str) -> str:
+    name = next(_names)
+    with Client(broker.address) as client:
+        client.create_topic(name, 1, dict.fromkeys(settings, "true"))
+    return name
+
+
+def send(
+    broker: BrokerProcess,
+    topic: str,
+    values: list[bytes | None],
+    keys: list[bytes | None] | None = None,
+    compression: str = "none",
+) -> None:
+    with Producer(broker.address, acks="all", compression=compression) as producer:
+        told = None if keys is None else pa.array(keys, pa.binary())
+        times = np.zeros(len(values), np.int64)
+        producer.send(topic, 0, told, pa.array(values, pa.binary()), times)
+
+
+def framed(id_: int) -> bytes:
+    return b"\0" + id_.to_bytes(4, "big") + b"data"
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_values_need_a_schema_of_the_topics_subject(
+    broker: BrokerProcess, registry: Registry, compression: str
+) -> None:
+    """Other ids, and what has none, are refused as a batch; a null value is taken."""
+    topic = topic_with(broker, VALUES)
+    mine = registry.register(f"{topic}-value", {"schema": record("x", name=f"a{compression}")})[
+        "id"
+    ]
+    other = registry.register(
+        f"other-{compression}", {"schema": record("x", name=f"b{compression}")}
+    )["id"]
+    send(broker, topic, [framed(mine), None], compression=compression)
+    for wrong, message in (
+        (
+            framed(other),
+            f"expected a value by a schema of the subject {topic}-value; found id {other}",
+        ),
+        (b"\0\0", "expected a value that begins with a zero byte"),
+        (b'{"x": 1}', "expected a value that begins with a zero byte"),
+    ):
+        with pytest.raises(BrokerError) as caught:
+            send(broker, topic, [framed(mine), wrong], compression=compression)
+        assert caught.value.code == INVALID_RECORD
+        assert message in str(caught.value)
+    with Client(broker.address) as client:
+        assert client.offsets(topic) == {0: 2}
+
+
+def test_a_schema_counts_from_its_registration_to_its_deletion(
+    broker: BrokerProcess, registry: Registry
+) -> None:
+    """The broker reads what the registry wrote, at once."""
+    topic = topic_with(broker, VALUES)
+    with pytest.raises(BrokerError):
+        send(broker, topic, [framed(1)])
+    first = registry.register(f"{topic}-value", {"schema": record("x", name=topic[:8])})["id"]
+    send(broker, topic, [framed(first)])
+    registry.delete_version(f"{topic}-value", "1")
+    with pytest.raises(BrokerError):
+        send(broker, topic, [framed(first)])
+
+
+def test_keys_have_a_contract_of_their_own(broker: BrokerProcess, registry: Registry) -> None:
+    """Of the subject TOPIC-key; values are then free."""
+    topic = topic_with(broker, KEYS)
+    mine = registry.register(f"{topic}-key", {"schema": '"string"'})["id"]
+    send(broker, topic, [b"anything"], [framed(mine)])
+    with pytest.raises(BrokerError, match=f"expected a key by a schema of the subject {topic}-key"):
+        send(broker, topic, [framed(mine)], [framed(mine + 1000)])
+
+
+def test_other_topics_take_anything(broker: BrokerProcess) -> None:
+    """The setting is off at first."""
+    send(broker, topic_with(broker), [b"anything"])
