@@ -32,6 +32,7 @@ NAMES = [
     "elastic",
     "opensearch",
     "iceberg",
+    "delta",
     "kafka",
 ]
 _numbers = itertools.count()
@@ -42,7 +43,8 @@ class Kind:
     """A target of a kind.
 
     Attributes:
-        make: a new one, each time for the same table, of columns `id` (the key) and `name`.
+        address: of the target.
+        table: in it.
         rows: its rows, read by another program.
         is_exact: whether offsets and rows change together, not one after the other.
         is_alone: whether nobody else can open it meanwhile (of DuckDB: another process, which these aren't).
@@ -51,13 +53,20 @@ class Kind:
         wait: lets time pass, after which locks of a process that was killed are free.
     """
 
-    make: Callable[[], Any]
+    address: str
+    table: str
     rows: Callable[[], dict[int, str | None]]
     is_exact: bool = True
     is_alone: bool = False
     switches: bool = True
     steps: int = 100
     wait: Callable[[], object] = lambda: None
+
+    def make(self) -> Any:
+        """A new one, each time for the same table, of columns `id` (the key) and `name`."""
+        target: Any = ps.sinks.from_address(self.address, self.table)
+        target.pace_s = 0.0
+        return target
 
 
 def kind(name: str, request: pytest.FixtureRequest, path: Path) -> Kind:
@@ -82,37 +91,29 @@ QUERY = "SELECT id, name FROM users"
 def _postgres(server: Postgres) -> Kind:
     name = f"kind{next(_numbers)}"
     server.execute(f"CREATE DATABASE {name}")
-    url = server.url(name)
-    return Kind(
-        lambda: ps.sinks.postgres(url, table="users"), lambda: dict(server.rows(QUERY, name))
-    )
+    return Kind(server.url(name), "users", lambda: dict(server.rows(QUERY, name)))
 
 
 def _mysql(server: MariaDB) -> Kind:
     name = f"kind{next(_numbers)}"
     server.rows(f"CREATE DATABASE {name}")
-    url = server.url(name)
-    return Kind(
-        lambda: ps.sinks.mysql(url, table="users"),
-        lambda: dict(server.rows(QUERY, name)),
-        steps=40,
-    )
+    return Kind(server.url(name), "users", lambda: dict(server.rows(QUERY, name)), steps=40)
 
 
 def _sqlite(path: Path) -> Kind:
     def rows() -> dict[int, str | None]:
-        with contextlib.closing(sqlite3.connect(path / "target")) as one:
+        with contextlib.closing(sqlite3.connect(path / "target.sqlite")) as one:
             return dict(one.execute(QUERY).fetchall())
 
-    return Kind(lambda: ps.sinks.sqlite(path / "target", table="users"), rows)
+    return Kind(str(path / "target.sqlite"), "users", rows)
 
 
 def _duckdb(path: Path) -> Kind:
     def rows() -> dict[int, str | None]:
-        with duckdb.connect(str(path / "target")) as one:
+        with duckdb.connect(str(path / "target.duckdb")) as one:
             return dict(one.execute(QUERY).fetchall())
 
-    return Kind(lambda: ps.sinks.duckdb(path / "target", table="users"), rows)
+    return Kind(str(path / "target.duckdb"), "users", rows)
 
 
 def _redis(server: RedisServer) -> Kind:
@@ -125,44 +126,45 @@ def _redis(server: RedisServer) -> Kind:
             assert server.client.ttl(key) > 0
             server.client.delete(key)
 
-    return Kind(lambda: ps.sinks.redis(server.url, table="users"), rows, wait=wait)
+    return Kind(server.url, "users", rows, wait=wait)
 
 
 def _tantivy(path: Path) -> Kind:
     module = pytest.importorskip("tantivy", reason="tantivy is not installed")
 
     def rows() -> dict[int, str | None]:
-        searcher = module.Index.open(str(path / "users")).searcher()
+        searcher = module.Index.open(str(path / "users.tantivy")).searcher()
         hits = searcher.search(module.Query.all_query(), 10_000).hits
         found = [searcher.doc(at).to_dict() for _, at in hits]
         assert len({one["id"][0] for one in found}) == len(found)
         return {one["id"][0]: one["name"][0] if "name" in one else None for one in found}
 
-    return Kind(lambda: ps.sinks.tantivy(path / "users"), rows, is_alone=True)
+    return Kind(str(path / "users.tantivy"), "", rows, is_alone=True)
 
 
 def _elastic(elastic: Elastic) -> Kind:
     def rows() -> dict[int, str | None]:
         return {one["id"]: one.get("name") for one in elastic.rows("users").values()}
 
-    make = lambda: ps.sinks.elasticsearch(elastic.url, table="users")  # noqa: E731
-    return Kind(make, rows, is_exact=False)
+    return Kind(f"elasticsearch+{elastic.url}", "users", rows, is_exact=False)
 
 
 def _opensearch(url: str) -> Kind:
-    web, name = Web(url), f"users{next(_numbers)}"
+    name = f"users{next(_numbers)}"
 
     def rows() -> dict[int, str | None]:
-        web.ask("POST", f"/{name}/_refresh")
-        _, text = web.ask("GET", f"/{name}/_search?size=1000")
+        with contextlib.closing(Web(url)) as web:
+            web.ask("POST", f"/{name}/_refresh")
+            _, text = web.ask("GET", f"/{name}/_search?size=1000")
         found = [one["_source"] for one in orjson.loads(text)["hits"]["hits"]]
         return {one["id"]: one.get("name") for one in found}
 
-    return Kind(lambda: ps.sinks.elasticsearch(url, table=name), rows, is_exact=False, steps=40)
+    return Kind(f"opensearch+{url}", name, rows, is_exact=False, steps=40)
 
 
 def _iceberg(path: Path) -> Kind:
     catalogs = pytest.importorskip("pyiceberg.catalog", reason="pyiceberg is not installed")
+    path /= "lake.iceberg"
     told = {"type": "sql", "uri": f"sqlite:///{path / 'catalog.db'}", "warehouse": path.as_uri()}
 
     def rows() -> dict[int, str | None]:
@@ -171,7 +173,18 @@ def _iceberg(path: Path) -> Kind:
         assert len({one["id"] for one in found}) == len(found)
         return {one["id"]: one["name"] for one in found}
 
-    return Kind(lambda: ps.sinks.iceberg(path, table="shop.users", pace_s=0.0), rows, steps=30)
+    return Kind(str(path), "shop.users", rows, steps=30)
+
+
+def _delta(path: Path) -> Kind:
+    module = pytest.importorskip("deltalake", reason="deltalake is not installed")
+
+    def rows() -> dict[int, str | None]:
+        found = module.DeltaTable(str(path / "users.delta")).to_pyarrow_table().to_pylist()
+        assert len({one["id"] for one in found}) == len(found)
+        return {one["id"]: one["name"] for one in found}
+
+    return Kind(str(path / "users.delta"), "", rows, is_alone=True, steps=40)
 
 
 def _kafka(log: str) -> Kind:
@@ -188,4 +201,4 @@ def _kafka(log: str) -> Kind:
                         found[int(key)] = orjson.loads(value).get("name")
         return found
 
-    return Kind(lambda: ps.sinks.kafka(log, table=topic), rows, switches=False, steps=20)
+    return Kind(f"kafka://{log}", topic, rows, switches=False, steps=20)

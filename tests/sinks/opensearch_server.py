@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,11 +46,11 @@ class OpenSearch:
 
     def _answers(self) -> bool:
         assert self._process.poll() is None, (self._folder / "log").read_text()[-2000:]
-        try:
-            return Web(self.url).ask("GET", "/_cluster/health?wait_for_status=yellow")[0] == 200
-        except AwayError:
-            time.sleep(0.2)
-            return False
+        with contextlib.closing(Web(self.url)) as web:
+            try:
+                return web.ask("GET", "/_cluster/health?wait_for_status=yellow")[0] == 200
+            except AwayError:
+                return False
 
     def kill(self) -> None:
         """As by SIGKILL."""
@@ -59,7 +58,7 @@ class OpenSearch:
         self._process.wait()
 
 
-@contextmanager
+@contextlib.contextmanager
 def opensearch_server(folder: Path) -> Iterator[OpenSearch]:
     """A server, for a while."""
     if problem := cache.problem("opensearch"):

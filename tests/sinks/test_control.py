@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import threading
+import urllib.request
 from contextlib import contextmanager
 
 import pytest
@@ -24,6 +25,7 @@ from penstock.sinks import (
     pause,
     rebuild,
     resume,
+    serve_metrics,
     sqlite,
     status,
 )
@@ -104,6 +106,33 @@ def test_a_sink_that_is_ended_says_so(topic, tmp_path, number) -> None:
     assert done.exit_code == 0, done.output
     found = {s["phase"] for s in status(topic.log) if s["name"] == f"{topic.name}.users"}
     assert found == {"stopped"}
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_what_a_sink_does_is_served_for_prometheus(place, topic) -> None:
+    """Counts, how far it is behind, and its phase."""
+    topic.send({"id": 1, "name": "ann"}, {"id": "x"})
+    sink = made(place, topic)
+    sink.done.retries, sink.done.lag, sink.done.behind_s = 3, 7, 1.5
+    with serve_metrics("127.0.0.1", 0, [sink]) as port:
+
+        def asked() -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                return answer.read().decode()
+
+        before = asked()
+        sink.run(until=lambda done: done.lag == 0)
+        after = asked()
+    own = f'{{sink="{sink.name}"'
+    assert f"penstock_sink_lag_records{own}}} 7.0" in before
+    assert f"penstock_sink_behind_seconds{own}}} 1.5" in before
+    assert f"penstock_sink_retries_total{own}}} 3.0" in before
+    assert f"penstock_sink_upserts_total{own}}} 1.0" in after
+    assert f"penstock_sink_dead_letters_total{own}}} 1.0" in after
+    assert f"penstock_sink_behind_seconds{own}}} 0.0" in after
+    assert f'penstock_sink_state{own},state="stopped"}} 1.0' in after
+    [found] = [s for s in status(topic.log) if s["name"] == sink.name]
+    assert (found["lag"], found["behind_s"], found["retries"]) == (0, 0.0, 3)
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)

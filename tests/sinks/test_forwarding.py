@@ -19,6 +19,7 @@ from tests.sinks.elastic_server import serving
 
 from penstock.broker.process import BrokerProcess
 from penstock.client import Client, Reader
+from penstock.client.groups import GroupAdmin
 from penstock.errors import FencedError, SetupError, UserError
 from penstock.sinks import Sink, from_address, http, kafka
 from penstock.sinks._targets.http import Web
@@ -65,6 +66,8 @@ def test_a_topic_of_another_cluster_follows(other, topic) -> None:
     follow(from_address(f"kafka://{other}", "users"), topic)
     topic.send(b"2", {"id": 1, "name": None})
     follow(kafka(other, table="users"), topic)
+    with GroupAdmin(other) as admin:  # offsets of groups are forgotten after a week
+        assert not admin.committed_entries(f"penstock.target.{topic.name}.users.{topic.name}")
     found = [
         (k, None if v is None else orjson.loads(v)["name"]) for k, v in records(other, "users")
     ]

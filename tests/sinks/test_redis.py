@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import random
-import subprocess
-import sys
-import time
-
 import orjson
 import pytest
-from tests.effort import rounds
 
 from penstock.errors import FencedError, UserError
 from penstock.sinks import Sink, from_address, redis
 
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
-KILLS = rounds("PENSTOCK_SINK_KILLS", quick=1, full=3)
-SINK = """
-import sys
-from penstock.sinks import Sink, _sink, redis
-_sink.STEP_OFFSETS = 7
-url, topic, log = sys.argv[1:]
-Sink(redis(url, table="row"), topic, "id BIGINT NOT NULL, n BIGINT", key="id", log=log).run()
-"""
 
 
 def follow(server, topic, schema=SCHEMA, key="id", **told):
@@ -116,39 +101,3 @@ def test_a_server_that_lost_writes_gets_them_again(empty, topic) -> None:
         return len(empty.client.keys("users:*")) == 21
 
     sink.run(until=until)
-
-
-@pytest.mark.timeout(300)
-def test_a_cache_equals_the_table_after_kills(empty, topic) -> None:
-    """Sink and server are killed while rows change; at the end the cache has what the topic says."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    random_, table = random.Random(seed), {}
-
-    def start():
-        command = [sys.executable, "-c", SINK, empty.url, topic.name, topic.log]
-        return subprocess.Popen(command, env={**os.environ, "PYTHONWARNINGS": "ignore"})
-
-    process = start()
-    try:
-        for n in range(KILLS):
-            for _ in range(60):
-                row = {"id": random_.randrange(25), "n": random_.randrange(10**6)}
-                is_gone = random_.random() < 0.2
-                table.pop(row["id"], None)
-                if not is_gone:
-                    table[row["id"]] = row["n"]
-                topic.send(str(row["id"]).encode() if is_gone else row)
-            time.sleep(random_.uniform(0.5, 2.5))  # when it is killed is the input, not a wait
-            if n % 2 == 0:
-                empty.kill()
-                empty.start()
-            process.kill()
-            process.wait()
-            process = start()
-    finally:
-        process.kill()
-        process.wait()
-    follow(empty, topic, "id BIGINT NOT NULL, n BIGINT", table="row")
-    found = {int(k[4:]): int(empty.client.hget(k, "n")) for k in empty.client.keys("row:*")}
-    assert found == table

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import random
-import subprocess
-import sys
-import time
 
 import orjson
 import pytest
-from tests.effort import rounds
 
 from penstock.client import Client
 from penstock.errors import FencedError, UserError
@@ -20,14 +14,6 @@ from penstock.sinks._targets.tantivy import STATE_FILE
 
 module = pytest.importorskip("tantivy", reason="tantivy is not installed")
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
-KILLS = rounds("PENSTOCK_SINK_KILLS", quick=1, full=3)
-SINK = """
-import sys
-from penstock.sinks import Sink, _sink, tantivy
-_sink.STEP_OFFSETS = 7
-path, topic, log = sys.argv[1:]
-Sink(tantivy(path), topic, "id BIGINT NOT NULL, n BIGINT", key="id", log=log).run()
-"""
 
 
 def follow(target, topic, schema=SCHEMA, key="id", **settings):
@@ -94,30 +80,6 @@ def test_an_index_belongs_to_one_process_and_one_sink(tmp_path, topic) -> None:
     one._target.close()
     with pytest.raises(UserError, match="Choose another directory"):
         follow(tantivy(path), topic, name="another")
-
-
-@pytest.mark.timeout(300)
-def test_an_index_equals_the_table_after_kills(tmp_path, topic) -> None:
-    """The sink is killed while rows change; at the end the index has what the topic says."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    random_, table, path = random.Random(seed), {}, tmp_path / "rows.tantivy"
-    for _ in range(KILLS):
-        command = [sys.executable, "-c", SINK, str(path), topic.name, topic.log]
-        process = subprocess.Popen(command, env={**os.environ, "PYTHONWARNINGS": "ignore"})
-        for _ in range(60):
-            row = {"id": random_.randrange(25), "n": random_.randrange(10**6)}
-            is_gone = random_.random() < 0.2
-            table.pop(row["id"], None)
-            if not is_gone:
-                table[row["id"]] = row["n"]
-            topic.send(str(row["id"]).encode() if is_gone else row)
-        time.sleep(random_.uniform(0.5, 2.5))  # when it is killed is the input, not a wait
-        process.kill()
-        process.wait()
-    follow(tantivy(path), topic, "id BIGINT NOT NULL, n BIGINT")
-    assert {d["id"][0]: d["n"][0] for d in documents(path)} == table
-    assert len(documents(path)) == len(table)
 
 
 def test_elasticsearch_has_the_newest_document_of_each_key(elastic, topic) -> None:

@@ -6,9 +6,12 @@ docs/sinks.md says how each is exactly-once.
 """
 
 from penstock.sinks._control import go_back, pause, rebuild, resume, status
+from penstock.sinks._metrics import serve_metrics, sink_metrics
+from penstock.sinks._report import SILENT_MS
 from penstock.sinks._sink import Followed, Sink
 from penstock.sinks._targets.address import from_address
 from penstock.sinks._targets.contract import Target
+from penstock.sinks._targets.delta import delta
 from penstock.sinks._targets.elastic import elasticsearch
 from penstock.sinks._targets.files import duckdb, sqlite
 from penstock.sinks._targets.http import http_ as http
@@ -20,9 +23,11 @@ from penstock.sinks._targets.redis import redis
 from penstock.sinks._targets.tantivy import tantivy
 
 __all__ = [
+    "SILENT_MS",
     "Followed",
     "Sink",
     "Target",
+    "delta",
     "duckdb",
     "elasticsearch",
     "from_address",
@@ -36,6 +41,8 @@ __all__ = [
     "rebuild",
     "redis",
     "resume",
+    "serve_metrics",
+    "sink_metrics",
     "sqlite",
     "status",
     "tantivy",

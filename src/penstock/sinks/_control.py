@@ -63,8 +63,8 @@ def status(address: str, **settings: Any) -> list[dict[str, Any]]:
 
     Returns:
         `name`, `topic`, `phase` (of `Followed`, or `silent`: it was killed, or hangs), `lag` in records,
-        `upserts`, `deletes` and `dead` since it began, `target`, `trouble`, and `reported_ms`, the time of
-        its last report since 1970.
+        `behind_s`, seconds since the target last had all of them, `upserts`, `deletes`, `dead` and `retries`
+        since it began, `target`, `trouble`, and `reported_ms`, the time of its last report since 1970.
     """
     found = []
     with GroupAdmin(address, **settings) as admin:
@@ -73,13 +73,16 @@ def status(address: str, **settings: Any) -> list[dict[str, Any]]:
                 continue
             positions = admin.positions(one.name)
             told = max(map(_report, positions), key=lambda r: r.get("at_ms", 0), default={})
-            counts = {name: told.get(name) for name in ("upserts", "deletes", "dead", "target")}
+            names = ("upserts", "deletes", "dead", "retries", "target")
+            counts = {name: told.get(name) for name in names}
+            lag = sum(p.lag for p in positions)
             found.append(
                 {
                     "name": one.name.removeprefix(GROUP_PREFIX),
                     "topic": next((p.topic for p in positions), ""),
                     "phase": _phase(told),
-                    "lag": sum(p.lag for p in positions),
+                    "lag": lag,
+                    "behind_s": _behind_s(told) if lag else 0.0,
                     **counts,
                     "trouble": told.get("trouble", ""),
                     "reported_ms": told.get("at_ms"),
@@ -94,6 +97,13 @@ def _report(position: Any) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         return {}
     return told if isinstance(told, dict) else {}
+
+
+def _behind_s(told: dict[str, Any]) -> float | None:
+    at_ms, behind_ms = told.get("at_ms"), told.get("behind_ms")
+    if not isinstance(at_ms, int) or not isinstance(behind_ms, int):
+        return None
+    return (behind_ms + max(time.time_ns() // 1_000_000 - at_ms, 0)) / 1_000
 
 
 def _phase(told: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ def report(
         phase: of `Followed`, or `stopped`.
         trouble: why it waits or has failed.
         target: the kind of target, such as `postgres`.
-        counts: rows written and deleted, dead letters.
+        counts: rows written and deleted, dead letters, retries, and how long the target lacks records.
         since_ms: when the phase began, since 1970.
         now_ms: when this is said, since 1970.
 

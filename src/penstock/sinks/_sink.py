@@ -63,7 +63,9 @@ class Followed:
         upserts: rows written.
         deletes: keys deleted.
         dead: records that don't fit, or that the target refused: they are dead letters.
+        retries: how often it tried again after an error that passes.
         lag: records that are in the log and not in the target.
+        behind_s: seconds since the target last had all of them; 0 where it has.
         offsets: the next ones, by partition.
         trouble: why it waits; empty where it doesn't.
     """
@@ -72,7 +74,9 @@ class Followed:
     upserts: int = 0
     deletes: int = 0
     dead: int = 0
+    retries: int = 0
     lag: int | None = None
+    behind_s: float = 0.0
     offsets: dict[int, int] = field(default_factory=dict)
     trouble: str = ""
 
@@ -127,6 +131,7 @@ class Sink:
         self._end, self._finishes = threading.Event(), threading.Event()
         self._is_paused, self._asked = False, 0.0
         self._shown, self._since_ms = 0.0, _now_ms()
+        self._level_at = time.monotonic()  # when the target had everything
         self.done = Followed()
 
     @property
@@ -191,6 +196,7 @@ class Sink:
                     raise
                 if time.monotonic() - began > BACKOFF_S[1]:
                     pause_s = BACKOFF_S[0]
+                self.done.retries += 1
                 self._enter("waiting", str(error).strip())
                 self._report()
                 _log.warning("%s: %s; trying again", self.name, self.done.trouble)
@@ -214,7 +220,10 @@ class Sink:
     def _report(self, client: Client | None = None) -> None:
         """Commits the group's offsets, which show the lag, with what this sink says of itself."""
         done, topic = self.done, self._rows.topic
+        if done.lag != 0:
+            done.behind_s = time.monotonic() - self._level_at
         counts = {"upserts": done.upserts, "deletes": done.deletes, "dead": done.dead}
+        counts |= {"retries": done.retries, "behind_ms": round(done.behind_s * 1_000)}
         told = report(
             done.phase,
             done.trouble,
@@ -345,6 +354,8 @@ class Sink:
     def _show(self, client: Client, ends: Mapping[int, int]) -> None:
         done = self.done
         done.lag = sum(max(end - done.offsets.get(p, 0), 0) for p, end in ends.items())
+        if done.lag == 0:
+            self._level_at, done.behind_s = time.monotonic(), 0.0
         if time.monotonic() - self._shown >= SHOWN_S:
             self._shown = time.monotonic()
             self._report(client)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import click
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.errors import Group
+from penstock.cli.support.host import host_and_port
 from penstock.cli.support.options import broker_option, client_settings, form_option
 from penstock.cli.support.progress import counter
 from penstock.cli.support.tables import note, write_rows
@@ -59,8 +61,8 @@ def _options(command: Any) -> Any:
                 "--table",
                 default="",
                 metavar="TABLE",
-                help="Created if it doesn't exist; of Redis, the form of its keys: users:{id}. A .tantivy "
-                "directory and https://… have none.",
+                help="Created if it doesn't exist; of Redis, the form of its keys: users:{id}. A .tantivy or "
+                ".delta directory and https://… have none.",
             ),
             click.option("--schema", required=True, metavar="COLUMNS", help="Of the rows."),
             click.option(
@@ -115,14 +117,19 @@ def _made(
 @sink.command("run")
 @_options
 @click.option("--once", is_flag=True, help="End when all is written.")
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve /metrics for Prometheus there (http), also beyond loopback.",
+)
 @otel_option
-def run(*, once: bool, otel: bool, **told: Any) -> None:
+def run(*, once: bool, metrics: str | None, otel: bool, **told: Any) -> None:
     """Keep a table of TARGET equal to TOPIC.
 
     Ctrl-C and SIGTERM end it after the transaction in flight; a second one ends it at once.
 
     TARGET is postgresql://…, mysql://…, redis://…, elasticsearch+http://…, opensearch+http://…, kafka://…,
-    https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy, .iceberg).
+    https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy, .iceberg, .delta).
     """
     one = _made(**told)
     stopped = 0
@@ -136,7 +143,11 @@ def run(*, once: bool, otel: bool, **told: Any) -> None:
 
     before = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGINT)}
     try:
-        with tracing(one.name, on=otel) as traces, counter("written") as tick:
+        with (
+            _served(one, metrics),
+            tracing(one.name, on=otel) as traces,
+            counter("written") as tick,
+        ):
 
             def looked(done: Followed) -> bool:
                 tick(done.upserts + done.deletes)
@@ -161,6 +172,12 @@ def run(*, once: bool, otel: bool, **told: Any) -> None:
             f"expected to write all there is; found that the sink is paused or was stopped, and {done.lag:,} "
             f"records wait. Let a paused one go on: penstock sink resume {one.name}"
         )
+
+
+def _served(one: Sink, metrics: str | None) -> contextlib.AbstractContextManager[Any]:
+    from penstock.sinks import serve_metrics
+
+    return serve_metrics(*host_and_port(metrics), [one]) if metrics else contextlib.nullcontext()
 
 
 @sink.command()
@@ -196,7 +213,8 @@ def status(broker: str | None, form: str) -> None:
     found = sinks.status(find_broker(broker), **client_settings())
     if not found and form == "table":
         note("There are no sinks yet: penstock sink TOPIC TARGET")
-    names = ["name", "topic", "target", "phase", "lag", "upserts", "deletes", "dead", "trouble"]
+    names = ["name", "topic", "target", "phase", "lag", "behind_s"]
+    names += ["upserts", "deletes", "dead", "retries", "trouble"]
     write_rows(names, [[one[name] for name in names] for one in found], form)
 
 

@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from penstock.errors import UserError
 from penstock.sinks._targets.contract import Target
+from penstock.sinks._targets.delta import delta
 from penstock.sinks._targets.elastic import elasticsearch
 from penstock.sinks._targets.files import duckdb, sqlite
 from penstock.sinks._targets.http import http_
@@ -26,7 +27,7 @@ def from_address(address: str, table: str) -> Target:
         address: `postgresql://…`, `mysql://…`, `redis://…?value=hash&expire_s=60`,
             `elasticsearch+http://…`, `opensearch+https://…`, `http://…`, `kafka://…`, or a file or directory
             that ends in `.sqlite`, `.sqlite3`, `.db`, `.duckdb`,
-            `.iceberg` or `.tantivy`.
+            `.iceberg`, `.delta` or `.tantivy`.
         table: in it; empty where it has none.
 
     Raises:
@@ -46,6 +47,8 @@ def from_address(address: str, table: str) -> Target:
         return kafka(address, table=table)
     if address.endswith(".iceberg"):
         return iceberg(address, table=table)
+    if address.endswith(".delta"):
+        return delta(address)
     if address.endswith(".tantivy"):
         return tantivy(address)
     if address.endswith((".sqlite", ".sqlite3", ".db")):
@@ -55,7 +58,8 @@ def from_address(address: str, table: str) -> Target:
     raise UserError(
         "expected a target such as postgresql://user@host/database, mysql://user@host/database, "
         "redis://host, elasticsearch+http://host:9200, opensearch+https://host:9200, kafka://host:9092, "
-        "https://host/path, FILE.sqlite, FILE.duckdb, DIRECTORY.tantivy or DIRECTORY.iceberg; found "
+        "https://host/path, FILE.sqlite, FILE.duckdb, DIRECTORY.tantivy, DIRECTORY.iceberg or "
+        "DIRECTORY.delta; found "
         f"{address.rpartition('@')[2]!r}"
     )
 

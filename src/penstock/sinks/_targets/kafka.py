@@ -1,6 +1,9 @@
 """A topic of another cluster: records and offsets are one of its transactions.
 
-The offsets are the text that a group's offset has, so they need no topic of their own.
+The offsets are the newest record of a compacted topic with one partition, `penstock.target.NAME.TOPIC`, which
+only this sink's transactions write: when one begins, those before are ended, and their records can be read.
+A group's offsets would be forgotten after a week without commits. Those of earlier releases are read from the
+group of this name.
 """
 
 from __future__ import annotations
@@ -13,17 +16,18 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.client import Client, TransactionalProducer
+from penstock.client import Client, Reader, TransactionalProducer
 from penstock.client.groups import GroupAdmin
 from penstock.core.databases import described
-from penstock.errors import BrokerError, LimitError, SetupError, UserError
+from penstock.errors import BrokerError, LimitError, UserError
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows
 from penstock.sinks._targets.texts import json_rows, key_texts
 
 __all__ = ["KafkaTarget", "kafka"]
 
-METADATA_CHARS_MAX: Final = 4096
-"""Of the text of an offset, as Kafka allows it: some 300 partitions."""
+LOOKED_BACK: Final = 100
+"""Offsets before the end that are read first: markers of transactions are behind the newest record."""
+STATE_CONFIGS: Final = {"cleanup.policy": "compact", "segment.ms": "3600000"}
 
 
 def kafka(
@@ -80,10 +84,31 @@ class KafkaTarget:
         with Client(self._address, **self._settings) as client:
             client.create_topic(self.table, self._partitions, configs, exists_ok=True)
             self._count = len(client.partitions(self.table))
+            client.create_topic(self._group, 1, STATE_CONFIGS, exists_ok=True)
+            stored = self._stored(client)
+        self._offsets = stored if stored is not None else self._of_earlier_release()
+        return {int(p): int(o) for p, o in self._offsets.items()}
+
+    def _stored(self, client: Client) -> dict[str, int] | None:
+        """The newest offsets; None: there are none."""
+        first = client.offsets(self._group, "earliest")[0]
+        end, back = client.offsets(self._group)[0], LOOKED_BACK
+        with Reader(self._address, **self._settings) as reader:
+            while True:
+                found: dict[str, int] | None = None
+                begin = max(first, end - back)
+                for records in reader.read(self._group, 0, begin, end, missing="skip"):
+                    if len(records.values()):
+                        found = orjson.loads(records.values()[-1].as_py())
+                if found is not None or begin == first:
+                    return found
+                back *= 10
+
+    def _of_earlier_release(self) -> dict[str, int]:
         with GroupAdmin(self._address, **self._settings) as admin:
             found = admin.committed_entries(self._group).get((self.table, 0))
-        self._offsets = {} if found is None else orjson.loads(found[1] or "{}")
-        return {int(p): int(o) for p, o in self._offsets.items()}
+        earlier: dict[str, int] = {} if found is None else orjson.loads(found[1] or "{}")
+        return earlier
 
     def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
         """Writes records and offsets in one transaction."""
@@ -93,19 +118,15 @@ class KafkaTarget:
         if not len(batch) and not offsets:
             return
         after = {**self._offsets, **{str(p): o for p, o in offsets.items()}}
-        told = orjson.dumps(after).decode()
-        if len(told) > METADATA_CHARS_MAX:
-            raise SetupError(
-                f"expected a topic of fewer partitions, whose offsets fit into {METADATA_CHARS_MAX} "
-                f"characters; found {len(after)} partitions"
-            )
         if len(batch):
             try:
                 self._send(batch, partition)
             except LimitError as error:
                 self._reopen()
                 raise RefusedError(str(error)) from None
-        writer.commit_offsets(self._group, {(self.table, 0): 0}, told)
+        told = pa.array([orjson.dumps(after)], pa.binary())
+        now_ms = np.array([time.time_ns() // 1_000_000])
+        writer.send(self._group, 0, pa.array([b"offsets"], pa.binary()), told, now_ms)
         writer.commit()
         self._offsets = after
 

@@ -17,6 +17,7 @@ from penstock.client.groups import GroupAdmin
 from penstock.client.share import ShareClient
 from penstock.core.time import instant_text
 from penstock.errors import PenstockError
+from penstock.sinks import SILENT_MS
 
 __all__ = ["all_connections", "capture_state", "sink_state"]
 
@@ -24,8 +25,6 @@ SINK_PREFIX: Final = "penstock.sink."
 CAPTURE_SUFFIX: Final = ".capture"
 CONTROL_SUFFIX: Final = ".capture.control"
 QUEUE_LETTERS: Final = "dlq."
-SILENT_MS: Final = 15_000
-"""A sink reports every second; 15 missed reports are not a busy machine any more."""
 LOOKED_BACK: Final = 1_000
 """Records before the end that are read first: a transaction's markers lie after a state."""
 STORED_MS: Final = 60_000

@@ -1,0 +1,172 @@
+"""A Delta table in a directory: rows, deletions and offsets are one commit of its log.
+
+A commit has transactions of applications (`txn`: an id and a version). A partition's next offset is the
+version of `penstock/NAME/TOPIC/PARTITION`. Each commit stands on the version that was read, so what somebody
+else has committed meanwhile lets it fail, and the table is read again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.core.schema import INTERVAL, TIME_OF_DAY, UUID
+from penstock.errors import SetupError, UserError
+from penstock.sinks._targets.contract import Batch, Rows
+from penstock.sinks._targets.folders import Folder
+
+__all__ = ["DeltaTarget", "delta"]
+
+PACE_S: Final = 5.0
+"""The least time between commits while the sink follows: each one makes files."""
+GONE: Final = "penstock_gone"
+"""The column of a merge's source that says that a row is deleted."""
+CHECKPOINTS: Final = {"delta.checkpointInterval": "100"}
+
+
+def delta(path: str | Path, *, pace_s: float = PACE_S) -> DeltaTarget:
+    """A Delta table in a directory, created where it isn't there.
+
+    Args:
+        path: of the directory.
+        pace_s: the least time between commits, in seconds; the last ones of a run don't wait.
+    """
+    return DeltaTarget(path, pace_s)
+
+
+class DeltaTarget:
+    """See `delta`."""
+
+    def __init__(self, path: str | Path, pace_s: float, owner: str | None = None) -> None:
+        try:
+            import deltalake
+            import deltalake.exceptions
+        except ImportError as error:
+            raise SetupError(
+                f"expected deltalake, to write Delta tables; found that it can't be imported ({error}). "
+                "Install it: pip install 'penstock[delta]'"
+            ) from None
+        self._path, self.pace_s, self._module = Path(path), pace_s, deltalake
+        self._errors = deltalake.exceptions
+        self.table = self._path.name.removesuffix(".delta")
+        self._owner, self._folder = owner, Folder(self._path)
+        self._delta: Any = None
+
+    @property
+    def name(self) -> str:
+        """The directory."""
+        return f"delta {self._path}"
+
+    @property
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """A directory that another process writes to; others that commit; a disk that is full."""
+        return (OSError, self._errors.CommitFailedError)
+
+    def open(self, sink: str, rows: Rows) -> dict[int, int]:
+        """Takes over, when no other process has the directory; the next offsets."""
+        self.close()
+        self._rows, self._own = rows, f"penstock/{self._owner or sink}/{rows.topic}"
+        self._folder.take()
+        schema = _plain(_nothing(rows)).schema
+        self._delta = self._module.DeltaTable.create(
+            str(self._path), schema=schema, mode="ignore", configuration=CHECKPOINTS
+        )
+        there = [field.name for field in self._delta.schema().fields]
+        missing = [name for name in rows.schema.names if name not in there]
+        if missing:
+            raise UserError(
+                f"expected the table {self._path} to have the columns {', '.join(missing)}; found "
+                f"{', '.join(there)}. Rebuild it, or leave them out of the schema"
+            )
+        count = self._delta.transaction_version(self._own) or 0
+        found = {p: self._delta.transaction_version(f"{self._own}/{p}") for p in range(count)}
+        self._offsets = {p: int(offset) for p, offset in found.items() if offset is not None}
+        return dict(self._offsets)
+
+    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
+        """Makes changes and offsets true together."""
+        if self._delta is None:
+            raise OSError(f"{self.name} is closed")
+        self._offsets = {**self._offsets, **offsets}
+        if not len(batch):
+            return  # offsets alone are written with the next changes: each commit makes files
+        one = self._module.Transaction
+        # A partition that wasn't written has no id; so the highest one is told, too.
+        told = [one(f"{self._own}/{p}", offset) for p, offset in self._offsets.items()]
+        told.append(one(self._own, max(self._offsets) + 1))
+        properties = self._module.CommitProperties(app_transactions=told, max_commit_retries=0)
+        if not self._rows.key:
+            upserts = _plain(batch.upserts)
+            self._module.write_deltalake(
+                self._delta, upserts, mode="append", commit_properties=properties
+            )
+        else:
+            self._merge(batch, properties)
+        self._delta.update_incremental()
+
+    def _merge(self, batch: Batch, properties: Any) -> None:
+        upserts, deletes = _plain(batch.upserts), _plain(batch.deletes)
+        mark = pa.array([False] * len(upserts))
+        source = pa.concat_tables(
+            [
+                upserts.append_column(GONE, mark),
+                deletes.append_column(GONE, pa.array([True] * len(deletes))),
+            ],
+            promote_options="default",
+        )
+        names = {_quoted(name): f"s.{_quoted(name)}" for name in self._rows.schema.names}
+        same = " AND ".join(f"t.{_quoted(n)} = s.{_quoted(n)}" for n in self._rows.key)
+        merge = self._delta.merge(
+            source,
+            predicate=same,
+            source_alias="s",
+            target_alias="t",
+            commit_properties=properties,
+        )
+        merge = merge.when_matched_delete(f"s.{GONE}").when_matched_update(names)
+        merge.when_not_matched_insert(names, predicate=f"NOT s.{GONE}").execute()
+
+    def close(self) -> None:
+        """Lets the directory go."""
+        self._delta = None
+        self._folder.let_go()
+
+    def beside(self, sink: str, rows: Rows) -> DeltaTarget:  # noqa: ARG002 - offsets are in it
+        """A directory with `__new` behind its name, whose offsets are the sink's."""
+        return DeltaTarget(self._folder.beside(), self.pace_s, owner=sink)
+
+    def switch(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
+        """Exchanges the directories, while no process has the live one."""
+        self._folder.switch()
+
+    def go_back(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
+        """Exchanges the directory and the one before."""
+        self._folder.go_back()
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _nothing(rows: Rows) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [], pa.schema([pa.field(f.name, f.type) for f in rows.schema])
+    )
+
+
+def _plain(rows: pa.RecordBatch) -> pa.Table:
+    """Columns as Delta has them: UUIDs are text, intervals and times of day microseconds."""
+    columns: dict[str, pa.Array] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if column.type == UUID:
+            texts = [None if v is None else str(uuid.UUID(bytes=v)) for v in column.to_pylist()]
+            columns[name] = pa.array(texts, pa.string())
+        elif column.type in (INTERVAL, TIME_OF_DAY):
+            columns[name] = column.cast(pa.int64())
+        else:
+            columns[name] = column
+    return pa.table(columns)
