@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from cache import problem
-from flink_windows import CHECKPOINT_INTERVAL_MS, Sampler, environment, free_port
+from flink_windows import Sampler, checkpointing, environment, free_port
 
 COLUMNS = {
     "person": "id BIGINT, name STRING, emailAddress STRING, creditCard STRING, city STRING, "
@@ -69,12 +69,14 @@ def write(tables: object, query: object, out: Path) -> None:
     """The rows of a table that changes, as they are at the end."""
     from pyflink.table import TableDescriptor
 
-    tables.get_config().set("execution.checkpointing.interval", f"{CHECKPOINT_INTERVAL_MS}ms")
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
-        files = TableDescriptor.for_connector("filesystem").option("path", Path(folder).as_uri())
+        changes = Path(folder) / "changes"
+        for name, value in checkpointing(Path(folder) / "checkpoints").items():
+            tables.get_config().set(name, value)
+        files = TableDescriptor.for_connector("filesystem").option("path", changes.as_uri())
         query.execute_insert(files.format("debezium-json").build()).wait()
         rows: dict[str, int] = {}
-        for path in sorted(Path(folder).rglob("part-*")):
+        for path in sorted(changes.rglob("part-*")):
             for line in path.read_text(encoding="utf-8").splitlines():
                 change = json.loads(line)
                 sign, row = (1, "after") if change["op"] == "c" else (-1, "before")

@@ -121,6 +121,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def checkpointing(folder: Path) -> dict[str, str]:
+    """Settings of a run with checkpoints: into files, as those in memory fail beyond 5 MB of state.
+
+    A job that fails ends: by default Flink starts one with checkpoints again and again, for ever.
+    """
+    return {
+        "execution.checkpointing.interval": f"{CHECKPOINT_INTERVAL_MS}ms",
+        "execution.checkpointing.storage": "filesystem",
+        "execution.checkpointing.dir": folder.resolve().as_uri(),
+        "restart-strategy.type": "none",
+    }
+
+
 def environment(options: argparse.Namespace, rest_port: int) -> object:
     """A table environment on a cluster inside this process's JVM."""
     from pyflink.common import Configuration
@@ -138,7 +151,7 @@ def environment(options: argparse.Namespace, rest_port: int) -> object:
         "metrics.fetcher.update-interval": str(int(SAMPLE_INTERVAL_S * 1000)),
     }
     if options.out:
-        settings["execution.checkpointing.interval"] = f"{CHECKPOINT_INTERVAL_MS}ms"
+        settings |= checkpointing(options.out / "checkpoints")
     for name, value in settings.items():
         configuration.set_string(name, value)
     return TableEnvironment.create(
