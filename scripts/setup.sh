@@ -76,7 +76,7 @@ set_up() {
     .venv/bin/python -c 'from penstock.cli.pipelines.prepare import compile_kernels; compile_kernels()' || fail \
         "expected penstock's kernels to compile; it failed (see above)"
     say "[5/5] archiving Spark's classes, so that it starts sooner (once)"
-    .venv/bin/python -m penstock.cli prepare || say "going on without that"
+    .venv/bin/python -m penstock.cli prepare || say "continuing without it"
     wanted_state >.venv/set-up
 }
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import shlex
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -102,6 +105,29 @@ def test_the_tutorial_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
                 test()  # type: ignore[operator]
                 tests += 1
     assert (programs, tests) == (2, 3)
+
+
+def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Cell by cell, as in Jupyter; where a cell ends with a view, the view is a table."""
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((ROOT / "docs" / "notebook.ipynb").read_text())
+    space: dict[str, Any] = {"__name__": "__main__"}
+    shown = []
+    for cell in notebook["cells"]:
+        assert not cell.get("outputs"), "it is kept without outputs"
+        if cell["cell_type"] == "code":
+            *first, last = ast.parse("".join(cell["source"])).body
+            exec(compile(ast.Module(first, []), "docs/notebook.ipynb", "exec"), space)
+            if isinstance(last, ast.Expr):
+                shown.append(eval(compile(ast.Expression(last.value), "notebook", "eval"), space))
+            else:
+                exec(compile(ast.Module([last], []), "docs/notebook.ipynb", "exec"), space)
+    first_view, letter, per_user = shown
+    assert "<table" in first_view._repr_html_()
+    assert [row["clicks"] for row in first_view.rows()] == [2, 1]
+    assert b"eve" in letter.value
+    counts = {row["user"]: row["clicks"] for row in per_user.rows()}
+    assert (counts["ann"], counts["bob"]) == (2, 2)
 
 
 def test_the_guide_to_deploying_has_a_program() -> None:

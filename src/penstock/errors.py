@@ -9,7 +9,7 @@
     ├── ProtocolError           a peer broke the Kafka protocol
     ├── BrokerError             a broker answered with an error code, or can't be reached
     ├── LimitError              a named limit was reached; nothing was lost
-    ├── JobLostError            a queue's job is not this worker's any more
+    ├── JobLostError            this worker no longer holds the lock of its job
     ├── FencedError             a newer owner of the pipeline has taken over
     └── SetupError              something outside the program is missing (Java, a port, a directory)
 
@@ -86,7 +86,7 @@ class LimitError(PenstockError):
 
 
 class JobLostError(PenstockError):
-    """A queue's job is not this worker's any more: its lock ended, or the connection broke."""
+    """This worker no longer holds its job: the lock expired, or the connection broke."""
 
 
 class FencedError(PenstockError):

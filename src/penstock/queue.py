@@ -4,19 +4,19 @@
     q.put({"resize": "cat.jpg"}, delay="10 seconds")
 
     for job in q:                     # in any number of processes
-        with job:                     # done: acknowledged; an exception: again later
+        with job:                     # acknowledged at its end; retried after an exception
             resize(job.json()["resize"])
 
-A job is *locked* while a worker has it. It comes again (`attempt` counts) when the worker releases
-it, dies, or lets the lock end; after `attempts` deliveries, or when a worker rejects it, it goes to
-the topic `dlq.NAME` with the reason. What was acknowledged never comes again, whatever crashes; a
-job whose worker died may have been done in part, so handlers should bear to be run twice.
+A job is *locked* while a worker has it. It is delivered again (`attempt` counts) when the worker
+releases it, dies, or lets the lock expire; after `attempts` deliveries, or when a worker rejects it, it goes
+to the topic `dlq.NAME` with the reason. An acknowledged job is never delivered again, whatever
+crashes. A job whose worker died may have been done in part, so handlers must tolerate a second run.
 
-A redelivered job comes after younger ones. Where order matters, give jobs keys and the queue
+A redelivered job comes after newer ones. Where order matters, give jobs keys and the queue
 `order="key"`: a job then waits until all earlier ones of its key are done with.
 
-The queue is a topic, its workers are a share group (KIP-932): Kafka's own clients can put and take,
-too. Delays need Penstock's broker.
+The queue is a topic, its workers are a share group (KIP-932): Kafka's own clients can put and
+take jobs too. Delays need Penstock's broker.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Job:
 
     @property
     def attempts(self) -> int:
-        """The queue's most attempts."""
+        """The queue's maximum number of attempts."""
         return self._queue.attempts
 
     @property
@@ -157,42 +157,42 @@ class Job:
         return self._settled
 
     def ack(self) -> None:
-        """It is done: nobody gets it again. Returns once that is on the broker's disk.
+        """Acknowledges the job: it is not delivered again. Returns once that is on the broker's disk.
 
         Raises:
-            JobLostError: it isn't ours any more.
+            JobLostError: this worker no longer holds it.
         """
         self._settle(ACCEPT)
 
     def reject(self, reason: str = "") -> None:
-        """It can't be done: it becomes a dead letter.
+        """Rejects the job, which becomes a dead letter.
 
         Args:
-            reason: why; it stands in the dead letter.
+            reason: why; the dead letter contains it.
 
         Raises:
-            JobLostError: it isn't ours any more.
+            JobLostError: this worker no longer holds it.
         """
         self._settle(REJECT, reason=reason)
 
     def release(self, delay: Duration | None = None, *, counts: bool = True) -> None:
-        """Somebody is to try again.
+        """Returns the job to the queue for another attempt.
 
         Args:
             delay: how long to wait; None: the queue's backoff, which doubles with each attempt.
             counts: whether this was an attempt.
 
         Raises:
-            JobLostError: it isn't ours any more.
+            JobLostError: this worker no longer holds it.
         """
         wait_s = 0.0 if delay is None else max(_seconds(delay), 0.001)
         self._settle(RELEASE, delay_ms=round(wait_s * 1000), is_counted=counts)
 
     def renew(self) -> None:
-        """Keeps it for another lock's length from now on.
+        """Extends the lock: its whole length starts again now.
 
         Raises:
-            JobLostError: it isn't ours any more.
+            JobLostError: this worker no longer holds it.
         """
         self._queue._settle(self._delivery, RENEW)  # noqa: SLF001 - one thing in two classes
 
@@ -235,7 +235,7 @@ class Queue:
         workers: the share group's name; workers of one group share the jobs, two groups each get
             all of them.
         partitions: of a new topic; one is enough for many workers.
-        attempts: most deliveries of a job, 2 to 10.
+        attempts: maximum number of deliveries of a job, 2 to 10.
         lock: how long a worker keeps a job before another one gets it, 1 second to 1 hour.
         backoff: how long a released job waits; doubled with each attempt.
         backoff_max: the longest such wait.
@@ -322,7 +322,7 @@ class Queue:
         """Puts a job; returns once it is on the broker's disk.
 
         Args:
-            value: bytes, a text, or what JSON can say.
+            value: bytes, text, or a value that JSON can represent.
             key: jobs of one key go to one partition.
             delay: how long it waits before it is handed out.
             headers: further headers of the record.

@@ -10,7 +10,7 @@ operators and state, and batches are treated as roughly as a cluster may treat t
 `penstock.engine.hosts.shaken`), so what holds here holds on Spark.
 
 All that is left to chance is decided by a seed. It is new in every process and printed where pytest shows it
-with a failure; `PENSTOCK_SEED=… pytest …`, or `run(app, seed=…)`, repeats the same.
+with a failure; `PENSTOCK_SEED=… pytest …`, or `run(app, seed=…)`, repeats a run.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ class Run:
         Returns: whether it has taken over; if not, the previous program continues until another `change`.
 
         Raises:
-            FlowError: it can't; the message says why.
+            FlowError: the upgrade is not possible; the message says why.
         """
         before = self._graph, self._cores, self._sources
         upgrade = self.begin(flow, cores=cores, shards=shards, rebuild=rebuild, outputs=outputs)
@@ -526,7 +526,7 @@ def run(
             in each process.
 
     Raises:
-        FlowError: it is no app, or nothing would be computed.
+        FlowError: `flow` is not an app, or computes nothing.
     """
     if not isinstance(flow, Flow):
         raise _no_flow(flow)

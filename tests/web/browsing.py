@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -45,7 +46,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def visit(browser: Browser, url: str, *, width: int = 1400, **options: Any) -> Iterator[Page]:
-    """A page in a window so wide, with an error of its scripts as ours.
+    """A page in a window so wide. Errors of its scripts and requests to other hosts fail the test.
 
     Args:
         browser: from `chromium`.
@@ -59,8 +60,21 @@ def visit(browser: Browser, url: str, *, width: int = 1400, **options: Any) -> I
         page = context.new_page()
         page.set_default_timeout(120_000)  # see tests/patience.py
         page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if _is_fault(said) else None)
+        page.on("request", lambda asked: errors.append(asked.url) if _is_foreign(asked) else None)
         page.goto(url)
         yield page
         assert not errors, errors
     finally:
         context.close()
+
+
+def _is_fault(said: Any) -> bool:
+    """Whether a message of the console is an error; an answer that isn't 200 is one that tests want."""
+    return said.type == "error" and not said.text.startswith("Failed to load resource")
+
+
+def _is_foreign(asked: Any) -> bool:
+    """Whether the page asks anybody but this machine."""
+    url = urlsplit(asked.url)
+    return url.scheme in {"http", "https", "ws", "wss"} and url.hostname != "127.0.0.1"

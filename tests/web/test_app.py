@@ -213,3 +213,11 @@ def test_a_chart_may_show_a_stretch_of_time(client: Any) -> None:
     assert len(client.get(f"{path}2 minutes").json()["windows"]) == 2
     assert len(client.get(f"{path}1 day").json()["windows"]) == 3
     assert client.get(f"{path}soon").status_code == 400
+    bounds = "/api/views/total/series?from=1970-01-01T00:01:00Z"
+    starts = [start for start, _ in client.get(bounds).json()["windows"]]
+    assert starts == ["1970-01-01T00:01:00Z", "1970-01-01T00:02:00Z"]
+    found = client.get(f"{bounds}&to=1970-01-01T00:02:00Z").json()
+    assert [start for start, _ in found["windows"]] == starts[:1]
+    assert [len(line["values"]) for line in found["series"]] == [1]
+    assert client.get(f"{bounds}&to=1970-01-01T00:01:00Z").json()["windows"] == []
+    assert client.get("/api/views/total/series?from=noon").status_code == 400

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import trustme
 from tests.patience import PATIENCE_S, wait_until
 from tests.serve.committing import clicks, commit
 from tests.serve.test_queries import ENDLESS, processes
@@ -36,6 +37,20 @@ def served(views: Any, shared: SimpleNamespace) -> Iterator[SimpleNamespace]:
     server = Server(views, shared.status)
     yield SimpleNamespace(url=server.url, views=views)
     server.close()
+
+
+FOCUSED = """() => {
+  const at = document.activeElement;
+  if (!at || at === document.body) return null;
+  const style = getComputedStyle(at);
+  const label = at.labels && at.labels.length ? at.labels[0].firstChild.textContent : "";
+  return {
+    id: at.id,
+    name: at.getAttribute("aria-label") || at.ariaLabel || label || at.textContent || at.title ||
+      (document.getElementById(at.getAttribute("aria-labelledby")) || {}).textContent || "",
+    outlined: style.outlineStyle !== "none" || style.boxShadow !== "none",
+  };
+}"""  # what has the focus: its name for a screen reader, and whether it shows that it has it
 
 
 def ask(page: Any, sql: str) -> list[list[str]]:
@@ -309,6 +324,76 @@ def test_what_is_looked_at_is_in_the_address(browser: Any, served: Any, shared: 
             assert other.input_value("#sql") == "SELECT 7 AS seven"
         page.get_by_role("link", name="all views").click()
         wait_until(lambda: page.locator(".card:visible").count() == 3, "all views")
+
+
+def test_charts_show_the_time_between_two_instants(browser: Any, served: Any, shared: Any) -> None:
+    """They are UTC and in the address; another choice forgets them."""
+    served.views.tables = {"n": shared.windows([(m, m) for m in range(9)], "n")}
+    with visit(browser, served.url, timezone_id="Asia/Tokyo") as page:
+        page.select_option("#windows", "between two times")
+        page.get_by_label("from").fill("1970-01-01T00:02")
+        page.get_by_label("to", exact=True).fill("1970-01-01T00:06")
+        wait_until(lambda: lines(page) == [4], lambda: str(lines(page)))
+        assert "from=1970-01-01T00%3A02" in page.url
+        with visit(browser, page.url) as other:
+            wait_until(lambda: lines(other) == [4], lambda: str(lines(other)))
+            assert other.get_by_label("to", exact=True).input_value().startswith("1970-01-01T00:06")
+        page.get_by_label("from").fill("1980-01-01T00:00")
+        page.wait_for_selector(".card :text('No windows in this time')")
+        page.select_option("#windows", "240 windows")
+        wait_until(lambda: lines(page) == [9], lambda: str(lines(page)))
+        assert "from=" not in page.url
+        assert not page.is_visible("#between")
+
+
+def test_the_page_is_used_by_keyboard_alone(browser: Any, served: Any) -> None:
+    """Whatever has the focus shows it and has a name; a query is typed and run without a mouse."""
+    with visit(browser, served.url) as page:
+        page.wait_for_selector(".card .chart svg")
+        names = []
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            at = page.evaluate(FOCUSED)
+            if at is None:
+                break
+            assert at["outlined"], at
+            assert at["name"], at
+            names.append(at["name"])
+            if at["id"] == "sql":
+                break
+        assert {"show", "measure", "table"} <= {name.strip() for name in names}, names
+        page.keyboard.press("Control+A")
+        page.keyboard.type("SELECT 7 AS seven")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#answer td")
+        assert page.inner_text("#answer td") == "7"
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_password_opens_the_page_in_a_browser(
+    browser: Any, views: Any, shared: Any, tmp_path: Path, secure: bool
+) -> None:
+    """The browser asks for it; its scripts, styles and events then come with it, over TLS too."""
+    tls = None
+    if secure:
+        made = trustme.CA().issue_cert("127.0.0.1")
+        made.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "page.pem"))
+        tls = (tmp_path / "page.pem", tmp_path / "page.pem")
+    server = Server(views, shared.status, password="a long enough one", tls=tls)
+    known = {"username": "any", "password": "a long enough one"}
+    try:
+        shut = browser.new_context(ignore_https_errors=True)
+        page = shut.new_page()
+        with pytest.raises(Exception, match="ERR_INVALID_AUTH_CREDENTIALS"):
+            page.goto(server.url)  # nobody is there to be asked
+        shut.close()
+        with visit(browser, server.url, http_credentials=known, ignore_https_errors=True) as page:
+            page.wait_for_selector(".card .chart svg")
+            page.wait_for_selector("#dot.good")
+            assert page.url.startswith("https:" if secure else "http:")
+    finally:
+        server.close()
 
 
 def test_a_view_is_saved_from_its_card(browser: Any, served: Any) -> None:

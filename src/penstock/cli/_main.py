@@ -1,4 +1,4 @@
-"""The `penstock` command; what it can do is in the packages beside this module."""
+"""The `penstock` command; its subcommands are in the packages next to this module."""
 
 from __future__ import annotations
 

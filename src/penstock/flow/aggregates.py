@@ -143,7 +143,7 @@ def _value(call: AggregateCall, schema: Schema, computed: dict[str, str]) -> str
     value, name = "1", call.text
     if call.column is not None:
         value = quoted(call.column) if call.column in schema else call.column
-        compile_expression(value, schema)  # so that a mistake is told in the user's words
+        compile_expression(value, schema)  # so that a mistake is reported in the user's words
     if is_double:
         value, name = f"CAST(({value}) AS DOUBLE)", f"{name} AS DOUBLE"
     if call.where is not None:

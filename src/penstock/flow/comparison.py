@@ -1,4 +1,4 @@
-"""Closed windows beside those of some time before: a join of closed rows with themselves.
+"""Closed windows next to those of an earlier time: a join of closed rows with themselves.
 
 Windows of one group begin at distances that are known, so the former window is the one row of the group
 that lies so far before. With calendars the distance is known but for some hours, or days of months; that
@@ -41,7 +41,7 @@ class _Flow(Protocol):
 
 
 def compared(flow: _Flow, closed: Node, to: str | timedelta, prefix: str) -> Stateful:
-    """The node of closed rows beside former ones; see `Table.compared`.
+    """The node of closed rows next to earlier ones; see `Table.compared`.
 
     Raises:
         FlowError: there is no window at that distance, or columns that identify rows are gone.

@@ -133,7 +133,7 @@ class RollingGroups(Generic[S_co]):
             aggregates: by the names of their columns.
 
         Returns:
-            A stream. Of sliding windows, each row with the aggregates beside its columns; of others
+            A stream. Of sliding windows, each row's columns and the aggregates; of others
             `window_start` and `window_end`, the times of the first and the last row, the
             grouping columns and the aggregates.
         """

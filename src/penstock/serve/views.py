@@ -223,7 +223,7 @@ class Views:
         return wait_for(self.store, token, timeout, gone)
 
     def arrivals(self, call: Callable[[], None] | None = None) -> Arrivals:
-        """Tells of versions as they are committed; see `Arrivals`."""
+        """Reports versions as they are committed; see `Arrivals`."""
         return Arrivals(self.store, call)
 
     def read(self, version: AsOf | int | None, work: Callable[[Snapshot], T]) -> T:

@@ -216,10 +216,19 @@ class Api:
         measure = request.query_params.get("measure") or None
         stretch = request.query_params.get("range")
         range_us = None if not stretch else duration_us(stretch)
-        return json_response(await self._read(self._lines, name, measure, top, windows, range_us))
+        bounds = (_instant(request, "from"), _instant(request, "to"))
+        asked = (name, measure, top, windows, range_us, *bounds)
+        return json_response(await self._read(self._lines, *asked))
 
     def _lines(
-        self, name: str, measure: str | None, top: int, windows: int, range_us: int | None
+        self,
+        name: str,
+        measure: str | None,
+        top: int,
+        windows: int,
+        range_us: int | None,
+        from_us: int | None,
+        to_us: int | None,
     ) -> dict[str, Any]:
         table = self._table(name, None)
         assert self._views is not None, "it has such a table"
@@ -232,6 +241,8 @@ class Api:
             top=top,
             windows=windows,
             range_us=range_us,
+            from_us=from_us,
+            to_us=to_us,
         )
         return {"name": name, **lines}
 

@@ -6,7 +6,7 @@ A message brings the reader's copy of the view from one committed version to a l
 
 The number is a weight: how many equal rows have come, or gone where it is negative. Where `since` is null
 the rows are all there are, and replace the copy. A reader that is slow gets the versions meanwhile in one
-message, and nothing waits for it: it reads committed state. After an interruption it goes on from the
+message, and nothing waits for it: it reads committed state. After an interruption it continues from the
 last version that it has seen, `?from=` or `Last-Event-ID`; if that isn't kept any more, `since` is null. So
 it is where a machine that stopped has lost the last versions: the version that is left replaces the copy, and
 those that are made again follow.

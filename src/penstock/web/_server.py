@@ -83,6 +83,8 @@ class Server:
                     f"expected a certificate and its key in {certificate} and {key}; found: {error}"
                 ) from None
             self._tls = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
+            # uvloop can't be closed while a browser still has a spare connection over TLS.
+            self._tls["loop"] = "asyncio"
         self._socket = _bind(host, port)
         self.port = int(self._socket.getsockname()[1])
         shown = f"[{host}]" if ":" in host else host
@@ -114,7 +116,7 @@ class Server:
         self._server.run(sockets=[self._socket])
 
     def close(self) -> None:
-        """Stops the server; open pages are told and reconnect when there is one again."""
+        """Stops the server; open pages are notified, and reconnect when a server is back."""
         self._stopping.set()
         self._server.should_exit = True
         self._thread.join(STOP_SECONDS_MAX)

@@ -60,6 +60,8 @@ def series(
     top: int = 8,
     windows: int = 240,
     range_us: int | None = None,
+    from_us: int | None = None,
+    to_us: int | None = None,
 ) -> dict[str, Any]:
     """The lines of a view's chart.
 
@@ -71,6 +73,8 @@ def series(
         top: how many keys, the largest by the sum over the windows shown.
         windows: how many of the newest windows.
         range_us: only windows that begin less than this before the newest one begins; None: all.
+        from_us: only windows that begin then or later; None: all.
+        to_us: only windows that begin before then; None: all.
 
     Returns:
         `{"keys", "measures", "measure", "every_ms", "windows": [[start, end]…], "series": [{"key",
@@ -89,11 +93,17 @@ def series(
         return head | {"measure": measure or (names[0] if names else None), **_empty()}
     measure = measure or names[0]
     starts = np.sort(pc.unique(table["window_start"]).cast(pa.int64()).to_numpy())
+    if from_us is not None:
+        starts = starts[starts >= from_us]
+    if to_us is not None:
+        starts = starts[starts < to_us]
     starts = starts[-min(windows, WINDOWS_MAX) :]
+    if not len(starts):
+        return head | {"measure": measure, **_empty()}
     if range_us is not None:
         starts = starts[starts > starts[-1] - range_us]
     at = table["window_start"].cast(pa.int64()).to_numpy()
-    table = table.filter(pa.array(at >= starts[0]))
+    table = table.filter(pa.array((at >= starts[0]) & (at <= starts[-1])))
     column = np.searchsorted(starts, table["window_start"].cast(pa.int64()).to_numpy())
     values = table[measure].cast(pa.float64()).to_numpy()
     group, labels = _groups(table, key_names)

@@ -267,7 +267,7 @@ def snapshot(
     """Read TABLEs of the capture NAME again, in chunks, while their changes flow.
 
     Nothing is locked, and nothing is written to the database. The capture takes the request within a
-    second, and goes on after a restart. `penstock capture status` shows how far it is.
+    second, and continues after a restart. `penstock capture status` shows how far it is.
     """
     from penstock.capture import snapshot as ask
 

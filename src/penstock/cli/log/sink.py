@@ -41,7 +41,7 @@ Examples:
   penstock sink status                       how far each is behind
   penstock sink pause users.users            within a second, wherever it runs
   penstock sink resume users.users
-  penstock sink rebuild users users.sqlite --table users …     builds the table anew, beside the live one
+  penstock sink rebuild users users.sqlite --table users …     rebuilds the table next to the live one
 
 Offsets are stored in the target's transactions: each row is there once, even if the command is killed
 and run again. Rows that the target refuses become dead letters in NAME.dead-letters.
@@ -184,7 +184,7 @@ def _served(one: Sink, metrics: str | None) -> contextlib.AbstractContextManager
 @_options
 @click.option("--back", is_flag=True, help="Put the table of before the last rebuild back.")
 def rebuild(*, back: bool, **told: Any) -> None:
-    """Build a sink's table anew beside the live one, and switch over when it has caught up."""
+    """Rebuild a sink's table next to the live one, and switch to it when it has caught up."""
     from penstock import sinks
 
     one = _made(**told)
@@ -226,15 +226,15 @@ def pause(name: str, broker: str | None) -> None:
     from penstock import sinks
 
     sinks.pause(find_broker(broker), name, **client_settings())
-    note(f"{name} pauses within a second. Let it go on: penstock sink resume {name}")
+    note(f"{name} pauses within a second. Continue it: penstock sink resume {name}")
 
 
 @sink.command()
 @click.argument("name")
 @broker_option
 def resume(name: str, broker: str | None) -> None:
-    """Let the sink NAME go on."""
+    """Continue the paused sink NAME."""
     from penstock import sinks
 
     sinks.resume(find_broker(broker), name, **client_settings())
-    note(f"{name} goes on within a second")
+    note(f"{name} continues within a second")

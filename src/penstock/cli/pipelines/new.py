@@ -94,7 +94,7 @@ That click is older than the sample data, so it is late: it is in the topic NAME
 | `NAME.py` | the pipeline |
 | `test_NAME.py` | its tests: `pip install pytest`, then `python -m pytest` |
 | `data/clicks.jsonl` | sample events of the half hour before this project was made |
-| `NAME.penstock/` | its log and state, once it has run. To begin anew, stop it and delete this directory |
+| `NAME.penstock/` | its log and state, once it has run. To start over, stop it and delete this directory |
 
 To run it without restarts on change: `penstock run NAME.py`.
 """

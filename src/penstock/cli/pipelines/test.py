@@ -1,4 +1,4 @@
-"""`penstock test`: given rows and expected rows, in a file beside the program."""
+"""`penstock test`: given rows and expected rows, in a file next to the program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.errors import PenstockError
 @click.command(
     epilog="""\b
 Examples:
-  penstock test shop.sql                  the tests in shop.test.yaml beside it
+  penstock test shop.sql                  the tests in shop.test.yaml next to it
   penstock test tests/                    all *.test.yaml and *.test.json there
   penstock test shop.test.yaml --name refunds
 

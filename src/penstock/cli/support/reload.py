@@ -54,7 +54,7 @@ class Reload:
         """Takes SIGHUP until the block ends.
 
         Without the terminal that it began in, a pipeline ends: SIGHUP then means that it was closed. One that
-        nohup has started goes on.
+        nohup has started continues.
 
         Args:
             say: tells the user.

@@ -297,4 +297,4 @@ class Shell:
                 yield name
                 yield from self._tables.columns(name)
         except (PenstockError, OSError):
-            return  # typing goes on
+            return  # more lines follow

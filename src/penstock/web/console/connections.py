@@ -66,7 +66,7 @@ def sink_state(told: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any]:
             advice = "Correct the cause, then start the sink again. It continues where it stopped."
             return _state("failed", "bad", since_ms, trouble, advice)
         case "paused":
-            advice = "Let it go on: penstock sink resume NAME."
+            advice = "Continue it: penstock sink resume NAME."
             return _state("paused", "wait", since_ms, "It was paused.", advice)
         case "stopped":
             advice = "Start it again: penstock sink TOPIC TARGET."

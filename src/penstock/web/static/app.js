@@ -10,6 +10,7 @@ import { count, duration, elapsed, exact, instant, moment, number } from "./form
 const REFRESH_MS = 1000; // views are asked for at most this often
 const SILENCE_MS = 7000; // no event for so long (the server sends one every 2 s): it is gone
 const HISTORY = 600;
+const BOUNDS = ["from", "to"]; // of the time that charts show, in UTC
 const POINT_MS = 1000; // between two points of a sparkline
 const $ = (id) => document.getElementById(id);
 
@@ -180,6 +181,7 @@ function schedule() {
 }
 
 async function refresh() {
+  state.missed = state.busy;
   if (state.busy || !state.online || document.hidden) return;
   const version = state.status && state.status.version;
   state.busy = true;
@@ -193,13 +195,33 @@ async function refresh() {
     notice(error instanceof TypeError ? "" : `The views can't be read: ${error.message}`);
   } finally {
     state.busy = false;
-    if (state.status && state.status.version !== version) schedule(); // it has moved on meanwhile
+    if (state.missed || (state.status && state.status.version !== version)) schedule(); // something has changed meanwhile
   }
 }
 
 document.addEventListener("visibilitychange", () => schedule());
 window.addEventListener("resize", () => { for (const card of state.views.values()) card.paint(); });
-$("windows").addEventListener("change", () => { rememberPlace("show", $("windows").value === "240" ? "" : $("windows").value); state.due = 0; schedule(); });
+$("windows").addEventListener("change", () => {
+  rememberPlace("show", $("windows").value === "240" ? "" : $("windows").value);
+  if ($("windows").value !== "between") for (const bound of BOUNDS) { $(bound).value = ""; rememberPlace(bound, ""); }
+  reload();
+});
+for (const bound of BOUNDS) $(bound).addEventListener("change", () => { rememberPlace(bound, $(bound).value); reload(); });
+
+// Which windows the charts show, as the server is asked for them.
+function stretch() {
+  const shown = $("windows").value;
+  if (/^\d+$/.test(shown)) return { windows: shown };
+  if (shown !== "between") return { windows: 2000, range: shown };
+  const bounds = BOUNDS.map((bound) => [bound, $(bound).value]).filter(([, value]) => value);
+  return { windows: 2000, ...Object.fromEntries(bounds.map(([bound, value]) => [bound, `${value}Z`])) };
+}
+
+function reload() {
+  $("between").hidden = $("windows").value !== "between";
+  state.due = 0;
+  schedule();
+}
 
 // What the address says of this page: the stretch that charts show, one view alone, the query.
 function arrive() {
@@ -207,12 +229,12 @@ function arrive() {
   if (place === null) return;
   const wanted = place.get("show") || "240";
   if ([...$("windows").options].some((o) => o.value === wanted)) $("windows").value = wanted;
+  for (const bound of BOUNDS) $(bound).value = place.get(bound) || "";
   if (place.get("sql")) $("sql").value = place.get("sql");
   for (const [name, card] of state.views) card.arrive(place, name);
   $("all-views").hidden = !place.get("view");
   $("views").classList.toggle("one", Boolean(place.get("view")));
-  state.due = 0;
-  schedule();
+  reload();
 }
 window.addEventListener("hashchange", arrive);
 $("all-views").addEventListener("click", (event) => { event.preventDefault(); rememberPlace("view", ""); arrive(); });
@@ -294,8 +316,7 @@ class Card {
     this.by = view.keys.length ? ` by ${view.keys.join(", ")}` : "";
     const path = `/api/views/${encodeURIComponent(view.name)}`;
     if (this.mode === "chart" && chartable) {
-      const shown = $("windows").value;
-      const query = new URLSearchParams({ ...(/^\d+$/.test(shown) ? { windows: shown } : { windows: 2000, range: shown }), top: 8, measure: this.measure.value });
+      const query = new URLSearchParams({ ...stretch(), top: 8, measure: this.measure.value });
       const data = await get(`${path}/series?${query}`);
       if (turn !== this.turn) return;
       this.data = data;
@@ -315,7 +336,7 @@ class Card {
     const rest = data.keys_total - data.series.length;
     this.about.textContent = `${number(this.view.rows)} rows${this.by}` + (rest > 0 ? `, the largest ${data.series.length} of ${number(data.keys_total)} shown` : "");
     if (!data.series.length) {
-      this.body.replaceChildren(html("p", { className: "empty", textContent: "No windows yet." }));
+      this.body.replaceChildren(html("p", { className: "empty", textContent: this.view.rows ? "No windows in this time." : "No windows yet." }));
       return;
     }
     if (!this.box || !this.box.isConnected) {
