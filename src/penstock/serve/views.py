@@ -44,11 +44,9 @@ T = TypeVar("T")
 HUGEINT: Final = pa.decimal128(38, 0)  # as Arrow has it
 BATCH_ROWS: Final = 20_000  # of an answer, fetched at a time
 COUNT_SECONDS_MAX: Final = 1.0  # for counting the rows that an answer leaves out
-THREADS_MAX: Final = 4
-"""Of a query in bounded memory: each thread takes a part of it, whatever the query is."""
+THREADS_MAX: Final = 4  # of a query in bounded memory: each thread takes a part of it
 _NO_TABLE: Final = re.compile(r"Catalog Error: Table with name (\S+) does not exist")
-ATTEMPTS_MAX: Final = 5
-"""A version may be vacuumed while it is being opened; the next one is there then."""
+ATTEMPTS_MAX: Final = 5  # a version may be vacuumed while it is being opened
 _OUT_OF_MEMORY: Final = (duckdb.OutOfMemoryException, MemoryError)
 
 
@@ -541,9 +539,8 @@ def _select(query: str) -> exp.Query:
     try:
         statements = [s for s in sqlglot.parse(query, "duckdb") if type(s) is not exp.Semicolon]
     except sqlglot.errors.SqlglotError as error:
-        raise QueryError(
-            f"expected a SELECT; found {query!r}: {str(error).splitlines()[0]}"
-        ) from None
+        reason = str(error).splitlines()[0]
+        raise QueryError(f"expected a SELECT; found {query!r}: {reason}") from None
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise QueryError(f"expected one SELECT; found {query!r}")
     return statements[0]
