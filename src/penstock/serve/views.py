@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Snapshot", "Views", "state_of"]
 
 T = TypeVar("T")
-
 HUGEINT: Final = pa.decimal128(38, 0)  # as Arrow has it
 BATCH_ROWS: Final = 20_000  # of an answer, fetched at a time
 COUNT_SECONDS_MAX: Final = 1.0  # for counting the rows that an answer leaves out
