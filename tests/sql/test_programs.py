@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 import penstock as ps
 from penstock.errors import PenstockError
+from penstock.flow.graph import Source, ancestors
 from penstock.sql import SqlFlow
 from penstock.sql.statements import statements
 
@@ -173,3 +175,80 @@ def test_what_a_view_is_made_of() -> None:
             "v", sql="SELECT id FROM x", tables={"x": SqlFlow("other").stream("x", "id BIGINT")}
         )
     assert app.view("v", sql="SELECT id, x FROM t").schema.names == ("id", "x")
+
+
+LINES = "(?P<who>.) (?P<at>.) (?P<sent>.) (?P<received>.)"
+OPTIONS = {
+    "WITH (lateness = '5 seconds', idle = '2 minutes')": ps.event_time(
+        lateness="5 seconds", idle="2 minutes"
+    ),
+    "WITH (time = 'processing')": ps.processing_time(),
+    ", WATERMARK FOR at AS at - INTERVAL 1 SECOND) "
+    "WITH (sent = 'sent', received = 'received', ahead = '1 hour')": ps.event_time(
+        "at", lateness="1 second", sent="sent", received="received", ahead="1 hour"
+    ),
+    ", WATERMARK FOR at) WITH (producer = 'who', expected = 'a, b', punctuated = 'who = ''end''')": (
+        ps.event_time("at", producer="who", expected=["a", "b"], punctuated="who = 'end'")
+    ),
+    ", WATERMARK FOR at) WITH (producer_header = 'device')": ps.event_time(
+        "at", producer=ps.header("device")
+    ),
+    "WITH (format = 'csv', delimiter = ';', null = 'NA')": ps.csv(delimiter=";", null="NA"),
+    f"WITH (format = 'pattern', pattern = '{LINES}', time_format = '%H')": ps.pattern(
+        LINES, time_format="%H"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", OPTIONS)
+def test_options_of_streams_are_those_of_python(text: str) -> None:
+    """Event time, producers' watermarks, markers, and formats of lines."""
+    app = SqlFlow("shop")
+    columns = "who STRING, at TIMESTAMP, sent TIMESTAMP, received TIMESTAMP"
+    closed = text if text.startswith(",") else f") {text}"
+    app.sql(f"CREATE STREAM s ({columns} {closed}")
+    source: Any = app.named["s"].node
+    assert OPTIONS[text] in (source.time, source.format)
+
+
+def test_a_table_has_an_event_time() -> None:
+    """For joins as of event time: a table's watermark was read and not used."""
+    app = SqlFlow("shop")
+    app.sql(
+        "CREATE TABLE rates (k BIGINT PRIMARY KEY, at TIMESTAMP, WATERMARK FOR at AS at - INTERVAL 1 MINUTE) "
+        "WITH (idle = '5 seconds')"
+    )
+    [source] = [one for one in ancestors(app.named["rates"].node) if isinstance(one, Source)]
+    assert source.time == ps.event_time("at", lateness="1 minute", idle="5 seconds")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("at TIMESTAMP) WITH (time = 'event')", "expected time = 'processing', or WATERMARK FOR"),
+        (
+            "at TIMESTAMP, WATERMARK FOR at) WITH (time = 'processing')",
+            "found it with WATERMARK FOR",
+        ),
+        (
+            "at TIMESTAMP, WATERMARK FOR at) WITH (lateness = '1 second')",
+            "expected the lateness in",
+        ),
+        ("x STRING) WITH (producer = 'x', producer_header = 'x')", "found both"),
+        ("x STRING) WITH (sent = 'x')", "expected the column with the time of the event"),
+        (
+            "x STRING) WITH (delimiter = ';')",
+            "expected format = 'csv' with delimiter; found 'json'",
+        ),
+        (
+            "x STRING) WITH (format = 'csv', delimiter = 'ab')",
+            "expected a delimiter of one character",
+        ),
+        ("x STRING) WITH (format = 'pattern')", "expected pattern = "),
+        ("x STRING) WITH (lateness = 'soon')", "lateness: expected a duration"),
+    ],
+)
+def test_options_that_contradict_are_refused(text: str, said: str) -> None:
+    """The message names the statement, and what was expected."""
+    with pytest.raises(PenstockError, match=f"line 1, STREAM s: .*{re.escape(said)}"):
+        SqlFlow("shop").sql(f"CREATE STREAM s ({text}")

@@ -9,23 +9,26 @@ from penstock.core.names import hint, known_names
 from penstock.core.schema import Schema
 from penstock.errors import FlowError, SchemaError
 from penstock.expr.expression import sql_type
-from penstock.flow import Flow, Stream, Table, event_time
+from penstock.flow import EventTime, Flow, Stream, Table, event_time, header, processing_time
 from penstock.flow.checks import check_text
-from penstock.flow.functions import avro
+from penstock.flow.functions import avro, csv, pattern
 from penstock.flow.graph import Source, ancestors
 
 # What parses SQL is imported where it is used: programs without SQL start sooner.
 if TYPE_CHECKING:
     from penstock.sql.relation import Relation
-    from penstock.sql.statements import Statement
+    from penstock.sql.statements import Statement, Watermark
 
 __all__ = ["CAPTURE_OPTIONS", "SqlFlow", "statement_options"]
 
 STREAM_OPTIONS: Final = (
-    "topic", "format", "registry", "key", "partitions", "retention", "idle", "ahead",
+    "topic", "format", "registry", "key", "partitions", "retention", "delimiter", "null", "pattern",
+    "time_format", "lateness", "idle", "ahead", "sent", "received", "producer", "producer_header", "expected",
+    "punctuated", "time",
 )  # fmt: skip
+TIME_OPTIONS: Final = STREAM_OPTIONS[STREAM_OPTIONS.index("lateness") :]
 CAPTURE_OPTIONS: Final = ("table", "topic", "format", "capture", "partitions")
-TABLE_OPTIONS: Final = ("topic", "format", "partitions")
+TABLE_OPTIONS: Final = ("topic", "format", "partitions", "idle", "ahead")
 SINK_OPTIONS: Final = ("partitions", "retention")
 EXAMPLE: Final = "'SELECT k, count(*) AS n FROM clicks GROUP BY k'"
 
@@ -123,18 +126,9 @@ class SqlFlow(Flow):
         assert columns is not None
         if columns.key:
             raise FlowError("expected PRIMARY KEY in CREATE TABLE; found it in CREATE STREAM")
-        timing = {name: options.pop(name) for name in ("idle", "ahead") if name in options}
-        time = None
-        if columns.watermark is not None:
-            mark = columns.watermark
-            time = event_time(mark.column, lateness=mark.lateness, **timing)
-        elif timing:
-            raise FlowError(f"expected WATERMARK FOR … with {', '.join(timing)}; found none")
+        time = _time(columns.watermark, options)
         topic = options.pop("topic", statement.name)
-        if options.get("format") == "avro":
-            options["format"] = avro(registry=options.pop("registry", ""))
-        elif "registry" in options:
-            raise FlowError("expected format = 'avro' with a registry; found another format")
+        options |= _format(options)
         made = self.stream(topic, columns.text, time=time, **options)
         self.named[statement.name] = made
 
@@ -147,6 +141,7 @@ class SqlFlow(Flow):
                 "expected PRIMARY KEY (…), which tells a table's rows apart; found none. Without a key, "
                 "CREATE STREAM"
             )
+        options["time"] = _time(columns.watermark, options)
         topic = options.pop("topic", statement.name)
         self.named[statement.name] = self.table(topic, columns.text, key=columns.key, **options)
 
@@ -221,6 +216,78 @@ class SqlFlow(Flow):
                 )
         named = {**self.named, **(more or {})}
         return {**{n: Relation(self, one.node) for n, one in named.items()}, **self._inlined}
+
+
+def _time(mark: Watermark | None, options: dict[str, Any]) -> EventTime | None:
+    """The event time that WATERMARK FOR and the options of time say, which are taken out; None: neither.
+
+    Raises:
+        FlowError: they contradict each other.
+    """
+    given: dict[str, Any] = {n: options.pop(n) for n in TIME_OPTIONS if n in options}
+    kind = given.pop("time", None)
+    if kind is not None:
+        if kind != "processing":
+            raise FlowError(f"expected time = 'processing', or WATERMARK FOR …; found {kind!r}")
+        if mark is not None or given:
+            others = ["WATERMARK FOR"] * (mark is not None) + list(given)
+            raise FlowError(
+                f"expected time = 'processing' alone; found it with {', '.join(others)}. Rows then happen "
+                "when they are processed"
+            )
+        return processing_time()
+    if mark is None and not given:
+        return None
+    if mark is not None and "lateness" in given:
+        raise FlowError(
+            "expected the lateness in WATERMARK FOR at AS at - INTERVAL 30 SECONDS; found the option "
+            "lateness as well. It is for the timestamps of records"
+        )
+    if "producer_header" in given:
+        if "producer" in given:
+            raise FlowError("expected producer, a column, or producer_header; found both")
+        given["producer"] = header(given.pop("producer_header"))
+    if "expected" in given:
+        given["expected"] = [one.strip() for one in given["expected"].split(",")]
+    column = None if mark is None else mark.column
+    if mark is not None:
+        given["lateness"] = mark.lateness
+    return event_time(column, **given)
+
+
+def _format(options: dict[str, Any]) -> dict[str, Any]:
+    """The option `format` with those that belong to it, which are taken out.
+
+    Raises:
+        FlowError: one belongs to another format.
+    """
+    kind = options.pop("format", "json")
+    belongs = {
+        "csv": ("delimiter", "null"),
+        "pattern": ("pattern", "time_format", "null"),
+        "avro": ("registry",),
+    }
+    given = {
+        name: options.pop(name)
+        for name in ("registry", "delimiter", "null", "pattern", "time_format")
+        if name in options
+    }
+    for name in given:
+        if name not in belongs.get(kind, ()):
+            formats = [one for one, names in belongs.items() if name in names]
+            raise FlowError(
+                f"expected format = {' or '.join(map(repr, formats))} with {name}; found {kind!r}"
+            )
+    match kind:
+        case "avro":
+            return {"format": avro(registry=given.get("registry", ""))}
+        case "csv" if given:
+            return {"format": csv(**given)}
+        case "pattern":
+            if "pattern" not in given:
+                raise FlowError("expected pattern = '…' with format = 'pattern'; found none")
+            return {"format": pattern(given.pop("pattern"), **given)}
+    return {"format": kind}
 
 
 def statement_options(statement: Statement, known: tuple[str, ...]) -> dict[str, Any]:
