@@ -11,7 +11,6 @@ import click
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.options import broker_option
 from penstock.cli.support.tables import note
-from penstock.registry import registry_served
 
 
 @click.command(
@@ -37,6 +36,8 @@ def registry(listen: str, tls_cert: Path | None, tls_key: Path | None, broker: s
 
     All that it knows is in the topic _schemas of the log, so several may serve one log.
     """
+    from penstock.registry import registry_served
+
     address = find_broker(broker)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -10,7 +10,6 @@ import click
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.errors import Group
-from penstock.cli.support.host import host_and_port
 from penstock.cli.support.options import broker_option, client_settings, form_option
 from penstock.cli.support.progress import counter
 from penstock.cli.support.tables import note, write_rows
@@ -175,6 +174,7 @@ def run(*, once: bool, metrics: str | None, otel: bool, **told: Any) -> None:
 
 
 def _served(one: Sink, metrics: str | None) -> contextlib.AbstractContextManager[Any]:
+    from penstock.cli.support.host import host_and_port
     from penstock.sinks import serve_metrics
 
     return serve_metrics(*host_and_port(metrics), [one]) if metrics else contextlib.nullcontext()
