@@ -25,26 +25,23 @@ class Shop:
 
     def __init__(self, directory: Path) -> None:
         self._command = [*SHOP, "--directory", str(directory)]
-        self._log = (directory / "run.log").open("wb")
-        self.process = subprocess.Popen(
-            [*self._command, "--per-second", "5"],
-            cwd=ROOT,
-            stdout=self._log,
-            stderr=self._log,
-        )
+        self._log = directory / "run.log"
+        command = [*self._command, "--per-second", "5"]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
 
     def told(self, *arguments: str) -> str:
         """What a command prints."""
         command = [*self._command, *arguments]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        run = Path(self._log.name).read_text()
+        run = self._log.read_text()
         assert done.returncode == 0, f"{done.stdout}{done.stderr}{run[-2_000:]}"
         return done.stdout
 
     def sells(self) -> bool:
         """Whether the pipeline has begun."""
-        assert self.process.poll() is None, Path(self._log.name).read_text()
-        return "the log is at" in Path(self._log.name).read_text()
+        assert self.process.poll() is None, self._log.read_text()
+        return "the log is at" in self._log.read_text()
 
     def stop(self) -> int:
         """Ends it as Ctrl-C does; its exit code."""
