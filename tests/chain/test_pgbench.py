@@ -2,7 +2,7 @@
 
 pgbench's transactions change an account, a teller and a branch by the same amount, and append to a history.
 So the sums of all four are equal at each version of a view that has whole transactions.
-`PENSTOCK_KILLS=100 PENSTOCK_KILL_SEED=… pytest tests/chain/test_pgbench.py` repeats a run.
+`PENSTOCK_CHAIN_KILLS=100 PENSTOCK_KILL_SEED=… pytest tests/chain/test_pgbench.py` repeats a run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.broker.process import BrokerProcess
 from penstock.errors import QueryError
 from penstock.serve import Views
 
-KILLS = rounds("PENSTOCK_KILLS", quick=3, full=10)
+KILLS = rounds("PENSTOCK_CHAIN_KILLS", quick=2, full=3)
 SEED = int(os.environ.get("PENSTOCK_KILL_SEED") or random.randrange(2**32))
 PATIENCE_S = 600.0
 PROGRAMS = Path(__file__).with_name("programs.py")
@@ -297,7 +297,7 @@ def test_everything_equals_the_source_after_kills(tmp_path: Path) -> None:
         finally:
             bench.end.set()
             bench.join()
-        told = f"PENSTOCK_KILLS={KILLS} PENSTOCK_KILL_SEED={SEED}, kills {dict(one.counts)}"
+        told = f"PENSTOCK_CHAIN_KILLS={KILLS} PENSTOCK_KILL_SEED={SEED}, kills {dict(one.counts)}"
         print(told)
         wait_until(
             lambda: not one.difference(),

@@ -21,6 +21,7 @@ from typing import Final
 
 import orjson
 
+from penstock.engine.attempts import Attempts, new_writer
 from penstock.engine.log import Log
 from penstock.engine.outgoing import writer_name
 from penstock.engine.physical import Physical, Placed
@@ -173,7 +174,7 @@ class Driver:
         started = self._planning_since
         planned = time.perf_counter()
         try:
-            reports = self._written(plan, execute, is_new=pending is None)
+            plan, reports = self._written(plan, execute, is_new=pending is None)
         except _PlannedError:
             return self.step(execute, timeout_s=timeout_s)  # with the plan that counts
         executed = time.perf_counter()
@@ -196,12 +197,14 @@ class Driver:
         """
         self._keeper.settle(self.version)
 
-    def _written(self, plan: Plan, execute: Execute, *, is_new: bool) -> list[Json]:
-        """Has a batch run, and what it has written count; the lanes' reports."""
+    def _written(self, plan: Plan, execute: Execute, *, is_new: bool) -> tuple[Plan, list[Json]]:
+        """Has a batch run, and what it has written count; the plan as it was run, and the lanes' reports."""
         traces_of = functools.partial(self._traces_of, plan)
         write = _Writing(self.store, plan, is_written=not is_new)
         if self._transactions is None:
-            return execute(Work(lambda: plan, traces_of, write))
+            attempts = Attempts(self.log, plan, is_first=is_new)
+            reports = execute(Work(attempts, traces_of, write))
+            return attempts.plan, reports
         try:
             attempt = functools.partial(self._transactions.attempt, plan)
             reports = execute(Work(attempt, traces_of, write))
@@ -215,7 +218,7 @@ class Driver:
                 f"log ({error})",
                 retriable=True,
             ) from error
-        return reports
+        return plan, reports
 
     # -- planning -----------------------------------------------------------------------------------
 
@@ -439,12 +442,7 @@ class Driver:
         writers: dict[str, Json] = {**self.version["writers"], **begun["writers"]}
         for name in self._writer_names():
             if name not in writers:
-                new = self.log.new_writer()
-                writers[name] = {
-                    "producer_id": new.producer_id,
-                    "epoch": new.epoch,
-                    "next_sequence": {},
-                }
+                writers[name] = new_writer(self.log)
         return writers
 
     def _writer_names(self) -> list[str]:

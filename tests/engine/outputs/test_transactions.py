@@ -186,13 +186,9 @@ def test_a_changed_program_takes_a_batch_over(ended: bool) -> None:
     assert ids(run.log.records("three")) == [1, 2, 3]
 
 
-def test_retention_between_two_attempts() -> None:
-    """What a batch wrote that died doesn't count; its repetition reads what is left, and topics follow it."""
-    run = ps.testing.run(app(partitions=1), shaken=False)
-    for number in range(5):
-        run.send("t", id=number, user="a")
-    assert run.crash(after="output")
-    read, first = run.log.read, 2
+def retain_from(run: Run, first: int) -> None:
+    """Has retention remove the records of the topic `t` before an offset."""
+    read = run.log.read
 
     def read_from(topic: str, partition: int, start: int, end: int) -> Any:
         if topic == "t" and start < first:
@@ -201,13 +197,49 @@ def test_retention_between_two_attempts() -> None:
 
     run.log.read = read_from  # type: ignore[method-assign]
     run.log.start_offsets = lambda topics: {t: {0: first} for t in topics}  # type: ignore[method-assign]
+
+
+def test_retention_between_two_attempts() -> None:
+    """What a batch wrote that died doesn't count; its repetition reads what is left, and topics follow it."""
+    run = ps.testing.run(app(partitions=1), shaken=False)
+    for number in range(5):
+        run.send("t", id=number, user="a")
+    assert run.crash(after="output")
+    retain_from(run, 2)
     progress = run.step()
     assert progress is not None
-    assert progress.lost_rows == first
+    assert progress.lost_rows == 2
     for number in range(5, 8):
         run.send("t", id=number, user="a")
     run.settle()
     assert check(run) == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_retention_between_two_attempts_without_transactions(
+    crashes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is left is written under other numbers: some rows are there twice, and none is lost."""
+    flow = ps.App("p")
+    rows = flow.stream("t", "id BIGINT NOT NULL, user STRING NOT NULL", partitions=1)
+    rows.to("one", partitions=3)
+    flow.view("all", rows.group_by("user").agg(n=ps.count()))
+    run = ps.testing.run(flow, shaken=False)
+    for number in range(5):
+        run.send("t", id=number, user="a")
+    assert run.crash(after="output")
+    retain_from(run, 2)
+    for _ in range(crashes - 1):
+        assert run.crash(after="output")
+    progress = run.step()
+    assert progress is not None
+    assert progress.lost_rows == 2
+    assert "retention has removed records of t/0" in caplog.text
+    for number in range(5, 8):
+        run.send("t", id=number, user="a")
+    run.settle()
+    assert run.view("all").rows()[0]["n"] == 6
+    assert ids(run.log.records("one")) == sorted([*range(8), *[2, 3, 4] * crashes])
 
 
 def test_batches_without_output_take_no_transaction() -> None:

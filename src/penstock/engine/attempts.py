@@ -1,0 +1,67 @@
+"""Attempts at a batch that writes without a transaction: each under the same sequence numbers."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from penstock.engine.log import Log
+from penstock.engine.plan import Plan
+from penstock.engine.store import Json
+
+__all__ = ["Attempts", "new_writer"]
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class Attempts:
+    """The plan of a batch for each attempt at it.
+
+    The broker leaves out what it has under the same number, so an attempt that fails may be repeated. Where
+    retention has removed input since, other rows come of it: under the same numbers the broker would take
+    them for those that it has, and lose rows. Such an attempt gets writers of its own; what the one before
+    has written may then be there twice.
+
+    Attributes:
+        log: that is read and written.
+        plan: as the last attempt had it.
+        is_first: whether nothing of the batch can have been written yet.
+    """
+
+    log: Log
+    plan: Plan
+    is_first: bool
+
+    def __call__(self) -> Plan:
+        """The plan for the next attempt."""
+        if not self.is_first:
+            gone = self._gone()
+            if gone:
+                _LOG.warning(
+                    "expected the input of batch %d, which is repeated, to be there; found that retention "
+                    "has removed records of %s meanwhile. Output topics may have rows of this batch twice",
+                    self.plan.version,
+                    ", ".join(gone),
+                )
+                self.plan = replace(
+                    self.plan, writers={name: new_writer(self.log) for name in self.plan.writers}
+                )
+        self.is_first = False
+        return self.plan
+
+    def _gone(self) -> list[str]:
+        """The partitions that have lost input of the batch."""
+        read = [split for split in self.plan.splits if split.start < split.end]
+        starts = self.log.start_offsets(sorted({split.topic for split in read})) if read else {}
+        return [
+            f"{split.topic}/{split.partition}"
+            for split in read
+            if starts[split.topic][split.partition] > split.start
+        ]
+
+
+def new_writer(log: Log) -> Json:
+    """A writer of a topic as plans have it, which has written nothing."""
+    new = log.new_writer()
+    return {"producer_id": new.producer_id, "epoch": new.epoch, "next_sequence": {}}
