@@ -6,7 +6,7 @@
     python examples/shop search water
     python examples/shop check               # compares all systems with the shop's database, row by row
 
-Started again, it goes on with what it had.
+When it is started again, it continues with the same data.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from pathlib import Path
 
 import click
 import psycopg
-from look import CATALOG, Systems
+from look import CATALOG, Systems, present
 from orders import create, trading
 from servers import Servers, known, running
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SetupError
 
 COMMAND = os.environ.get("SHOP_COMMAND", "python examples/shop")
+DIRECTORY = Path("shop.penstock")
 WELCOME = """
 The shop sells. Its database, and the one that follows:
     {shop}
@@ -49,7 +50,7 @@ The page shows the views, the flow (Graph) and each capture and sink (Connection
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
-    default=Path("shop.penstock"),
+    default=DIRECTORY,
     show_default=True,
     help="Where everything is kept.",
 )
@@ -63,7 +64,7 @@ The page shows the views, the flow (Graph) and each capture and sink (Connection
 @click.option("--port", type=int, help="The page's port. Default: 8750, or the next free one.")
 @click.pass_context
 def shop(context: click.Context, directory: Path, per_second: float, port: int | None) -> None:
-    """See the module's text."""
+    """The help is the module's text."""
     context.obj = directory.absolute()
     if context.invoked_subcommand is None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # also while the servers start
@@ -74,7 +75,8 @@ def shop(context: click.Context, directory: Path, per_second: float, port: int |
 def run(servers: Servers, directory: Path, per_second: float, options: list[str]) -> None:
     """Runs the shop until Ctrl-C."""
     create(servers.server, servers.shop)
-    click.echo(WELCOME.format(**servers.addresses, directory=directory, command=COMMAND))
+    told = COMMAND if directory == DIRECTORY.absolute() else f"{COMMAND} --directory {directory}"
+    click.echo(WELCOME.format(**servers.addresses, directory=directory, command=told))
     command = [sys.executable, Path(__file__).with_name("pipeline.py"), *servers.addresses.values()]
     with (
         trading(servers.shop, per_second),
@@ -94,7 +96,8 @@ def look(directory: Path, product: int) -> None:
     """Shows a product as each system has it."""
     systems = Systems(known(directory), directory)
     rows = {"shop's database": systems.source(CATALOG)}
-    rows |= {n: read() for n, (columns, read) in systems.followers().items() if columns == CATALOG}
+    followers = systems.followers().items()
+    rows |= {name: present(read) for name, (columns, read) in followers if columns == CATALOG}
     for system, found in rows.items():
         name, _, _, price, sold = found.get(product, ("-", "", "", "-", "-"))
         click.echo(f"{system:<20}{name:<16}{price:>10}{sold:>8} sold")
@@ -105,7 +108,15 @@ def look(directory: Path, product: int) -> None:
 @click.pass_obj
 def search(directory: Path, words: tuple[str, ...]) -> None:
     """Searches the index."""
-    for found in Systems(known(directory), directory).search(" ".join(words)):
+    systems = Systems(known(directory), directory)
+    try:
+        products = systems.search(" ".join(words))
+    except ValueError as error:
+        raise SetupError(
+            f"expected words, and an index of the products; found: {error}. A new shop has its index after "
+            "some seconds"
+        ) from None
+    for found in products:
         click.echo("{id:>3}  {name:<16}{price:>8}  {description}".format(**found))
 
 
@@ -144,3 +155,7 @@ if __name__ == "__main__":
         shop(prog_name=COMMAND)
     except PenstockError as error:
         sys.exit(f"error: {error}")
+    except psycopg.OperationalError as error:
+        sys.exit(f"error: expected a shop that runs; found: {error}. Start it: {COMMAND}")
+    except psycopg.Error as error:
+        sys.exit(f"error: expected a statement that PostgreSQL carries out; found: {error}")

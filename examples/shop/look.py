@@ -118,10 +118,15 @@ class Systems:
                 time.sleep(1.0)
 
     def _difference(self, columns: tuple[str, ...], read: Callable[[], Rows]) -> tuple[int, int]:
-        wanted, found = self.source(columns), {}
-        with contextlib.suppress(Exception):  # it isn't there yet
-            found = read()
+        wanted, found = self.source(columns), present(read)
         return len(found), len({key for key, _ in wanted.items() ^ found.items()})
+
+
+def present(read: Callable[[], Rows]) -> Rows:
+    """What a system has; nothing while its table doesn't exist yet."""
+    with contextlib.suppress(Exception):
+        return read()
+    return {}
 
 
 def _rows(columns: tuple[str, ...], found: Any) -> Rows:

@@ -76,7 +76,8 @@ def known(directory: Path) -> Servers:
         return Servers(**json.loads((directory / FILE).read_bytes()))
     except FileNotFoundError:
         raise SetupError(
-            f"expected a shop in {directory}; found none. Start it: python examples/shop"
+            f"expected a shop in {directory}; found none. Start it, or name its --directory: "
+            f"{os.environ.get('SHOP_COMMAND', 'python examples/shop')}"
         ) from None
 
 

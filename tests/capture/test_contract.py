@@ -183,7 +183,7 @@ def test_it_says_how_it_is_and_is_dropped(any_source) -> None:
     found = status(source.name, source.log, url=source.url)
     assert (list(found.tables.values()), found.trouble) == ([source.topic("t")], "")
     drop(source.name, source.log, url=source.url)
-    with pytest.raises(UserError, match="expected a capture among"):
+    with pytest.raises(UserError, match=r"of the captures|found no captures"):
         status(source.name, source.log)
     source.run()
     assert [op for _, op, _ in told(source, "t")] == ["r", "r"]

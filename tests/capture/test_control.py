@@ -215,7 +215,7 @@ def test_it_pauses_goes_on_and_is_dropped(source) -> None:
     assert printed.splitlines()[1].startswith(f"{name},stopped,")
     command("capture", "drop", name, "--broker", source.log)
     assert source.rows("SELECT 1 FROM pg_publication") == []
-    with pytest.raises(UserError, match="expected a capture among"):
+    with pytest.raises(UserError, match=r"of the captures|found no captures"):
         status(name, source.log)
 
 

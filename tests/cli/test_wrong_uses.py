@@ -74,6 +74,13 @@ def test_a_wrong_program_is_refused_with_its_line(penstock: Any, tmp_path: Path,
         (["capture", "run", "mongodb://x", "--tables", "a", "--to", "b"], 1, "expected "),
         (["sink", "t", "target.txt", "--table", "t", "--schema", "a INT"], 1, "expected a target"),
         (["ingest", "*.csv"], 2, "Missing option"),
+        (["ingest", "nope*.csv", "--topic", "t"], 1, "expected files that match 'nope*.csv'"),
+        (
+            ["run", "ok.py", "--from", "nope"],
+            1,
+            "the savepoint 'nope'; found no savepoints. Create one",
+        ),
+        (["query", "begun", "SELECT 1"], 1, "found no state in 'begun.penstock'. Run the pipeline"),
         (["new", "shop/../x"], 1, "expected "),
         (["--nope"], 2, "No such option"),
         (["qury"], 2, "did you mean 'query'?"),
@@ -92,10 +99,10 @@ def test_a_wrong_program_is_refused_with_its_line(penstock: Any, tmp_path: Path,
         (["quotas", "set"], 1, "expected a limit: --produce, --consume or --request"),
         (["quotas", "set", "--user", "ann", "--produce", "fast"], 2, "'fast' is not a valid"),
         (["capture", "run", "postgresql://x/y", "--tables", "a"], 2, "Missing option '--to'"),
-        (["capture", "drop", "nope"], 1, "expected a capture"),
+        (["capture", "drop", "nope"], 1, "found no captures. Start one"),
         (["sink", "run", "t", "x.sqlite"], 2, "Missing option '--schema'"),
         (["sink", "run", "t", "x.sqlite", "--table", "t", "--schema", "a IN"], 1, "found 'IN'"),
-        (["sink", "pause", "nope"], 1, "expected a sink that has run"),
+        (["sink", "pause", "nope"], 1, "found no sinks. Start one"),
         (["check", "nope.sql"], 2, "File 'nope.sql' does not exist"),
         (["check", "wrong.sql"], 1, "expected "),
         (["check", "empty.py"], 1, "expected one ps.App in empty.py"),
@@ -127,6 +134,7 @@ def test_a_wrong_command_says_what_was_expected(
     """Code 2 where the command line is wrong, 1 where it is right and can't be done."""
     (tmp_path / "empty.py").write_text("")
     (tmp_path / "ok.py").write_text("import penstock as ps\napp = ps.App('ok')\n")
+    (tmp_path / "begun.penstock").mkdir()
     (tmp_path / "wrong.sql").write_text("CREATE STREAM x (a INT;")
     named = "--broker" in words or words[0].startswith("-")
     done = penstock(*([] if named else ["--broker", broker]), *words)

@@ -102,9 +102,9 @@ def test_what_is_no_row_is_a_dead_letter(broker: BrokerProcess, topic: str, tmp_
 
 
 def test_files_that_are_being_written_are_left(
-    broker: BrokerProcess, topic: str, tmp_path: Path
+    broker: BrokerProcess, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those that have changed lately, and those whose names say so; renamed, they are taken."""
+    """Those changed lately, with a warning, and those whose names say so; renamed, they are read."""
     run = {"to": topic, "log": broker.address, "settle": "1 hour"}
     old = time.time() - 7_200
     for name in ("a.jsonl", "b.jsonl.tmp", ".c.jsonl", "_d.jsonl", "e.jsonl"):
@@ -112,6 +112,7 @@ def test_files_that_are_being_written_are_left(
         if name != "e.jsonl":
             os.utime(tmp_path / name, (old, old))
     assert ps.ingest(tmp_path, **run).files == 1
+    assert "1 files that match have changed in the last 3600 seconds" in caplog.text
     (tmp_path / "b.jsonl.tmp").rename(tmp_path / "b.jsonl")
     assert ps.ingest(tmp_path, **run).files == 1
     assert numbers(broker.address, topic) == [ord("a"), ord("b")]
@@ -205,6 +206,7 @@ def test_the_command_does_the_same(
     [
         ({"format": "xml"}, "expected format among json, csv, parquet; found 'xml'"),
         ({"schema": "n INT", "key": "m"}, "expected a key among n; found 'm'"),
+        ({}, "expected files that match 'nothing'; found none"),
     ],
 )
 def test_arguments_are_checked(wrong: dict[str, Any], message: str) -> None:

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 import pytest
 from click.testing import CliRunner
 from tests.patience import wait_until
+from tests.sinks.conftest import Topic
 
 from penstock.cli.log.sink import sink as command
+from penstock.client import Client
 from penstock.errors import SetupError, UserError
 from penstock.sinks import (
     Sink,
@@ -62,11 +64,26 @@ def running(sink):
     assert not errors
 
 
+def test_a_topic_that_does_not_exist_is_waited_for(log, tmp_path, monkeypatch, caplog) -> None:
+    """With a warning that names it, and one that is alike; once it is created, the sink follows it."""
+    monkeypatch.setattr(_sink, "SHOWN_S", 0.0)
+    other = Topic(log)
+    name = f"{other.name}s"
+    sink = Sink(sqlite(tmp_path / "t.db", table="users"), name, SCHEMA, key="id", log=log)
+    with running(sink):
+        wait_until(lambda: sink.done.phase == "waiting")
+        assert f"expected the topic {name!r}; found none (did you mean" in sink.done.trouble
+        assert [sink.done.trouble in line for line in caplog.messages] == [True]
+        with Client(log) as client:
+            client.create_topic(name, 1)
+        wait_until(lambda: sink.done.phase == "following" and sink.done.lag == 0)
+
+
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_a_sink_is_paused_and_goes_on(place, topic) -> None:
     """Wherever it runs; what is written meanwhile waits, and a run that begins meanwhile waits too."""
     name = f"{topic.name}.users"
-    with pytest.raises(UserError, match="a sink that has run"):
+    with pytest.raises(UserError, match=r"of the sinks|found no sinks"):
         pause(topic.log, name)
     topic.send({"id": 1, "name": "ann"})
     made(place, topic).run(until=lambda done: done.lag == 0)

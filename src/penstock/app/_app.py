@@ -19,7 +19,8 @@ from penstock.app.facts import Facts
 from penstock.app.heartbeat import Heartbeat
 from penstock.app.watch import Watch
 from penstock.engine.driver import Limits, Progress
-from penstock.engine.runtime import Settings, run_pipeline
+from penstock.engine.runtime import Settings, open_store, run_pipeline
+from penstock.engine.savepoints import find_savepoint
 from penstock.engine.spark.session import session_for
 from penstock.engine.store import VERSIONS_KEPT, VERSIONS_KEPT_MAX, VERSIONS_KEPT_MIN
 from penstock.engine.upgrade import Backfilled, Outputs
@@ -179,6 +180,8 @@ class App(DatabaseFlow):
             raise FlowError(f"expected outputs as 'all', 'new' or None; found {outputs!r}")
         if savepoint is not None and rebuild:
             raise FlowError("expected savepoint=… or rebuild=True; found both. Choose one of them")
+        if savepoint is not None:
+            find_savepoint(open_store(self.settings.state_uri), savepoint)  # before Spark starts
         graph = self.graph()
         self._stop.clear()
         heart = self._heart = Heartbeat(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import orjson
@@ -25,9 +25,12 @@ from penstock.capture._progress import (
 from penstock.capture._progress import told as told_of
 from penstock.capture._schemas import Version
 from penstock.client import Client, Producer
+from penstock.core.names import unknown
 from penstock.errors import PenstockError, UserError
 
 __all__ = ["Status", "drop", "names", "schemas", "setup", "snapshot", "status", "tell"]
+
+NO_CAPTURES: Final = "Start one: penstock capture URL --tables TABLES --to PREFIX"
 
 
 @dataclass(frozen=True)
@@ -238,6 +241,5 @@ def drop(name: str, log: str, *, url: str | None = None, **settings: Any) -> Non
 
 def _load(client: Client, log: str, name: str, **settings: Any) -> State | None:
     if state_topic(name) not in client.topics():
-        known = ", ".join(names(client)) or "none"
-        raise UserError(f"expected a capture among {known}; found {name!r}")
+        raise UserError(unknown("capture", name, names(client), NO_CAPTURES))
     return load(client, log, name, **settings)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-__all__ = ["also_at", "built", "failed_at", "hint", "known_names", "place"]
+__all__ = ["also_at", "built", "failed_at", "hint", "known_names", "place", "unknown"]
 
 SHOWN_MAX: Final = 12  # names in a message: more hide the others
 ALIKE_MIN: Final = 0.6  # of difflib's ratio: a slip of the finger or two
@@ -41,6 +41,26 @@ def known_names(known: Iterable[str]) -> str:
     names = list(known)
     more = len(names) - SHOWN_MAX
     return ", ".join(names[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "") or "none"
+
+
+def unknown(kind: str, name: str, known: Iterable[str], advice: str) -> str:
+    """The message about a name that nothing has.
+
+    Args:
+        kind: of what was asked for, such as "savepoint".
+        name: that was asked for.
+        known: the names that there are.
+        advice: what to do if there are none.
+
+    >>> unknown("savepoint", "nigthly", ["nightly"], "Create one")
+    "expected one of the savepoints nightly; found 'nigthly' (did you mean 'nightly'?)"
+    >>> unknown("savepoint", "nightly", [], "Create one")
+    "expected the savepoint 'nightly'; found no savepoints. Create one"
+    """
+    names = list(known)
+    if not names:
+        return f"expected the {kind} {name!r}; found no {kind}s. {advice}"
+    return f"expected one of the {kind}s {known_names(names)}; found {name!r}{hint(name, names)}"
 
 
 def place() -> str:

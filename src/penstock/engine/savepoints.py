@@ -18,8 +18,8 @@ from typing import Final
 
 import crc32c
 
-from penstock.core.names import hint, known_names
-from penstock.engine.store import Json, Store
+from penstock.core.names import known_names, unknown
+from penstock.engine.store import NO_SAVEPOINTS, Json, Store
 from penstock.errors import CorruptError, UserError
 from penstock.state.runs import Piece
 from penstock.state.vacuum import pieces
@@ -214,9 +214,7 @@ def go_back(store: Store, name: str, outputs: Collection[str], *, again: bool) -
 def _check_known(store: Store, name: str) -> None:
     names = store.pins()
     if name not in names:
-        raise UserError(
-            f"expected one of the savepoints {known_names(names)}; found {name!r}{hint(name, names)}"
-        )
+        raise UserError(unknown("savepoint", name, names, NO_SAVEPOINTS))
 
 
 def _savepoint(store: Store, name: str) -> Savepoint:

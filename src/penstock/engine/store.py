@@ -34,6 +34,7 @@ from penstock.wire.checksum import crc32c
 __all__ = ["Json", "Store", "open_files", "unsealed"]
 
 Json: TypeAlias = dict[str, Any]
+NO_SAVEPOINTS: Final = "Create one: penstock savepoint create APP NAME"
 VERSIONS_KEPT: Final = 64
 """For readers of an older version while batches continue: some 10 s at full speed. A version may say
 otherwise (`KEPT`)."""

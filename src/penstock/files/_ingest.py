@@ -104,7 +104,7 @@ def ingest(
         settings: further arguments of `penstock.client.Client`.
 
     Raises:
-        UserError: no such format, key or pattern.
+        UserError: no such format or key; without `watch`, no file matches the pattern.
         FencedError: another process has begun under this name.
         BrokerError: the broker refused, or can't be reached.
     """
@@ -143,7 +143,8 @@ class _Ingestion:
         if columns is not None and key is not None and key not in columns:
             raise UserError(f"expected a key among {', '.join(columns.names)}; found {key!r}")
         pattern = str(files)
-        self._pattern = os.path.join(pattern, "*") if os.path.isdir(pattern) else pattern  # noqa: PTH112, PTH118
+        self._is_folder = os.path.isdir(pattern)  # noqa: PTH112
+        self._pattern = os.path.join(pattern, "*") if self._is_folder else pattern  # noqa: PTH118
         self._format, self._schema, self._key = format_, columns, key
         is_number = isinstance(settle, int | float)
         self._settle_ns = int(settle * 1e9) if is_number else duration_us(settle) * 1000  # type: ignore[operator, arg-type]
@@ -153,14 +154,23 @@ class _Ingestion:
         self._letter_topic = f"{name}.dead-letters"
         self._writer = TransactionalProducer(self._address, f"penstock.ingest.{name}", **settings)
         self._told: set[str] = set()
+        self._unsettled: set[Path] = set()
         self._turn = self._sent = 0
         self._done = Ingested()
 
     def run(self, *, watch: bool, until: Callable[[Ingested], bool] | None) -> Ingested:
+        matches = self._is_folder or glob.glob(self._pattern, recursive=True)  # noqa: PTH207
+        if not watch and not matches:
+            raise UserError(
+                f"expected files that match {self._pattern!r}; found none. Correct the pattern, or wait for "
+                "files with --watch (in Python: watch=True)"
+            )
         with self._writer:
             self._prepare()
             while True:
                 self._pass()
+                if not watch:
+                    self._warn_of_unsettled()
                 if not watch or (until is not None and until(self._done)):
                     return self._done
                 time.sleep(LOOK_S)
@@ -178,6 +188,7 @@ class _Ingestion:
     def _pass(self) -> None:
         """Reads what there is."""
         pending = _Pending()
+        self._unsettled.clear()
         for path, found in self._ready():
             for piece, state in self._pieces(path, found):
                 if piece is not None:
@@ -199,15 +210,27 @@ class _Ingestion:
                 stat = path.stat()
             except FileNotFoundError:
                 continue
-            if not path.is_file() or now_ns - stat.st_mtime_ns < self._settle_ns:
+            if not path.is_file():
                 continue
             seen, known = FileState.of(stat), self._known.get(str(path))
+            if now_ns - stat.st_mtime_ns < self._settle_ns:
+                if known is None or not known.is_same(seen):
+                    self._unsettled.add(path)
+                continue
             if known is None or (known.inode != seen.inode and not known.is_same(seen)):
                 yield path, seen
             elif not known.is_same(seen):
                 self._changed(path)
             elif not known.done:
                 yield path, known
+
+    def _warn_of_unsettled(self) -> None:
+        if self._unsettled:
+            _log.warning(
+                "%d files that match have changed in the last %g seconds, and were not read, such as %s. "
+                "Run this again later, or with a shorter settle",
+                *(len(self._unsettled), self._settle_ns / 1e9, min(self._unsettled)),
+            )
 
     def _changed(self, path: Path) -> None:
         if str(path) not in self._told:

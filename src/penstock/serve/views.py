@@ -21,10 +21,10 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
-from penstock.core.names import hint, known_names
+from penstock.core.names import hint, known_names, unknown
 from penstock.core.schema import type_text
 from penstock.core.time import instant_text
-from penstock.engine.store import Json, Store, open_files
+from penstock.engine.store import NO_SAVEPOINTS, Json, Store, open_files
 from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
 from penstock.expr.duck import confine, known
 from penstock.ops import operator_from_spec
@@ -159,10 +159,8 @@ class Views:
             try:
                 return Snapshot(self.store, self.store.pinned(as_of.savepoint)["content"])
             except FileNotFoundError:
-                names = known_names(self.store.pins())
-                raise QueryError(
-                    f"expected one of the savepoints {names}; found {as_of.savepoint!r}"
-                ) from None
+                text = unknown("savepoint", as_of.savepoint, self.store.pins(), NO_SAVEPOINTS)
+                raise QueryError(text) from None
         if as_of.version is not None:
             return self._pinned_version(as_of.version) or self.snapshot(as_of.version)
         assert as_of.at_us is not None
@@ -589,11 +587,14 @@ def state_of(where: str | Path) -> str:
             return str((folder / "state").absolute())
         if (folder / "versions").is_dir():
             return str(folder.absolute())
-    there = sorted(
-        one.name.removesuffix(".penstock") for one in Path(text).parent.glob("*.penstock")
-    )
-    meant = f"{hint(Path(text).name, there)}. There are {known_names(there)}" if there else ""
-    raise QueryError(
-        f"expected an app's name or its directory; found neither {text!r} nor {text + '.penstock'!r} "
-        f"with state in it{meant}. Run the pipeline first, or name its directory"
-    )
+    expected = "expected an app's name or its directory"
+    for folder in (Path(f"{text}.penstock"), Path(text)):
+        if folder.is_dir():
+            raise QueryError(
+                f"{expected}; found no state in {str(folder)!r}. Run the pipeline first"
+            )
+    states = Path(text).parent.glob("*.penstock/state")
+    there = sorted(one.parent.name.removesuffix(".penstock") for one in states)
+    meant = f"{hint(Path(text).name, there)}. Known here: {known_names(there)}" if there else ""
+    found = f"neither {text!r} nor {text + '.penstock'!r}{meant}"
+    raise QueryError(f"{expected}; found {found}. Run the pipeline first, or name its directory")

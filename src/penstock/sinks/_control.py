@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import orjson
@@ -16,12 +16,15 @@ import pyarrow as pa
 
 from penstock.client import Client, Producer
 from penstock.client.groups import GroupAdmin
+from penstock.core.names import unknown
 from penstock.errors import SetupError, UserError
 from penstock.sinks._report import SILENT_MS
 from penstock.sinks._sink import GROUP_PREFIX, Followed, Sink, control_topic
 from penstock.sinks._targets.contract import Switchable, Target
 
 __all__ = ["go_back", "pause", "rebuild", "resume", "status"]
+
+NO_SINKS: Final = "Start one: penstock sink TOPIC TARGET"
 
 
 def pause(address: str, name: str, **settings: Any) -> None:
@@ -46,10 +49,7 @@ def resume(address: str, name: str, **settings: Any) -> None:
 def _tell(address: str, name: str, what: Literal["pause", "resume"], settings: Any) -> None:
     known = [one["name"] for one in status(address, **settings)]
     if name not in known:
-        raise UserError(
-            f"expected a sink that has run with this log ({', '.join(known) or 'there is none'}); found "
-            f"{name!r}"
-        )
+        raise UserError(unknown("sink", name, known, NO_SINKS))
     topic = control_topic(name)
     with Client(address, **settings) as client, Producer(address, **settings) as producer:
         client.create_topic(topic, 1, {"cleanup.policy": "compact"}, exists_ok=True)

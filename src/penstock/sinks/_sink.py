@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.client import Client, Producer, Reader
+from penstock.core.names import hint
 from penstock.core.schema import Schema
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
 from penstock.formats.changelog import FORMATS, ChangelogDecoder, ChangelogFormat, Changes
@@ -239,6 +240,8 @@ class Sink:
             contextlib.suppress(BrokerError, OSError),  # it tries again, or has said why it ends
             Client(self._address, **{"patience_s": REPORT_S, **self._settings}) as one,
         ):
+            if topic not in one.topics():
+                return  # nothing to commit, and nothing to wait for
             offsets = done.offsets or one.offsets(topic, "earliest")
             known = one.committed(self.group) if not done.offsets else {}
             places = {(topic, p): known.get((topic, p), o) for p, o in offsets.items()}
@@ -254,6 +257,8 @@ class Sink:
             Reader(self._address, **settings) as reader,
             Producer(self._address, **settings) as self._letters,
         ):
+            if not self._has_topic(client, until):
+                return
             try:
                 offsets = self._target.open(self.name, self._rows)
                 if not self._keeps_offsets:
@@ -285,6 +290,23 @@ class Sink:
                     client.wait_for_data(positions, WAIT_S)
             finally:
                 self._target.close()
+
+    def _has_topic(self, client: Client, until: Callable[[Followed], bool] | None) -> bool:
+        """Waits for the topic; False if the sink ends or is paused before it exists."""
+        began, topic, has_warned = time.monotonic(), self._rows.topic, False
+        while topic not in (known := client.topics()):
+            if not has_warned and time.monotonic() - began >= SHOWN_S:
+                has_warned = True
+                self._enter(
+                    "waiting", f"expected the topic {topic!r}; found none{hint(topic, known)}"
+                )
+                _log.warning("%s: %s. Waiting until it is created", self.name, self.done.trouble)
+            if self._finishes.is_set():
+                self._end.set()
+            if self._is_over(until):
+                return False
+            self._end.wait(WAIT_S)
+        return True
 
     def _rest(self, until: Callable[[Followed], bool] | None) -> None:
         """Is paused, with the target closed: who opens it alone may have it meanwhile."""
