@@ -31,6 +31,8 @@ PRODUCT_DIGITS: Final = 18
 _INTEGERS: Final = (pa.int32(), pa.int64())
 _DIGITS: Final = {pa.int32(): 10, pa.int64(): 19}
 """Of a DECIMAL that an integer becomes beside one."""
+_FOLDED: Final = ("BOOLEAN", "INTEGER", "BIGINT", "DECIMAL", "VARCHAR", "DATE", "TIMESTAMP")
+"""What constants may be. Arrow has others as one of these, which compare in ways of their own: UUID, JSON."""
 _EPOCH: Final = dt.date(1970, 1, 1)
 _ORDERED: Final = (pa.string(), TIMESTAMP, pa.date32())
 
@@ -180,6 +182,7 @@ class _Builder:
             raise _UnknownError
         default = node.args.get("default")
         if default is None or isinstance(default, exp.Null):
+            value = _exact(value)
             return Call("choose", (condition, value), value.type)
         return _one_of(condition, value, self.build(default))
 
@@ -229,11 +232,15 @@ def _is_constant(node: exp.Expr) -> bool:
 
 def _folded(node: exp.Expr) -> Constant:
     """What DuckDB makes of an expression without columns, such as a date and an interval."""
+    sql = node.sql(dialect="duckdb", identify=True)
     try:
-        found = query_tables({}, f"SELECT {node.sql(dialect='duckdb', identify=True)} AS x")
-    except EvaluationError:
+        found = query_tables({}, f"SELECT x, typeof(x) FROM (SELECT {sql} AS x)")
+        value, name = (column[0].as_py() for column in found.columns)
+    except (EvaluationError, OverflowError, ValueError):  # of dates: Python doesn't know infinity
         raise _UnknownError from None
-    value, type_ = found.column(0)[0].as_py(), found.schema.types[0]
+    if name.partition("(")[0] not in _FOLDED:
+        raise _UnknownError
+    type_ = found.schema.types[0]
     match value:
         case bool() | str():
             return Constant(value, type_)
@@ -255,7 +262,14 @@ def _year_of(value: Tree) -> Tree:
     return Call("year", (value,), pa.int64())
 
 
+def _exact(value: Tree) -> Tree:
+    """A constant with a point as the DECIMAL that it is; anything else as it is."""
+    return _as_decimal(value) if isinstance(value, Constant) and value.text else value
+
+
 def _one_of(condition: Tree, value: Tree, other: Tree) -> Tree:
+    if isinstance(other, Constant) or other.type != pa.float64():
+        value = _exact(value)
     if value.type != other.type and is_decimal(value.type):
         other = _as_decimal(other)
         if not isinstance(other, Constant) or not _fits(other.value, value.type):
