@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -96,6 +97,18 @@ def test_contents_are_the_sum_of_what_was_appended(deltas, fuel, piece, fan_in, 
             which, found = now.lookup(wanted)
             _same_as_lookup(wanted, which, found, expected)
     assert len(now.runs) <= 6 * fan_in * max(1, len(deltas).bit_length())
+
+
+def test_what_lies_below_goes_without_rows_that_come():
+    """Operators raise `low_us` of what they have appended; the next batch lets go, even an empty one."""
+    files = MemoryStateFiles()
+    now = Trace(LAYOUT, files).append(
+        batch([(0, "a", 0, 1, 0.0, None)]), Writer(files, "t", 1, "a")
+    )
+    assert now.append(batch([]), Writer(files, "t", 2, "a")) is now
+    now = replace(now, low_us=1)
+    assert now.rows == 1
+    assert now.append(batch([]), Writer(files, "t", 3, "a")).rows == 0
 
 
 def _same_as_lookup(wanted, which, found, expected):

@@ -139,7 +139,7 @@ class Trace:
             low_us: windows below it need not be kept any longer.
         """
         low = self.low_us if low_us is None else max(low_us, self.low_us)
-        if not len(delta) and not self.merges and low == self.low_us:
+        if not len(delta) and not self.merges and low == self.low_us and not self._has_expired:
             return self
         trace = replace(self, low_us=low)
         trace = trace._expire()
@@ -317,6 +317,11 @@ class Trace:
 
     def _busy(self) -> set[int]:
         return {i for m in self.merges for i in range(m.first, m.end)}
+
+    @property
+    def _has_expired(self) -> bool:
+        """Whether pieces lie below `low_us`, as a new one may say for a trace that is there."""
+        return any(run.pieces[0].last[0] < self.low_us for run in self.runs)
 
     def _expire(self) -> Trace:
         """Lets go of whole pieces below `low_us`; merges skip the rest when they come to it."""
