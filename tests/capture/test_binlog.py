@@ -166,6 +166,27 @@ def test_a_file_that_was_begun_anew_is_another_log() -> None:
                 stream._take((time_s, Kind.FORMAT, 1, 100, 0, 0), born)
 
 
+def test_a_server_that_was_ended_goes_on_in_another_file() -> None:
+    """The file doesn't say which one follows, and may end within a group; that was never committed."""
+    output: Any = _Output()
+    output.position = place("bin.000001", 400)
+    ends: list[int] = []
+    output.reached, output.committed = ends.append, lambda end, *_: bool(ends.append(end))
+    encoder: Any = None
+    stream = Stream(binlog_server(), "bin", encoder, "precise", output)
+    gtid, end = (Kind.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0)), (Kind.XID, b"")
+    first, second = (struct.pack("<Q", n) for n in (400, 4))
+    born = bytes(40)
+    for (kind, data), time_s, at in (
+        *(((Kind.ROTATE, first + b"bin.000001"), 0, 0), ((Kind.FORMAT, born), 50, 0)),
+        *((gtid, 60, 440), ((Kind.ROTATE, second + b"bin.000002"), 0, 0)),
+        *(((Kind.FORMAT, born), 70, 256), (gtid, 70, 300), (end, 70, 340)),
+    ):
+        stream._take((time_s, kind, 1, 40, at, 0), data)
+    assert ends == [place("bin.000002", 4), place("bin.000002", 340)]
+    assert stream._born == 70
+
+
 def test_what_is_rolled_back_is_not_told_but_for_tables_without_transactions() -> None:
     """To a savepoint, or all of it; what is larger than is held can't be taken back."""
     told: list[Any] = []
@@ -179,7 +200,7 @@ def test_what_is_rolled_back_is_not_told_but_for_tables_without_transactions() -
     group.savepoint("a")
     group.add(other, record(2))
     group.add(plain, record(3))
-    group.back_to("a")
+    group.back_to("A")  # names don't differ in case
     group.add(other, record(4))
     assert told == []
     group.end()

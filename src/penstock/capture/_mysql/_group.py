@@ -46,15 +46,15 @@ class Group:
 
     def savepoint(self, name: str) -> None:
         """What follows may be taken back."""
-        self._marks[name] = self._told + len(self._held)
+        self._marks[name.casefold()] = self._told + len(self._held)
 
     def back_to(self, name: str) -> None:
-        """Takes back what came since a savepoint.
+        """Takes back what came since a savepoint; all, where it was set before the first change.
 
         Raises:
             SetupError: it was told already.
         """
-        self._take_back(self._marks.get(name, 0))
+        self._take_back(self._marks.get(name.casefold(), 0))
 
     def end(self, *, is_rolled_back: bool = False) -> None:
         """The group is complete.
@@ -67,12 +67,6 @@ class Group:
         self._tell()
         self._marks.clear()
         self._told = 0
-
-    def clear(self) -> None:
-        """Forgets a group that isn't gone on with."""
-        self._held.clear()
-        self._marks.clear()
-        self._bytes = self._told = 0
 
     def _take_back(self, mark: int) -> None:
         first = mark - self._told

@@ -198,7 +198,8 @@ class Stream:
         time_s, kind, server, size, end, _ = header
         begin = self._end
         if kind == Kind.ROTATE:
-            self._rotate(data, is_real=bool(end))
+            if end or self._born:  # the first one is made up for us, and says where we begin
+                self._rotate(data, is_made_up=not end)
             return False
         if kind == Kind.FORMAT:
             self._check_born(time_s)
@@ -244,11 +245,20 @@ class Stream:
                 "between were lost. Begin anew with a new snapshot: penstock capture drop NAME"
             )
 
-    def _rotate(self, data: bytes, *, is_real: bool) -> None:
+    def _rotate(self, data: bytes, *, is_made_up: bool) -> None:
+        """Another file follows. Where a server was ended, the file doesn't say so: the event is made up.
+
+        A group that is open there was never committed.
+
+        Raises:
+            SetupError: it was told already.
+        """
         (position,) = struct.unpack_from("<Q", data)
         file = data[8:].decode("utf-8", "replace")
-        if not is_real:  # made up for us, perhaps without a checksum: it says where we begin
-            return
+        if is_made_up and self._begin is not None:
+            self._group.end(is_rolled_back=True)
+            self._begin, self._is_transaction = None, False
+            self._output.is_open = False
         self._file, self._end = file, position
         self._tables.clear()
         if self._begin is None:
