@@ -215,10 +215,11 @@ def test_what_might_differ_is_left_to_duckdb(text: str) -> None:
         "day < CAST('infinity' AS DATE)", "day < DATE '9999-12-31' + INTERVAL 1 DAY",
         "day > DATE '0044-03-15 (BC)'", "CAST('{}' AS JSON) = s",
         "s = CAST('A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11' AS UUID)", "z > CAST(1 AS HUGEINT)",
+        "1 BETWEEN CAST(1 AS DECIMAL(38, 0)) AND p", "i IN (0.00001, z)",
     ],
 )  # fmt: skip
-def test_constants_that_python_or_arrow_has_otherwise_are_left_to_duckdb(text: str) -> None:
-    """Dates without a name in Python, and types that Arrow has as text or DECIMAL."""
+def test_what_python_or_arrow_has_otherwise_is_left_to_duckdb(text: str) -> None:
+    """Dates without a name in Python, types that Arrow has as text or DECIMAL, and DECIMALs too wide."""
     assert compile_expression(text, SCHEMA).tree is None
 
 

@@ -151,9 +151,9 @@ class _Builder:
                 return _compared(name, self.build(node.this), self.build(node.expression))
             case exp.Between() if not node.args.get("symmetric"):
                 value = self.build(node.this)
-                low = _compared("ge", value, self.build(node.args["low"]))
-                high = _compared("le", value, self.build(node.args["high"]))
-                return _logical("and", low, high)
+                low, high = self.build(node.args["low"]), self.build(node.args["high"])
+                _check_room(value, low, high)
+                return _logical("and", _compared("ge", value, low), _compared("le", value, high))
             case exp.In() if node.expressions and not node.args.get("query"):
                 return self._any_of(node)
             case exp.Add() | exp.Sub() | exp.Mul():
@@ -188,9 +188,11 @@ class _Builder:
 
     def _any_of(self, node: exp.In) -> Tree:
         value = self.build(node.this)
+        options = [self.build(option) for option in node.expressions]
+        _check_room(value, *options)
         found: Tree | None = None
-        for option in node.expressions:
-            equal = _compared("eq", value, self.build(option))
+        for option in options:
+            equal = _compared("eq", value, option)
             found = equal if found is None else _logical("or", found, equal)
         assert found is not None
         return found
@@ -304,6 +306,15 @@ def _as_decimal(value: Tree) -> Tree:
     if isinstance(value, Constant):
         return Constant(Decimal(int(value.value)), type_)
     return Call("decimal", (value,), type_)
+
+
+def _check_room(*compared: Tree) -> None:
+    """Lets pass what BETWEEN and IN compare: DuckDB makes them one type, into which a DECIMAL may not fit."""
+    if any(is_decimal(one.type) for one in compared):
+        types: list[Any] = [_as_decimal(one).type for one in compared]
+        digits = max(one.precision - one.scale for one in types) + max(one.scale for one in types)
+        if digits > DECIMAL_DIGITS_MAX:
+            raise _UnknownError
 
 
 def _logical_only(value: Tree) -> Tree:
