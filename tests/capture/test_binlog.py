@@ -214,7 +214,7 @@ def test_what_is_rolled_back_is_not_told_but_for_tables_without_transactions() -
     group.savepoint("b")
     group.add(other, record(8))
     group.back_to("b")
-    with pytest.raises(SetupError, match="Begin anew"):
+    with pytest.raises(SetupError, match="Start again"):
         group.end(is_rolled_back=True)
 
 

@@ -213,7 +213,7 @@ def test_commands_write_build_anew_and_put_back(topic, tmp_path) -> None:
         return done.output
 
     assert "wrote 1 rows to users" in invoke(*told, "--once")
-    assert "built anew with 1 rows" in invoke("rebuild", *told)
+    assert "rebuilt with 1 rows" in invoke("rebuild", *told)
     assert "before the last rebuild" in invoke("rebuild", *told, "--back")
     index = [topic.name, str(tmp_path / "users.tantivy"), *told[4:]]  # it has no table
     assert "wrote 1 rows to tantivy" in invoke(*index, "--once")
@@ -221,7 +221,7 @@ def test_commands_write_build_anew_and_put_back(topic, tmp_path) -> None:
     topic.send({"id": 2, "name": "bob"})
     done = CliRunner().invoke(command, [*told, "--once"])  # it doesn't wait for that
     assert (done.exit_code, "penstock sink resume" in done.output) == (1, True), done.output
-    assert "goes on" in invoke("resume", f"{topic.name}.users", "--broker", topic.log)
+    assert "continues" in invoke("resume", f"{topic.name}.users", "--broker", topic.log)
 
 
 @pytest.mark.parametrize("place", ["postgres", "mysql", "sqlite", "duckdb"], indirect=True)

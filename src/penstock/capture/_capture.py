@@ -250,7 +250,7 @@ class Capture:
         raise SetupError(
             f"expected the database to keep at most {self._settings.options['max_lag']:,} bytes of its log "
             f"for {self.name!r}; found {kept_bytes:,}. The slot was dropped, so that the database's disk "
-            f"doesn't fill. Begin anew with a new snapshot: penstock capture drop {self.name}"
+            f"doesn't fill. Start again with a new snapshot: penstock capture drop {self.name}"
         )
 
 

@@ -353,7 +353,7 @@ class Sink:
                 raise SetupError(
                     f"expected {self._rows.topic}[{partition}] to have records up to offset {offset}, as the "
                     f"sink {self.name!r} has written them; found that it ends at {ends.get(partition, 0)}. "
-                    "The topic was made anew: empty the target's table, and choose another name=…"
+                    "The topic was created again: empty the target's table, and choose another name=…"
                 )
 
     def _catch_up(self, reader: Reader, ends: Mapping[int, int], client: Client) -> None:

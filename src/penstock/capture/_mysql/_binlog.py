@@ -251,5 +251,5 @@ def refuse(kind: int) -> None:
     }.get(kind, "SET GLOBAL log_bin_compress = OFF")
     raise SetupError(
         f"expected whole rows, not compressed, in the binary log; found an event of kind {kind}. "
-        f"{setting}; and begin anew with a new snapshot"
+        f"{setting}; and start again with a new snapshot"
     )

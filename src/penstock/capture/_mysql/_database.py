@@ -71,7 +71,7 @@ class MysqlDatabase:
             if needed not in files or place(needed, files[needed]) < state.position:
                 raise SetupError(
                     f"expected the binary log of {self.name} at {place_text(state.position)}; found "
-                    f"{', '.join(files) or 'none'}. Changes between were lost. Begin anew with a new "
+                    f"{', '.join(files) or 'none'}. Changes between were lost. Start again with a new "
                     f"snapshot: penstock capture drop {self._settings.name}. To keep more of the log: "
                     "binlog_expire_logs_seconds"
                 )

@@ -73,7 +73,7 @@ class Group:
         if first < 0:
             raise SetupError(
                 f"expected at most {HELD_BYTES >> 20} MB of changes in a transaction that is rolled back "
-                "and has changed tables with and without transactions; found more. Begin anew with a new "
+                "and has changed tables with and without transactions; found more. Start again with a new "
                 "snapshot: penstock capture drop NAME"
             )
         taken = self._held[first:]

@@ -46,7 +46,7 @@ def decoder(told: TableMap, columns: tuple[Column, ...], present: bytes, values:
     if missing:
         raise SetupError(
             f"expected whole rows of {told.schema}.{told.name}; found some without {', '.join(missing)}. "
-            "SET GLOBAL binlog_row_image = FULL; and begin anew with a new snapshot"
+            "SET GLOBAL binlog_row_image = FULL; and start again with a new snapshot"
         )
     size = (len(places) + 7) // 8
     names: dict[str, Any] = {"U16": _U16, "str": str, "NONE": bytes(size)}

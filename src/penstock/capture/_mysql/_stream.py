@@ -182,7 +182,7 @@ class Stream:
         if packet[0] == 0xFF and code == _PURGED:
             raise SetupError(
                 f"expected the binary log of {self._server.name} at {place_text(self._output.position)}; "
-                f"found: {text}. Changes between were lost. Begin anew with a new snapshot: penstock capture "
+                f"found: {text}. Changes between were lost. Start again with a new snapshot: penstock capture "
                 "drop NAME. To keep more of the log: binlog_expire_logs_seconds"
             )
         if packet[0] == 0xFF and code in DENIED:
@@ -242,7 +242,7 @@ class Stream:
             raise SetupError(
                 f"expected the binary log of {self._server.name} at {place_text(self._output.position)}; "
                 f"found that {self._file} is another file now: the log was reset (RESET MASTER). Changes "
-                "between were lost. Begin anew with a new snapshot: penstock capture drop NAME"
+                "between were lost. Start again with a new snapshot: penstock capture drop NAME"
             )
 
     def _rotate(self, data: bytes, *, is_made_up: bool) -> None:
@@ -314,7 +314,7 @@ class Stream:
         if _CHANGES.match(bare):
             raise SetupError(
                 f"expected rows in the binary log; found a statement: {bare.strip()[:60]!r}. A session has "
-                "set binlog_format = STATEMENT: set ROW, and begin anew with a new snapshot"
+                "set binlog_format = STATEMENT: set ROW, and start again with a new snapshot"
             )
         since = self._begin if self._begin is not None else self._place(begin)
         if found := _TRUNCATE.match(bare):
@@ -396,7 +396,7 @@ class Stream:
             raise SetupError(
                 f"expected {'.'.join(table)} to have the columns that it had when its rows changed; found "
                 "that it was altered since, and the binary log doesn't tell columns' names. SET GLOBAL "
-                "binlog_row_metadata = FULL; and begin anew with a new snapshot"
+                "binlog_row_metadata = FULL; and start again with a new snapshot"
             )
         return _Table(told, definition, watched.topic, watched.since)
 

@@ -99,7 +99,7 @@ class PostgresDatabase:
             if watched is not None and watched.identity == self._server.oid(one):
                 raise SetupError(
                     f"expected the publication {self._publication!r} to have {spelled(one)}; found that it "
-                    "was taken out. Changes between were lost. Begin anew with a new snapshot: penstock "
+                    "was taken out. Changes between were lost. Start again with a new snapshot: penstock "
                     f"capture drop {self._settings.name}"
                 )
 
@@ -111,7 +111,7 @@ class PostgresDatabase:
         """
         server, name = self._server, self._slot
         lost = (
-            "Changes between were lost. Begin anew with a new snapshot: penstock capture drop "
+            "Changes between were lost. Start again with a new snapshot: penstock capture drop "
             f"{self._settings.name}"
         )
         slot = server.slot(name)

@@ -36,11 +36,11 @@ def _passes(error: Exception) -> bool:
 _ADVICE: Final = {
     "42501": "Grant the privilege that it names to the role, and start it again",
     "42704": "Something that it needs was dropped: start it again, so that it is created; if that isn't "
-    "enough, begin anew with a new snapshot: penstock capture drop NAME",
+    "enough, start again with a new snapshot: penstock capture drop NAME",
     "42P01": "A table was dropped: start it again",
     "55000": "Changes were lost, or the server isn't set up for logical replication (wal_level = logical). "
-    "Begin anew with a new snapshot: penstock capture drop NAME",
-    "58P01": "Changes were lost: the server has removed its log. Begin anew with a new snapshot: penstock "
+    "Start again with a new snapshot: penstock capture drop NAME",
+    "58P01": "Changes were lost: the server has removed its log. Start again with a new snapshot: penstock "
     "capture drop NAME, and set max_slot_wal_keep_size to more",
     "53400": "The server has no place for one more: set max_replication_slots and max_wal_senders to more, "
     "and restart it, or drop slots that nobody needs",

@@ -391,7 +391,7 @@ class Server:
         """What to do where the publication of a capture is gone."""
         return (
             f"expected the publication {publication!r} at {self.name}, which this capture has read; found "
-            "that it was dropped. Changes between were lost. Begin anew with a new snapshot: "
+            "that it was dropped. Changes between were lost. Start again with a new snapshot: "
             f"penstock capture drop {name}"
         )
 

@@ -219,7 +219,7 @@ class SqliteDatabase:
         if state is not None and state.position > last:
             raise SetupError(
                 f"expected the changes of {self._path} to be at {state.position} or behind it; found them "
-                f"at {last}: the file was restored. Begin anew with a new snapshot: penstock capture drop "
+                f"at {last}: the file was restored. Start again with a new snapshot: penstock capture drop "
                 f"{self._settings.name}"
             )
         position = last if state is None else state.position

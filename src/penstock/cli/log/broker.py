@@ -103,7 +103,7 @@ def _serve_registry(broker: Broker, listen: str | None, stack: contextlib.ExitSt
     if not plain:
         raise UserError(
             "expected a listener without a log-in for the registry, such as --listen 127.0.0.1:9092; "
-            "found none. Add one, or run the registry beside: penstock registry --broker kafka+tls://USER@…"
+            "found none. Add one, or run it on its own: penstock registry --broker kafka+tls://USER@…"
         )
     tls = broker.config.tls
     pair = None if tls is None else (tls.certificate, tls.key or tls.certificate)

@@ -35,7 +35,7 @@ class _RunsByDefault(Group):
     cls=_RunsByDefault,
     epilog="""\b
 Examples:
-  penstock sink users postgresql://ann@db/reports --table users --schema "id BIGINT, name STRING" --key id
+  penstock sink users postgresql://ann@db/reports --table users --schema "id BIGINT NOT NULL, name STRING" --key id
   penstock sink shop.public.users users.sqlite --table users --format debezium --schema "…" --key id
   penstock sink status                       how far each is behind
   penstock sink pause users.users            within a second, wherever it runs
@@ -169,7 +169,7 @@ def run(*, once: bool, metrics: str | None, otel: bool, **told: Any) -> None:
     if once and done.lag:
         raise SetupError(
             f"expected to write all there is; found that the sink is paused or was stopped, and {done.lag:,} "
-            f"records wait. Let a paused one go on: penstock sink resume {one.name}"
+            f"records wait. Resume a paused sink: penstock sink resume {one.name}"
         )
 
 
@@ -182,7 +182,7 @@ def _served(one: Sink, metrics: str | None) -> contextlib.AbstractContextManager
 
 @sink.command()
 @_options
-@click.option("--back", is_flag=True, help="Put the table of before the last rebuild back.")
+@click.option("--back", is_flag=True, help="Restore the table from before the last rebuild.")
 def rebuild(*, back: bool, **told: Any) -> None:
     """Rebuild a sink's table next to the live one, and switch to it when it has caught up."""
     from penstock import sinks
@@ -190,12 +190,12 @@ def rebuild(*, back: bool, **told: Any) -> None:
     one = _made(**told)
     if back:
         sinks.go_back(one)
-        note(f"{_what(told, one)} is the one of before the last rebuild, and the other one is kept")
+        note(f"{_what(told, one)} is the one from before the last rebuild again; the other one is kept")
         return
     done = sinks.rebuild(one)
     note(
-        f"{_what(told, one)} was built anew with {done.upserts:,} rows; the one before is kept. "
-        "Put it back with --back"
+        f"{_what(told, one)} was rebuilt with {done.upserts:,} rows; the previous one is kept. "
+        "Restore it with --back"
     )
 
 
