@@ -71,7 +71,7 @@ _COMMANDS: Final = {
         "capture",
         "Write a database's changes to topics.",
     ),
-    "sink": ("penstock.cli.log.sink", "sink", "Keep a table of a database equal to a topic."),
+    "sink": ("penstock.cli.log.sink", "sink", "Keep tables of other systems equal to topics."),
     "consume": ("penstock.cli.log.consume", "consume", "Print a topic's records."),
     "dlq": ("penstock.cli.log.dlq", "dlq", "List dead letters; mend, replay or drop them."),
     "replay": ("penstock.cli.log.replay", "replay", "Copy a range of a topic to a topic."),

@@ -182,8 +182,8 @@ class Stream:
         if packet[0] == 0xFF and code == _PURGED:
             raise SetupError(
                 f"expected the binary log of {self._server.name} at {place_text(self._output.position)}; "
-                f"found: {text}. Changes between were lost. Start again with a new snapshot: penstock capture "
-                "drop NAME. To keep more of the log: binlog_expire_logs_seconds"
+                f"found: {text}. Changes between were lost. Start again with a new snapshot: penstock "
+                "capture drop NAME. To keep more of the log: binlog_expire_logs_seconds"
             )
         if packet[0] == 0xFF and code in DENIED:
             raise SetupError(self._server.no_replication(text))

@@ -35,7 +35,7 @@ class _RunsByDefault(Group):
     cls=_RunsByDefault,
     epilog="""\b
 Examples:
-  penstock sink users postgresql://ann@db/reports --table users --schema "id BIGINT NOT NULL, name STRING" --key id
+  penstock sink users postgresql://db/reports --table users --schema "id BIGINT, name STRING" --key id
   penstock sink shop.public.users users.sqlite --table users --format debezium --schema "…" --key id
   penstock sink status                       how far each is behind
   penstock sink pause users.users            within a second, wherever it runs
@@ -190,7 +190,9 @@ def rebuild(*, back: bool, **told: Any) -> None:
     one = _made(**told)
     if back:
         sinks.go_back(one)
-        note(f"{_what(told, one)} is the one from before the last rebuild again; the other one is kept")
+        note(
+            f"{_what(told, one)} is the one from before the last rebuild again; the other one is kept"
+        )
         return
     done = sinks.rebuild(one)
     note(
