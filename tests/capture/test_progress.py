@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
-from penstock.capture._progress import State, Watched, _alive
+from penstock.capture import _progress
+from penstock.capture._progress import State, Watched, _Keys
 
 
-def test_a_key_is_there_while_its_newest_record_has_a_value() -> None:
-    """Deletions count where they come last; records without a key are of no key."""
-    keys = pa.chunked_array([[b"a", b"b", None], [b"b", b"c", b"a", b"c"]], pa.binary())
-    nothing = [pa.array([False, False, False]), pa.array([True, True, False, False])]
-    assert _alive(keys, nothing).to_pylist() == [b"a", b"c"]
-    assert _alive(pa.chunked_array([], pa.binary()), []).to_pylist() == []
+@pytest.mark.parametrize("folded", [0, 1 << 20])
+def test_a_key_is_there_while_its_newest_record_has_a_value(folded, monkeypatch) -> None:
+    """Deletions count where they come last; records without a key are of no key. Each is kept once."""
+    monkeypatch.setattr(_progress, "FOLDED_BYTES", folded)
+    keys = _Keys()
+    keys.add(pa.array([b"a", b"b", None], pa.binary()), pa.array([False] * 3))
+    nothing = pa.array([True, True, False, False, False])
+    keys.add(pa.array([b"b", b"c", b"a", b"c", b"a"], pa.binary()), nothing)
+    assert keys.array().to_pylist() == [b"a", b"c"]
+    keys.add(pa.array([b"b"], pa.binary()))
+    assert keys.array().to_pylist() == [b"a", b"c", b"b"]
+    assert _Keys().array().to_pylist() == []
+
+
+def test_keys_of_many_records_are_in_memory_once(monkeypatch) -> None:
+    """A topic may have far more records than keys."""
+    monkeypatch.setattr(_progress, "FOLDED_BYTES", 1000)
+    keys, some = _Keys(), pa.array([b"%d" % i for i in range(20)], pa.binary())
+    for _ in range(100):
+        keys.add(some)
+    assert len(keys._keys) < 20
+    assert keys.array() == some
 
 
 def test_a_state_is_read_as_it_was_written_also_an_older_one() -> None:

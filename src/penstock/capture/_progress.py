@@ -33,6 +33,8 @@ TIMEOUT_MS: Final = 15 * 60 * 1000
 transaction.max.timeout.ms."""
 LOOKED_BACK: Final = 1000
 """Records that are looked at for the newest state, before all of them are."""
+FOLDED_BYTES: Final = 64 << 20
+"""Keys of records that are in memory, beside as many as those that are different."""
 _KEY: Final = b"state"
 COMMAND: Final = b"command"
 """The key of `pause` and `resume` in the topic of what it was told."""
@@ -280,11 +282,11 @@ class Log:
         with Reader(self._address, uncommitted=True, **self._settings) as reader:
             for partition, end in sorted(ends.items()):
                 begin = since[partition] if partition < len(since) else 0
-                found = []
+                found = _Keys()
                 for records in reader.read(topic, partition, begin, end, missing="skip"):
-                    found.append(pc.unique(records.keys()))
+                    found.add(records.keys())
                     yield
-                keys = pc.unique(pa.chunked_array(found, pa.binary())).drop_null()
+                keys = found.array()
                 count = len(keys)
                 if count:
                     nothing, times_ms = pa.nulls(count, pa.binary()), np.full(count, time_ms)
@@ -302,8 +304,8 @@ class Log:
     ) -> Generator[None, None, None]:
         """Deletes each key that a topic has before some offsets and not behind them, in the open transaction.
 
-        Behind them all rows that there are have been written again. Keys are in memory, those of one
-        partition at a time.
+        Behind them all rows that there are have been written again. Keys are in memory, each once, those of
+        one partition at a time.
 
         Args:
             topic: which.
@@ -319,20 +321,19 @@ class Log:
             first = since[partition] if partition < len(since) else 0
             if first >= begin:
                 continue
-            keys, nothing = [], []
+            before, seen = _Keys(), _Keys()
             with Reader(self._address, **self._settings) as reader:
                 for records in reader.read(topic, partition, first, begin, missing="skip"):
-                    keys.append(records.keys())
-                    nothing.append(pc.is_null(records.values()))
+                    before.add(records.keys(), pc.is_null(records.values()))
                     yield
-            former = _alive(pa.chunked_array(keys, pa.binary()), nothing)
-            seen = []
+            former = before.array()
+            if not len(former):  # also where retention has removed them, and some behind them
+                continue
             with Reader(self._address, uncommitted=True, **self._settings) as reader:
                 for records in reader.read(topic, partition, begin, ends[partition]):
-                    seen.append(pc.unique(records.keys()))
+                    seen.add(records.keys())
                     yield
-            known = pc.unique(pa.chunked_array(seen, pa.binary()))
-            gone = former.filter(pc.invert(pc.is_in(former, value_set=known)))
+            gone = former.filter(pc.invert(pc.is_in(former, value_set=seen.array())))
             if count := len(gone):
                 told = (gone, pa.nulls(count, pa.binary()), np.full(count, time_ms))
                 self._writer.send_together([Part(topic, partition, *told)])
@@ -413,22 +414,38 @@ def _pairs(
             yield from zip(records.keys().to_pylist(), records.values().to_pylist(), strict=True)
 
 
-def _alive(keys: pa.ChunkedArray[Any], nothing: Sequence[pa.Array[Any]]) -> pa.Array[Any]:
-    """The keys whose newest record has a value.
+class _Keys:
+    """The keys whose newest record has a value, of records in their order; each is in memory once."""
 
-    Args:
-        keys: binary, of records in their order.
-        nothing: of them, whether they have no value: bool.
-    """
-    coded = keys.combine_chunks().dictionary_encode()
-    if not len(coded):
-        return pa.array([], pa.binary())
-    has_key = np.asarray(coded.indices.is_valid())
-    newest = np.zeros(len(coded.dictionary), np.bool_)
-    # Of several assignments to one place the last one counts.
-    is_null = np.asarray(pa.chunked_array(nothing, pa.bool_()).combine_chunks())
-    newest[np.asarray(coded.indices.fill_null(0))[has_key]] = is_null[has_key]
-    return coded.dictionary.filter(pa.array(~newest))
+    def __init__(self) -> None:
+        self._keys: list[pa.Array[Any]] = []
+        self._nothing: list[pa.Array[Any]] = []
+        self._bytes, self._bytes_max = 0, FOLDED_BYTES
+
+    def add(self, keys: pa.Array[Any], nothing: pa.Array[Any] | None = None) -> None:
+        """Takes records: keys (binary), and whether they have no value (bool; by default they have)."""
+        self._keys.append(keys)
+        self._nothing.append(pa.repeat(False, len(keys)) if nothing is None else nothing)  # noqa: FBT003
+        self._bytes += keys.nbytes
+        if self._bytes > self._bytes_max:
+            self._fold()
+
+    def array(self) -> pa.Array[Any]:
+        """Them; binary, without NULL."""
+        self._fold()
+        return self._keys[0]
+
+    def _fold(self) -> None:
+        coded = pa.chunked_array(self._keys, pa.binary()).combine_chunks().dictionary_encode()
+        has_key = np.asarray(coded.indices.is_valid())
+        newest = np.zeros(len(coded.dictionary), np.bool_)
+        # Of several assignments to one place the last one counts.
+        is_null = np.asarray(pa.chunked_array(self._nothing, pa.bool_()).combine_chunks())
+        newest[np.asarray(coded.indices.fill_null(0))[has_key]] = is_null[has_key]
+        kept = coded.dictionary.filter(pa.array(~newest))
+        self._keys, self._nothing = [kept], [pa.repeat(False, len(kept))]  # noqa: FBT003
+        self._bytes = kept.nbytes
+        self._bytes_max = max(FOLDED_BYTES, 2 * kept.nbytes)
 
 
 def told(client: Client, address: str, name: str, **settings: Any) -> Told:
