@@ -1,4 +1,4 @@
-"""Dead letters: read, mended, replayed once, dropped."""
+"""Dead letters: read, repaired, replayed once, dropped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.client import Client, Producer, Reader
 from penstock.client.letters import ledger as entries
 from penstock.client.letters.dead_letters import PRODUCER_MEMORY_MS, DeadLetters, Where
 from penstock.client.letters.ledger import Ledger, State
-from penstock.client.letters.mending import mended_value, parse_assignment
+from penstock.client.letters.repairing import parse_assignment, repaired_value
 from penstock.errors import CorruptError, UserError
 from penstock.wire.columns import header
 from penstock.wire.headers import header_values, raw_headers
@@ -111,14 +111,14 @@ def test_letters_are_counted_by_reason_origin_and_state(address, origin):
         assert (letter.origin_partition, letter.origin_offset, letter.key) == (1, 1007, b"k7")
 
 
-def test_a_mended_letter_is_replayed_as_mended_and_once(address, origin):
+def test_a_repaired_letter_is_replayed_as_repaired_and_once(address, origin):
     """With its key, timestamp, partition and the sender's own headers."""
     fill(address, origin, 4)
     with DeadLetters(address, f"{origin}.dead-letters") as dead:
-        assert dead.mend({(1, 1): b'{"n": "mended"}'}) == 1
+        assert dead.repair({(1, 1): b'{"n": "repaired"}'}) == 1
         assert dead.replay(Where(ids=frozenset({(1, 1), (0, 0)}))) == 2
         assert dead.replay(Where(ids=frozenset({(1, 1), (0, 0)}))) == 0
-        assert dead.mend({(1, 1): b"too late"}) == 0
+        assert dead.repair({(1, 1): b"too late"}) == 0
     with DeadLetters(address, f"{origin}.dead-letters") as dead:
         assert dead.ledger().state((1, 1)) is State.REPLAYED
         assert dead.drop(Where(), "not worth it") == 2
@@ -128,7 +128,7 @@ def test_a_mended_letter_is_replayed_as_mended_and_once(address, origin):
         }
     with Reader(address) as reader:
         (records,) = reader.read(origin, 1, 0, 1)
-    assert records.values().to_pylist() == [b'{"n": "mended"}']
+    assert records.values().to_pylist() == [b'{"n": "repaired"}']
     assert records.keys().to_pylist() == [b"k3"]
     assert records.timestamp_ms.tolist() == [NOW_MS + 3]
     assert header(records, 0) == [
@@ -249,7 +249,7 @@ def test_every_order_of_entries_closes_a_letter_once(seed):
         letters = [(chance.randrange(2), chance.randrange(30)) for _ in range(5)]
         match chance.randrange(4):
             case 0:
-                ledger.apply(entries.mend(letters[0], b"v"), turn)
+                ledger.apply(entries.repair(letters[0], b"v"), turn)
             case 1:
                 before = set(ledger.closed)
                 ledger.apply(entries.drop(letters, "x"), turn)
@@ -272,16 +272,16 @@ def test_every_order_of_entries_closes_a_letter_once(seed):
         ledger.apply(b'{"entry": "what"}', 0)
 
 
-def test_values_are_mended_by_field_or_as_text():
+def test_values_are_repaired_by_field_or_as_text():
     """Fields of objects in objects; text where it is no JSON."""
     set_user = parse_assignment("user.id=7")
-    assert mended_value(b'{"a": 1}', assignments=[set_user]) == b'{"a":1,"user":{"id":7}}'
-    assert mended_value(b'{"a": {"b": 1, "c": 2}}', removed=["a.b", "x.y"]) == b'{"a":{"c":2}}'
-    assert mended_value(b"{'a': 1}", replacements=[("'", '"')]) == b'{"a": 1}'
-    assert mended_value(None) is None
+    assert repaired_value(b'{"a": 1}', assignments=[set_user]) == b'{"a":1,"user":{"id":7}}'
+    assert repaired_value(b'{"a": {"b": 1, "c": 2}}', removed=["a.b", "x.y"]) == b'{"a":{"c":2}}'
+    assert repaired_value(b"{'a': 1}", replacements=[("'", '"')]) == b'{"a": 1}'
+    assert repaired_value(None) is None
     for value in (b"{oops", None, b"[1]", b'{"user": 1}'):
         with pytest.raises(UserError, match="expected"):
-            mended_value(value, assignments=[set_user])
+            repaired_value(value, assignments=[set_user])
 
 
 def test_headers_are_columns(address, origin):
@@ -336,7 +336,7 @@ def test_reasons_with_times_are_one_line(address, origin, tmp_path: Path, monkey
 
 
 def test_the_commands_do_it(address, origin, tmp_path: Path, monkeypatch):
-    """List, show, mend, replay and drop from the command line."""
+    """List, show, repair, replay and drop from the command line."""
     fill(address, origin, 6)
     topic = f"{origin}.dead-letters"
     monkeypatch.chdir(tmp_path)
@@ -347,9 +347,9 @@ def test_the_commands_do_it(address, origin, tmp_path: Path, monkeypatch):
 
     assert "no such field" in penstock("list", topic)[0]
     assert "naming" not in penstock("show", topic, "0/1")[0]
-    mended = penstock("mend", topic, "--reason", "no*", "--set", "user=7", "--replay")[1]
-    assert "mended 4" in mended
-    assert "replayed 4" in mended
+    repaired = penstock("repair", topic, "--reason", "no*", "--set", "user=7", "--replay")[1]
+    assert "repaired 4" in repaired
+    assert "replayed 4" in repaired
     assert "expected which letters" in penstock("replay", topic)[1]
     assert "dropped 2" in penstock("drop", topic, "--all", "--yes", "--because", "old")[1]
     assert "because: old" in penstock("show", topic, "--state", "dropped")[0]
@@ -357,7 +357,7 @@ def test_the_commands_do_it(address, origin, tmp_path: Path, monkeypatch):
 
 
 def test_a_replay_says_what_would_be_late_again(address, origin, tmp_path: Path, monkeypatch):
-    """Before anything is sent; a letter whose time was mended is not counted, nor any for another topic."""
+    """Before anything is sent; a letter whose time was repaired is not counted, nor any for another topic."""
     reason = (
         "late: its event time is 2026-01-01T09:00:00Z, the watermark was already "
         "2026-01-01T10:00:00Z, and no window that it is in is open"
@@ -378,14 +378,14 @@ def test_a_replay_says_what_would_be_late_again(address, origin, tmp_path: Path,
         "replay", topic, "--all", "--dry-run"
     )
     assert "late again" not in said(
-        "mend", topic, "0/1", "--set", "at=2026-01-01T11:00:00Z", "--replay"
+        "repair", topic, "0/1", "--set", "at=2026-01-01T11:00:00Z", "--replay"
     )
     assert "late again" not in said("replay", topic, "--all", "--dry-run", "--to-topic", "other")
     assert "1 of these letters, such as 0/0, will be late again" in said("replay", topic, "--all")
 
 
 def test_a_letter_that_was_cut_is_not_replayed(address, origin):
-    """Its beginning is no record of its topic; mended, it is one."""
+    """Its beginning is no record of its topic; repaired, it is one."""
     with Producer(address) as producer:
         producer.send(
             f"{origin}.dead-letters",
@@ -406,7 +406,7 @@ def test_a_letter_that_was_cut_is_not_replayed(address, origin):
         )
     with DeadLetters(address, f"{origin}.dead-letters") as dead:
         assert dead.replay(Where()) == 1
-        dead.mend({(0, 0): b"{}"})
+        dead.repair({(0, 0): b"{}"})
         assert dead.replay(Where()) == 1
     with Reader(address) as reader, Client(address) as client:
         end = client.offsets(origin, "latest")[0]

@@ -17,7 +17,7 @@ NINE_S = 1_767_258_000
     ("value", "again"),
     [
         (b'{"at": "2026-01-01T09:00:00Z"}', True),
-        (b'{"at": "2026-01-01T09:30:00Z"}', True),  # mended, and still before the watermark
+        (b'{"at": "2026-01-01T09:30:00Z"}', True),  # repaired, and still before the watermark
         (b'{"at": "2026-01-01T10:30:00Z"}', False),
         (b'{"event": {"at": "2026-01-01T12:00:00+01:00"}}', False),
         (b'{"at": "2026-01-01T09:00:00Z", "sent": "2026-01-01T11:00:00Z"}', True),
@@ -28,7 +28,7 @@ NINE_S = 1_767_258_000
         (None, True),
     ],
 )
-def test_a_late_letter_is_late_again_unless_its_time_is_mended(
+def test_a_late_letter_is_late_again_unless_its_time_is_repaired(
     value: bytes | None, again: bool
 ) -> None:
     """The watermark never goes back, so a time before the watermark of then is late now."""

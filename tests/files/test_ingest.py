@@ -79,7 +79,7 @@ def test_files_are_read_once(broker: BrokerProcess, topic: str, tmp_path: Path) 
 
 
 def test_what_is_no_row_is_a_dead_letter(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
-    """With its file, its line and the reason; `penstock dlq` can mend it and send it on."""
+    """With its file, its line and the reason; `penstock dlq` can repair it and send it on."""
     (tmp_path / "a.jsonl").write_bytes(b'{"n":1}\nno\n{"n":"x"}\n{"n":2}\n')
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines(0, 100))[:-20])
     (tmp_path / "c.what").write_bytes(b"")
@@ -94,7 +94,7 @@ def test_what_is_no_row_is_a_dead_letter(broker: BrokerProcess, topic: str, tmp_
         assert headers.get("penstock.file", str(tmp_path / "a.jsonl").encode()).endswith(b"a.jsonl")
         assert "its end too early" in third.reason
         assert "expected a name that ends in" in fourth.reason
-        dead.mend({second.id: b'{"n":7}'})
+        dead.repair({second.id: b'{"n":7}'})
         dead.replay(Where(ids=frozenset({second.id})))
     assert numbers(broker.address, topic)[-1] == 7
     again = ps.ingest(tmp_path, to=topic, log=broker.address, schema="n BIGINT", settle=0)

@@ -73,7 +73,7 @@ _COMMANDS: Final = {
     ),
     "sink": ("penstock.cli.log.sink", "sink", "Keep tables of other systems equal to topics."),
     "consume": ("penstock.cli.log.consume", "consume", "Print a topic's records."),
-    "dlq": ("penstock.cli.log.dlq", "dlq", "List dead letters; mend, replay or drop them."),
+    "dlq": ("penstock.cli.log.dlq", "dlq", "List dead letters; repair, replay or drop them."),
     "replay": ("penstock.cli.log.replay", "replay", "Copy a range of a topic to a topic."),
     "groups": ("penstock.cli.log.groups", "groups", "Show and reset consumer groups."),
     "users": ("penstock.cli.access.users", "users", "Manage the users of a broker."),

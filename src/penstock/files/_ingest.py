@@ -314,7 +314,7 @@ class _Ingestion:
         self._done.files += sum(one.done and not one.reason for one in pending.states.values())
 
     def _headers(self, path: str, letter: Letter) -> list[tuple[str, bytes | None]]:
-        """Those of a pipeline's dead letters, so that `penstock dlq` mends and replays them."""
+        """Those of a pipeline's dead letters, so that `penstock dlq` repairs and replays them."""
         return [
             ("penstock.reason", letter.reason.encode()),
             ("penstock.topic", self._to.encode()),

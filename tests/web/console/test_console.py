@@ -156,15 +156,15 @@ def states(log: Log, topic: str) -> dict[tuple[str, str], int]:
     }
 
 
-def test_letters_are_mended_replayed_and_dropped(log: Log, letters: str) -> None:
-    """By reason or one by one, each once; the origin gets what was mended."""
+def test_letters_are_repaired_replayed_and_dropped(log: Log, letters: str) -> None:
+    """By reason or one by one, each once; the origin gets what was repaired."""
     assert states(log, letters) == {("no", "open"): 2, ("late:", "open"): 1}
     path = f"/api/letters/{letters}"
     shown = ask(log, path, params={"state": "open"}).json()["letters"]
     assert [one["late_again"] for one in shown] == [False, False, True]
-    mended = {"values": {"0/0": '{"user": 1}'}}
-    done = ask(log, f"{path}/mend", allow_changes=True, json=mended)
-    assert done.json() == {"mended": 1}
+    repaired = {"values": {"0/0": '{"user": 1}'}}
+    done = ask(log, f"{path}/repair", allow_changes=True, json=repaired)
+    assert done.json() == {"repaired": 1}
     reason = {"reason": "no such field: usr", "origin": shown[0]["origin"]}
     assert ask(log, f"{path}/replay", allow_changes=True, json=reason).json() == {"replayed": 2}
     assert ask(log, f"{path}/replay", allow_changes=True, json=reason).json() == {"replayed": 0}
@@ -176,7 +176,7 @@ def test_letters_are_mended_replayed_and_dropped(log: Log, letters: str) -> None
     assert texts == ['{"user": 1}', '{"usr": 2}']
 
 
-@pytest.mark.parametrize("action", ["mend", "replay", "drop"])
+@pytest.mark.parametrize("action", ["repair", "replay", "drop"])
 def test_nothing_is_changed_unless_it_is_allowed(log: Log, letters: str, action: str) -> None:
     """A page is read-only; one that isn't takes JSON of its own origin alone, which says what is meant."""
     path = f"/api/letters/{letters}/{action}"
@@ -189,7 +189,7 @@ def test_nothing_is_changed_unless_it_is_allowed(log: Log, letters: str, action:
     text = {"Content-Type": "text/plain"}
     content = json.dumps(body)
     assert ask(log, path, allow_changes=True, content=content, headers=text).status_code == 400
-    if action != "mend":
+    if action != "repair":
         assert ask(log, path, allow_changes=True, json={}).status_code == 400
     assert (
         ask(log, path.replace(letters, "clicks"), allow_changes=True, json=body).status_code == 400

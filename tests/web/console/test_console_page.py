@@ -155,7 +155,7 @@ def test_connections_say_what_to_do(browser: Any, served: Any) -> None:
 
 
 def test_letters_are_a_workflow(browser: Any, served: Any, log: Log) -> None:
-    """By reason; one is mended, all are replayed, the late one is dropped; what is done is said."""
+    """By reason; one is repaired, all are replayed, the late one is dropped; what is done is said."""
     write_letters(log, "worked")
     with visit(browser, f"{served.url}/#/letters") as page:
         answers = iter(["counted by hand"])
@@ -171,10 +171,10 @@ def test_letters_are_a_workflow(browser: Any, served: Any, log: Log) -> None:
         page.on("dialog", answer)
         row = page.locator("tr", has_text="worked.dead-letters").filter(has_text="no such field")
         row.get_by_role("link").click()
-        page.get_by_role("button", name="Mend…").first.click()
+        page.get_by_role("button", name="Repair…").first.click()
         page.fill("article textarea", '{"user": 1}')
         page.get_by_role("button", name="Keep").click()
-        page.wait_for_selector("[role=status]:text('mended 1 letter')")
+        page.wait_for_selector("[role=status]:text('repaired 1 letter')")
         page.get_by_role("button", name="Replay…").click()
         page.wait_for_selector("[role=status]:text('replayed 2 letters')")
         page.goto(f"{served.url}/#/letters")
@@ -192,7 +192,7 @@ def test_a_read_only_page_has_no_buttons_that_change(browser: Any, served: Any) 
     """It says how changes are made instead."""
     with visit(browser, f"{served.read_only}/#/letters/orders.dead-letters") as page:
         page.wait_for_selector("article")
-        for name in ("Mend…", "Replay…", "Drop…"):
+        for name in ("Repair…", "Replay…", "Drop…"):
             assert page.get_by_role("button", name=name).count() == 0
         assert "--allow-changes" in page.inner_text("#console")
 

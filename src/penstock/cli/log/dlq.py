@@ -1,4 +1,4 @@
-"""`penstock dlq`: look at dead letters, mend them, replay them, drop them."""
+"""`penstock dlq`: look at dead letters, repair them, replay them, drop them."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Chosen:
         return where
 
     def open(self) -> Where:
-        """Those of them that nothing was done with yet, or that were mended."""
-        return self.where("open", "mended")
+        """Those of them that nothing was done with yet, or that were repaired."""
+        return self.where("open", "repaired")
 
 
 def _filters(command: Decorated) -> Decorated:
@@ -98,7 +98,7 @@ _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 Examples:
   penstock dlq list
   penstock dlq show shop.dead-letters --reason '*user*'
-  penstock dlq mend shop.dead-letters 0/17 --set user=7
+  penstock dlq repair shop.dead-letters 0/17 --set user=7
   penstock dlq replay shop.dead-letters --all
   penstock dlq drop shop.dead-letters --reason 'late*' --because "counted by hand"
 
@@ -110,7 +110,7 @@ it is run or killed.
 @broker_option
 @click.pass_context
 def dlq(ctx: click.Context, broker: str | None) -> None:
-    """List dead letters; mend, replay or drop them."""
+    """List dead letters; repair, replay or drop them."""
     ctx.obj = broker
 
 
@@ -202,7 +202,7 @@ def _group_text(topic: str, group: Group) -> str:
     "--state",
     "states",
     multiple=True,
-    type=click.Choice(["open", "mended", "replayed", "dropped"]),
+    type=click.Choice(["open", "repaired", "replayed", "dropped"]),
     help="Letters in this state.",
 )
 @click.option("--max", "-n", "most", type=click.IntRange(1), default=20, show_default=True)
@@ -217,7 +217,7 @@ def show(
     most: int,
     form: str,
 ) -> None:
-    """Print dead letters with their values; of mended ones, the new value."""
+    """Print dead letters with their values; of repaired ones, the new value."""
     with _open(broker, topic) as dead:
         for index, letter in enumerate(dead.letters(chosen.where(*states))):
             if index == most:
@@ -265,7 +265,7 @@ def _json(letter: Letter) -> str:
     return orjson.dumps(row).decode()
 
 
-@dlq.command("mend")
+@dlq.command("repair")
 @click.argument("topic")
 @_letters
 @_filters
@@ -276,9 +276,9 @@ def _json(letter: Letter) -> str:
 @click.option("--replace", nargs=2, multiple=True, metavar="OLD NEW", help="Replace text.")
 @click.option("--value", metavar="TEXT", help="The whole new value.")
 @click.option("--edit", is_flag=True, help="Open each value in $EDITOR.")
-@click.option("--replay", "then_replay", is_flag=True, help="Replay what was mended at once.")
+@click.option("--replay", "then_replay", is_flag=True, help="Replay what was repaired at once.")
 @click.pass_obj
-def mend(
+def repair(
     broker: str | None,
     topic: str,
     *,
@@ -292,25 +292,25 @@ def mend(
 ) -> None:
     """Give dead letters new values. Old values are kept until the letters are replayed."""
     from penstock.client.letters.dead_letters import Where
-    from penstock.client.letters.mending import mended_value, parse_assignment
+    from penstock.client.letters.repairing import parse_assignment, repaired_value
 
     chosen.meant(everything=False)
     assignments = [parse_assignment(one) for one in sets]
     if not (assignments or unset or replace or edit or value is not None):
         raise UserError("expected --set, --unset, --replace, --value or --edit; found none")
-    mended = []
+    repaired = []
     with _open(broker, topic) as dead:
         for letter in list(dead.letters(chosen.open())):
             new = letter.value if value is None else value.encode()
-            new = mended_value(new, assignments=assignments, removed=unset, replacements=replace)
+            new = repaired_value(new, assignments=assignments, removed=unset, replacements=replace)
             if edit:
                 new = _edited(new)
-            if new != letter.value and dead.mend({letter.id: new}):
-                mended.append(letter.id)
-        note(f"mended {len(mended)} letter{'' if len(mended) == 1 else 's'} of {topic}")
-        if then_replay and mended:
-            _say_late(dead, Where(ids=frozenset(mended)))
-            note(f"replayed {dead.replay(Where(ids=frozenset(mended)))}")
+            if new != letter.value and dead.repair({letter.id: new}):
+                repaired.append(letter.id)
+        note(f"repaired {len(repaired)} letter{'' if len(repaired) == 1 else 's'} of {topic}")
+        if then_replay and repaired:
+            _say_late(dead, Where(ids=frozenset(repaired)))
+            note(f"replayed {dead.replay(Where(ids=frozenset(repaired)))}")
 
 
 def _edited(value: bytes | None) -> bytes | None:
@@ -335,7 +335,7 @@ def replay(
     everything: bool,
     dry_run: bool,
 ) -> None:
-    """Send dead letters to the topics that they came from, mended ones with their new value; each once.
+    """Send dead letters to the topics that they came from, repaired ones with their new value; each once.
 
     If it is killed, run it again: it continues where it stopped. Keys, timestamps and the senders'
     own headers are kept; the header penstock.replayed names the letter.
@@ -360,7 +360,7 @@ def _say_late(dead: DeadLetters, where: Where) -> None:
     if late:
         note(
             f"{len(late)} of these letters, such as {late[0][0]}/{late[0][1]}, will be late again: their "
-            "event time is before the watermark. Mend their time first, or allow late rows in the "
+            "event time is before the watermark. Repair their time first, or allow late rows in the "
             'program (lateness=…, or late="correct")'
         )
 

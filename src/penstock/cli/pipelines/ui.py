@@ -42,7 +42,7 @@ Examples:
 @click.option("--tls-cert", type=Path, metavar="PEM", help="Serve HTTPS with this certificate.")
 @click.option("--tls-key", type=Path, metavar="PEM", help="Its key, if in another file.")
 @click.option(
-    "--allow-changes", is_flag=True, help="Let the page mend, replay and drop dead letters."
+    "--allow-changes", is_flag=True, help="Let the page repair, replay and drop dead letters."
 )
 @click.option(
     "--serve-log",

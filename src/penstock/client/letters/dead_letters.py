@@ -1,9 +1,9 @@
-"""Dead letters as work to be done: look at them, mend them, replay them, drop them.
+"""Dead letters as work to be done: look at them, repair them, replay them, drop them.
 
     with DeadLetters("127.0.0.1:9092", "shop.dead-letters") as dead:
         dead.summary()                                  # by reason, origin and state
         for letter in dead.letters(Where(reason="*no such field*")): ...
-        dead.mend({(0, 17): b'{"user": 1}'})
+        dead.repair({(0, 17): b'{"user": 1}'})
         dead.replay(Where())                            # to where they came from, each once
 
 A dead letter is a record with headers that say why it is one and where it came from. What is done
@@ -48,7 +48,7 @@ PRODUCER_MEMORY_MS: Final = 12 * 3600 * 1000
 """Plans older than this are not repeated as their producer, whom the target may have forgotten (Kafka
 does after a day): what arrived is looked up instead."""
 ENTRY_BYTES_MAX: Final = 64 << 20
-"""Largest entry of a ledger, its topic's max.message.bytes: a mended value, in base64."""
+"""Largest entry of a ledger, its topic's max.message.bytes: a repaired value, in base64."""
 
 # Names of the headers: the pipelines' own, and those of share groups' dead letters (KIP-1191).
 _HEADERS: Final[dict[str, tuple[str, ...]]] = {
@@ -89,7 +89,7 @@ class Where:
 
 
 class Letter(NamedTuple):
-    """A dead letter; `value` is the mended one where there is one."""
+    """A dead letter; `value` is the repaired one where there is one."""
 
     id: LetterId
     state: State
@@ -275,20 +275,20 @@ class DeadLetters:
             int(offset) if offset.isdigit() else -1,
             int(one.timestamp_ms[0]),
             one.keys()[0].as_py(),
-            self._ledger.mended.get(letter, value),
+            self._ledger.repaired.get(letter, value),
             header(one, 0),
             self._ledger.reasons.get(letter, ""),
         )
 
     # -- doing -------------------------------------------------------------------------------------
 
-    def mend(self, values: Mapping[LetterId, bytes | None]) -> int:
+    def repair(self, values: Mapping[LetterId, bytes | None]) -> int:
         """Gives letters new values; returns how many were still open."""
         ledger = self.ledger()
-        mended = {one: value for one, value in values.items() if ledger.is_open(one)}
-        for letter, value in mended.items():  # one at a time: a value may be large
-            self._write([entries.mend(letter, value)])
-        return len(mended)
+        repaired = {one: value for one, value in values.items() if ledger.is_open(one)}
+        for letter, value in repaired.items():  # one at a time: a value may be large
+            self._write([entries.repair(letter, value)])
+        return len(repaired)
 
     def drop(self, where: Where, because: str) -> int:
         """Closes letters for good; returns how many. The records stay where they are."""
@@ -309,7 +309,7 @@ class DeadLetters:
         """Sends open letters to where they came from (or to a topic), each once.
 
         First it finishes what an earlier run left unfinished. Letters of which only the beginning is here
-        stay open, unless they were mended: a replay of the log (`penstock replay`) has the whole record.
+        stay open, unless they were repaired: a replay of the log (`penstock replay`) has the whole record.
 
         Returns:
             How many letters reached their topic through this call.
@@ -321,7 +321,7 @@ class DeadLetters:
         waiting: list[Letter] = []
         size = cut = 0
         for letter in self.letters(_only_open(where)):
-            if letter.id not in self._ledger.mended and _is_cut(letter):
+            if letter.id not in self._ledger.repaired and _is_cut(letter):
                 cut += 1
                 continue
             grown = size + len(letter.key or b"") + len(letter.value or b"")
@@ -337,7 +337,7 @@ class DeadLetters:
         if cut:
             _log.warning(
                 "expected whole records; found %d dead letters that were cut, as they are too large. "
-                "They stay open: correct them with penstock dlq mend, or replay the original records",
+                "They stay open: correct them with penstock dlq repair, or replay the original records",
                 cut,
             )
         return sent
@@ -468,7 +468,7 @@ def _header(records: Records, what: str) -> list[str]:
 
 
 def _only_open(where: Where) -> Where:
-    states = frozenset({State.OPEN, State.MENDED})
+    states = frozenset({State.OPEN, State.REPAIRED})
     chosen = states if where.states is None else where.states & states
     return Where(where.ids, where.reason, where.origin, where.partition, chosen, where.since_ms)
 

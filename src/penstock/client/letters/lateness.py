@@ -1,7 +1,7 @@
 """Whether a letter that was late would be late again when it is replayed. Pure.
 
 A replayed record keeps its timestamp, and a watermark never goes back. So a letter is late again unless
-its value was mended, and names a time that the watermark of then had not reached.
+its value was repaired, and names a time that the watermark of then had not reached.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNITS_US: Final = (1, 1_000, 1_000_000)  # in which producers write instants as
 
 
 def late_again(reason: str, value: bytes | None) -> bool:
-    """Whether a letter with this reason and this (mended) value is late when it is replayed.
+    """Whether a letter with this reason and this (repaired) value is late when it is replayed.
 
     >>> why = "late: its event time is 2026-01-01T09:00Z, the watermark was already 2026-01-01T10:00Z, …"
     >>> late_again(why, b'{"at": "2026-01-01T09:00Z"}')

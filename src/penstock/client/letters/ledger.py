@@ -3,7 +3,7 @@
 The dead letters of TOPIC are never changed. What is done about them is appended to the topic
 `TOPIC.ledger` (one partition), as JSON:
 
-    {"entry": "mend", "letter": [partition, offset], "value": base64 or null}
+    {"entry": "repair", "letter": [partition, offset], "value": base64 or null}
     {"entry": "drop", "letters": [[partition, offset], ...], "because": text}
     {"entry": "replay", "id": ..., "producer": [id, epoch], "letters": [...], "to_topic": name or null,
      "partitions": {topic: count}, "ends": {topic: {partition: offset}}}
@@ -27,7 +27,7 @@ from typing import Any, Final, TypeAlias
 
 from penstock.errors import CorruptError
 
-__all__ = ["SUFFIX", "Ledger", "LetterId", "Replay", "State", "done", "drop", "mend", "replay"]
+__all__ = ["SUFFIX", "Ledger", "LetterId", "Replay", "State", "done", "drop", "repair", "replay"]
 
 SUFFIX: Final = ".ledger"
 LetterId: TypeAlias = tuple[int, int]
@@ -38,7 +38,7 @@ class State(Enum):
     """What has become of a dead letter."""
 
     OPEN = "open"
-    MENDED = "mended"
+    REPAIRED = "repaired"
     REPLAYED = "replayed"
     DROPPED = "dropped"
 
@@ -52,7 +52,7 @@ class Replay:
         producer_id: whom its records are sent as.
         producer_epoch: likewise.
         letters: what it replays, in order; of those that it named, those that were open.
-        values: of letters that were mended before: their new value.
+        values: of letters that were repaired before: their new value.
         to_topic: where to; None: to each letter's origin.
         partitions: how many partitions each target had.
         ends: where each target's partitions ended before it.
@@ -74,7 +74,7 @@ class Replay:
 class Ledger:
     """What all entries so far add up to."""
 
-    mended: dict[LetterId, bytes | None] = field(default_factory=dict)
+    repaired: dict[LetterId, bytes | None] = field(default_factory=dict)
     closed: dict[LetterId, State] = field(default_factory=dict)
     reasons: dict[LetterId, str] = field(default_factory=dict)
     unfinished: dict[str, Replay] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Ledger:
         closed = self.closed.get(letter)
         if closed is not None:
             return closed
-        return State.MENDED if letter in self.mended else State.OPEN
+        return State.REPAIRED if letter in self.repaired else State.OPEN
 
     def is_open(self, letter: LetterId) -> bool:
         """Whether something can still be done about a letter."""
@@ -100,8 +100,8 @@ class Ledger:
         try:
             entry: dict[str, Any] = json.loads(body)
             match entry["entry"]:
-                case "mend":
-                    self._mend(entry)
+                case "repair" | "mend":  # "mend" is how earlier versions wrote it
+                    self._repair(entry)
                 case "drop":
                     for letter in self._claim(entry["letters"], State.DROPPED):
                         self.reasons[letter] = str(entry.get("because", ""))
@@ -117,11 +117,11 @@ class Ledger:
                 "use the version of Penstock that wrote it, or one that is newer"
             ) from None
 
-    def _mend(self, entry: dict[str, Any]) -> None:
+    def _repair(self, entry: dict[str, Any]) -> None:
         partition, offset = entry["letter"]
         if self.is_open((partition, offset)):
             value = entry["value"]
-            self.mended[partition, offset] = None if value is None else base64.b64decode(value)
+            self.repaired[partition, offset] = None if value is None else base64.b64decode(value)
 
     def _claim(self, letters: list[list[int]], state: State) -> list[LetterId]:
         mine = []
@@ -143,7 +143,7 @@ class Ledger:
             producer_id,
             producer_epoch,
             letters,
-            {one: self.mended[one] for one in letters if one in self.mended},
+            {one: self.repaired[one] for one in letters if one in self.repaired},
             entry["to_topic"],
             dict(entry["partitions"]),
             ends,
@@ -163,10 +163,10 @@ class Ledger:
         assert all(self.closed[letter] is State.REPLAYED for letter in claimed)
 
 
-def mend(letter: LetterId, value: bytes | None) -> bytes:
+def repair(letter: LetterId, value: bytes | None) -> bytes:
     """The entry that gives a letter a new value."""
     text = None if value is None else base64.b64encode(value).decode()
-    return _entry("mend", letter=letter, value=text)
+    return _entry("repair", letter=letter, value=text)
 
 
 def drop(letters: Iterable[LetterId], because: str) -> bytes:

@@ -9,7 +9,7 @@
     GET  /api/connections                       captures, sinks and queues with their states
     GET  /api/letters                           dead letters by reason
     GET  /api/letters/{topic}                   ?reason= &origin= &state= &skip=
-    POST /api/letters/{topic}/mend              {"values": {"0/17": "…"}}
+    POST /api/letters/{topic}/repair              {"values": {"0/17": "…"}}
     POST /api/letters/{topic}/replay            {"letters": ["0/17"]} or {"reason": …, "origin": …}
     POST /api/letters/{topic}/drop              likewise, with "because"
     GET  /api/versions                          committed versions and savepoints
@@ -42,7 +42,7 @@ from penstock.web.console.records import PAGE_MAX, Wanted
 WORKERS: Final = 4  # threads that ask a broker: a page asks for two things at a time
 BODY_BYTES_MAX: Final = 8 << 20  # of a change: a record's value and more
 SEARCH_CHARS_MAX: Final = 200
-OPEN: Final = ("open", "mended")
+OPEN: Final = ("open", "repaired")
 """States of letters with which something can be done."""
 
 
@@ -52,7 +52,7 @@ class Console:
     Args:
         address: gives the broker's address; raises `PenstockError` while it doesn't run.
         has_pipeline: whether the page shows a pipeline as well.
-        allow_changes: whether letters may be mended, replayed and dropped.
+        allow_changes: whether letters may be repaired, replayed and dropped.
         versions: gives committed versions and savepoints; None where there is no pipeline.
         schemas: gives the Avro schemas of the program's topics, by topic and id; see `AvroTexts`.
     """
@@ -166,18 +166,18 @@ class Console:
         topic, action = request.path_params["topic"], request.path_params["action"]
         body = await _body(request)
         match action:
-            case "mend":
+            case "repair":
                 values = {
                     next(iter(letter_ids([one]))): str(text)
                     for one, text in dict(body.get("values") or {}).items()
                 }
-                return _json(await self._ask(self._log.mend, topic, values))
+                return _json(await self._ask(self._log.repair, topic, values))
             case "replay":
                 return _json(await self._ask(self._log.replay, topic, _meant(body)))
             case "drop":
                 because = str(body.get("because") or "")
                 return _json(await self._ask(self._log.drop, topic, _meant(body), because))
-        raise UserError(f"expected mend, replay or drop; found {action!r}")
+        raise UserError(f"expected repair, replay or drop; found {action!r}")
 
     async def versions(self, _request: Request) -> Response:
         """GET /api/versions."""

@@ -200,10 +200,10 @@ class LogView:
             "more": len(some) > LETTERS_MAX,
         }
 
-    def mend(self, topic: str, values: Mapping[tuple[int, int], str]) -> dict[str, Any]:
+    def repair(self, topic: str, values: Mapping[tuple[int, int], str]) -> dict[str, Any]:
         """Gives letters new values."""
         with self._dead(topic) as dead:
-            return {"mended": dead.mend({one: text.encode() for one, text in values.items()})}
+            return {"repaired": dead.repair({one: text.encode() for one, text in values.items()})}
 
     def replay(self, topic: str, where: Where) -> dict[str, Any]:
         """Sends open letters to where they came from, each once."""

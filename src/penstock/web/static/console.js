@@ -308,7 +308,7 @@ async function connections() {
 
 // ---- dead letters
 
-const readOnly = () => (state.about.allow_changes ? null : hint("This page is read-only. To mend, replay or drop letters: penstock ui … --allow-changes, or penstock dlq."));
+const readOnly = () => (state.about.allow_changes ? null : hint("This page is read-only. To repair, replay or drop letters: penstock ui … --allow-changes, or penstock dlq."));
 
 async function reasons() {
   const found = (await ask("letters")).groups;
@@ -326,7 +326,7 @@ async function reasons() {
 
 async function letters(name, query) {
   const found = await ask(`letters/${encodeURIComponent(name)}?${query}`);
-  const open = found.letters.some((one) => ["open", "mended"].includes(one.state));
+  const open = found.letters.some((one) => ["open", "repaired"].includes(one.state));
   const may = state.about.allow_changes && open;
   const boxes = new Map();
   const say = html("p", { className: "hint", role: "status" });
@@ -337,21 +337,21 @@ async function letters(name, query) {
   };
   const meant = () => { const ids = chosen(); return ids.length ? { letters: ids } : { reason: query.get("reason"), origin: query.get("origin") }; };
   const what = () => (chosen().length ? `${chosen().length} letters` : "all open letters with this reason");
-  const late = () => { const some = found.letters.filter((one) => one.late_again && (!chosen().length || chosen().includes(one.id))).length; return some ? ` ${count(some)} of those shown will be late again: mend their time first.` : ""; };
+  const late = () => { const some = found.letters.filter((one) => one.late_again && (!chosen().length || chosen().includes(one.id))).length; return some ? ` ${count(some)} of those shown will be late again: repair their time first.` : ""; };
   const tools = may ? html("div", { className: "bar tools" },
     button("Replay…", () => { if (confirm(`Replay ${what()} to the topics that they came from?${late()}`)) act("replay", meant(), (r) => `replayed ${count(r.replayed)} letters`); }),
     button("Drop…", () => { const because = prompt(`Drop ${what()}? They stay in the topic, marked as done with. Because:`, ""); if (because !== null) act("drop", { ...meant(), because }, (r) => `dropped ${count(r.dropped)} letters`); }),
     hint(query.get("reason") ? "Without a mark, all of this reason are meant." : "Mark those that are meant.")) : null;
   const cards = found.letters.map((one) => {
     const box = html("input", { type: "checkbox", ariaLabel: `letter ${one.id}` });
-    const canChange = may && ["open", "mended"].includes(one.state);
+    const canChange = may && ["open", "repaired"].includes(one.state);
     if (canChange) boxes.set(one.id, box);
     const value = html("div", {}, one.value === null ? hint("no value") : pre(one.value));
-    const mend = canChange && one.value && one.value.form === "text" && !one.value.bytes ? button("Mend…", () => edit(one, value, (text) => act("mend", { values: { [one.id]: text } }, (r) => `mended ${count(r.mended)} letter`))) : null;
+    const repair = canChange && one.value && one.value.form === "text" && !one.value.bytes ? button("Repair…", () => edit(one, value, (text) => act("repair", { values: { [one.id]: text } }, (r) => `repaired ${count(r.repaired)} letter`))) : null;
     return html("article", { className: "card" },
-      html("div", { className: "bar" }, html("label", {}, ...(canChange ? [box] : []), ` ${one.id} `, html("span", { className: `mood ${one.state}`, textContent: one.state })), ...(mend ? [mend] : [])),
+      html("div", { className: "bar" }, html("label", {}, ...(canChange ? [box] : []), ` ${one.id} `, html("span", { className: `mood ${one.state}`, textContent: one.state })), ...(repair ? [repair] : [])),
       html("p", { className: "reason", textContent: one.reason }),
-      ...(one.late_again && one.state !== "replayed" && one.state !== "dropped" ? [html("p", { className: "mood mended", textContent: "Replayed as it is, it will be late again." })] : []),
+      ...(one.late_again && one.state !== "replayed" && one.state !== "dropped" ? [html("p", { className: "mood repaired", textContent: "Replayed as it is, it will be late again." })] : []),
       ...(one.because ? [hint(`because: ${one.because}`)] : []),
       hint(`from ${one.origin || "?"} offset ${one.origin_offset}, ${time(one.at)} UTC, key ${brief(one.key)}`), value);
   });

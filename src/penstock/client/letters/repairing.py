@@ -1,4 +1,4 @@
-"""How the value of a dead letter is mended: fields of a JSON object set and removed, text replaced.
+"""How the value of a dead letter is repaired: fields of a JSON object set and removed, text replaced.
 Pure.
 """
 
@@ -11,7 +11,7 @@ import orjson
 
 from penstock.errors import UserError
 
-__all__ = ["mended_value", "parse_assignment"]
+__all__ = ["parse_assignment", "repaired_value"]
 
 
 def parse_assignment(text: str) -> tuple[list[str], Any]:
@@ -29,7 +29,7 @@ def parse_assignment(text: str) -> tuple[list[str], Any]:
         return path.split("."), value
 
 
-def mended_value(
+def repaired_value(
     value: bytes | None,
     *,
     assignments: Sequence[tuple[list[str], Any]] = (),
@@ -41,7 +41,7 @@ def mended_value(
     Raises:
         UserError: fields are to be changed, and it is no JSON object.
 
-    >>> mended_value(b'{"n": "7"}', assignments=[parse_assignment("n=7")])
+    >>> repaired_value(b'{"n": "7"}', assignments=[parse_assignment("n=7")])
     b'{"n":7}'
     """
     for old, new in replacements:
