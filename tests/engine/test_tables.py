@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.effort import examples
 
 import penstock as ps
+from penstock.ops.keyed.upserts import Upserts
 
 SCHEMA = "id BIGINT, name STRING NOT NULL, n INT"
 
@@ -32,6 +33,36 @@ def test_a_table_follows_its_topic() -> None:
     assert run.view("named").rows() == [{"name": "b", "n": 3}]
     [letter] = run.dead_letters()
     assert letter.headers["penstock.reason"].endswith("in the record's key")
+
+
+def test_what_nothing_comes_to_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table without changes, and what follows it, has no step in the batch; later ones find its rows."""
+    app = ps.App("p")
+    users, names = (
+        app.table("users", SCHEMA, key="id"),
+        app.table("names", "name STRING", key="name"),
+    )
+    app.view("users", users.group_by("name").agg(n=ps.sum("n")))
+    app.view("names", names)
+    run = ps.testing.run(app)
+    stepped = []
+
+    def step(self: Any, *arguments: Any) -> Any:
+        stepped.append(self.schema.names)
+        return made(self, *arguments)
+
+    made = Upserts.step
+    run.send("users", id=1, name="a", n=3)
+    run.send("names", name="a")
+    run.settle()
+    monkeypatch.setattr(Upserts, "step", step)
+    run.send("names", name="b")
+    run.settle()
+    assert ["name"] in stepped
+    assert ["id", "name", "n"] not in stepped
+    run.send("users", id=1, name="b", n=3)
+    assert run.view("users").rows() == [{"name": "b", "n": 3}]
+    assert run.view("names").rows() == [{"name": "a"}, {"name": "b"}]
 
 
 def test_a_table_reads_what_a_table_writes() -> None:
