@@ -216,6 +216,7 @@ def test_what_might_differ_is_left_to_duckdb(text: str) -> None:
         "day > DATE '0044-03-15 (BC)'", "CAST('{}' AS JSON) = s",
         "s = CAST('A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11' AS UUID)", "z > CAST(1 AS HUGEINT)",
         "1 BETWEEN CAST(1 AS DECIMAL(38, 0)) AND p", "i IN (0.00001, z)",
+        "CASE WHEN ok THEN z ELSE CAST('1234567890123456789012345678.9012345' AS DECIMAL(38, 7)) END > 1",
     ],
 )  # fmt: skip
 def test_what_python_or_arrow_has_otherwise_is_left_to_duckdb(text: str) -> None:

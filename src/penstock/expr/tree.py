@@ -287,9 +287,12 @@ def is_decimal(type_: pa.DataType) -> bool:
     return bool(pa.types.is_decimal128(type_))
 
 
-def _fits(value: Any, type_: Any) -> bool:
-    scaled = Decimal(value).scaleb(type_.scale)
-    return scaled == int(scaled) and abs(scaled) < 10**type_.precision
+def _fits(value: Any, type_: pa.DataType) -> bool:
+    try:
+        pa.scalar(value, type_)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _as_decimal(value: Tree) -> Tree:
