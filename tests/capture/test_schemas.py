@@ -57,6 +57,30 @@ def test_each_difference_is_told_and_breaks_readers_or_not(new, text, is_breakin
     assert found.is_breaking is is_breaking
 
 
+def test_a_type_s_name_is_more_than_what_is_before_its_length() -> None:
+    """An array of texts isn't a text, and a time without a zone isn't one with it."""
+    [found] = differences(SHAPE, columns(id="integer!", name="character varying(9)[]!", v="int"))
+    assert found.is_breaking
+    types = {
+        "timestamp(3) without time zone": ("TIMESTAMP WITHOUT TIME ZONE", 3, 93),
+        "time(3) with time zone": ("TIME WITH TIME ZONE", 3, 2013),
+        "character varying(9)[]": ("CHARACTER VARYING[]", 9, 1111),
+        "decimal(6,2) unsigned": ("DECIMAL UNSIGNED", 6, 2),
+        "enum('a\nb','(1)')": ("ENUM('A\nB','(1)')", None, 1111),
+    }
+    shape = columns(**{f"c{i}": one for i, one in enumerate(types)})
+    [(_, told)] = [
+        one
+        for one in seen(Schemas({}, "versions", "shop", ("mysql", "shop", "db"), "pass"), shape)
+        if one[0] == "shop"
+    ]
+    found = [
+        (one["typeName"], one["length"], one["jdbcType"])
+        for one in told["tableChanges"][0]["table"]["columns"]
+    ]
+    assert found == [*types.values()]
+
+
 def test_a_key_that_was_renamed_is_the_same_key() -> None:
     """Its name is another one, which is told once."""
     new = Shape((Column("nr", "integer", True), *SHAPE.columns[1:]), ("nr",))

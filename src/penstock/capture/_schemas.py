@@ -35,7 +35,8 @@ _TEXTS: Final = frozenset(
         "longtext",
     )
 )
-_SIZES: Final = re.compile(r"([^(]+)(?:\((\d+)(?:,\s*(-?\d+))?\))?(.*)")
+_SIZES: Final = re.compile(r"([^(]+)(?:\((\d+)(?:,\s*(-?\d+))?\))?(.*)", re.DOTALL)
+"""A type's name, its length, its scale, and the rest of its name."""
 _JDBC: Final = {
     **dict.fromkeys(("bigint", "oid", "int8"), -5),
     **dict.fromkeys(("integer", "int", "mediumint", "year"), 4),
@@ -280,10 +281,7 @@ def _told(shape: Shape | None) -> dict[str, Any] | None:
         return None
     columns = []
     for i, one in enumerate(shape.columns):
-        found = _SIZES.fullmatch(one.type)
-        assert found is not None, f"a type: {one.type!r}"
-        base, length, scale, rest = found.groups()
-        name = (base + rest).strip()
+        name, length, scale = _parts(one.type)
         columns.append(
             {
                 "name": one.name,
@@ -323,8 +321,18 @@ def _completed(shape: Shape, before: Shape | None) -> Shape:
     return replace(shape, columns=tuple(columns))
 
 
+def _parts(type_: str) -> tuple[str, str | None, str | None]:
+    """A type's name, its length and its scale."""
+    found = _SIZES.fullmatch(type_)
+    if found is None:
+        return type_, None, None
+    base, length, scale, rest = found.groups()
+    return (base + rest).strip(), length, scale
+
+
 def _base(type_: str) -> str:
-    return type_.partition("(")[0].removesuffix(" unsigned").strip().lower()
+    """Its name without what makes it no other type: `timestamp(3) without time zone` isn't `timestamp`."""
+    return _parts(type_)[0].lower().removesuffix(" unsigned")
 
 
 def _listed(key: Sequence[str]) -> str:
