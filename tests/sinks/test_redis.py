@@ -5,8 +5,10 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
 from penstock.sinks import Sink, from_address, redis
+from penstock.sinks._targets.contract import Rows
 
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
 
@@ -75,6 +77,14 @@ def test_a_form_of_keys_that_does_not_tell_rows_apart_is_an_error(empty, topic, 
     """The message names the key."""
     with pytest.raises(UserError, match=r"each column of the key \(id\)"):
         follow(empty, topic, table=form)
+
+
+@pytest.mark.parametrize("form", ["users{id}", "user_{id}", "{id}:user"])
+def test_keys_that_a_rebuild_s_begin_like_cannot_be_built_anew(form) -> None:
+    """`users__new1` is of the form `users{id}`: they would change places with each other."""
+    target = redis("redis://localhost", table=form)
+    with pytest.raises(UserError, match="expected keys with a beginning that a rebuild can change"):
+        target.beside("users", Rows("users", Schema.parse(SCHEMA), ("id",)))
 
 
 def test_a_second_sink_fences_the_first(empty, topic) -> None:

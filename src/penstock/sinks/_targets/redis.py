@@ -272,11 +272,12 @@ class RedisTarget:
         """What all keys begin with, of the live ones (`end` is empty), or of others.
 
         Raises:
-            UserError: they begin with nothing that could be told apart.
+            UserError: they begin with nothing that could be told apart: `users__new1` is of the form
+                `users{id}` as well.
         """
         first = _parsed(self._form, rows.key)[0][0]
         name = first.rstrip(":/.-|#")
-        if not name:
+        if name in ("", first):
             raise UserError(
                 "expected keys with a beginning that a rebuild can change, such as 'users:{id}'; found "
                 f"{self._form!r}"
@@ -299,15 +300,17 @@ class RedisTarget:
             (re.escape(literal if i else beginning)) + ("" if name is None else ".*")
             for i, (literal, name) in enumerate(parts)
         )
-        form, keys = re.compile(told, re.DOTALL), set()
+        form, keys = re.compile(told, re.DOTALL), set[str]()
         glob = re.sub(r"([\[\]?*\\^-])", r"\\\1", beginning) + "*"
-        for key in connection.scan_iter(match=glob, count=SCANNED):
-            text = key.decode(errors="replace")
-            if form.fullmatch(text):
-                keys.add(text)
-            if renewed is not None and len(keys) % SCANNED == 1:
+        cursor = 0
+        while True:
+            cursor, some = connection.scan(cursor, match=glob, count=SCANNED)
+            texts = (key.decode(errors="replace") for key in some)
+            keys.update(text for text in texts if form.fullmatch(text))
+            if renewed is not None:
                 connection.expire(renewed, SWITCHING_S)
-        return sorted(keys)
+            if not cursor:
+                return sorted(keys)
 
 
 def _let_reopen(pipe: Any, state: str) -> None:
