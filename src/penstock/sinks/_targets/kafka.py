@@ -1,14 +1,16 @@
 """A topic of another cluster: records and offsets are one of its transactions.
 
-The offsets are the newest record of a compacted topic with one partition, `penstock.target.NAME.TOPIC`, which
-only this sink's transactions write: when one begins, those before are ended, and their records can be read.
-A group's offsets would be forgotten after a week without commits. Those of earlier releases are read from the
-group of this name.
+The offsets are the newest record of a compacted topic with one partition, `penstock.target.NAME.TOPIC`
+(`_state_topic`), which only this sink's transactions write: when one begins, those before are ended, and
+their records can be read. A group's offsets would be forgotten after a week without commits. Those of earlier
+releases are read from the group of this name.
 """
 
 from __future__ import annotations
 
+import re
 import time
+import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -27,6 +29,8 @@ __all__ = ["KafkaTarget", "kafka"]
 
 LOOKED_BACK: Final = 100
 """Offsets before the end that are read first: markers of transactions are behind the newest record."""
+TOPIC_CHARS_MAX: Final = 249
+"""Of the name of a topic of Kafka."""
 STATE_CONFIGS: Final = {"cleanup.policy": "compact", "segment.ms": "3600000"}
 
 
@@ -78,26 +82,27 @@ class KafkaTarget:
         self.close()
         self._sink, self._rows = sink, rows
         self._group = f"penstock.target.{sink}.{rows.topic}"
+        self._states = _state_topic(self._group)
         self._writer = TransactionalProducer(self._address, self._group, **self._settings)
         self._writer.start()  # before offsets are read: what another one left is ended then
         configs = {"cleanup.policy": "compact"} if self._compact and rows.key else {}
         with Client(self._address, **self._settings) as client:
             client.create_topic(self.table, self._partitions, configs, exists_ok=True)
             self._count = len(client.partitions(self.table))
-            client.create_topic(self._group, 1, STATE_CONFIGS, exists_ok=True)
+            client.create_topic(self._states, 1, STATE_CONFIGS, exists_ok=True)
             stored = self._stored(client)
         self._offsets = stored if stored is not None else self._of_earlier_release()
         return {int(p): int(o) for p, o in self._offsets.items()}
 
     def _stored(self, client: Client) -> dict[str, int] | None:
         """The newest offsets; None: there are none."""
-        first = client.offsets(self._group, "earliest")[0]
-        end, back = client.offsets(self._group)[0], LOOKED_BACK
+        first = client.offsets(self._states, "earliest")[0]
+        end, back = client.offsets(self._states)[0], LOOKED_BACK
         with Reader(self._address, **self._settings) as reader:
             while True:
                 found: dict[str, int] | None = None
                 begin = max(first, end - back)
-                for records in reader.read(self._group, 0, begin, end, missing="skip"):
+                for records in reader.read(self._states, 0, begin, end, missing="skip"):
                     if len(records.values()):
                         found = orjson.loads(records.values()[-1].as_py())
                 if found is not None or begin == first:
@@ -126,7 +131,7 @@ class KafkaTarget:
                 raise RefusedError(str(error)) from None
         told = pa.array([orjson.dumps(after)], pa.binary())
         now_ms = np.array([time.time_ns() // 1_000_000])
-        writer.send(self._group, 0, pa.array([b"offsets"], pa.binary()), told, now_ms)
+        writer.send(self._states, 0, pa.array([b"offsets"], pa.binary()), told, now_ms)
         writer.commit()
         self._offsets = after
 
@@ -168,3 +173,15 @@ class KafkaTarget:
         if self._writer is not None:
             self._writer.close()
         self._writer = None
+
+
+def _state_topic(group: str) -> str:
+    """The topic with the offsets of a sink, whose name may have what Kafka's topics may not.
+
+    >>> _state_topic("penstock.target.a.b"), _state_topic("penstock.target.a b.b")
+    ('penstock.target.a.b', 'penstock.target.a_b.b_eedb1619')
+    """
+    own = re.sub(r"[^A-Za-z0-9._-]", "_", group)
+    if own == group and len(own) <= TOPIC_CHARS_MAX:
+        return own
+    return f"{own[: TOPIC_CHARS_MAX - 9]}_{zlib.crc32(group.encode()):08x}"
