@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 from decimal import Context, Decimal
 from typing import Any
 
@@ -222,6 +223,17 @@ def test_what_might_differ_is_left_to_duckdb(text: str) -> None:
 def test_what_python_or_arrow_has_otherwise_is_left_to_duckdb(text: str) -> None:
     """Dates without a name in Python, types that Arrow has as text or DECIMAL, and DECIMALs too wide."""
     assert compile_expression(text, SCHEMA).tree is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"i IN ({', '.join(map(str, range(600)))})", " AND ".join(f"i <> {n}" for n in range(200))],
+)
+def test_long_expressions_are_left_to_duckdb(text: str) -> None:
+    """Python ends a recursion that is too deep, as it computes a tree or sends it to a lane."""
+    expression = compile_expression(text, SCHEMA)
+    assert expression.tree is None
+    assert pickle.loads(pickle.dumps(expression)) == expression
 
 
 def test_overflow_and_nan_are_duckdbs_to_judge() -> None:

@@ -28,6 +28,10 @@ EXACT_DIGITS_MAX: Final = 15
 DECIMAL_DIGITS_MAX: Final = 38
 PRODUCT_DIGITS: Final = 18
 """Digits that DuckDB gives the product of two DECIMALs which have no more, whatever it needs."""
+DEPTH_MAX: Final = 48
+"""Of a tree's expression: trees are computed, and pickled, by recursion."""
+OPTIONS_MAX: Final = 16
+"""Of IN: each is a comparison here, where DuckDB looks them up in a table."""
 _INTEGERS: Final = (pa.int32(), pa.int64())
 _DIGITS: Final = {pa.int32(): 10, pa.int64(): 19}
 """Of a DECIMAL that an integer becomes beside one."""
@@ -116,8 +120,17 @@ class _Builder:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
+        self._depth = 0
 
     def build(self, node: exp.Expr) -> Tree:
+        if self._depth == DEPTH_MAX:
+            raise _UnknownError
+        self._depth += 1
+        found = self._built(node)
+        self._depth -= 1
+        return found
+
+    def _built(self, node: exp.Expr) -> Tree:
         from sqlglot import exp
 
         match node:
@@ -187,6 +200,8 @@ class _Builder:
         return _one_of(condition, value, self.build(default))
 
     def _any_of(self, node: exp.In) -> Tree:
+        if len(node.expressions) > OPTIONS_MAX:
+            raise _UnknownError
         value = self.build(node.this)
         options = [self.build(option) for option in node.expressions]
         _check_room(value, *options)
