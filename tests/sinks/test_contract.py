@@ -25,6 +25,7 @@ import penstock.sinks
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
 from penstock.sinks._targets.contract import Batch, Rows, Switchable
+from penstock.sinks._targets.folders import Folder
 
 CODE = str(Path(penstock.sinks.__file__).parent / "_targets")
 COLUMNS = Schema.parse("id BIGINT NOT NULL, name STRING")
@@ -211,6 +212,30 @@ def test_a_target_has_what_the_changes_before_its_offsets_come_to(kind: Kind, se
     one.write(one.target, one.at, len(one.changes))
     one.target.close()
     assert kind.rows() == one.truth(len(one.changes))
+
+
+def test_a_directory_is_free_wherever_who_had_it_was_killed(tmp_path: Path) -> None:
+    """What has it says so, before it has it and until it is free."""
+    for line in range(1, 40):
+        one, other = (Folder(tmp_path / "users") for _ in range(2))
+        with killed_before(line):
+            one.take()
+            one.let_go()
+        one.let_go()
+        other.take()
+        other.let_go()
+
+
+def test_a_directory_that_is_built_takes_no_place(tmp_path: Path) -> None:
+    """Who builds would write on into the one before."""
+    one = Folder(tmp_path / "users")
+    building = Folder(one.beside())
+    building.take()
+    with pytest.raises(BlockingIOError, match="users__new is written to by another process"):
+        one.switch()
+    building.let_go()
+    one.switch()
+    assert not one.new.exists()
 
 
 def test_nothing_is_put_in_the_place_of_the_live_one_before_it_was_built(kind: Kind) -> None:

@@ -27,6 +27,8 @@ __all__ = ["Folder"]
 MARK: Final = "penstock-rebuilt"
 APART: Final = "__apart"
 """Behind a directory's name, while it is on its way."""
+LOCK_MODE: Final = 0o644
+"""Of the file that is locked."""
 AT_CWD: Final = -100
 EXCHANGE: Final = 2
 """Of linux/fcntl.h and linux/fs.h: AT_FDCWD, RENAME_EXCHANGE."""
@@ -42,7 +44,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.new, self.old = (path.with_name(path.name + end) for end in (NEW, OLD))
-        self._lock: int | None = None
+        self._locks: list[int] = []
 
     def take(self) -> None:
         """Has the directory, which is created, until `let_go`.
@@ -51,26 +53,28 @@ class Folder:
             BlockingIOError: another process has it.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_CREAT | os.O_RDWR)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise BlockingIOError(f"{self.path} is written to by another process") from None
-        self._lock = descriptor
+        self._lock(self.path)
         self._settle()
         self.path.mkdir(exist_ok=True)
 
+    def _lock(self, path: Path) -> None:
+        place = path.with_name(f".{path.name}.lock")
+        self._locks.append(os.open(place, os.O_CREAT | os.O_RDWR, LOCK_MODE))
+        try:
+            fcntl.flock(self._locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.let_go()
+            raise BlockingIOError(f"{path} is written to by another process") from None
+
     def let_go(self) -> None:
         """Frees it."""
-        descriptor, self._lock = self._lock, None
-        if descriptor is not None:
-            os.close(descriptor)
+        while self._locks:
+            os.close(self._locks.pop())
 
     @contextlib.contextmanager
     def _taken(self) -> Iterator[None]:
-        self.take()
         try:
+            self.take()
             yield
         finally:
             self.let_go()
@@ -89,9 +93,10 @@ class Folder:
 
         Raises:
             UserError: nothing was built.
-            BlockingIOError: another process has the directory.
+            BlockingIOError: another process has the directory, or builds.
         """
         with self._taken():
+            self._lock(self.new)
             if not (self.new / MARK).exists():
                 raise nothing_built(str(self.path))
             _exchange(self.new, self.path)
