@@ -92,6 +92,27 @@ CASES: list[tuple[Any, Any, list[str]]] = [
     ({"allOf": [INT, {"maximum": 5}]}, INT, ["LIMIT_NARROWED at /allOf/1/maximum"]),
     ({**INT, "maximum": 5}, {"allOf": [INT, {"maximum": 4}]}, []),
     ({"not": INT}, TEXT, ["NOT_CHANGED at /not"]),
+    (
+        closed(),
+        {**closed(), "patternProperties": {"^x": INT}},
+        ["ADDITIONAL_PROPERTIES_NARROWED at /additionalProperties"],
+    ),
+    (
+        {**closed(xa=TEXT), "patternProperties": {"^x": INT}},
+        {**closed(), "patternProperties": {"^x": INT}},
+        ["PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL at /properties/xa"],
+    ),
+    (
+        {**closed(), "patternProperties": {"^x": INT}},
+        {**closed(xa=INT, b=INT), "patternProperties": {"^x": INT}},
+        ["PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL at /properties/b"],
+    ),
+    ({"type": "array"}, {"type": "array", "prefixItems": [INT]}, []),
+    (
+        {"type": "array", "items": TEXT},
+        {"type": "array", "prefixItems": [INT], "items": TEXT},
+        ["ITEMS_CHANGED at /items"],
+    ),
     ({"$ref": "#/$defs/n", "$defs": {"n": NUMBER}}, INT, []),
     ({"$ref": "#/$defs/n", "$defs": {"n": INT}}, TEXT, ["TYPE_CHANGED at /type"]),
 ]  # fmt: skip
@@ -113,6 +134,35 @@ def test_schemas_that_name_themselves_are_compared() -> None:
     assert same.breaks(parse(Kind.JSON, json.dumps(tree))) == []
     [found] = same.breaks(parse(Kind.JSON, json.dumps(other)))
     assert found.path == "/properties/value/type"
+
+
+def test_what_is_made_while_comparing_is_told_apart() -> None:
+    """Schemas without one keyword come and go; none is taken for one that was compared before."""
+
+    def alike(last: str) -> str:
+        kinds = ["string"] * 7 + [last]
+        parts = {
+            f"p{i}": {"allOf": [{"minLength": 0}], "type": kind} for i, kind in enumerate(kinds)
+        }
+        return json.dumps(closed(**parts))
+
+    [found] = parse(Kind.JSON, alike("string")).breaks(parse(Kind.JSON, alike("integer")))
+    assert found.path == "/properties/p7/type"
+
+
+def test_a_comparison_looks_at_each_pair_once() -> None:
+    """Optional members that are shared don't multiply."""
+
+    def chain(leaf: Any) -> str:
+        parts = {"R25": closed(x=leaf)}
+        for i in range(25):
+            one = {"oneOf": [{"type": "null"}, {"$ref": f"#/$defs/R{i + 1}"}]}
+            parts[f"R{i}"] = closed(f=one, g=dict(one), h={**one, "title": "h"})
+        return json.dumps({"$ref": "#/$defs/R0", "$defs": parts})
+
+    ints, numbers, texts = (parse(Kind.JSON, chain(one)) for one in (INT, NUMBER, TEXT))
+    assert numbers.breaks(ints) == []
+    assert ints.breaks(texts)
 
 
 leaves = st.sampled_from(
@@ -151,7 +201,10 @@ def test_what_is_compatible_is_taken_by_another_validator(
         ("{", "expected a JSON Schema"),
         ("[]", "expected a schema (an object, true or false)"),
         ('{"type": "text"}', "expected one of array"),
+        ('{"type": [["array"]]}', "expected one of array"),
         ('{"properties": []}', "expected schemas by name"),
+        ('{"required": [[1]]}', "expected a list of names"),
+        ('{"enum": 5}', "expected a list of values"),
         ('{"oneOf": {}}', "expected a list of schemas"),
         ('{"minimum": "1"}', "expected a number"),
         ('{"$ref": "#/$defs/x"}', "expected what exists"),

@@ -8,7 +8,8 @@ is JSON Schema, drafts 4 to 2020-12, "Validation".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
@@ -31,8 +32,10 @@ _GREATEST: Final = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "max
 _PARTS: Final = ("oneOf", "anyOf", "allOf")
 _HANDLED: Final = frozenset(
     ("type", "enum", "const", "properties", "required", "additionalProperties", "items",
-     "uniqueItems", "multipleOf", "$ref", *_SMALLEST, *_GREATEST, *_PARTS)
+     "prefixItems", "uniqueItems", "multipleOf", "$ref", *_SMALLEST, *_GREATEST, *_PARTS)
 )  # fmt: skip
+_ANYTHING: Final[dict[str, Any]] = {}
+"""What a writer's `true` says."""
 _OBJECTS: Final = ("properties", "patternProperties", "definitions", "$defs", "dependentSchemas")
 
 
@@ -92,15 +95,19 @@ def _check(schema: JsonSchema, told: Any, path: str, depth: int) -> None:
         )
     types = told.get("type", [])
     for one in types if isinstance(types, list) else [types]:
-        if one not in TYPES:
+        if not isinstance(one, str) or one not in TYPES:
             raise Malformed(
                 f"{path}/type: expected one of {', '.join(sorted(TYPES))}; found {one!r}"
             )
     if isinstance(told.get("$ref"), str):
         _target(schema, told["$ref"], path)
     required = told.get("required", [])
-    if not isinstance(required, list | bool):
+    if not isinstance(required, bool) and not (
+        isinstance(required, list) and all(isinstance(one, str) for one in required)
+    ):
         raise Malformed(f"{path}/required: expected a list of names; found {required!r}")
+    if not isinstance(told.get("enum", []), list):
+        raise Malformed(f"{path}/enum: expected a list of values; found {told['enum']!r}")
     for key in (*_SMALLEST, *_GREATEST, "multipleOf"):
         if key in told and not isinstance(told[key], int | float):
             raise Malformed(f"{path}/{key}: expected a number; found {told[key]!r}")
@@ -150,9 +157,18 @@ def json_breaks(reader: JsonSchema, writer: JsonSchema) -> list[Break]:
 
 
 class _Comparison:
+    """Pairs of schemas are known by their identities, so each schema lives as long as the comparison.
+
+    A pair is looked at once: it is assumed to hold while it is looked at (schemas may have circles) and
+    afterwards, and what a trial assumed goes on if it succeeds. A pair that fails does so under any
+    assumptions. So a comparison takes a number of steps that grows with the pairs, not with the paths.
+    """
+
     def __init__(self, reader: JsonSchema, writer: JsonSchema) -> None:
         self.reader, self.writer = reader, writer
         self.assumed: set[tuple[int, int]] = set()
+        self.refused: set[tuple[int, int]] = set()
+        self.made: dict[tuple[int, str], Any] = {}
 
     def breaks(self, new: Any, old: Any, path: str, depth: int) -> Iterator[Break]:
         """Why `new` may refuse a document that `old` takes."""
@@ -170,7 +186,7 @@ class _Comparison:
             yield Break("TYPE_NARROWED", path, "the reader takes nothing here")
             return
         if isinstance(old, bool):
-            old = {}
+            old = _ANYTHING
         if any(key in one for key in _PARTS for one in (new, old)):
             yield from self._combined(new, old, path, depth)
             return
@@ -182,19 +198,39 @@ class _Comparison:
         yield from _unknown(new, old, path)
 
     def _fits(self, new: Any, old: Any, depth: int) -> bool:
-        other = _Comparison(self.reader, self.writer)
-        other.assumed = set(self.assumed)
-        return next(other.breaks(new, old, "", depth + 1), None) is None
+        pair = id(new), id(old)
+        if pair in self.refused:
+            return False
+        trial = _Comparison(self.reader, self.writer)
+        trial.assumed, trial.refused, trial.made = set(self.assumed), self.refused, self.made
+        fits = next(trial.breaks(new, old, "", depth + 1), None) is None
+        if fits:
+            self.assumed = trial.assumed
+        else:
+            self.refused.add(pair)
+        return fits
+
+    def _derived(self, told: Any, how: str, make: Callable[[], Any]) -> Any:
+        """What is made of a schema in some way: the same object each time."""
+        key = id(told), how
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
+    def _without(self, told: Any, key: str) -> Any:
+        """A schema without one of its keywords."""
+        return self._derived(
+            told, key, lambda: {name: one for name, one in told.items() if name != key}
+        )
 
     def _combined(self, new: Any, old: Any, path: str, depth: int) -> Iterator[Break]:
         """`oneOf`, `anyOf`, `allOf`, next to what else the schemas say."""
         for key in ("oneOf", "anyOf"):
             if key in old:  # each of the writer's choices by itself
-                rest = {name: one for name, one in old.items() if name != key}
+                rest = self._without(old, key)
                 for at, choice in enumerate(old[key]):
                     one = _followed(self.writer, choice, path)
-                    both = {**rest, **one} if isinstance(one, dict) else rest
-                    if not self._fits(new, both, depth):
+                    if not self._fits(new, self._both(rest, one), depth):
                         yield Break(
                             "SUM_TYPE_NARROWED",
                             f"{path}/{key}/{at}",
@@ -203,23 +239,32 @@ class _Comparison:
                 return
         for key in ("oneOf", "anyOf"):
             if key in new:
-                rest = {name: one for name, one in new.items() if name != key}
-                yield from self.breaks(rest, old, path, depth + 1)
+                yield from self.breaks(self._without(new, key), old, path, depth + 1)
                 if not any(self._fits(one, old, depth) for one in new[key]):
                     yield Break(
                         "SUM_TYPE_NARROWED", f"{path}/{key}", "no choice of the reader's takes all"
                     )
                 return
         old = self._merged(old)
-        rest = {name: one for name, one in new.items() if name != "allOf"}
-        for at, one in enumerate((rest, *new.get("allOf", ()))):
+        for at, one in enumerate((self._without(new, "allOf"), *new.get("allOf", ()))):
             here = f"{path}/allOf/{at - 1}" if at else path
             yield from self.breaks(one, old, here, depth + 1)
+
+    def _both(self, rest: Any, choice: Any) -> Any:
+        """A writer's choice, next to what else its schema says."""
+        if choice is False or not rest:
+            return choice
+        if choice is True:
+            return rest
+        return self._derived(rest, f"with {id(choice)}", lambda: {**rest, **choice})
 
     def _merged(self, told: Any) -> Any:
         """A writer's `allOf` as one schema, where its parts say different things."""
         if "allOf" not in told:
             return told
+        return self._derived(told, "allOf in one", lambda: self._in_one(told))
+
+    def _in_one(self, told: Any) -> Any:
         found = {name: one for name, one in told.items() if name != "allOf"}
         for part in told["allOf"]:
             one = _followed(self.writer, part, "")
@@ -244,29 +289,33 @@ class _Comparison:
                 f"the reader requires {name!r}, which the writer may leave out",
             )
         others = new.get("additionalProperties", True)
-        patterns = new.get("patternProperties", {})
+        patterns, written = new.get("patternProperties", {}), old.get("patternProperties", {})
         for name, one in theirs.items():
             here = f"{path}/properties/{name}"
             if name in mine:
                 yield from self.breaks(mine[name], one, here, depth + 1)
-            elif others is False and not patterns and one is not False:
+            elif any(_matches(pattern, name) for pattern in patterns):
+                continue  # the patterns are the writer's, too, or `_unknown` tells
+            elif others is False and one is not False:
                 yield Break(
                     "PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL",
                     here,
                     f"the writer may write {name!r}, and the reader takes no other properties",
                 )
-            elif not patterns and isinstance(others, dict):
+            elif isinstance(others, dict):
                 yield from self.breaks(others, one, here, depth + 1)
         rest = old.get("additionalProperties", True)
         for name, one in mine.items():
-            if name not in theirs and rest is not False and not self._fits(one, rest, depth):
+            may = [each for pattern, each in written.items() if _matches(pattern, name)] or [rest]
+            if name not in theirs and not all(self._fits(one, each, depth) for each in may):
                 yield Break(
                     "PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL",
                     f"{path}/properties/{name}",
                     f"the writer's schema is open (additionalProperties): it may hold another {name!r}. "
                     "Close it with additionalProperties: false",
                 )
-        if rest is not False and not self._fits(others, rest, depth):
+        may = [rest, *(one for pattern, one in written.items() if pattern not in patterns)]
+        if not all(self._fits(others, one, depth) for one in may):
             yield Break(
                 "ADDITIONAL_PROPERTIES_NARROWED",
                 f"{path}/additionalProperties",
@@ -277,8 +326,9 @@ class _Comparison:
         if _kinds(old).isdisjoint(("array",)) and "type" in old:
             return
         mine, theirs = new.get("items", True), old.get("items", True)
-        if isinstance(mine, list) or isinstance(theirs, list):
-            if mine != theirs:
+        first, was_first = new.get("prefixItems", []), old.get("prefixItems", [])
+        if isinstance(mine, list) or isinstance(theirs, list) or first != was_first:
+            if (mine, first) not in ((theirs, was_first), (True, [])):
                 yield Break("ITEMS_CHANGED", f"{path}/items", "the reader's tuple is another one")
         else:
             yield from self.breaks(mine, theirs, f"{path}/items", depth + 1)
@@ -286,6 +336,13 @@ class _Comparison:
             yield Break(
                 "UNIQUE_ITEMS_ADDED", f"{path}/uniqueItems", "the writer may write an item twice"
             )
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return re.search(pattern, name) is not None
+    except re.error:  # of another dialect
+        return False
 
 
 def _followed(schema: JsonSchema, told: Any, path: str) -> Any:
