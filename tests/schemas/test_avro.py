@@ -111,6 +111,21 @@ def test_a_reader_reads_a_writers_data_by_the_rules_of_resolution(
     assert all(one.text for one in breaks)
 
 
+def test_a_comparison_looks_at_each_pair_once() -> None:
+    """Optional fields of shared types don't multiply."""
+
+    def chain(leaf: str) -> str:
+        told: Any = record(("x", leaf), name="r30")
+        for i in reversed(range(30)):
+            again = ["null", f"r{i + 1}"]
+            told = record(("f", ["null", told]), ("g", again), ("h", again), name=f"r{i}")
+        return json.dumps(told)
+
+    ints, longs, texts = (parse(Kind.AVRO, chain(one)) for one in ("int", "long", "string"))
+    assert longs.breaks(ints) == []
+    assert {one.rule for one in ints.breaks(texts)} == {"MISSING_UNION_BRANCH"}
+
+
 primitives = st.sampled_from(
     ["null", "boolean", "int", "long", "float", "double", "string", "bytes"]
 )
@@ -155,6 +170,10 @@ def test_what_is_compatible_is_read_by_another_reader(writer: list[Any], reader:
         (json.dumps(record(("a", fixed(1)), ("b", fixed(1)))), "expected one definition of f"),
         (json.dumps(record({"name": "a", "type": "int", "default": "x"})), "/fields/0/default"),
         (json.dumps(enum("A", "A")), "expected different symbols"),
+        ('{"type": "enum", "name": "e"}', "expected different symbols"),
+        ('{"type": "enum", "name": "e", "symbols": [[1]]}', "expected a list of names"),
+        (json.dumps(record(aliases=7)), "expected a list of names"),
+        (json.dumps(record({"name": "a", "type": "int", "aliases": [1]})), "/fields/0/aliases"),
         (json.dumps(enum("A", default="B")), "expected one of the symbols"),
         (json.dumps(fixed(-1)), "expected a number of bytes"),
         ('{"type":"array","items":' * 200 + '"int"' + "}" * 200, "nested types"),

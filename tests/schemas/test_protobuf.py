@@ -122,6 +122,7 @@ def test_a_reader_reads_a_writers_messages(reader: str, writer: str, wanted: lis
         ("what", "expected a .proto file, or its descriptor"),
         ("AAAA", "expected a .proto file, or its descriptor"),
         ("message M {", "found its end"),
+        ("message M { message N", "found its end"),
         ("message 7 {}", "expected a name"),
         ("message M { int32 a = x; }", "expected the number of field 'a'"),
         ("message M { int32 a = 1; int32 b = 1; }", "expected a number of its own"),

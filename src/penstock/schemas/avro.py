@@ -194,19 +194,19 @@ class _Parser:
             )
         if full in self.names:
             raise Malformed(f"{path or '/'}: expected one definition of {full}; found a second one")
-        aliases = frozenset(_full(str(one), space) for one in told.get("aliases", ()))
+        aliases = frozenset(_full(one, space) for one in _names(told, "aliases", path))
         made = AvroType(kind, full, aliases, attributes=_others(told))
         self.names[full] = made
         match kind:
             case "record":
                 self._fill_fields(made, told, space, path, depth)
             case "enum":
-                symbols = told.get("symbols")
-                if not isinstance(symbols, list) or len(set(symbols)) != len(symbols):
+                symbols = _names(told, "symbols", path)
+                if "symbols" not in told or len(set(symbols)) != len(symbols):
                     raise Malformed(
                         f"{path}/symbols: expected different symbols; found {symbols!r}"
                     )
-                made.symbols = tuple(map(str, symbols))
+                made.symbols = tuple(symbols)
                 made.default = told.get("default")
                 if made.default is not None and made.default not in made.symbols:
                     raise Malformed(
@@ -241,9 +241,17 @@ class _Parser:
                 raise Malformed(
                     f"{here}/default: expected a value of type {type_}; found {one['default']!r}"
                 )
-            aliases = frozenset(map(str, one.get("aliases", ())))
+            aliases = frozenset(_names(one, "aliases", here))
             others = {key: value for key, value in one.items() if key not in ("name", "type")}
             made.fields.append(AvroField(name, type_, aliases, "default" in one, others))
+
+
+def _names(told: Mapping[str, Any], key: str, path: str) -> list[str]:
+    """A list of names; one that isn't there is empty."""
+    found = told.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise Malformed(f"{path}/{key}: expected a list of names; found {found!r}")
+    return found
 
 
 def _full(name: str, space: str) -> str:
@@ -335,8 +343,15 @@ def avro_breaks(reader: AvroSchema, writer: AvroSchema) -> list[Break]:
 
 
 class _Resolution:
+    """Looks at each pair of types once, so schemas may have circles, and what is shared doesn't multiply.
+
+    A pair is assumed to resolve while it is looked at and afterwards; what a trial of a branch assumed goes
+    on if it succeeds. A pair that fails does so under any assumptions.
+    """
+
     def __init__(self) -> None:
         self.assumed: set[tuple[int, int]] = set()
+        self.refused: set[tuple[int, int]] = set()
 
     def breaks(self, reader: AvroType, writer: AvroType, path: str) -> Iterator[Break]:
         pair = id(reader), id(writer)
@@ -354,7 +369,7 @@ class _Resolution:
         elif reader.kind == "union":
             if not any(self._reads(one, writer) for one in reader.parts):
                 same = [one for one in reader.parts if one.kind == writer.kind]
-                inner = list(self._alone(same[0], writer, path)) if len(same) == 1 else []
+                inner = list(self.breaks(same[0], writer, path)) if len(same) == 1 else []
                 yield from inner or [
                     Break(
                         "MISSING_UNION_BRANCH",
@@ -369,13 +384,18 @@ class _Resolution:
                 "TYPE_MISMATCH", path, f"the writer writes {writer}; the reader expects {reader}"
             )
 
-    def _alone(self, reader: AvroType, writer: AvroType, path: str) -> Iterator[Break]:
-        other = _Resolution()
-        other.assumed = set(self.assumed)
-        yield from other.breaks(reader, writer, path)
-
     def _reads(self, reader: AvroType, writer: AvroType) -> bool:
-        return next(self._alone(reader, writer, ""), None) is None
+        pair = id(reader), id(writer)
+        if pair in self.refused:
+            return False
+        trial = _Resolution()
+        trial.assumed, trial.refused = set(self.assumed), self.refused
+        reads = next(trial.breaks(reader, writer, ""), None) is None
+        if reads:
+            self.assumed = trial.assumed
+        else:
+            self.refused.add(pair)
+        return reads
 
     def _same(self, reader: AvroType, writer: AvroType, path: str) -> Iterator[Break]:
         """Types of the same kind."""

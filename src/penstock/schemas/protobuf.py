@@ -139,8 +139,8 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.told = text
         self.words: list[str] = []
-        at = 0
-        while at < len(text.rstrip()):
+        at, end = 0, len(text.rstrip())
+        while at < end:
             found = _WORD.match(text, at)
             if found is None:
                 raise Malformed(f"expected a .proto file; found {text[at:].strip()[:40]!r}")
@@ -157,6 +157,10 @@ class _Parser:
 
     def peek(self) -> str:
         return self.words[self.at] if self.at < len(self.words) else ""
+
+    def _is_block(self) -> bool:
+        """Whether a name and its block follow; else the word before may be a type's name."""
+        return bool(_NAME.fullmatch(self.peek())) and self.words[self.at + 1 : self.at + 2] == ["{"]
 
     def expect(self, wanted: str) -> None:
         if (found := self.next()) != wanted:
@@ -220,11 +224,11 @@ class _Parser:
         self.expect("{")
         while (word := self.next()) != "}":
             match word:
-                case "message" if _NAME.fullmatch(self.peek()) and self.words[self.at + 1] == "{":
+                case "message" if self._is_block():
                     found.messages.append(self.message(depth + 1))
-                case "enum" if _NAME.fullmatch(self.peek()) and self.words[self.at + 1] == "{":
+                case "enum" if self._is_block():
                     found.enums.append(self.enum())
-                case "oneof" if _NAME.fullmatch(self.peek()) and self.words[self.at + 1] == "{":
+                case "oneof" if self._is_block():
                     name = self.name()
                     self.expect("{")
                     while (word := self.next()) != "}":
