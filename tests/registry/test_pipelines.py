@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from email.message import Message
+from http.client import IncompleteRead
 from typing import Any
+from urllib.error import HTTPError
 
 import fastavro
 import pytest
@@ -116,6 +119,40 @@ def test_a_registry_that_is_away_is_an_error_that_is_tried_again() -> None:
     with pytest.raises(BrokerError, match="expected the schema registry at") as caught:
         ask(1)
     assert caught.value.retriable
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: Exception) -> Callable[[int], str | None]:
+    """What asks a server that answers so."""
+
+    def opened(*_: Any, **__: Any) -> Any:
+        raise answer
+
+    monkeypatch.setattr("penstock.client.schemas.urlopen", opened)
+    registered_schemas.cache_clear()
+    return registered_schemas(URL, patience_s=0.0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HTTPError(URL, 404, "Not Found", Message(), io.BytesIO(b"<html>no such page</html>")),
+        HTTPError(URL, 404, "Not Found", Message(), io.BytesIO(b'{"error_code": 404}')),
+        IncompleteRead(b""),
+    ],
+)
+def test_what_no_registry_says_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, answer: Exception
+) -> None:
+    """A proxy that has lost its registry, or one that ends while it answers, makes no dead letters."""
+    with pytest.raises(BrokerError) as caught:
+        answering(monkeypatch, answer)(1)
+    assert caught.value.retriable
+
+
+def test_an_id_that_a_registry_does_not_know_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Confluent's API says it."""
+    told = io.BytesIO(b'{"error_code": 40403, "message": "Schema 1 not found"}')
+    assert answering(monkeypatch, HTTPError(URL, 404, "Not Found", Message(), told))(1) is None
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import quote
@@ -25,6 +26,8 @@ PATIENCE_S: Final = 30.0
 """How long a registry that is away is waited for at a time; the batch is then tried again."""
 PAUSE_S, PAUSE_S_MAX = 0.05, 2.0
 _NOT_FOUND: Final = 404
+_NOT_FOUND_CODES: Final = range(40400, 40500)
+"""By which a registry says that it has no such thing; who else answers 404 is none."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -84,16 +87,16 @@ def _asked(url: str, path: str, patience_s: float) -> dict[str, Any] | None:
                 found: dict[str, Any] = json.loads(answer.read())
                 return found
         except HTTPError as error:
-            error.close()
-            if error.code == _NOT_FOUND:
-                return None
+            with error:
+                if error.code == _NOT_FOUND and _is_told(error):
+                    return None
             if error.code in (401, 403):
                 raise SetupError(
                     f"expected the schema registry at {url} to answer; found {error}. Put its password into "
                     f"{PASSWORD}"
                 ) from None
             cause: Exception = error
-        except (OSError, ValueError) as error:
+        except (OSError, HTTPException, ValueError) as error:
             cause = error
         if time.monotonic() - begun + pause > patience_s:
             raise BrokerError(
@@ -103,3 +106,12 @@ def _asked(url: str, path: str, patience_s: float) -> dict[str, Any] | None:
             ) from cause
         time.sleep(pause)
         pause = min(2 * pause, PAUSE_S_MAX)
+
+
+def _is_told(error: HTTPError) -> bool:
+    """Whether a registry says it, and not a proxy in front of one, or another server."""
+    try:
+        told = json.loads(error.read())
+    except (OSError, HTTPException, ValueError):
+        return False
+    return isinstance(told, dict) and told.get("error_code") in _NOT_FOUND_CODES
