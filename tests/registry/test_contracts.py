@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +13,12 @@ import pytest
 from tests.registry.asking import record
 
 from penstock.broker.process import BrokerProcess
+from penstock.broker.storage.contracts import Contracts
 from penstock.client import Client, Producer
 from penstock.errors import BrokerError
+from penstock.log.errors import AppendError
 from penstock.registry import LogStore, Registry
+from penstock.wire import batches
 
 INVALID_RECORD = 87
 VALUES, KEYS = "confluent.value.schema.validation", "confluent.key.schema.validation"
@@ -101,6 +106,20 @@ def test_keys_have_a_contract_of_their_own(broker: BrokerProcess, registry: Regi
     send(broker, topic, [b"anything"], [framed(mine)])
     with pytest.raises(BrokerError, match=f"expected a key by a schema of the subject {topic}-key"):
         send(broker, topic, [framed(mine)], [framed(mine + 1000)])
+
+
+def test_records_that_lead_back_are_refused() -> None:
+    """A length below zero would lead through the same bytes as often as the header says: 2,147,483,647."""
+    body = bytearray(16)
+    body[0], body[4], body[5], body[6], body[11], body[15] = 3, 1, 1, 15, 1, 12
+    batch = bytearray(batches.build([(None, bytes(9))]))
+    assert len(batch) == batches.HEADER_BYTES + len(body)
+    batch[batches.HEADER_BYTES :] = body
+    batch[batches.HEADER_BYTES - 4 : batches.HEADER_BYTES] = (100).to_bytes(4, "big")
+    topics: Any = SimpleNamespace(get=lambda _: None)
+    topic: Any = SimpleNamespace(name="t", settings={VALUES: "true"})
+    with pytest.raises(AppendError, match="expected 100 records, found others"):
+        Contracts(topics).check(topic, batch)
 
 
 def test_other_topics_take_anything(broker: BrokerProcess) -> None:

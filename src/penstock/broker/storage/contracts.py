@@ -159,6 +159,8 @@ def _records(
         at = 0
         for _ in range(header.record_count):
             length, at = batches.read_varint(body, at)
+            if not 0 < length <= len(body) - at:
+                raise CorruptError(f"a record of {length} bytes")
             record, at = body[at : at + length], at + length
             _, field = batches.read_varint(record, 1)
             _, field = batches.read_varint(record, field)
