@@ -80,6 +80,9 @@ CODES: list[tuple[str, str, Any, int]] = [
     ("POST", "/subjects/a/versions", {"schema": ""}, 42201),
     ("POST", "/subjects/a/versions", {}, 42201),
     ("POST", "/subjects/a/versions", {"schema": "{}", "schemaType": "XML"}, 42201),
+    ("POST", "/subjects/a/versions", {"schema": "{}", "schemaType": ["JSON"]}, 42201),
+    ("POST", "/subjects/a/versions", {"schema": record("y"), "references": 5}, 42201),
+    ("POST", "/subjects/a/versions", {"schema": record("y"), "id": "x"}, 42201),
     ("POST", "/subjects/a/versions", {"schema": record("y")}, 409),
     ("POST", "/subjects/a/versions", {"schema": record("x"), "id": 7}, 42205),
     (
@@ -200,6 +203,8 @@ def test_modes_forbid_writes_or_take_ids(ask: Asking) -> None:
     assert ask.register("b", record("z"), id=40, version=3) == 40
     assert ask("GET", "/subjects/b/versions") == [3]
     assert ask.code("POST", "/subjects/b/versions", {"schema": record("q"), "id": 40}) == 42205
+    beyond = {"schema": record("q"), "id": 1 << 31}  # a head has four bytes for it
+    assert ask.code("POST", "/subjects/b/versions", beyond) == 42205
     ask("PUT", "/mode/b", {"mode": "READWRITE"})
     assert ask.register("c", record("new")) == 41
 
@@ -238,6 +243,25 @@ def test_ids_survive_compaction(ask: Asking) -> None:
     again = Asking(MemoryStore(kept))
     assert again("GET", "/subjects?deleted=true") == []
     assert again.register("a", record("y")) == 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"{",
+        b"7",
+        b'{"schema": 7}',
+        b'{"schema": "x", "id": 9, "schemaType": "XML"}',
+        b'{"metadata": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+@pytest.mark.parametrize("keytype", [b"SCHEMA", b"CONFIG", b"MODE", b"DELETE_SUBJECT", b"OTHER"])
+def test_what_others_write_into_the_topic_is_passed_over(value: bytes, keytype: bytes) -> None:
+    """The registry, and the broker's check at produce, go on with the records behind it."""
+    key = b'{"keytype": "%s", "subject": "a", "version": 1}' % keytype
+    again = Asking(MemoryStore([(key, value), (b"[" * 100_000, b""), (b"7", value)]))
+    assert again.register("a", record("x")) == 1
+    assert again("GET", "/subjects") == ["a"]
 
 
 def test_references_are_kept_and_guarded(ask: Asking) -> None:

@@ -54,7 +54,10 @@ def find_entry(
 def references_in(state: Subjects, told: Mapping[str, Any]) -> tuple[Reference, ...]:
     """What a request's schema names; the version -1 is the latest."""
     found: list[Reference] = []
-    for one in told.get("references") or ():
+    given = told.get("references") or []
+    if not isinstance(given, list):
+        raise Refusal(42201, f"Invalid references: expected a list; found {given!r}")
+    for one in given:
         try:
             reference = Reference(str(one["name"]), str(one["subject"]), int(one["version"]))
         except (KeyError, TypeError, ValueError):

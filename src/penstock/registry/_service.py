@@ -208,6 +208,9 @@ class Registry:
         mode = mode_of(state, subject)
         normalize = normalizes(state, subject, asked=normalize)
         schema, parsed = self._taken(state, told, normalize=normalize)
+        for key in ("id", "version"):
+            if not isinstance(told.get(key), int | None):
+                raise Refusal(42201, f"Invalid {key}: expected a number; found {told[key]!r}")
         before = state.versions(subject)
         same = self._same(state, before, schema, parsed, normalize=normalize)
         asked_id = told.get("id")
@@ -238,12 +241,12 @@ class Registry:
         self, state: Subjects, subject: str, told: Mapping[str, Any], schema: Schema, version: int
     ) -> Entry:
         id_ = int(told.get("id") or 0)
-        if id_ < 1:
-            raise Refusal(42205, "expected an id from 1 on in import mode; found none")
+        if not 1 <= id_ < 2**31:
+            raise Refusal(42205, f"expected an id of [1, 2^31-1] in import mode; found {id_}")
         if state.by_id.get(id_, schema) != schema:
             raise Refusal(42205, f"Overwrite new schema with id {id_} is not permitted.")
         version = int(told.get("version") or version)
-        if version < 1:
+        if not 1 <= version < 2**31:
             raise invalid_version(version)
         return Entry(subject, version, id_, schema)
 
@@ -265,7 +268,7 @@ class Registry:
         if not isinstance(text, str) or not text.strip():
             raise Refusal(42201, f"Empty schema: expected a text in 'schema'; found {text!r}")
         named = told.get("schemaType") or "AVRO"
-        if named not in Kind.__members__:
+        if not isinstance(named, str) or named not in Kind.__members__:
             raise Refusal(42201, f"Invalid schema type {named}: expected {', '.join(Kind)}")
         references = references_in(state, told)
         more = {key: told[key] for key in ("metadata", "ruleSet") if told.get(key)}

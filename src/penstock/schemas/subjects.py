@@ -86,7 +86,7 @@ class Subjects:
             told = json.loads(key or b"null")
             content = json.loads(value) if value else None
             self._apply(told, content)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return
 
     def _apply(self, key: Any, value: Any) -> None:
@@ -103,7 +103,7 @@ class Subjects:
             case "CONFIG":
                 self.configs.pop(subject, None)
                 if value is not None:
-                    self.configs[subject] = value
+                    self.configs[subject] = dict(value)
             case "MODE":
                 self.modes.pop(subject, None)
                 if value is not None:
