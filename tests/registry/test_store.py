@@ -10,6 +10,7 @@ import pytest
 from tests.registry.asking import Asking, record
 
 from penstock.broker.process import BrokerProcess
+from penstock.client import Client
 from penstock.client.topic_admin import TopicAdmin
 from penstock.registry import LogStore, Registry
 
@@ -105,6 +106,20 @@ def test_a_registry_that_starts_again_knows_all(
     assert again.register("c", record("z")) == 3
     with TopicAdmin(broker.address) as admin:
         assert ("cleanup.policy", "compact") in {one[:2] for one in admin.configs(topic)}
+
+
+def test_a_topic_that_forgets_is_refused(
+    broker: BrokerProcess, topic: str, stores: list[LogStore]
+) -> None:
+    """A broker makes a topic for whoever asks for it: schemas would be deleted after a week."""
+    with Client(broker.address) as client:
+        client.create_topic(topic, 1)
+    ask = Asking(stores[0])
+    assert ask.code("GET", "/subjects") == 50001
+    assert "cleanup.policy=compact" in ask.answer.text
+    with TopicAdmin(broker.address) as admin:
+        admin.change_configs(topic, {"cleanup.policy": "compact"})
+    assert ask("GET", "/subjects") == []
 
 
 def test_a_log_that_is_away_is_an_error_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.client import Client, Reader
+from penstock.client.topic_admin import TopicAdmin
 from penstock.client.transactions import TransactionalProducer
 from penstock.errors import FencedError, PenstockError
 from penstock.registry._refusals import Refusal
@@ -26,6 +27,7 @@ from penstock.schemas.subjects import TOPIC, Subjects, Write
 
 __all__ = ["LogStore", "MemoryStore", "Store"]
 
+POLICY, COMPACT = "cleanup.policy", "compact"
 WRITER: Final = "penstock-schema-registry"
 """The transactional id of whoever writes."""
 TRIES_MAX: Final = 20
@@ -167,12 +169,28 @@ class LogStore:
     def _open(self) -> Client:
         if self._client is None:
             self._broker = self._where if isinstance(self._where, str) else self._where()
-            client = Client(self._broker, patience_s=PATIENCE_S)
-            if self._topic not in client.topics():
-                settings = {"cleanup.policy": "compact"}
-                client.create_topic(self._topic, 1, settings, exists_ok=True)  # or another registry
-            self._client, self._reader = client, Reader(self._broker, patience_s=PATIENCE_S)
+            with contextlib.ExitStack() as opened:
+                client = opened.enter_context(Client(self._broker, patience_s=PATIENCE_S))
+                if self._topic not in client.topics():
+                    settings = {POLICY: COMPACT}
+                    client.create_topic(self._topic, 1, settings, exists_ok=True)  # or another one
+                self._check_topic()
+                self._reader = Reader(self._broker, patience_s=PATIENCE_S)
+                self._client = client
+                opened.pop_all()
         return self._client
+
+    def _check_topic(self) -> None:
+        """Refuses a topic whose oldest records go in time, such as one made for a reader that asked."""
+        with TopicAdmin(self._broker, patience_s=PATIENCE_S) as admin:
+            [found] = [one.value for one in admin.configs(self._topic) if one.name == POLICY]
+        if found != COMPACT:
+            raise Refusal(
+                50001,
+                f"Error in the backend data store: expected {POLICY}={COMPACT} of the topic {self._topic}, "
+                f"since others delete schemas; found {found}. Set it: penstock topics alter {self._topic} "
+                f"--set {POLICY}={COMPACT}",
+            )
 
     def _catch_up(self) -> None:
         """Reads to the end of what is committed."""
