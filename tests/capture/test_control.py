@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -14,6 +15,7 @@ from tests.patience import wait_until
 from penstock.capture import Capture, _capture, drop, setup, status, tell
 from penstock.capture._postgres import POSTGRES, _database, _stream
 from penstock.capture._postgres._database import own_name
+from penstock.capture._postgres._server import Server
 from penstock.capture._progress import last_value, state_topic
 from penstock.cli import main
 from penstock.client import Client
@@ -35,6 +37,19 @@ def test_a_server_without_logical_replication_is_told_what_to_do(source) -> None
         with pytest.raises(SetupError, match="ALTER SYSTEM SET wal_level = logical"):
             source.run()
         server.execute("SELECT 1")
+
+
+@pytest.mark.parametrize("code", [b"58P01", b"ZZ999", None])
+def test_why_a_server_has_ended_a_connection_is_asked_once(code) -> None:
+    """Codes may be those of later servers; one that waits for our end has no error to tell, ever."""
+    ended = SimpleNamespace(
+        status=psycopg.pq.ExecStatus.FATAL_ERROR if code else psycopg.pq.ExecStatus.COPY_IN,
+        error_field=lambda _: code,
+        get_error_message=lambda _: "the log was removed",
+    )
+    found = Server("postgresql://db").why(SimpleNamespace(get_result=lambda: ended))
+    assert str(found) == ("the log was removed" if code else "None")
+    assert getattr(found, "sqlstate", None) in (code and code.decode(), None)
 
 
 def test_what_a_role_lacks_is_said_as_sql(source) -> None:

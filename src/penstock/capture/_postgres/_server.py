@@ -467,11 +467,14 @@ class Server:
 
     def why(self, pg: Any) -> Exception | None:
         """The error with which the server has ended a connection that replicates; None where it said none."""
-        while (result := pg.get_result()) is not None:
-            if state := result.error_field(self._psycopg.pq.DiagnosticField.SQLSTATE):
-                text = result.error_message.decode("utf-8", "replace").strip()
-                made = self._psycopg.errors.lookup(state.decode())
-                error: Exception = made(text)
+        pq = self._psycopg.pq
+        copying = (
+            pq.ExecStatus.COPY_IN,
+            pq.ExecStatus.COPY_BOTH,
+        )  # it waits for our end, and tells no error
+        while (result := pg.get_result()) is not None and result.status not in copying:
+            if result.error_field(pq.DiagnosticField.SQLSTATE):
+                error: Exception = self._psycopg.errors.error_from_result(result)
                 return error
         return None
 
