@@ -12,7 +12,7 @@ from penstock.capture import drop, snapshot, status
 from penstock.capture._postgres import _incremental, _snapshot
 from penstock.capture._postgres._incremental import Progress
 from penstock.cli import main
-from penstock.errors import UserError
+from penstock.errors import SetupError, UserError
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +126,19 @@ def test_a_large_table_that_is_read_anew_loses_what_is_gone(source, monkeypatch)
     keys = ("maximum_key", "last_processed_key", "current_collection_in_progress")
     assert [told[1]["additional_data"][one] for one in keys] == ["50", "40", "public.t"]
     assert told[3]["additional_data"]["total_rows_scanned"] == "50"
+
+
+def test_a_chunk_s_rows_have_their_version_before_a_change_has_it(source) -> None:
+    """The server tells what a table looks like with its next change, which may come later, or never."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    source.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 3) i")
+    source.run("t")
+    source.execute("ALTER TABLE t ALTER v TYPE text")
+    snapshot(source.name, ["t"], log=source.log)
+    one = source.capture("t", on_schema_change="stop")
+    with pytest.raises(SetupError, match=r"public\.t.*found: v: integer is text now"):
+        one.run(until=lambda done: done.snapshot_rows == 3)
+    assert reads(source, f"{source.name}.public.t") == []
 
 
 def test_a_chunk_of_large_rows_has_few(source, monkeypatch) -> None:

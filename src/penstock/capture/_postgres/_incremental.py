@@ -28,6 +28,7 @@ from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._pgoutput import lsn_number
 from penstock.capture._postgres._rows import Fragments, Table
 from penstock.capture._postgres._server import Server
+from penstock.capture._schemas import Shape, Version
 from penstock.errors import UserError
 
 __all__ = ["DETAIL", "Incremental", "Progress"]
@@ -128,6 +129,8 @@ class _Chunk:
         count: of rows that were read.
         last: the key of the last one.
         end: the last key of the table.
+        shape: what the table looked like.
+        known: the version that the stream had come to then.
     """
 
     topic: str
@@ -139,6 +142,8 @@ class _Chunk:
     count: int
     last: tuple[str, ...]
     end: tuple[str, ...]
+    shape: Shape
+    known: Version | None
 
 
 class Incremental:
@@ -230,6 +235,10 @@ class Incremental:
         self._chunk, output = None, self._output
         time_us = output.state.time_us or time.time_ns() // 1000
         self._encoder.at(time.time_ns() // 1000, None, output.position)
+        relation, known = chunk.table.relation, output.schemas.known
+        name = (relation.schema, relation.name)
+        if known.get(spelled(name)) == chunk.known:  # else the stream knows a newer one
+            output.describe(name, chunk.shape, self._encoder.time_ms)
         for row in chunk.rows.values():
             key, value = self._encoder.read(chunk.table, row, chunk.high, b"incremental")
             self._put(chunk.topic, key, value, self._encoder.time_ms)
@@ -303,10 +312,12 @@ class Incremental:
             relation = self._server.relation(name)
             facts = self._server.facts(relation.oid)
             table = Table(relation, facts, self._server.types, self._values)
-            rows, following, *keys = self._rows(name, table, facts.primary_key)
+            shape = self._server.shape(relation, facts, table.key)
+            rows, following, last, end = self._rows(name, table, facts.primary_key)
         high = _flushed(lsn_number(insert))
         told = (watched.topic, table, rows, high, visible)
-        self._chunk = _Chunk(*told, following, len(rows), *keys)
+        known = self._output.schemas.known.get(spelled(name))
+        self._chunk = _Chunk(*told, following, len(rows), last, end, shape, known)
         self._hides = False
 
     def _name(self, told: str) -> TableName | None:
