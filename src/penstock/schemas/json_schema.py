@@ -1,8 +1,9 @@
 """JSON Schemas: parsed, and compared: does a reader's schema take every document of a writer's?
 
 That is decided keyword by keyword, on the safe side: where a schema of the reader could refuse a document
-that the writer's takes, it is a break; of keywords that aren't compared here, any change is one. The source
-is JSON Schema, drafts 4 to 2020-12, "Validation".
+that the writer's takes, it is a break; of keywords that aren't compared here, any change is one. A reader's
+`oneOf` alone is taken for `anyOf`: whether its choices exclude each other isn't looked at. The source is
+JSON Schema, drafts 4 to 2020-12, "Validation".
 """
 
 from __future__ import annotations

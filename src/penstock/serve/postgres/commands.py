@@ -16,7 +16,8 @@ _PART: Final = re.compile(f"{_ESCAPED}|{_QUOTED}|{_DOLLARS}|{_COMMENT}|;", re.DO
 _NOTHING: Final = re.compile(rf"(?:[\s;]|{_COMMENT})*+\Z", re.DOTALL)
 _WORD: Final = re.compile(rf"{_COMMENT}|({_QUOTED}|[\w.]+|[^\s\w])", re.DOTALL)
 _EXPLAIN: Final = re.compile(
-    rf"(?:\s|{_COMMENT})*+EXPLAIN\b\s*(?:\((?P<options>[^()]*)\)|(?P<analyze>ANALY[ZS]E\b)?\s*(?:VERBOSE\b)?)\s*",
+    rf"(?:\s|{_COMMENT})*+EXPLAIN\b\s*(?:\((?!\s*(?:SELECT|WITH|VALUES|TABLE|FROM)\b)(?P<options>[^()]*)\)"
+    r"|(?P<analyze>ANALY[ZS]E\b)?\s*(?:VERBOSE\b)?)\s*",
     re.IGNORECASE | re.DOTALL,
 )
 WRITES: Final = frozenset(
@@ -75,6 +76,8 @@ def explaining(query: str) -> tuple[Literal["", "plan", "analyze"], str]:
 
     >>> explaining("EXPLAIN (ANALYZE, COSTS off) SELECT 1")
     ('analyze', 'SELECT 1')
+    >>> explaining("EXPLAIN (SELECT 1)")
+    ('plan', '(SELECT 1)')
     """
     match = _EXPLAIN.match(query)
     if match is None:

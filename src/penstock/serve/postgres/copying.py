@@ -26,6 +26,7 @@ _END: Final = struct.pack("!h", -1)
 _ESCAPES: Final = {
     "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v",
 }  # fmt: skip
+_AFTER: Final = ("TO", "FROM", "(")  # a name; one that is quoted may be one of them
 _NOISE: Final = frozenset({"WITH", "(", ")", ",", "AS"})
 
 
@@ -60,6 +61,8 @@ def copying_of(text: str) -> Copying:
 
     >>> copying_of("COPY per_user (n) TO STDOUT CSV HEADER").query
     'SELECT n FROM per_user'
+    >>> copying_of('COPY "to" TO STDOUT').query
+    'SELECT * FROM "to"'
     """
     try:
         tokens = sqlglot.tokenize(text, dialect="postgres")
@@ -70,7 +73,9 @@ def copying_of(text: str) -> Copying:
         query = text[tokens[1].start + 1 : tokens[end].start]
         at = end + 1
     else:
-        while at < len(tokens) and tokens[at].text.upper() not in ("TO", "FROM", "("):
+        while (
+            at < len(tokens) and text[tokens[at].start : tokens[at].end + 1].upper() not in _AFTER
+        ):
             at += 1
         name = text[tokens[1].start : tokens[at - 1].end + 1] if at > 1 else ""
         end = _closing(tokens, at)
