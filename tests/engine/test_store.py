@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 import penstock as ps
+from penstock.app import App  # now: its default is a name that a test changes
 from penstock.engine import store as module
 from penstock.engine.driver import Driver
 from penstock.engine.runtime import assemble
 from penstock.engine.store import Store
-from penstock.engine.upkeep.keeper import VACUUM_EVERY
+from penstock.engine.upkeep.keeper import VACUUM_EVERY, Keeper
 from penstock.errors import CorruptError, FencedError
 from penstock.state import MemoryStateFiles
 from penstock.testing import MemoryLog
@@ -68,7 +69,7 @@ def test_the_record_is_as_large_after_many_batches_and_starts_as_after_some(
     """Epochs, plans, versions and the state's files: those of the last ones."""
     monkeypatch.setattr(module, "VERSIONS_KEPT", 4)
     monkeypatch.setattr(module, "EPOCHS_KEPT", 3)
-    app = ps.App("few")
+    app = App("few")
     events = app.stream("events", "k BIGINT, n BIGINT")
     app.view("sums", events.group_by("k").agg(n=ps.sum("n")))
     run = ps.testing.run(app, shaken=False)
@@ -117,6 +118,25 @@ def test_an_app_says_how_many_versions_are_kept() -> None:
     assert store.version(93)["version"] == 93
     assert len(store.files.list("versions")) == 8
     assert Store(MemoryStateFiles()).versions_kept(0) == module.VERSIONS_KEPT
+
+
+def test_many_versions_that_are_kept_are_seldom_read() -> None:
+    """A vacuum reads all that are kept; with every 16th version it would read 50 for each batch."""
+    read = []
+
+    class Counting(Store):
+        def version(self, number: int) -> module.Json:
+            read.append(number)
+            return super().version(number)
+
+    store = Counting(MemoryStateFiles())
+    keeper = Keeper(store)
+    for number in range(1, 4_001):
+        content = {"version": number, "operators": {}, module.KEPT: 800}
+        store.commit(number, content)
+        keeper.committed(content, has_written=False)
+    assert 800 <= len(store.files.list("versions")) <= 1_000
+    assert len(read) <= 6 * 4_000
 
 
 def test_an_owner_of_long_ago_stops(monkeypatch: pytest.MonkeyPatch) -> None:

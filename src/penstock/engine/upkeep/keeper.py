@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Final
 
-from penstock.engine.store import Json, Store
+from penstock.engine.store import KEPT, VERSIONS_KEPT, Json, Store
 
 __all__ = ["Keeper"]
 
@@ -26,6 +26,8 @@ SETTLE_EVERY_S: Final = 1.0
 """Between two times: what a machine that stops has to compute again. A settling costs some syncs."""
 VACUUM_EVERY: Final = 16
 """Versions: often enough that files stay few, seldom enough to cost nothing."""
+VACUUM_SHARE: Final = 4
+"""A vacuum reads all versions that are kept: of many, only when a fourth of as many have been committed."""
 
 
 class Keeper:
@@ -99,7 +101,7 @@ class Keeper:
             and self._settled != number
             and time.monotonic() - self._settled_s >= SETTLE_EVERY_S
         )
-        if not wants_settling and number - self._vacuumed < VACUUM_EVERY:
+        if not wants_settling and not self._wants_vacuum(version):
             return
         if not self._beside:
             self._work(version)
@@ -108,6 +110,10 @@ class Keeper:
             target=self._worked, args=(version,), name="penstock-upkeep", daemon=True
         )
         self._thread.start()
+
+    def _wants_vacuum(self, version: Json) -> bool:
+        every = max(VACUUM_EVERY, version.get(KEPT, VERSIONS_KEPT) // VACUUM_SHARE)
+        return bool(version["version"] - self._vacuumed >= every)
 
     def _join(self) -> None:
         if self._thread is not None:
@@ -127,7 +133,7 @@ class Keeper:
         number = version["version"]
         if self.relaxed and self._settled != number:
             self._settle(version)
-        if number - self._vacuumed >= VACUUM_EVERY:
+        if self._wants_vacuum(version):
             self._vacuumed = number
             states = self.store.states_kept(number)
             self.store.vacuum(number, states)
