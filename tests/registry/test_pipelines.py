@@ -9,6 +9,7 @@ from email.message import Message
 from http.client import IncompleteRead
 from typing import Any
 from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, Request
 
 import fastavro
 import pytest
@@ -121,10 +122,14 @@ def test_a_registry_that_is_away_is_an_error_that_is_tried_again() -> None:
     assert caught.value.retriable
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, answer: Exception) -> Callable[[int], str | None]:
+def answering(
+    monkeypatch: pytest.MonkeyPatch, answer: Exception | bytes
+) -> Callable[[int], str | None]:
     """What asks a server that answers so."""
 
     def opened(*_: Any, **__: Any) -> Any:
+        if isinstance(answer, bytes):
+            return io.BytesIO(answer)
         raise answer
 
     monkeypatch.setattr("penstock.client.schemas.urlopen", opened)
@@ -138,15 +143,38 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Exception) -> Callable[[i
         HTTPError(URL, 404, "Not Found", Message(), io.BytesIO(b"<html>no such page</html>")),
         HTTPError(URL, 404, "Not Found", Message(), io.BytesIO(b'{"error_code": 404}')),
         IncompleteRead(b""),
+        b"<html>",
+        b'{"status": "UP"}',
     ],
 )
 def test_what_no_registry_says_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, answer: Exception
+    monkeypatch: pytest.MonkeyPatch, answer: Exception | bytes
 ) -> None:
     """A proxy that has lost its registry, or one that ends while it answers, makes no dead letters."""
     with pytest.raises(BrokerError) as caught:
         answering(monkeypatch, answer)(1)
     assert caught.value.retriable
+
+
+def test_a_password_is_for_the_registry_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server that it refers to gets the request without it."""
+    sent: list[Request] = []
+
+    def opened(asked: Request, **_: Any) -> Any:
+        sent.append(asked)
+        return io.BytesIO(b'{"schema": "[]"}')
+
+    monkeypatch.setattr("penstock.client.schemas.urlopen", opened)
+    monkeypatch.setenv("PENSTOCK_REGISTRY_PASSWORD", "of twelve characters")
+    registered_schemas.cache_clear()
+    assert registered_schemas(URL, patience_s=0.0)(1) == "[]"
+    [asked] = sent
+    other = HTTPRedirectHandler().redirect_request(
+        asked, io.BytesIO(), 302, "Found", Message(), "http://elsewhere/"
+    )
+    assert asked.has_header("Authorization")
+    assert other is not None
+    assert not other.has_header("Authorization")
 
 
 def test_an_id_that_a_registry_does_not_know_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,18 +74,18 @@ def _collect(url: str, told: Mapping[str, Any], found: dict[str, str], patience_
 
 def _asked(url: str, path: str, patience_s: float) -> dict[str, Any] | None:
     """An answer; None: there is no such thing."""
-    headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
+    asked = Request(url + path, headers={"Accept": "application/vnd.schemaregistry.v1+json"})  # noqa: S310 - http and https alone
     if password := os.environ.get(PASSWORD):
-        headers["Authorization"] = (
-            f"Basic {base64.b64encode(f'penstock:{password}'.encode()).decode()}"
-        )
+        told = base64.b64encode(f"penstock:{password}".encode()).decode()
+        asked.add_unredirected_header("Authorization", f"Basic {told}")  # not for other servers
     begun, pause = time.monotonic(), PAUSE_S
     while True:
         try:
-            asked = Request(url + path, headers=headers)  # noqa: S310 - http and https alone
             with urlopen(asked, timeout=ANSWER_S_MAX) as answer:  # noqa: S310
-                found: dict[str, Any] = json.loads(answer.read())
+                found = json.loads(answer.read())
+            if isinstance(found, dict) and isinstance(found.get("schema"), str):
                 return found
+            cause: Exception = ValueError("an answer that is no schema")
         except HTTPError as error:
             with error:
                 if error.code == _NOT_FOUND and _is_told(error):
@@ -95,7 +95,7 @@ def _asked(url: str, path: str, patience_s: float) -> dict[str, Any] | None:
                     f"expected the schema registry at {url} to answer; found {error}. Put its password into "
                     f"{PASSWORD}"
                 ) from None
-            cause: Exception = error
+            cause = error
         except (OSError, HTTPException, ValueError) as error:
             cause = error
         if time.monotonic() - begun + pause > patience_s:
