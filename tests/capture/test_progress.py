@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.capture import _progress
+from penstock.capture._capture import _read_again
 from penstock.capture._progress import State, Watched, _Keys
 
 
@@ -31,6 +32,17 @@ def test_keys_of_many_records_are_in_memory_once(monkeypatch) -> None:
         keys.add(some)
     assert len(keys._keys) < 20
     assert keys.array() == some
+
+
+def test_keys_are_deleted_in_topics_of_former_snapshots_alone() -> None:
+    """Not in one that is another table's as well, nor in one that the table gets now: others write there."""
+    new = {("s", one): f"topic of {one}" for one in ("anew", "dropped", "moved", "never")}
+    new |= {("s", "shares"): "one for all"}
+    former = {"s.anew": Watched("topic of anew", 0), "s.moved": Watched("topic before", 0)}
+    kept = {"s.kept": Watched("one for all", 0)}
+    known = {"s.anew", "s.dropped", "s.moved", "s.shares"}
+    found = _read_again(new, kept, {**former, **kept}, known)
+    assert found == {"s.anew": "topic of anew", "s.dropped": "topic of dropped"}
 
 
 def test_a_state_is_read_as_it_was_written_also_an_older_one() -> None:

@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -276,6 +276,29 @@ def _look_at_lag(settings: Settings, run: _Run, kind: Kind) -> bool:
     return run.too_far is not None
 
 
+def _read_again(
+    new: Mapping[TableName, str],
+    kept: Mapping[str, Watched],
+    former: Mapping[str, Watched],
+    known: Collection[str],
+) -> dict[str, str]:
+    """The tables whose topics have keys of a former snapshot, and no others; with these topics.
+
+    Args:
+        new: the tables that are to be read, with their topics.
+        kept: those that aren't.
+        former: all that were captured, where that is known.
+        known: those whose schemas are, also of a capture that was dropped.
+    """
+    used = Counter([*new.values(), *(one.topic for one in kept.values())])
+    found = {spelled(table): topic for table, topic in new.items() if used[topic] == 1}
+    return {
+        name: topic
+        for name, topic in found.items()
+        if (former[name].topic == topic if name in former else name in known)
+    }
+
+
 def topic_name(text: str) -> str:
     """A topic's name, with `_` for what Kafka doesn't allow there."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)
@@ -398,17 +421,13 @@ class _Session:
             *(self._log.versions(), schemas_topic(name), changes, source),
             settings.on_schema_change,
         )
-        before = {**state.tables, **schemas.known}
-        state = replace(state, tables=kept)
+        former, state = state.tables, replace(state, tables=kept)
         output = Output(self._log, state, self._done, self._run.owner, schemas, notifications)
         new = {t: topic for t, topic in topics.items() if spelled(t) not in kept}
         if new:
-            used = Counter([*new.values(), *(one.topic for one in kept.values())])
-            again = {
-                spelled(t): ends
-                for t, topic in new.items()
-                if spelled(t) in before and used[topic] == 1 and any(ends := self._log.ends(topic))
-            }
+            read_again = _read_again(new, kept, former, schemas.known)
+            ends = {one: self._log.ends(topic) for one, topic in read_again.items()}
+            again = {one: told for one, told in ends.items() if any(told)}
             self._read_snapshot(output, new, numbers, again)
         else:
             output.notify_now(INITIAL, "SKIPPED", uuid.uuid4().hex)

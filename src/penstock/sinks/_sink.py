@@ -96,7 +96,7 @@ class Sink:
         schema: the columns, as for `App.table`.
         key: the column, or columns, that tell rows apart; without one, rows are appended.
         log: the broker's address.
-        format: of the records: `json`, `debezium` or `maxwell`.
+        format: of the records: `json`, `debezium`, `debezium-precise` or `maxwell`.
         name: under which offsets are kept; by default `TOPIC.TABLE`. One process at a time has it: another
             one that begins fences the first.
         settings: further arguments of `penstock.client.Client`.
