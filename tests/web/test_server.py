@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.errors import SetupError, UserError
@@ -151,7 +152,17 @@ def test_a_password_opens_every_part_of_the_page(
 def test_a_certificate_that_is_none_is_explained(views: Any, shared: Any, tmp_path: Path) -> None:
     """Before a socket is opened."""
     (tmp_path / "x.pem").write_text("nothing")
-    for file in ("x.pem", "missing.pem"):
+    made = trustme.CA().issue_cert("127.0.0.1")
+    key = serialization.load_pem_private_key(made.private_key_pem.bytes(), None)
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    encrypted = key.private_bytes(pem, form, serialization.BestAvailableEncryption(b"secret"))
+    (tmp_path / "encrypted.pem").write_bytes(encrypted + made.cert_chain_pems[0].bytes())
+    for file, found in (
+        ("x.pem", ""),
+        ("missing.pem", "No such file"),
+        ("encrypted.pem", "the key is encrypted"),
+    ):
         tls = (tmp_path / file, tmp_path / file)
-        with pytest.raises(SetupError, match="expected a certificate and its key"):
+        message = f"expected a certificate and its unencrypted key .*{found}"
+        with pytest.raises(SetupError, match=message):
             Server(views, shared.status, port=free_port(), tls=tls)

@@ -73,14 +73,17 @@ class Server:
     def _listen(self, host: str, port: int | None, tls: tuple[Path, Path] | None = None) -> None:
         self._tls: dict[str, Any] = {}
         if tls is not None:
+            from penstock.broker.security.tls import no_password
+
             certificate, key = tls
             try:
                 ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
-                    certificate, key
+                    certificate, key, password=no_password
                 )
-            except (OSError, ssl.SSLError) as error:
+            except (OSError, ValueError) as error:
                 raise SetupError(
-                    f"expected a certificate and its key in {certificate} and {key}; found: {error}"
+                    f"expected a certificate and its unencrypted key in {certificate} and {key}; found: "
+                    f"{error}"
                 ) from None
             self._tls = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
             # uvloop can't be closed while a browser still has a spare connection over TLS.

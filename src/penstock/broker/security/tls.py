@@ -14,7 +14,7 @@ from penstock.broker.security.model import ANONYMOUS
 from penstock.broker.security.names import subject_of
 from penstock.errors import SetupError
 
-__all__ = ["Tls", "principal_of"]
+__all__ = ["Tls", "no_password", "principal_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def _context(files: TlsFiles, *, mutual: bool) -> ssl.SSLContext:
     try:
         if stat.S_IMODE(key.stat().st_mode) & (stat.S_IRWXO | stat.S_IWGRP):
             _log.warning("the private key %s can be read by every user: chmod 600 it", key)
-        context.load_cert_chain(files.certificate, files.key, password=_no_password)
+        context.load_cert_chain(files.certificate, files.key, password=no_password)
         if mutual:
             context.load_verify_locations(files.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
@@ -61,7 +61,8 @@ def _context(files: TlsFiles, *, mutual: bool) -> ssl.SSLContext:
     return context
 
 
-def _no_password() -> str:
+def no_password() -> str:
+    """Refuses an encrypted key, for which OpenSSL would ask the terminal, and wait."""
     raise ValueError("the key is encrypted")
 
 

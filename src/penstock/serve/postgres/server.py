@@ -413,14 +413,16 @@ def _is_loopback(host: str) -> bool:
 
 
 def _tls(certificate: str | Path, key: str | Path) -> ssl.SSLContext:
+    from penstock.broker.security.tls import no_password
+
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, password=no_password)
     except (OSError, ValueError) as error:
         raise SetupError(
-            f"expected a certificate in {str(certificate)!r} and its key in {str(key)!r}, both PEM; found: "
-            f"{error}"
+            f"expected a certificate in {str(certificate)!r} and its unencrypted key in {str(key)!r}, both "
+            f"PEM; found: {error}"
         ) from None
     return context
 
