@@ -37,11 +37,12 @@ def test_the_readme_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     space["test_clicks_per_minute"]()  # type: ignore[operator]
 
 
+PAGES = ("tutorial", "deploying", "capture", "sinks", "registry")
 COMMANDS, OTHERS = (
     re.findall(r"^ {4}(?:.*\| )?penstock (\S.*)$", text, re.MULTILINE)
     for text in (
         README,
-        "\n".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("tutorial", "deploying")),
+        "\n".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES),
     )
 )
 
@@ -53,9 +54,9 @@ def test_the_readme_commands_are_commands(line: str) -> None:
     command: click.Command = main
     while isinstance(command, click.Group):
         context = click.Context(command)
-        found = command.get_command(context, words[0])
+        _, found, words = command.resolve_command(context, words)
         assert found is not None, words
-        command, words = found, words[1:]
+        command = found
     command.make_context(line, words)
 
 

@@ -52,6 +52,8 @@ class How:
         """The same for whoever hosts the pipeline."""
         from penstock.cli.support.host import Hosting, host_and_port
 
+        if self.postgres_tls is not None and self.postgres is None:
+            raise UserError("expected --postgres HOST:PORT with --postgres-tls; found none. Add it")
         feeds = more.pop("feeds", lambda _: ())
         ended = {"print_views": self.seconds is not None, **more}
         return Hosting(
