@@ -238,6 +238,28 @@ def test_a_directory_that_is_built_takes_no_place(tmp_path: Path) -> None:
     assert not one.new.exists()
 
 
+def test_of_two_that_switch_at_once_one_does(tmp_path: Path, monkeypatch) -> None:
+    """The other one finds nothing that was built: it would put the live one aside, and drop that before."""
+    path, rows = tmp_path / "target.db", Rows("topic", COLUMNS, ("id",))
+    one, other = (penstock.sinks.sqlite(path, table="users") for _ in range(2))
+    for target, sink in ((one, "sink"), (one.beside("sink", rows), "sink.rebuild")):
+        target.open(sink, rows)
+        target.close()
+    move = one._move
+
+    def late(*told: Any, **more: Any) -> None:
+        other.switch("sink", rows)
+        move(*told, **more)
+
+    monkeypatch.setattr(one, "_move", late)
+    with pytest.raises(UserError, match="Rebuild it first"):
+        one.switch("sink", rows)
+    one.connect()
+    names = [name for name in ("users", "users__new", "users__old") if one.columns_of(name)]
+    one.close()
+    assert names == ["users", "users__old"]
+
+
 def test_nothing_is_put_in_the_place_of_the_live_one_before_it_was_built(kind: Kind) -> None:
     """The message says what to do first."""
     if not kind.switches:

@@ -315,6 +315,7 @@ class MysqlTarget(SqlTarget):
         assert (moves, dropped) in KINDS.values()
         before, after = self._marks
         with self._alone(sink, topic):
+            self._require(dropped)
             self.execute(f"DROP TABLE IF EXISTS {before}, {after}")
             self.execute(f"CREATE TABLE {before} (nothing INT)")
             if dropped is not None:

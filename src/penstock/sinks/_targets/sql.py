@@ -289,13 +289,13 @@ class SqlTarget(abc.ABC):
     def switch(self, sink: str, rows: Rows) -> None:
         """Renames tables, and the sinks of their offsets."""
         with self._connected():
-            self._require(NEW, nothing_built(self.table))
+            self._require(OLD)
             self._move(sink, rows.topic, [("", OLD), (NEW, "")], dropped=OLD)
 
     def go_back(self, sink: str, rows: Rows) -> None:
         """Exchanges the table and the one before."""
         with self._connected():
-            self._require(OLD, nothing_before(self.table))
+            self._require(None)
             self._move(sink, rows.topic, [("", APART), (OLD, ""), (APART, OLD)])
 
     @contextlib.contextmanager
@@ -306,9 +306,15 @@ class SqlTarget(abc.ABC):
         finally:
             self.close()
 
-    def _require(self, end: str, error: Exception) -> None:
+    def _require(self, dropped: str | None) -> None:
+        """Makes sure that there is what gets the live one's place: again, once nobody else can change that.
+
+        Raises:
+            UserError: there isn't.
+        """
+        end, error = (OLD, nothing_before) if dropped is None else (NEW, nothing_built)
         if not self.columns_of(self.table + end):
-            raise error
+            raise error(self.table)
 
     def _forget(self, sink: str, topic: str) -> None:
         mark = self.placeholder
@@ -323,6 +329,7 @@ class SqlTarget(abc.ABC):
         self.execute("BEGIN")
         try:
             self._fence(sink, topic)
+            self._require(dropped)
             if dropped is not None:
                 self.execute(f"DROP TABLE IF EXISTS {self.named(self.table + dropped).path}")
             for one, to in moves:
