@@ -60,7 +60,7 @@ def _setup(url: str, tables: Sequence[str], name: str) -> str:
             "--   binlog_format = ROW",
             "--   binlog_row_image = FULL",
             "--   binlog_row_metadata = FULL",
-            "--   binlog_expire_logs_seconds = 604800   # longer than a capture is away",
+            "--   binlog_expire_logs_seconds = 604800   # longer than a capture is stopped",
             f"CREATE USER IF NOT EXISTS {to};   -- and a password",
             *selects,
             f"GRANT REPLICATION SLAVE ON *.* TO {to};",

@@ -65,7 +65,7 @@ def _setup(url: str, tables: Sequence[str], name: str) -> str:
     lines = [
         f"-- What the capture {name!r} of {described(url)} needs. As a superuser, once:",
         "ALTER SYSTEM SET wal_level = logical;               -- then restart the server",
-        "ALTER SYSTEM SET max_slot_wal_keep_size = '10GB';   -- of its log, for a capture that is away",
+        "ALTER SYSTEM SET max_slot_wal_keep_size = '10GB';   -- of its log, while no capture runs",
         f"CREATE ROLE {role} LOGIN REPLICATION;               -- and a password",
         f"GRANT CONNECT ON DATABASE {quoted(database or user)} TO {role};",
         "-- As the tables' owner:",

@@ -24,7 +24,8 @@ class _RunsByDefault(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.commands and ("://" in args[0] or "=" in args[0]):
+        is_address = bool(args) and ("://" in args[0] or "=" in args[0] or "--to" in args)
+        if is_address and args[0] not in self.commands:
             args = ["run", *args]
         return super().resolve_command(ctx, args)
 
