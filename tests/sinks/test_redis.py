@@ -87,6 +87,27 @@ def test_keys_that_a_rebuild_s_begin_like_cannot_be_built_anew(form) -> None:
         target.beside("users", Rows("users", Schema.parse(SCHEMA), ("id",)))
 
 
+def test_of_two_that_switch_keys_at_once_one_does(empty, monkeypatch) -> None:
+    """The other one finds nothing that was built, and leaves the live ones."""
+    rows = Rows("users", Schema.parse(SCHEMA), ("id",))
+    one, other = (redis(empty.url, table="users") for _ in range(2))
+    new = one.beside("users", rows)
+    new.open("users.rebuild", rows)
+    new.close()
+    empty.client.set("users__new:1", "ann")
+    rename = one._rename
+
+    def late(*told) -> None:
+        other.switch("users", rows)
+        rename(*told)
+
+    monkeypatch.setattr(one, "_rename", late)
+    with pytest.raises(UserError, match="Rebuild it first"):
+        one.switch("users", rows)
+    assert empty.client.keys("users*") == ["users:1"]
+    assert empty.client.keys("*:switching") == []
+
+
 def test_a_second_sink_fences_the_first(empty, topic) -> None:
     """Who has opened it under a name before writes nothing more, not even half of it."""
     topic.send({"id": 1, "name": "ann"})

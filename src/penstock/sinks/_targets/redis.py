@@ -237,7 +237,11 @@ class RedisTarget:
             self._rename(connection, sink, rows, [("", APART), (OLD, ""), (APART, OLD)])
 
     def _rename(self, connection: Any, sink: str, rows: Rows, moves: list[tuple[str, str]]) -> None:
-        """Renames keys and offsets, in one transaction."""
+        """Renames keys and offsets, in one transaction.
+
+        Raises:
+            UserError: there is nothing that could get the live ones' place.
+        """
         names = {"": sink, NEW: f"{sink}.rebuild", OLD: f"{sink}.old", APART: f"{sink}.apart"}
         states = {one: STATE.format(sink=n, topic=rows.topic) for one, n in names.items()}
         switching = SWITCHING.format(sink=sink, topic=rows.topic)
@@ -246,6 +250,10 @@ class RedisTarget:
         with connection.pipeline(transaction=True) as pipe:
             pipe.watch(*states.values())
             there = {one: pipe.exists(states[one]) for one, _ in moves}
+            source = moves[1][0]
+            if not there[source]:  # another process has done it meanwhile
+                connection.delete(switching)
+                raise (nothing_built if source == NEW else nothing_before)(self.table)
             epochs = [int(pipe.hget(one, "epoch") or 0) for one in states.values()]
             keys = {
                 one: self._found(connection, rows, one, switching)
@@ -255,9 +263,9 @@ class RedisTarget:
             pipe.multi()
             for one, to in moves:
                 before, after = self._beginning(rows, one), self._beginning(rows, to)
-                source = "" if one == APART else one
-                for key in keys[source]:
-                    place = key[len(self._beginning(rows, source)) :]
+                found = "" if one == APART else one
+                for key in keys[found]:
+                    place = key[len(self._beginning(rows, found)) :]
                     pipe.rename(before + place, after + place)
                 if one == APART or there[one]:
                     pipe.rename(states[one], states[to])
