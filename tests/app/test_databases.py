@@ -46,7 +46,7 @@ def program(server: Postgres, directory: Path) -> ps.App:
 def test_several_targets_follow_one_topic(server, tmp_path) -> None:
     """A table is written to a topic once, for all targets that name it; another table is refused."""
     app = program(server, tmp_path)
-    assert [(one.name, one.topic) for one in app.databases("127.0.0.1:1").sinks] == [
+    assert [(one.name, one._rows.topic) for one in app.databases("127.0.0.1:1").sinks] == [
         ("first", "revenue"),
         ("second", "revenue"),
     ]

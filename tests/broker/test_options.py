@@ -108,8 +108,10 @@ def by_module(arguments: list[str]) -> dict[str, Any]:
 
 
 def by_command(arguments: list[str]) -> dict[str, Any]:
-    """What `penstock broker` understands."""
-    return dict(command.make_context("broker", arguments).params)
+    """What `penstock broker` understands, but for the registry that it may serve next to the broker."""
+    params = dict(command.make_context("broker", arguments).params)
+    del params["registry"]
+    return params
 
 
 @pytest.mark.parametrize("given", [{}, GIVEN], ids=["defaults", "all"])

@@ -194,7 +194,10 @@ def test_a_slot_that_is_gone_is_an_error_and_not_a_gap(source) -> None:
 
 
 def test_tables_that_come_later_are_read_and_then_followed(source) -> None:
-    """A table that is created, or created anew, between two runs is read by the next one."""
+    """A table that is created, or created again, between two runs is read by the next one.
+
+    Keys of the one before that are gone are deleted.
+    """
     source.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
     source.run()
     source.execute("CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (10); TABLE a")
@@ -207,7 +210,8 @@ def test_tables_that_come_later_are_read_and_then_followed(source) -> None:
     def keys(table: str) -> list[int]:
         return [key["id"] for key, _ in source.records(f"{source.name}.public.{table}")]
 
-    assert (keys("a"), keys("b")) == ([1, 2, 3], [10, 11])
+    assert (keys("a"), keys("b")) == ([1, 2, 3, 1, 2], [10, 11])
+    assert [value for _, value in source.records(f"{source.name}.public.a")][3:] == [None, None]
 
 
 def test_it_pauses_goes_on_and_is_dropped(source) -> None:

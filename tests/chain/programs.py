@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,8 @@ def sinks(name: str, directory: Path, address: str) -> None:
     def run(sink: ps.sinks.Sink) -> None:
         try:
             sink.run()
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(1)  # one that ends has failed
 

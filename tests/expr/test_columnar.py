@@ -94,10 +94,20 @@ predicates = st.one_of(
     st.builds("at {} until".format, comparison),
     st.builds("{} IS NULL".format, st.sampled_from(SCHEMA.names)),
     st.builds("{} IS NOT NULL".format, st.sampled_from(SCHEMA.names)),
-    st.builds("{} BETWEEN {} AND {}".format, numbers, numbers, numbers),
+    st.builds(
+        "{} {} {} AND {}".format,
+        numbers,
+        st.sampled_from(["BETWEEN", "NOT BETWEEN"]),
+        numbers,
+        numbers,
+    ),
     st.builds("{} IN ({}, {})".format, st.sampled_from(["i", "v"]), st.just("1"), st.just("-2")),
     st.builds("s {} ('a', 'b')".format, st.sampled_from(["IN", "NOT IN"])),
-    st.builds("s LIKE {}".format, st.sampled_from(["'a%'", "'%b'", "'%'", "''", "'%a%'", "'A%'"])),
+    st.builds(
+        "s {} {}".format,
+        st.sampled_from(["LIKE", "NOT LIKE"]),
+        st.sampled_from(["'a%'", "'%b'", "'%'", "''", "'%a%'", "'A%'"]),
+    ),
     st.sampled_from(["ok", "NOT ok", "TRUE", "ok = TRUE"]),
 )
 conditions = st.recursive(
@@ -190,6 +200,7 @@ def test_integers_times_fractions_equal_duckdb(text: str, rows: pa.Table, more: 
     "text",
     [
         "v % 10 = 0", "s <> '/health'", "i + 1", "f * 2.5", "ok AND v > 3", "s LIKE 'a%'", "v",
+        "s NOT LIKE 'a%'",
         "s IS NOT NULL", "i IN (1, 2)", "NOT ok", "f >= 0.5", "v BETWEEN 1 AND 5", "at < until",
         "CASE WHEN v > 3 THEN 1 END", "CASE WHEN s = 'a' THEN f END", "0.908 * v", "i * 2.50",
     ],

@@ -129,7 +129,11 @@ def reference(alive: Counter[Any], window: Window, chosen: Chosen) -> Counter[An
 
 
 def shown(rows: Counter[Any], window: Window) -> Counter[Any]:
-    return Counter({one if window.kind == "none" else one[2:]: n for one, n in rows.items()})
+    """Rows without their windows; several windows of a group may have the same."""
+    found: Counter[Any] = Counter()
+    for one, n in rows.items():
+        found[one if window.kind == "none" else one[2:]] += n
+    return found
 
 
 @settings(max_examples=examples(40), deadline=None)

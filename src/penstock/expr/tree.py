@@ -133,6 +133,10 @@ class _Builder:
     def _built(self, node: exp.Expr) -> Tree:
         from sqlglot import exp
 
+        if node.args.get("negate"):  # NOT LIKE is a node of its own
+            positive = node.copy()
+            positive.set("negate", None)
+            return _logical("not", self.build(positive))
         match node:
             case exp.Paren():
                 return self.build(node.this)

@@ -111,6 +111,7 @@ class Stream:
         self._begin: Begin | None = None
         self._commit_lsn = 0
         self._skips = self._is_due = False
+        self._renamed: str | None = None  # a captured table, and its name now
         self._said_at, self._said = time.monotonic(), -1
         self._looked_at = time.monotonic()
         self._beat_at = float("-inf")
@@ -128,6 +129,8 @@ class Stream:
         """Tells the output what has come; waits if nothing has. Whether anything had."""
         came, self._is_due = False, False
         if self._begin is None:
+            if self._renamed is not None:
+                raise _RenamedError(self._renamed)
             self._beat()
             if self._incremental.step():
                 return True
@@ -304,7 +307,7 @@ class Stream:
     def _describe(self, relation: Relation) -> None:
         watched = self._output.tables.get(f"{relation.schema}.{relation.name}")
         if watched is None:
-            self._check_renamed(relation)
+            self._renamed = self._renamed or self._renamed_to(relation)
             self._tables[relation.oid] = None
             return
         facts = self._server.facts(relation.oid)
@@ -319,15 +322,16 @@ class Stream:
             )
             self._output.describe(name, shape, self._encoder.time_ms)
 
-    def _check_renamed(self, relation: Relation) -> None:
-        """Begins again where a table that is captured has another name: what is captured then is asked anew.
+    def _renamed_to(self, relation: Relation) -> str | None:
+        """What a table that is captured is called now, where it has another name; None: it isn't captured.
 
-        Raises:
-            OSError: it has.
+        What came before is stored first. Then the capture starts again, and reads the table under its new
+        name, with the rows of this transaction.
         """
         for name, one in self._output.tables.items():
             if one.identity == relation.oid and self._commit_lsn >= one.since and not self._skips:
-                raise _RenamedError(f"{name} is {relation.schema}.{relation.name} now")
+                return f"{name} is {relation.schema}.{relation.name} now"
+        return None
 
     def _take_message(self, message: Message, lsn: int) -> None:
         topic, output = self._extras.messages, self._output
@@ -363,7 +367,8 @@ class Stream:
             return
         if self._extras.transactions is not None:
             self._encoder.ended(self._extras.transactions, self._put)
-        self._is_due |= output.committed(end, begin.time_us)
+        is_due = output.committed(end, begin.time_us)
+        self._is_due |= is_due or self._renamed is not None
 
     # -- transactions that are still open ---------------------------------------------------------------
 
