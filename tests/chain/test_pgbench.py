@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from tests.chain.programs import CHECKED, TABLES
-from tests.databases import Postgres, postgres
+from tests.databases import Postgres, postgres, psycopg
 from tests.effort import rounds
 from tests.engine.kills.harness import Pipeline, ended
 from tests.patience import wait_until
@@ -226,7 +226,10 @@ class Chain:
         for program in (self.capture, self.sinks):
             program.check()
         told = []
-        source = {table: self.rows(self.source, table) for table in TABLES}
+        try:
+            source = {table: self.rows(self.source, table) for table in TABLES}
+        except psycopg.OperationalError as error:  # it recovers
+            return f"source: {error}"
         for name, (table, read) in self.followers().items():
             try:
                 found = Counter(read())
