@@ -38,7 +38,7 @@ def test_a_wrong_name_says_what_was_meant(
 ) -> None:
     """Topics, groups, commands, programs and pipelines."""
     (tmp_path / "shop.py").write_text("")
-    (tmp_path / "shop.penstock").mkdir()
+    (tmp_path / "shop.penstock" / "state").mkdir(parents=True)
     done = penstock("--broker", broker, *words)
     assert done.code != 0
     assert meant in done.err
