@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 from tests.effort import rounds
 
+from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
 from penstock.sinks import Sink, from_address, iceberg
+from penstock.sinks._targets.contract import Rows
 from penstock.sinks._targets.iceberg import matching
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
@@ -159,3 +161,24 @@ def test_a_catalog_whose_database_is_locked_or_away_is_waited_for(tmp_path) -> N
     target = iceberg({"type": "sql", "uri": "postgresql://ann:secret@db/lake"}, table="shop.users")
     assert isinstance(locked, target.passing)
     assert target.name == "iceberg postgresql://ann@db/lake shop.users"
+
+
+def test_two_sinks_may_create_a_namespace_at_once(tmp_path, monkeypatch) -> None:
+    """The one that comes later gets an error that passes, and opens its table the next time."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    rows = Rows("users", Schema.parse("id BIGINT NOT NULL"), ("id",))
+    target, exists, create = iceberg(tmp_path, table="shop.users"), SqlCatalog.namespace_exists, []
+
+    def late(catalog, name):
+        if not create:  # another one creates it right after it was looked for
+            create.append(name)
+            catalog.create_namespace(name)
+            return False
+        return exists(catalog, name)
+
+    monkeypatch.setattr(SqlCatalog, "namespace_exists", late)
+    with pytest.raises(target.passing):
+        target.open("one", rows)
+    assert target.open("one", rows) == {}
+    target.close()

@@ -107,7 +107,11 @@ class IcebergTarget:
         with contextlib.suppress(ImportError):  # needed by catalogs in databases
             import sqlalchemy.exc
 
-            self._passing += (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError)
+            self._passing += (
+                sqlalchemy.exc.OperationalError,
+                sqlalchemy.exc.InterfaceError,
+                sqlalchemy.exc.IntegrityError,  # another one creates the same namespace
+            )
         self._catalog: Any = None
         self._table: Any = None
 
