@@ -103,6 +103,7 @@ def test_a_wrong_program_is_refused_with_its_line(penstock: Any, tmp_path: Path,
         (["capture", "drop", "nope"], 1, "found no captures. Start one"),
         (["sink", "run", "t", "x.sqlite"], 2, "Missing option '--schema'"),
         (["sink", "run", "t", "x.sqlite", "--table", "t", "--schema", "a IN"], 1, "found 'IN'"),
+        (["sink", "puase", "users.users"], 2, "did you mean 'pause'?"),
         (["sink", "pause", "nope"], 1, "found no sinks. Start one"),
         (["check", "nope.sql"], 2, "File 'nope.sql' does not exist"),
         (["check", "wrong.sql"], 1, "expected "),
@@ -143,3 +144,4 @@ def test_a_wrong_command_says_what_was_expected(
     assert done.code == code, done.err
     assert message in done.err
     assert "Traceback" not in done.err
+    assert "the page is at" not in done.err, "there is none when the command ends"

@@ -591,7 +591,7 @@ def state_of(where: str | Path) -> str:
     for folder in (Path(f"{text}.penstock"), Path(text)):
         if folder.is_dir():
             raise QueryError(
-                f"{expected}; found no state in {str(folder)!r}. Run the pipeline first"
+                f"{expected}; found no state in {str(folder)!r}. Run the pipeline, or wait for a batch"
             )
     states = Path(text).parent.glob("*.penstock/state")
     there = sorted(one.parent.name.removesuffix(".penstock") for one in states)

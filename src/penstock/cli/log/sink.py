@@ -14,6 +14,7 @@ from penstock.cli.support.options import broker_option, client_settings, form_op
 from penstock.cli.support.progress import counter
 from penstock.cli.support.tables import note, write_rows
 from penstock.cli.tracing import otel_option, tracing
+from penstock.core.names import hint
 from penstock.errors import SetupError
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ class _RunsByDefault(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if len(args) > 1 and args[0] not in self.commands:
+        is_slip = bool(hint(args[0], self.commands)) and "--schema" not in args
+        if len(args) > 1 and args[0] not in self.commands and not is_slip:
             args = ["run", *args]
         return super().resolve_command(ctx, args)
 

@@ -177,6 +177,7 @@ class _Run:
         )
         self.feeds: Sequence[Feed] = ()
         self.traces: Traces | None = None
+        self.url: str | None = None
         self._idle_looks = 0
         self._backfilled: Backfilled | None = None
 
@@ -200,11 +201,13 @@ class _Run:
         else:
             note(text)
 
-    def display(self, url: str | None) -> Terminal | Journal:
+    def display(self) -> Terminal | Journal:
         """Shows how the pipeline is, until it is closed."""
         if self.hosting.log_format == "json":
             return Journal(self.board.status, LOG)
-        return Terminal(self.board.status, self.views, url, lambda: self.app.address, self.doing)
+        return Terminal(
+            self.board.status, self.views, self.url, lambda: self.app.address, self.doing
+        )
 
     def log_address(self) -> str:
         """Where the log is.
@@ -231,7 +234,9 @@ class _Run:
         return versions_of(Views(self.app.settings.state or self.app.directory).store)
 
     def started(self, address: str) -> None:
-        """The log can be used."""
+        """The log can be used: the pipeline wasn't refused, so its addresses are worth printing."""
+        if self.url is not None:
+            self.say(f"the page is at {self.url}")
         self.say(f"the log is at {address}, for any Kafka client")
         self.feeds = self.hosting.feeds(address)
         for feed in self.feeds:
@@ -298,9 +303,8 @@ def host(app: ps.App, hosting: Hosting) -> None:
         _registry(run),
         postgres_served(where, hosting.postgres, run.say, hosting.postgres_tls),
     ):
-        if url is not None and hosting.log_format == "json":
-            run.say(f"the page is at {url}")
-        terminal = run.display(url)
+        run.url = url
+        terminal = run.display()
         try:
             app.run(
                 hosting.seconds,

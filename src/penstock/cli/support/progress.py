@@ -28,7 +28,8 @@ def counter(verb: str) -> Iterator[Callable[[int], None]]:
         if now - begun < QUIET_S or now - shown < (EVERY_S if terminal else LINE_EVERY_S):
             return
         shown = now
-        text = f"{verb} {count:,} records, {count / (now - begun):,.0f} a second"
+        noun = "record" if count == 1 else "records"
+        text = f"{verb} {count:,} {noun}, {count / (now - begun):,.0f}/s"
         click.echo(f"\r{text}\x1b[K" if terminal else text, nl=not terminal, err=True)
         wrote = terminal
 

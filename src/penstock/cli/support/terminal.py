@@ -75,8 +75,6 @@ class Terminal:
                     return
 
     def _lines(self) -> None:
-        if self._url:
-            self._console.print(f"live on {self._url}", highlight=False)
         while not self._stop.wait(LINE_EVERY_S):
             text = self._doing() or summary(self._status()).plain
             self._console.print(text, highlight=False, soft_wrap=True)
@@ -85,9 +83,9 @@ class Terminal:
         status = self._status()
         parts: list[Any] = []
         title = Text(status["app"], style="bold")
-        if self._url:
-            title.append(f"   {self._url}", style="cyan")
         if address := self._log():
+            if self._url:
+                title.append(f"   {self._url}", style="cyan")
             title.append(f"   log {address}", style="cyan")
         parts += [title, summary(status)]
         if doing := self._doing():
