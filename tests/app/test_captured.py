@@ -1,4 +1,4 @@
-"""Tables of databases in programs in SQL."""
+"""Tables of databases in programs in SQL, and sinks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
+from penstock.engine.explain import explain
+from penstock.engine.physical import compile_graph
 from penstock.errors import FlowError
 
 
@@ -53,3 +55,60 @@ def test_what_cannot_be_read_is_said(path, text, message) -> None:
     with pytest.raises(FlowError, match=message) as raised:
         ps.App("shop").sql(text.replace("{path}", str(path)))
     assert str(raised.value).startswith("line 1")
+
+
+SINKS = """
+CREATE STREAM clicks (user_id INT, at TIMESTAMP, WATERMARK FOR at);
+CREATE VIEW busy AS SELECT user_id, count(*) AS n FROM clicks GROUP BY user_id;
+CREATE SINK per_user INTO '{}/out.sqlite' WITH (table = 'users', partitions = 2) AS
+  SELECT user_id, n FROM busy;
+CREATE SINK again INTO '{}/out.duckdb' WITH (topic = 'shop.per_user', sink = 'again') AS
+  SELECT user_id, n FROM busy;
+CREATE SINK minutes INTO 'redis://localhost/0' AS
+  SELECT window_start, user_id, count(*) AS n FROM TUMBLE(clicks, at, INTERVAL 1 MINUTE)
+  GROUP BY window_start, user_id EMIT UPSERTS;
+CREATE SINK raw INTO 'https://ann:secret@host/clicks' AS SELECT user_id FROM clicks;
+CREATE SINK plain INTO "out.db" AS SELECT user_id FROM clicks
+"""
+
+
+def test_a_sink_in_sql_is_one_of_the_program(tmp_path) -> None:
+    """It follows a topic that several may share; a name in double quotes is a topic."""
+    app = ps.App("shop", directory=tmp_path)
+    app.sql(SINKS.format(tmp_path, tmp_path))
+    found = {one.name: one for one in app.databases("127.0.0.1:1").sinks}
+    assert {name: (one.rows.topic, one.rows.key) for name, one in found.items()} == {
+        "shop.per_user": ("shop.per_user", ("user_id",)),
+        "again": ("shop.per_user", ("user_id",)),
+        "shop.minutes": ("shop.minutes", ("window_start", "user_id")),
+        "shop.raw": ("shop.raw", ()),
+    }
+    assert found["shop.per_user"].target.table == "users"
+    graph = app.graph()
+    assert {one.topic: one.emission for one in graph.outputs} == {
+        "shop.per_user": "upserts", "shop.minutes": "upserts", "shop.raw": "rows", "out.db": "rows"
+    }  # fmt: skip
+    text = explain(compile_graph(graph, {"clicks": 1}, 2), targets=app.targets())
+    assert f"-> sink again: {tmp_path}/out.duckdb again" in text
+    assert "secret" not in text
+
+
+HEAD = "CREATE STREAM s (x INT);\nCREATE SINK o "
+WRONG_SINKS = {
+    "INTO 'redis://a:pw@b/0?colour=1' AS SELECT x FROM s": "line 2, column 20, SINK o: expected value=",
+    "INTO 'x.db' WITH (tabel = 'u') AS SELECT x FROM s": "line 2, column 33, SINK o: expected the options",
+    "INTO 'ftp://a:pw@b/c' AS SELECT x FROM s": "line 2, column 20, SINK o: expected a target such as",
+    "INTO AS SELECT": "line 2, column 23: expected AS; found 'SELECT'",
+    "INTO 'x.db' AS SELECT x, count(*) AS n FROM s GROUP BY x EMIT CHANGES": "line 2, SINK o: expected emit",
+    "INTO 'x.db' AS SELECT x FROM s EMIT UPSERTS": "line 2, SINK o: expected emit",
+    "INTO 'x.db' 'postgres://a:pw@b/c' AS SELECT x FROM s": "found 'postgres://a@b/c'",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WRONG_SINKS)
+def test_a_wrong_sink_is_found_at_its_line_and_column(text) -> None:
+    """Messages have no password."""
+    with pytest.raises(FlowError) as raised:
+        ps.App("shop").sql(HEAD + text)
+    assert WRONG_SINKS[text] in str(raised.value)
+    assert "pw" not in str(raised.value)

@@ -9,16 +9,17 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from penstock.capture import Capture, TableSource, mysql, postgres, sqlite
 from penstock.core.schema import Schema
-from penstock.errors import FlowError, PenstockError
+from penstock.errors import FlowError, PenstockError, SetupError, UserError
 from penstock.flow import Stream, Table
 from penstock.flow.graph import row_key
 from penstock.flow.times import EventTime
 from penstock.formats.changelog import ChangelogFormat
-from penstock.sinks import Sink, Target
+from penstock.sinks import Sink, Target, from_address
 from penstock.sql import SqlFlow
 from penstock.sql.flow import CAPTURE_OPTIONS, statement_options
 
@@ -29,6 +30,8 @@ __all__ = ["DatabaseFlow", "Running"]
 
 DRAIN_S: Final = 5.0
 """How long sinks may go on when the pipeline has ended, until they have written what there is."""
+TARGET_OPTIONS: Final = ("table", "topic", "sink", "partitions", "retention")
+"""Of CREATE SINK … INTO an address."""
 _SOURCES: Final = {"postgres": postgres, "mysql": mysql, "mariadb": mysql, "sqlite": sqlite}
 """By the word after CREATE TABLE … FROM."""
 _log = logging.getLogger(__name__)
@@ -150,7 +153,10 @@ class DatabaseFlow(SqlFlow):
         *,
         topic: str | None = None,
         name: str | None = None,
+        emit: Literal["closed", "upserts"] | None = None,
+        every: str | timedelta | None = None,
         partitions: int = 1,
+        retention: str | timedelta | None = None,
     ) -> None:
         """Keeps a table of another system equal to a table of this program, or appends a stream's rows to it.
 
@@ -162,14 +168,27 @@ class DatabaseFlow(SqlFlow):
             target: such as `ps.sinks.postgres(…)`; docs/sinks.md lists them.
             topic: in between; by default `APP.TABLE`. Several targets of one table may share it.
             name: under which the target's offsets are kept; by default the topic's.
+            emit: of a table: `"closed"`, the default for tables with windows, or `"upserts"`, as of
+                `Table.to`.
+            every: of upserts, the shortest time between two changes of a key, as of `Table.to`.
             partitions: the number of partitions of a new topic.
+            retention: how long a new topic keeps records; None: without limit.
         """
         if not isinstance(table, Table | Stream):
             raise FlowError(f"expected a table or a stream; found {type(table).__name__}")
         told = getattr(target, "table", "sink")
         between = topic or re.sub(r"[^A-Za-z0-9._-]", "_", f"{self.name}.{told}")
+        if emit not in (None, "closed", "upserts"):
+            raise FlowError(
+                f"expected emit='closed' or 'upserts', which a target can follow; found emit={emit!r}"
+            )
+        if isinstance(table, Stream) and (emit is not None or every is not None):
+            raise FlowError("expected emit=… and every=… for a table; found a stream")
         if not self._is_followed(between, table):
-            table.to(between, partitions=partitions)
+            how: dict[str, Any] = {"partitions": partitions, "retention": retention}
+            if isinstance(table, Table):
+                how |= {"emit": emit, "every": every}
+            table.to(between, **how)
         output = self._outputs[between]
         key: tuple[str, ...] = ()
         if isinstance(table, Table):
@@ -189,11 +208,44 @@ class DatabaseFlow(SqlFlow):
             raise FlowError(f"expected each sink once; found two called {own!r}. Say name=…")
         self._followers[own] = _Sink(own, target, between, output.node.schema, key)
 
+    def _create_sink(self, statement: Statement, dialect: str) -> None:
+        """CREATE SINK … INTO 'postgresql://…', or a topic."""
+        from penstock.sql.statements import PlacedError
+
+        if statement.target is None:
+            super()._create_sink(statement, dialect)
+            return
+        options = statement_options(statement, TARGET_OPTIONS)
+        assert statement.query is not None
+        try:
+            target = from_address(statement.target, options.pop("table", statement.name))
+        except UserError as error:
+            raise PlacedError(str(error), statement.places["into"]) from None
+        except SetupError as error:
+            raise SetupError(f"line {statement.line}, SINK {statement.name}: {error}") from None
+        emit: Any = statement.emit
+        self.sink(
+            self._rows(statement.query, dialect).collection,
+            target,
+            topic=options.pop("topic", f"{self.name}.{statement.name}"),
+            name=options.pop("sink", None),
+            emit=emit,
+            every=statement.every,
+            **options,
+        )
+
     def _is_followed(self, topic: str, table: Table | Stream) -> bool:
         """Whether another target follows a topic that has this table."""
         output = self._outputs.get(topic)
         followed = any(one.topic == topic for one in self._followers.values())
         return followed and output is not None and output.node is table.node
+
+    def targets(self) -> dict[str, list[str]]:
+        """By topic, what follows it: each sink's name and its target, without a password."""
+        found: dict[str, list[str]] = {}
+        for one in self._followers.values():
+            found.setdefault(one.topic, []).append(f"{one.name}: {one.target.name}")
+        return found
 
     def databases(self, address: str) -> Running:
         """The captures and sinks of this program, for a log."""

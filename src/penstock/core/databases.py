@@ -1,16 +1,19 @@
-"""Addresses of databases, and the driver that comes with an extra."""
+"""Addresses of databases and other systems, and the drivers that come with extras."""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from penstock.errors import SetupError, UserError
 
-__all__ = ["described", "mysql_parameters", "psycopg_module", "pymysql_module"]
+__all__ = ["described", "is_target", "mysql_parameters", "psycopg_module", "pymysql_module"]
+
+TARGET_SUFFIXES: Final = (".sqlite", ".sqlite3", ".db", ".duckdb", ".iceberg", ".delta", ".tantivy")
+"""Of files and directories that sinks write; `penstock.sinks.from_address` makes targets of them."""
 
 
 def psycopg_module() -> Any:
@@ -85,6 +88,15 @@ def mysql_parameters(url: str) -> dict[str, Any]:
             f"address; found {', '.join(sorted(options))}"
         )
     return told
+
+
+def is_target(text: str) -> bool:
+    """Whether a text is the address of a system that a sink writes, and not the name of a topic.
+
+    >>> [is_target(text) for text in ("kafka://db:9092", "out/users", "users.sqlite", "users")]
+    [True, True, True, False]
+    """
+    return "/" in text or text.endswith(TARGET_SUFFIXES)
 
 
 def described(url: str) -> str:

@@ -89,9 +89,15 @@ class SqlFlow(Flow):
 
     def take(self, program: Sequence[Statement], *, dialect: str = "duckdb") -> None:
         """Takes up statements that are read already; see `sql`."""
+        from penstock.sql.statements import PlacedError
+
         for statement in program:
             try:
                 self._run(statement, dialect)
+            except PlacedError as error:
+                line, column = error.place or (statement.line, 1)
+                what = f"{statement.kind} {statement.name}"
+                raise FlowError(f"line {line}, column {column}, {what}: {error}") from error
             except (FlowError, SchemaError) as error:
                 what = f"{statement.kind} {statement.name}"
                 raise type(error)(f"line {statement.line}, {what}: {error}") from error
@@ -180,9 +186,13 @@ class SqlFlow(Flow):
         self._inlined[statement.name] = rows
 
     def _create_sink(self, statement: Statement, dialect: str) -> None:
+        """CREATE SINK … INTO a topic; `penstock.app` overrides it for other systems."""
+        if statement.topic is None:
+            raise FlowError(
+                "expected a program that runs, such as ps.App(…), for CREATE SINK … INTO 'address'"
+            )
         options = statement_options(statement, SINK_OPTIONS)
         assert statement.query is not None
-        assert statement.topic is not None
         rows = self._rows(statement.query, dialect)
         found = rows.collection
         if isinstance(found, Stream):
@@ -296,11 +306,14 @@ def statement_options(statement: Statement, known: tuple[str, ...]) -> dict[str,
     Raises:
         FlowError: there is no such option.
     """
+    from penstock.sql.statements import PlacedError
+
     found: dict[str, Any] = {}
     for name, value in statement.options.items():
         if name not in known:
-            raise FlowError(
-                f"expected the options {known_names(known)}; found {name!r}{hint(name, known)}"
+            raise PlacedError(
+                f"expected the options {known_names(known)}; found {name!r}{hint(name, known)}",
+                statement.places.get(name),
             )
         found[name] = int(value) if name == "partitions" and value.isdecimal() else value
     return found

@@ -13,16 +13,29 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from penstock.core.databases import described
+from penstock.core.databases import described, is_target
 from penstock.errors import FlowError
 
-__all__ = ["Columns", "Statement", "Watermark", "statements"]
+__all__ = ["Columns", "PlacedError", "Statement", "Watermark", "statements"]
 
 DATABASES: Final = ("POSTGRES", "MYSQL", "MARIADB", "SQLITE")
 """After CREATE TABLE … FROM."""
 KINDS: Final = ("STREAM", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK")
 _OPEN: Final = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.LT)
 _CLOSE: Final = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.GT)
+
+
+class PlacedError(FlowError):
+    """A part of a statement is wrong.
+
+    Args:
+        message: what is wrong.
+        place: line and column of the part, from 1; None: they aren't known.
+    """
+
+    def __init__(self, message: str, place: tuple[int, int] | None) -> None:
+        super().__init__(message)
+        self.place = place
 
 
 @dataclass(frozen=True)
@@ -61,8 +74,10 @@ class Statement:
         query: the text after AS.
         source: the database that a table is captured from: one of `DATABASES` in lower case, its address.
         topic: that a sink writes.
+        target: the address of another system that a sink writes, instead of a topic.
         emit: what a sink writes of a table: `closed`, `changes`, `upserts`; None is what fits.
         every: how often, if said.
+        places: line and column of what follows INTO (by the name `into`) and of each option.
     """
 
     kind: str
@@ -73,8 +88,10 @@ class Statement:
     query: str | None = None
     source: tuple[str, str] | None = None
     topic: str | None = None
+    target: str | None = None
     emit: str | None = None
     every: str | None = None
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def statements(text: str) -> list[Statement]:
@@ -104,6 +121,7 @@ class _Reader:
 
     def __init__(self, text: str, found: list[Token]) -> None:
         self.text, self.tokens, self.at = text, found, 0
+        self.places: dict[str, tuple[int, int]] = {}
 
     def statement(self) -> Statement:
         line = self.tokens[0].line
@@ -123,17 +141,40 @@ class _Reader:
         if kind in ("STREAM", "TABLE") and not self._is_next("AS") and not is_captured:
             columns = self._columns()
         source = self._database() if kind == "TABLE" and self._take("FROM") else None
-        topic = emit = every = query = None
+        topic = target = emit = every = query = None
         if kind == "SINK":
             self._expect("INTO")
-            topic = self._name("a topic")
+            topic, target = self._destination()
         options = self._options()
         if kind not in ("STREAM", "TABLE") or (kind == "TABLE" and self._is_next("AS")):
             self._expect("AS")
             query, emit, every = self._query(kind)
         if self.at < len(self.tokens):
             raise self._error("the end of the statement, or ';'")
-        return Statement(kind, name, line, columns, options, query, source, topic, emit, every)
+        return Statement(
+            kind,
+            name,
+            line,
+            columns,
+            options,
+            query,
+            source,
+            topic,
+            target,
+            emit,
+            every,
+            self.places,
+        )
+
+    def _destination(self) -> tuple[str | None, str | None]:
+        """The topic or the address after INTO. A name in double quotes is a topic."""
+        expected = "a topic, or the address of another system in quotes"
+        token = self._next(expected)
+        self.places["into"] = self._begin(token)
+        if token.token_type == TokenType.STRING and is_target(token.text):
+            return None, token.text
+        self.at -= 1
+        return self._name(expected), None
 
     def _database(self) -> tuple[str, str]:
         """`POSTGRES 'postgresql://ann@localhost/shop'`."""
@@ -143,8 +184,9 @@ class _Reader:
         token = self._next("the database's address in quotes")
         if token.token_type != TokenType.STRING:
             found = described(token.text)  # a password isn't for messages
+            line, column = self._begin(token)
             raise FlowError(
-                f"line {token.line}, column {token.col}: expected the database's address in quotes; "
+                f"line {line}, column {column}: expected the database's address in quotes; "
                 f"found {found!r}"
             )
         return kind.lower(), token.text
@@ -190,7 +232,9 @@ class _Reader:
             return found
         self._expect("(")
         while not self._take(")"):
+            place = self._begin(self.tokens[min(self.at, len(self.tokens) - 1)])
             name = self._name("an option").lower()
+            self.places[name] = place
             self._expect("=")
             found[name] = self._next("a value").text
             if not self._take(","):
@@ -245,6 +289,11 @@ class _Reader:
 
     # -- tokens -------------------------------------------------------------------------------------
 
+    def _begin(self, token: Token) -> tuple[int, int]:
+        """Line and column of a token's first character."""
+        before = self.text[: token.start]
+        return before.count("\n") + 1, token.start - before.rfind("\n")
+
     def _source(self, part: list[Token]) -> str:
         return self.text[part[0].start : part[-1].end + 1]
 
@@ -287,6 +336,6 @@ class _Reader:
             return FlowError(
                 f"line {last.line}: expected {expected}; found the end of the statement"
             )
-        return FlowError(
-            f"line {token.line}, column {token.col}: expected {expected}; found {token.text!r}"
-        )
+        found = described(token.text) if "://" in token.text else token.text  # without a password
+        line, column = self._begin(token)
+        return FlowError(f"line {line}, column {column}: expected {expected}; found {found!r}")

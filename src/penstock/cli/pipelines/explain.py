@@ -65,7 +65,7 @@ def explain(file: Path, svg: Path | None, analyze: bool) -> None:  # noqa: FBT00
                     f"Start it: penstock run {file}"
                 )
             figures = found.facts.nodes
-        click.echo(plan.explain(physical, version, figures))
+        click.echo(plan.explain(physical, version, figures, app.targets()))
         return
     with click.open_file(str(svg), "w", encoding="utf-8") as drawing:
         drawing.write(plan.draw(physical, version))

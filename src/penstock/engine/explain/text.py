@@ -3,6 +3,7 @@
     orders  topic, 2 partitions, watermark 2026-01-01T12:00:50Z
       where amount >= 100
         -> topic large-orders, rows
+          -> sink large-orders: postgresql://ann@localhost/reports large
       [1] aggregate by customer  exchanged by customer, 2 shards, 1,204 rows, 56.0 KB
           tumbling 1 minute: n = count(*), total = sum(amount)
         -> view totals
@@ -17,7 +18,7 @@ number stands below the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from penstock.engine.explain.labels import Labels
@@ -40,7 +41,10 @@ INDENT: Final = "  "
 
 
 def explain(
-    physical: Physical, version: Json | None = None, figures: Mapping[str, Any] | None = None
+    physical: Physical,
+    version: Json | None = None,
+    figures: Mapping[str, Any] | None = None,
+    targets: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """A pipeline's graph as text.
 
@@ -49,16 +53,21 @@ def explain(
         version: the last committed one, for sizes and watermarks.
         figures: by node, what it has done: `rows_in`, `rows_out` and `seconds`, as
             `penstock.app.facts.Facts.nodes` has them. None shows none.
+        targets: by topic, the sinks that follow it, as `App.targets` gives them.
     """
-    return "\n".join(_Told(physical, version, figures or {}).lines())
+    return "\n".join(_Told(physical, version, figures or {}, targets or {}).lines())
 
 
 class _Told:
     def __init__(
-        self, physical: Physical, version: Json | None, figures: Mapping[str, Any]
+        self,
+        physical: Physical,
+        version: Json | None,
+        figures: Mapping[str, Any],
+        targets: Mapping[str, Sequence[str]],
     ) -> None:
         self.physical, self.labels = physical, Labels(physical, version)
-        self.figures = figures
+        self.figures, self.targets = figures, targets
         self.seconds = sum(one["seconds"] for one in figures.values())
         graph = physical.graph
         self.below: dict[str, list[Node | ViewNode | OutputNode]] = {}
@@ -99,6 +108,8 @@ class _Told:
                     f"{pad}-> topic {one.topic}, {', '.join(self.labels.output(one))}"
                     f"{self._done(one)}"
                 )
+                for target in self.targets.get(one.topic, ()):
+                    yield f"{pad}{INDENT}-> sink {target}"
                 return
             case Stateful():
                 number = f"[{self.numbers[one.identity]}] "
