@@ -32,7 +32,7 @@ from tests.databases import Postgres, postgres, psycopg
 from common.load_tools import say
 from penstock.broker.process import BrokerProcess
 from penstock.capture import Capture, status
-from penstock.capture._postgres import _snapshot
+from penstock.capture._postgres._snapshots import _initial
 from penstock.client import Client, Reader
 
 ROWS_OF_SCALE = 100_000
@@ -147,7 +147,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.smoke:
         options.rows = ROWS_OF_SCALE
-        _snapshot.LARGE_ROWS = ROWS_OF_SCALE // 2  # so that it is read in chunks
+        _initial.LARGE_ROWS = ROWS_OF_SCALE // 2  # so that it is read in chunks
     figures = measure(options.rows)
     if options.json:
         print(json.dumps({"figures": figures, "cores": os.cpu_count()}))

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import pyarrow as pa
+
 from penstock.capture._envelope import Put, Record
 from penstock.capture._notifications import Notifications
 from penstock.capture._progress import Log, State, Watched
@@ -112,6 +114,10 @@ class Output:
     def put(self) -> Put:
         """Takes a record of a transaction that was said to be open, in its parts; see `Log.put`."""
         return self._log.put
+
+    def put_all(self, topic: str, keys: pa.Array[Any], values: pa.Array[Any], time_ms: int) -> None:
+        """Takes records of a topic, and sends them; see `Log.put_all`."""
+        self._log.put_all(topic, keys, values, time_ms)
 
     def describe(
         self, table: tuple[str, str], shape: Shape, time_ms: int, *, told: bool = False

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -245,6 +246,19 @@ class Log:
         self.waiting_bytes += 96 + (0 if value is None else len(value))
         self.open_records += 1
 
+    def put_all(self, topic: str, keys: pa.Array[Any], values: pa.Array[Any], time_ms: int) -> None:
+        """Sends records of a topic in the open transaction, behind what is waiting.
+
+        Args:
+            topic: where to.
+            keys: of them, binary.
+            values: of them, binary.
+            time_ms: of all, since 1970.
+        """
+        times_ms = np.full(len(keys), time_ms)
+        self._send([*self._of_partitions(topic, keys, values, times_ms, None)])
+        self.open_records += len(keys)
+
     def say(self, topic: str, key: bytes, value: bytes, time_ms: int) -> None:
         """Writes a record at once, outside the transaction."""
         told = (pa.array([key], pa.binary()), pa.array([value], pa.binary()), np.array([time_ms]))
@@ -350,7 +364,6 @@ class Log:
         """A topic's records, by partition."""
         if topic not in self._partitions:  # a record says where it goes
             self.create_topic(topic, 1, {"retention.ms": "-1"})
-        count, headers = self._partitions[topic], waiting.all_headers()
         keys, values = pa.array(waiting.keys, pa.binary()), pa.array(waiting.values, pa.binary())
         if self.is_compacted(topic) and keys.null_count:
             raise SetupError(
@@ -358,6 +371,18 @@ class Log:
                 "table without a key. Add a primary key, or capture it without compact"
             )
         times_ms = np.array(waiting.times_ms, np.int64)
+        yield from self._of_partitions(topic, keys, values, times_ms, waiting.all_headers())
+
+    def _of_partitions(
+        self,
+        topic: str,
+        keys: pa.Array[Any],
+        values: pa.Array[Any],
+        times_ms: npt.NDArray[np.int64],
+        headers: list[Headers] | None,
+    ) -> Iterator[Part]:
+        """Records by the partition of their keys."""
+        count = self._partitions[topic]
         if count == 1:
             yield Part(topic, 0, keys, values, times_ms, headers)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-__all__ = ["quoted", "split"]
+__all__ = ["quoted", "split", "unescaped"]
 
 _ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
@@ -20,14 +20,18 @@ def split(line: bytes) -> list[bytes | None]:
     fields: list[Any] = line[:-1].split(b"\t")
     if b"\\" not in line:
         return fields
-    return [
-        None
-        if one == b"\\N"
-        else _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), one)
-        if b"\\" in one
-        else one
-        for one in fields
-    ]
+    return [None if one == b"\\N" else unescaped(one) for one in fields]
+
+
+def unescaped(text: bytes) -> bytes:
+    r"""A value as it is, of its form in COPY.
+
+    >>> unescaped(b"a\\tb")
+    b'a\tb'
+    """
+    if b"\\" not in text:
+        return text
+    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), text)
 
 
 def quoted(name: str) -> str:

@@ -11,11 +11,10 @@ from typing import Any, Final
 from penstock.capture._database import Settings, TableName, spelled
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
-from penstock.capture._postgres._incremental import Progress
 from penstock.capture._postgres._pgoutput import lsn_text
 from penstock.capture._postgres._rows import key_columns
 from penstock.capture._postgres._server import Server, parse_tables
-from penstock.capture._postgres._snapshot import Snapshot, slot_name
+from penstock.capture._postgres._snapshots import Progress, Snapshot, slot_name
 from penstock.capture._postgres._stream import Extras, Stream
 from penstock.capture._progress import State
 from penstock.capture._schemas import Shape

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.capture._envelope import Format, Headers, Put, version_text
 from penstock.capture._postgres._pgoutput import Begin, Message
@@ -21,6 +23,8 @@ __all__ = ["Encoder"]
 _NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 _END: Final = b',"xmin":null,"origin":null,"origin_lsn":null},"transaction":'
 """Of a record, behind its position."""
+_ROW: Final = b"\0"
+"""Stands for a row; JSON has none."""
 CLOCK_CHANGES: Final = 256
 """How many changes of a transaction have one time of processing."""
 
@@ -165,6 +169,17 @@ class Encoder:
         """Key and value of a row of a snapshot; `marker` is Debezium's: `first`, `true`, `last`, …"""
         self._mark(marker)
         return table.key_of(row), self._value(table, b"r", NULL, table.row(row), lsn)
+
+    def reads(self, table: Table, rows: pa.Array[Any], lsn: int, marker: bytes) -> pa.Array[Any]:
+        """Values of rows of a snapshot, from the rows as JSON; binary. See `read`."""
+        self._mark(marker)
+        begin, _, end = self._value(table, b"r", NULL, _ROW, lsn).partition(_ROW)
+        if not begin + end:
+            return rows
+        parts: list[Any] = [pa.scalar(one, pa.binary()) for one in (begin, end, b"")]
+        parts.insert(1, rows)
+        made: pa.Array[Any] = pc.binary_join_element_wise(*parts)
+        return made
 
     def truncated(self, table: Table, topic: str, lsn: int, put: Put, headers: Headers) -> None:
         """The record of a table that was emptied; the flat form has none."""

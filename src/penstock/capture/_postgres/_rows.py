@@ -19,7 +19,7 @@ import orjson
 from penstock.capture._postgres._pgoutput import Relation
 from penstock.capture._postgres._types import Type, Types, converter, placeholder, zero
 
-__all__ = ["NULL", "Facts", "Fragments", "Table", "Texts", "key_columns"]
+__all__ = ["NULL", "Facts", "Fragments", "Table", "Texts", "fragment", "key_columns", "members"]
 
 NULL: Final = b"null"
 Fragments: TypeAlias = tuple[bytes, ...]
@@ -102,7 +102,10 @@ class Table:
         self.parse_key: Callable[..., tuple[Fragments, int]] = _reader(
             makers, self._unchanged, [None if one else True for one in identity], fill
         )
-        self._of_texts = [(i, one) for i, one in enumerate(makers) if one is not None]
+        converted = [(i, one) for i, one in enumerate(makers) if one is not None]
+        #: Of each column that records have: its place among all columns, its name, and what makes a value of
+        #: its text.
+        self.converters = [(i, name, one) for (i, one), name in zip(converted, names, strict=True)]
 
     def of_texts(self, texts: Texts) -> Fragments:
         """The fragments of a row of COPY."""
@@ -112,7 +115,7 @@ class Table:
             else text
             if convert in _PLAIN
             else fragment(convert, text)
-            for i, convert in self._of_texts
+            for i, _, convert in self.converters
         )
 
     def key_of(self, values: Fragments) -> bytes | None:
@@ -148,16 +151,24 @@ def fragment(convert: Callable[[bytes], Any], text: bytes) -> bytes:
 
 def _template(names: Sequence[str]) -> bytes:
     """JSON of an object whose values are filled in."""
-    members = (orjson.dumps(name).replace(b"%", b"%%") + b":%b" for name in names)
-    return b"{" + b",".join(members) + b"}"
+    return b"".join(one.replace(b"%", b"%%") + b"%b" for one in members(names)) + b"}"
+
+
+def members(names: Sequence[str]) -> list[bytes]:
+    """What precedes each value in the JSON of an object.
+
+    >>> members(["a", "b"])
+    [b'{"a":', b',"b":']
+    """
+    return [(b"," if i else b"{") + orjson.dumps(name) + b":" for i, name in enumerate(names)]
 
 
 def _joiner(names: Sequence[str]) -> Callable[[Fragments], bytes]:
     """A function that makes an object of its values."""
     parts, places = [], []
     known: dict[str, Any] = {}
-    for i, name in enumerate(names):
-        known[f"n{i}"] = (b"," if i else b"{") + orjson.dumps(name) + b":"
+    for i, begin in enumerate(members(names)):
+        known[f"n{i}"] = begin
         parts.append(f"n{i}, v{i}")
         places.append(f"v{i}, ")
     if not names:

@@ -5,6 +5,7 @@ Values come as texts of one form, whatever the database's settings are.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterable
@@ -97,6 +98,12 @@ class Server:
             if one is not None:
                 one.close()
         self._sql = self._replication = None
+
+    def cancel(self) -> None:
+        """Cancels the query that runs on the connection for questions; from any thread."""
+        if (one := self._sql) is not None:
+            with contextlib.suppress(self._psycopg.Error):
+                one.cancel()
 
     def connect(self, *, replication: bool = False) -> Any:
         """A new connection; SETTINGS say how it writes values.

@@ -15,11 +15,11 @@ from penstock.capture._database import Settings
 from penstock.capture._envelope import DELETIONS_FOLLOW
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
-from penstock.capture._postgres._incremental import Incremental
 from penstock.capture._postgres._outbox import Router
 from penstock.capture._postgres._pgoutput import Begin, Commit, Message, Relation, Truncate, parse
 from penstock.capture._postgres._rows import Table
 from penstock.capture._postgres._server import Server
+from penstock.capture._postgres._snapshots import Incremental
 from penstock.capture._postgres._streamed import Streamed
 from penstock.errors import CorruptError, SetupError
 
@@ -147,8 +147,9 @@ class Stream:
             elif came:
                 return True
             else:
-                ready, _, _ = select.select([self._pg.socket], [], [], wait_s)
-                if not ready:
+                news = self._incremental.news
+                ready, _, _ = select.select([self._pg.socket, news], [], [], wait_s)
+                if self._pg.socket not in ready:
                     return False
                 self._pg.consume_input()
                 wait_s = 0.0
@@ -353,7 +354,7 @@ class Stream:
         self._skips = begin.commit_lsn < output.position
         self._encoder.begin(begin, output.position)
         self._incremental.begin(begin.xid)
-        self._put = self._incremental.put if self._incremental.has_chunk else output.put
+        self._put = self._incremental.put if self._incremental.is_reading else output.put
         output.is_open = True
 
     def _close(self, end: int) -> None:

@@ -17,7 +17,7 @@ import orjson
 from penstock.capture._envelope import Values
 from penstock.capture._postgres import _texts
 
-__all__ = ["PLACEHOLDER", "Convert", "Type", "Types", "converter", "placeholder", "zero"]
+__all__ = ["PLACEHOLDER", "Convert", "Type", "Types", "converter", "is_bool", "placeholder", "zero"]
 
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 """Stands for a large value that an update didn't touch."""
@@ -73,6 +73,11 @@ def converter(type_: Type, values: Values) -> Convert | None:
     if is_precise and (type_.kind in "cm" or type_.name in _UNKNOWN):
         return None
     return bytes.decode
+
+
+def is_bool(convert: Convert) -> bool:
+    """Whether a converter is that of `bool`."""
+    return convert is _bool
 
 
 def placeholder(type_: Type, values: Values) -> Any:

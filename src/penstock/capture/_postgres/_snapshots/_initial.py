@@ -19,11 +19,11 @@ from penstock.capture._envelope import Record, Values
 from penstock.capture._markers import marked
 from penstock.capture._postgres._copy import quoted, split
 from penstock.capture._postgres._encoder import Encoder
-from penstock.capture._postgres._incremental import Progress
 from penstock.capture._postgres._outbox import Router
 from penstock.capture._postgres._pgoutput import lsn_number
 from penstock.capture._postgres._rows import Table, Texts
 from penstock.capture._postgres._server import Server
+from penstock.capture._postgres._snapshots._incremental import Progress
 
 __all__ = ["Snapshot"]
 

@@ -1,0 +1,421 @@
+"""Snapshots of tables while their changes flow: in chunks by primary key, that can go on after a kill.
+
+    invariant: a row of a chunk is written only if all changes of its key that were written are in the chunk
+
+Source: Andreakis and Papapanagiotou, "DBLog: A Watermark Based Change-Data-Capture Framework" (2019). Several
+connections read chunks ahead (`_chunks`), each with a snapshot of its own, which says which transactions it
+has. Chunks are written in the order of their keys, each once the stream has passed the position at which it
+was read. Changes that were written since the read began are remembered: where one's transaction isn't in the
+chunk's snapshot, the chunk's row is older, and is dropped. Nothing is written to the database: the snapshot's
+list of transactions takes the place of DBLog's watermark table.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.capture._database import spelled
+from penstock.capture._envelope import Headers, Values
+from penstock.capture._notifications import INCREMENTAL
+from penstock.capture._output import Output
+from penstock.capture._postgres._encoder import Encoder
+from penstock.capture._postgres._snapshots._chunks import (
+    CONNECTIONS,
+    Chunk,
+    Chunks,
+    GoneError,
+    Mark,
+    Part,
+)
+from penstock.errors import UserError
+
+__all__ = ["DETAIL", "Changes", "Incremental", "Progress"]
+
+KEYS_MAX: Final = 1_000_000
+"""Changed keys that are remembered while chunks are read; beyond them, the chunks are read again."""
+STEP_S: Final = 0.05
+"""How long chunks are written, before changes are looked for."""
+RECENT: Final = 20_000
+"""Transactions that are remembered: one that has committed may be missing from a snapshot for a moment."""
+DETAIL: Final = "snapshot"
+"""Where the progress is in `State.details`."""
+_NOTIFIED: Final = {
+    "start": "STARTED",
+    "pause": "PAUSED",
+    "resume": "RESUMED",
+    "stop": "ABORTED",
+}
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far snapshots are.
+
+    Attributes:
+        asked: the newest request that was taken.
+        tables: that are to be read; the first is being read.
+        where: conditions in SQL, by table.
+        cursor: the key up to which the first one was read; empty where nothing was.
+        last: its last key when it was begun.
+        rows: of it that were read.
+        estimate: how many it has, as the database estimates.
+        is_paused: whether it waits.
+    """
+
+    asked: int = 0
+    tables: tuple[str, ...] = ()
+    where: Mapping[str, str] = field(default_factory=dict)
+    cursor: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+    rows: int = 0
+    estimate: int = 0
+    is_paused: bool = False
+
+    @staticmethod
+    def of(details: Mapping[str, Any]) -> Progress:
+        """That of a state."""
+        told = dict(details.get(DETAIL, {}))
+        for name in ("tables", "cursor", "last"):
+            told[name] = tuple(told.get(name, ()))
+        return Progress(**told)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """For a state."""
+        return {DETAIL: asdict(self)}
+
+    def after(self, asked: int, request: Mapping[str, Any]) -> Progress:
+        """What it is once a request was taken."""
+        match request["what"]:
+            case "start":
+                told = self.with_tables(request["tables"], request.get("where") or "")
+                return replace(told, asked=asked)
+            case "pause" | "resume":
+                return replace(self, asked=asked, is_paused=request["what"] == "pause")
+            case _:
+                return Progress(asked=asked)
+
+    def with_tables(self, tables: Iterable[str], where: str = "") -> Progress:
+        """What it is with tables to be read from their beginning, also one that is being read."""
+        added = dict.fromkeys(tables, where)
+        rest = self.following if self.tables and self.tables[0] in added else self
+        kept = tuple(one for one in rest.tables if one not in added)
+        return replace(rest, tables=(*kept, *added), where={**rest.where, **added})
+
+    @property
+    def following(self) -> Progress:
+        """What it is once the first table was read."""
+        return replace(self, tables=self.tables[1:], cursor=(), last=(), rows=0, estimate=0)
+
+
+class Changes:
+    """The transactions of a stream, and the keys of one topic that they have changed while chunks are read.
+
+    Attributes:
+        number: of transactions that have begun.
+    """
+
+    def __init__(self) -> None:
+        self.number, self._xid = 0, 0
+        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
+        # Number and xid of a transaction, and the key that it has changed; True: all of them.
+        self._keys: deque[tuple[int, int, bytes | bool | None]] = deque()
+
+    def begin(self, xid: int) -> None:
+        """A transaction's changes follow."""
+        self.number += 1
+        self._xid = xid
+        self._recent.append((self.number, xid))
+
+    def add(self, key: bytes | bool | None) -> None:  # noqa: FBT001
+        """It has changed the row of a key; True: all rows. Not remembered once there are too many."""
+        if not self.is_full:
+            self._keys.append((self.number, self._xid, key))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many keys as are remembered at most."""
+        return len(self._keys) >= KEYS_MAX
+
+    def are_in(self, chunk: Chunk) -> bool:
+        """Whether a chunk has all transactions that had begun before it was read.
+
+        One that has committed may be missing from a snapshot for a moment.
+        """
+        return all(
+            chunk.visible(xid) for number, xid in self._recent if number <= chunk.mark.number
+        )
+
+    def newer(self, chunk: Chunk) -> set[bytes | bool | None]:
+        """Keys whose rows in a chunk are older than what was written."""
+        return {
+            key
+            for number, xid, key in self._keys
+            if number > chunk.mark.number and not chunk.visible(xid)
+        }
+
+    def forget(self, number: int) -> None:
+        """Chunks that are read now, or later, have the transactions up to this one."""
+        for told in (self._recent, self._keys):
+            while told and told[0][0] <= number:
+                told.popleft()
+
+    def clear(self) -> None:
+        """Forgets the keys: nothing is read."""
+        self._keys.clear()
+
+
+class Incremental:
+    """Snapshots that were asked for; belongs to a stream.
+
+    Args:
+        url: of the database.
+        encoder: makes records.
+        values: how they are written.
+        output: where to; its state says how far it is.
+        alive: tells the database that the capture is there; called often while something takes long.
+        connections: that read chunks.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        encoder: Encoder,
+        values: Values,
+        output: Output,
+        alive: Callable[[], None],
+        connections: int = CONNECTIONS,
+    ) -> None:
+        self._alive, self._url, self._connections = alive, url, connections
+        self._encoder, self._values = encoder, values
+        self._output, self._put = output, output.put
+        self._changes = Changes()
+        self._chunks: Chunks | None = None
+        self._topic = ""
+        self._requests: list[tuple[int, Mapping[str, Any]]] = []
+        self.progress = Progress.of(output.state.details)
+        #: Can be read from when a chunk has come.
+        self.news, self._bell = socket.socketpair()
+        for one in (self.news, self._bell):
+            one.settimeout(0)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._abandon()
+        self.news.close()
+        self._bell.close()
+
+    def ask(self, number: int, request: Mapping[str, Any]) -> None:
+        """Takes a request, once: `start` with `tables` and `where`, `pause`, `resume` or `stop`."""
+        newest = max([self.progress.asked, *(asked for asked, _ in self._requests)])
+        if number > newest:
+            self._requests.append((number, request))
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether chunks are read, so that changes have to be told by `put`."""
+        return self._chunks is not None
+
+    # -- changes ----------------------------------------------------------------------------------------
+
+    def begin(self, xid: int) -> None:
+        """A transaction's changes follow."""
+        self._changes.begin(xid)
+
+    def put(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        time_ms: int,
+        headers: Headers = (),
+    ) -> None:
+        """A record of a change; rows of its key in chunks are older where they don't have the change."""
+        if topic == self._topic:
+            self._changes.add(key)
+        self._put(topic, key, value, time_ms, headers)
+
+    def truncated(self, topic: str) -> None:
+        """A table was emptied."""
+        if topic == self._topic:
+            self._changes.add(True)  # noqa: FBT003
+
+    # -- chunks -----------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Between transactions: takes requests, writes chunks that have been read. Whether it wrote."""
+        self._heard()
+        self._take_requests()
+        if self._chunks is None and self.progress.tables and not self.progress.is_paused:
+            self._begin_table()
+        began, wrote = time.monotonic(), False
+        while self._chunks is not None and self._next_is_ready(self._chunks):
+            wrote = True
+            if time.monotonic() - began > STEP_S:
+                break
+        return wrote
+
+    def _take_requests(self) -> None:
+        for number, request in self._requests:
+            if request["what"] != "resume":
+                self._abandon()  # what wasn't written is read again
+            progress = self.progress.after(number, request)
+            self._notify(_NOTIFIED[request["what"]], progress if progress.tables else self.progress)
+            self._keep(progress)
+        self._requests.clear()
+
+    def _begin_table(self) -> None:
+        """Lets the chunks of the first table be read."""
+        progress = self.progress
+        table = progress.tables[0]
+        watched = self._output.tables.get(table)
+        if watched is None:  # it isn't captured any more
+            self._skip("UNKNOWN_SCHEMA")
+            return
+        self._topic = watched.topic
+        where = progress.where.get(table) or ""
+        part = Part(table, where, progress.cursor, progress.last, progress.estimate)
+        known = self._output.schemas.known
+        self._chunks = Chunks(
+            *(self._url, self._values, part, self._connections),
+            mark=lambda: Mark(self._changes.number, known.get(table)),
+            ready=self._ring,
+        )
+
+    def _abandon(self) -> None:
+        """Ends what is read."""
+        if self._chunks is not None:
+            self._chunks.close()
+            self._chunks, self._topic = None, ""
+            self._changes.clear()
+
+    def _ring(self) -> None:
+        try:
+            self._bell.send(b"!")
+        except OSError:  # it has rung, and nobody has looked
+            return
+
+    def _heard(self) -> None:
+        """Forgets what has rung."""
+        try:
+            while self.news.recv(1024):
+                pass
+        except BlockingIOError:
+            return
+
+    def _next_is_ready(self, chunks: Chunks) -> bool:
+        """Writes the next chunk, if that can be. Whether it did.
+
+        A table that can't be read is left out.
+        """
+        from psycopg import errors
+
+        if self._changes.is_full:
+            self._abandon()
+            return False
+        try:
+            chunk = chunks.first()
+        except GoneError:
+            self._skip("UNKNOWN_SCHEMA")
+            return False
+        except (errors.ProgrammingError, errors.DataError, UserError) as error:
+            _log.warning("%s: no snapshot of it: %s", self.progress.tables[0], str(error).strip())
+            self._skip("SQL_EXCEPTION")
+            return False
+        if chunk is None or self._output.received < chunk.high:
+            return False
+        if not self._changes.are_in(chunk):
+            chunks.again()
+            return False
+        self._write(chunk)
+        chunks.pop()
+        self._changes.forget(chunks.oldest(chunk.mark.number))
+        if chunk.is_last:
+            self._abandon()
+        return True
+
+    def _write(self, chunk: Chunk) -> None:
+        """Writes a chunk, and how far that is; at its table's end, what goes with that."""
+        output, progress = self._output, self.progress
+        time_us = output.state.time_us or time.time_ns() // 1000
+        self._encoder.at(time.time_ns() // 1000, None, output.position)
+        if chunk.count:
+            self._write_rows(chunk)
+            keys = {
+                "maximum_key": ",".join(chunk.part.last),
+                "last_processed_key": ",".join(chunk.end),
+            }
+            table = progress.tables[0]
+            self._notify("IN_PROGRESS", progress, current_collection_in_progress=table, **keys)
+        count = progress.rows + chunk.count
+        following = replace(
+            progress,
+            cursor=chunk.end,
+            last=chunk.part.last,
+            rows=count,
+            estimate=chunk.part.estimate,
+        )
+        if chunk.is_last:
+            if not chunk.part.where:  # all of its rows were read
+                for _ in output.forget_unseen(chunk.part.table):
+                    self._alive()
+            self._completed("SUCCEEDED" if count else "EMPTY", count)
+            following = progress.following
+        self.progress = following
+        output.committed(output.position, time_us, following.details)
+
+    def _write_rows(self, chunk: Chunk) -> None:
+        """Writes rows, without those that are older than what was written."""
+        table, rows, shape, output = chunk.table, chunk.rows, chunk.shape, self._output
+        assert table is not None, "a chunk without rows"
+        assert rows is not None, "a chunk without rows"
+        assert shape is not None, "rows of no table"
+        relation, known = table.relation, output.schemas.known
+        name = (relation.schema, relation.name)
+        if known.get(spelled(name)) == chunk.mark.known:  # else the stream knows a newer one
+            output.describe(name, shape, self._encoder.time_ms)
+        keys, values = rows.keys, rows.values
+        newer = self._changes.newer(chunk)
+        if True in newer:
+            return
+        if newer:
+            older = pc.is_in(keys, value_set=pa.array([*newer], pa.binary()))
+            keys, values = keys.filter(pc.invert(older)), values.filter(pc.invert(older))
+        if not len(keys):
+            return
+        values = self._encoder.reads(table, values, chunk.high, b"incremental")
+        output.put_all(self._topic, keys, values, self._encoder.time_ms)
+        output.done.snapshot_rows += len(keys)
+
+    def _skip(self, status: str) -> None:
+        """Leaves out the first table."""
+        self._abandon()
+        self._completed(status, self.progress.rows)
+        self._keep(self.progress.following)
+
+    def _notify(self, what: str, progress: Progress, **more: str | int) -> None:
+        id_ = str(progress.asked or "initial")
+        self._output.notify(INCREMENTAL, what, id_, progress.tables, **more)
+
+    def _completed(self, status: str, rows: int) -> None:
+        """A table was read, or can't be."""
+        progress = self.progress
+        told: dict[str, str | int] = {"scanned_collection": progress.tables[0], "status": status}
+        self._notify("TABLE_SCAN_COMPLETED", progress, total_rows_scanned=rows, **told)
+        if not progress.following.tables:
+            self._notify("COMPLETED", progress.following)
+
+    def _keep(self, progress: Progress) -> None:
+        self.progress = progress
+        state = self._output.state
+        self._output.commit(replace(state, details={**state.details, **progress.details}))

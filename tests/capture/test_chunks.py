@@ -1,0 +1,188 @@
+"""Chunks of a table that several connections read ahead, and rows of COPY in columns; without a server."""
+
+from __future__ import annotations
+
+import bisect
+import random
+import threading
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from tests.patience import PATIENCE_S
+
+from penstock.capture._postgres._copy import split
+from penstock.capture._postgres._pgoutput import Column, Relation
+from penstock.capture._postgres._rows import Facts, Table
+from penstock.capture._postgres._snapshots import _chunks
+from penstock.capture._postgres._snapshots._blocks import Rows, rows_of
+from penstock.capture._postgres._snapshots._chunks import Chunk, Chunks, GoneError, Mark, Part
+from penstock.capture._postgres._snapshots._incremental import Changes
+from penstock.capture._postgres._types import Type
+
+TYPES = ("int4", "text", "bool", "float8", "numeric", "timestamp")
+TEXTS = {
+    "int4": (b"1", b"-7", b"2147483647"),
+    "text": (b"", b"ann", b'"', b"\\\\", b"a\\tb\\v", b"\x01\x7f", "\ufeffé☃".encode(), b"\\\\N"),
+    "bool": (b"t", b"f"),
+    "float8": (b"1.5", b"NaN", b"1e+300"),
+    "numeric": (b"12.50", b"NaN", b"0"),
+    "timestamp": (b"2024-02-29 13:45:30", b"infinity", b"0001-01-01 00:00:00 BC"),
+}
+
+
+def table(random_: random.Random) -> Table:
+    """One with some columns; the first is the key."""
+    names = ["text", *random_.sample(TYPES, random_.randint(0, 5))]
+    columns = tuple(
+        Column(f'{name}%"{i}', TYPES.index(name), -1, i == 0) for i, name in enumerate(names)
+    )
+    facts = Facts((columns[0].name,))
+    return Table(
+        Relation(1, "s", "t", "d", columns), facts, lambda at, _: Type(TYPES[at]), "precise"
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_in_columns_are_as_rows_one_by_one(seed) -> None:
+    """Whatever values there are: NULL, escapes, marks of encodings, bytes that aren't UTF-8."""
+    random_ = random.Random(seed)
+    one = table(random_)
+    types = [TYPES[column.oid] for column in one.relation.columns]
+    texts = {
+        **TEXTS,
+        "text": (*TEXTS["text"], b"\xff") if random_.random() < 0.2 else TEXTS["text"],
+    }
+    lines = [
+        b"\t".join(
+            rb"\N" if i and random_.random() < 0.2 else random_.choice(texts[type_])
+            for i, type_ in enumerate(types)
+        )
+        + b"\n"
+        for _ in range(random_.randint(1, 20))
+    ]
+    made = rows_of(one, b"".join(lines), ())
+    rows = [one.of_texts(split(line)) for line in lines]
+    assert made.keys.to_pylist() == [one.key_of(row) for row in rows]
+    assert made.values.to_pylist() == [one.row(row) for row in rows]
+
+
+class Reads:
+    """Reads of the numbers from 0 on, by several connections; some fail, and some chunks are cut."""
+
+    def __init__(self, seed: int, count: int) -> None:
+        self.random, self.keys = random.Random(seed), [f"{i:06}" for i in range(count)]
+        self.lock = threading.Lock()
+
+    def __call__(self, server: Any, values: Any) -> Reads:
+        return self
+
+    def opened(self, part: Part) -> Part:
+        return Part(part.table, last=(self.keys[-1],)) if self.keys else part
+
+    def end(self, part: Part, after: tuple[str, ...]) -> tuple[str, ...]:
+        at = bisect.bisect(self.keys, *after) if after else 0
+        with self.lock:
+            return (self.keys[min(at + self.random.randint(0, 20), len(self.keys) - 1)],)
+
+    def read(self, part: Part, after: tuple[str, ...], end: tuple[str, ...], mark: Mark) -> Chunk:
+        begin = bisect.bisect(self.keys, *after) if after else 0
+        found = self.keys[begin : bisect.bisect(self.keys, *end)]
+        with self.lock:
+            if self.random.random() < 0.1:
+                raise psycopg.errors.LockNotAvailable
+            if self.random.random() < 0.3:
+                found = found[: self.random.randint(1, len(found))]
+        rows = pa.array([one.encode() for one in found])
+        return Chunk(part, None, Rows(rows, rows, ()), (found[-1],), mark)
+
+
+def first(chunks: Chunks, ready: threading.Event) -> Chunk:
+    """The next chunk, once it was read."""
+    while (found := chunks.first()) is None:
+        assert ready.wait(PATIENCE_S), "expected a chunk"
+        ready.clear()
+    return found
+
+
+def take_all(chunks: Chunks, ready: threading.Event) -> None:
+    """Takes the chunks until the last one."""
+    while not first(chunks, ready).is_last:
+        chunks.pop()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_key_is_in_one_chunk_in_the_keys_order(seed, monkeypatch) -> None:
+    """However many connections read, chunks are cut, tables are locked, and chunks are read again."""
+    random_ = random.Random(seed)
+    reads = Reads(seed, random_.choice([0, 1, 500]))
+    monkeypatch.setattr(_chunks, "_Reader", reads)
+    ready, found = threading.Event(), []
+    chunks = Chunks(
+        *("postgresql://nowhere", "precise", Part("t"), random_.randint(1, 4)),
+        mark=lambda: Mark(len(found)),
+        ready=ready.set,
+    )
+    try:
+        while True:
+            chunk = first(chunks, ready)
+            if chunk.count and random_.random() < 0.2:
+                chunks.again()
+                continue
+            assert chunks.oldest(len(found)) <= chunk.mark.number <= len(found)
+            found += [] if chunk.rows is None else chunk.rows.keys.to_pylist()
+            chunks.pop()
+            if chunk.is_last:
+                break
+    finally:
+        chunks.close()
+    assert [one.decode() for one in found] == reads.keys
+
+
+def test_what_cannot_be_read_is_told_where_the_chunk_would_be(monkeypatch) -> None:
+    """Chunks before it are there."""
+    reads, ready = Reads(1, 500), threading.Event()
+    monkeypatch.setattr(_chunks, "_Reader", reads)
+    chunks = Chunks(
+        *("postgresql://nowhere", "precise", Part("t"), 2), mark=lambda: Mark(0), ready=ready.set
+    )
+    try:
+        assert first(chunks, ready).count
+
+        def read(*_: object) -> Chunk:
+            raise GoneError("it is gone")
+
+        reads.read = read
+        with pytest.raises(GoneError):
+            take_all(chunks, ready)
+    finally:
+        chunks.close()
+
+
+def test_what_a_chunk_lacks_is_newer_than_its_rows() -> None:
+    """Of transactions that began after the read: those that aren't in its snapshot. Those before must be."""
+    changes = Changes()
+    for xid, key in ((10, b"a"), (11, b"b"), (12, b"c"), (13, True)):
+        changes.begin(xid)
+        changes.add(key)
+    has = lambda *xids: lambda xid: xid in xids  # noqa: E731
+    chunk = Chunk(Part("t"), mark=Mark(1), visible=has(10, 12))
+    assert changes.are_in(chunk)
+    assert changes.newer(chunk) == {b"b", True}
+    assert not changes.are_in(Chunk(Part("t"), mark=Mark(1), visible=has(11)))
+    changes.forget(3)
+    assert changes.newer(Chunk(Part("t"), visible=has())) == {True}
+
+
+def test_changed_keys_are_bounded(monkeypatch) -> None:
+    """Beyond the bound nothing is remembered: the chunks are read again."""
+    monkeypatch.setattr("penstock.capture._postgres._snapshots._incremental.KEYS_MAX", 2)
+    changes = Changes()
+    changes.begin(1)
+    for key in (b"a", b"b", b"c"):
+        changes.add(key)
+    assert changes.is_full
+    assert changes.newer(Chunk(Part("t"), visible=lambda _: False)) == {b"a", b"b"}
+    changes.clear()
+    assert not changes.is_full
