@@ -8,6 +8,7 @@ import pytest
 from penstock.capture import _progress
 from penstock.capture._capture import _read_again
 from penstock.capture._progress import State, Watched, _Keys
+from penstock.capture._schemas import Shape, Version
 
 
 @pytest.mark.parametrize("folded", [0, 1 << 20])
@@ -38,9 +39,12 @@ def test_keys_are_deleted_in_topics_of_former_snapshots_alone() -> None:
     """Not in one that is another table's as well, nor in one that the table gets now: others write there."""
     new = {("s", one): f"topic of {one}" for one in ("anew", "dropped", "moved", "never")}
     new |= {("s", "shares"): "one for all"}
+    new |= {("s", "elsewhere"): "of others", ("s", "before"): "of a former release"}
     former = {"s.anew": Watched("topic of anew", 0), "s.moved": Watched("topic before", 0)}
     kept = {"s.kept": Watched("one for all", 0)}
-    known = {"s.anew", "s.dropped", "s.moved", "s.shares"}
+    topics = {"anew": "topic of anew", "dropped": "topic of dropped", "moved": "topic of moved"}
+    topics |= {"shares": "one for all", "elsewhere": "of its own", "before": ""}
+    known = {f"s.{name}": Version(1, Shape((), ()), topic) for name, topic in topics.items()}
     found = _read_again(new, kept, {**former, **kept}, known)
     assert found == {"s.anew": "topic of anew", "s.dropped": "topic of dropped"}
 

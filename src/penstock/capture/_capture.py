@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ from penstock.capture._progress import (
     schemas_topic,
     state_topic,
 )
-from penstock.capture._schemas import OnSchemaChange, Schemas
+from penstock.capture._schemas import OnSchemaChange, Schemas, Version
 from penstock.core.databases import described
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
 
@@ -280,7 +280,7 @@ def _read_again(
     new: Mapping[TableName, str],
     kept: Mapping[str, Watched],
     former: Mapping[str, Watched],
-    known: Collection[str],
+    known: Mapping[str, Version],
 ) -> dict[str, str]:
     """The tables whose topics have keys of a former snapshot, and no others; with these topics.
 
@@ -288,14 +288,15 @@ def _read_again(
         new: the tables that are to be read, with their topics.
         kept: those that aren't.
         former: all that were captured, where that is known.
-        known: those whose schemas are, also of a capture that was dropped.
+        known: the versions of schemas, also of a capture that was dropped, which say where its records went.
     """
     used = Counter([*new.values(), *(one.topic for one in kept.values())])
     found = {spelled(table): topic for table, topic in new.items() if used[topic] == 1}
     return {
         name: topic
         for name, topic in found.items()
-        if (former[name].topic == topic if name in former else name in known)
+        if topic
+        == (former[name].topic if name in former else known[name].topic if name in known else "")
     }
 
 

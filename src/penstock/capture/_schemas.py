@@ -80,10 +80,17 @@ class Shape:
 
 @dataclass(frozen=True)
 class Version:
-    """A shape, and which of its table's it is: 1 is the first."""
+    """A version of a table's schema.
+
+    Attributes:
+        number: 1 is the first.
+        shape: what the table looks like.
+        topic: that its records went to, where the capture was dropped; else empty.
+    """
 
     number: int
     shape: Shape
+    topic: str = ""
 
     def encoded(self) -> bytes:
         """As a record's value."""
@@ -100,7 +107,8 @@ class Version:
             found = orjson.loads(value)
             shape = found["shape"]
             columns = tuple(Column(**one) for one in shape["columns"])
-            return Version(int(found["number"]), Shape(columns, tuple(shape["key"])))
+            topic = str(found.get("topic", ""))
+            return Version(int(found["number"]), Shape(columns, tuple(shape["key"])), topic)
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptError(
                 f"expected the version of a table's schema; found {value[:60]!r} ({error}). Something else "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -225,8 +225,8 @@ def _snapshot_text(state: State) -> str:
 def drop(name: str, log: str, *, url: str | None = None, **settings: Any) -> None:
     """Forgets a capture, which must not run: what the database keeps for it, and its position.
 
-    Topics stay, also that of the versions of their tables' schemas. A capture that begins anew under this
-    name deletes the keys in them that its tables don't have any more.
+    Topics stay, also that of the versions of their tables' schemas. If a capture begins anew under this name
+    and writes to the same topics, it deletes the keys in them that its tables no longer have.
 
     Raises:
         UserError: there is no such capture, or it runs.
@@ -235,8 +235,27 @@ def drop(name: str, log: str, *, url: str | None = None, **settings: Any) -> Non
         found = _load(client, log, name, **settings)
         if found is not None:
             kind_named(found.kind).forget(url or found.server, name, found)
+            _keep_topics(client, log, name, found, **settings)
         client.delete_topic(state_topic(name), missing_ok=True)
         client.delete_topic(control_topic(name), missing_ok=True)
+
+
+def _keep_topics(client: Client, log: str, name: str, state: State, **settings: Any) -> None:
+    """Writes where the tables' records went into the versions of their schemas."""
+    if schemas_topic(name) not in client.topics():  # a former release has captured it
+        return
+    known = versions(client, log, name, **settings)
+    kept = {
+        table: replace(known[table], topic=one.topic).encoded()
+        for table, one in state.tables.items()
+        if table in known
+    }
+    keys = pa.array([one.encode() for one in kept], pa.binary())
+    values = pa.array([*kept.values()], pa.binary())
+    if kept:
+        with Producer(log, **settings) as producer:
+            times_ms = np.full(len(kept), time.time_ns() // 1_000_000)
+            producer.send(schemas_topic(name), 0, keys, values, times_ms)
 
 
 def _load(client: Client, log: str, name: str, **settings: Any) -> State | None:
