@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from tests.web.pipelines import NOW, WELL, Pipeline, S
 
-from penstock.cli.support.terminal import summary
+from penstock.cli.support.journal import summary
 
 
 def test_one_line_says_that_all_is_well() -> None:
     """And how far it is."""
     pipeline = Pipeline(version=7, rows=1_000, late=3, dead=3)
-    text = summary(pipeline.board.status()).plain
+    text = summary(pipeline.board.status())
     assert text.startswith("live   version 7")
     assert "lag 500 " in text
     assert "3 late   1 unusable" in text
@@ -23,7 +23,7 @@ def test_what_is_not_well_says_since_when_why_and_what_to_do() -> None:
     """The same as on the page; a lag that nobody knows is no zero."""
     pipeline = Pipeline(version=7)
     pipeline.facts = replace(WELL, answered_us=NOW - 100 * S, log_error="Connection refused")
-    text = summary(pipeline.board.status()).plain
+    text = summary(pipeline.board.status())
     assert text.startswith("log unreachable for 1 minute 40 seconds   version 7")
     assert "lag -" in text
     assert "(Connection refused)" in text
@@ -33,6 +33,6 @@ def test_what_is_not_well_says_since_when_why_and_what_to_do() -> None:
 def test_before_the_first_version_there_are_no_figures() -> None:
     """A start that takes long says where to look."""
     pipeline = Pipeline(facts=replace(WELL, spark_us=None, looked_us=None, lag={}))
-    text = summary(pipeline.board.status()).plain
+    text = summary(pipeline.board.status())
     assert "version" not in text
     assert "spark.log" in text

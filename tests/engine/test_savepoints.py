@@ -14,7 +14,7 @@ from penstock.engine.savepoints import (
 )
 from penstock.errors import CorruptError, UserError
 from penstock.serve import Snapshot
-from penstock.state.vacuum import live
+from penstock.state.garbage import live
 from penstock.testing import Run
 
 BATCHES = 100  # more than there are versions kept: old ones are vacuumed

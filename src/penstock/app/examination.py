@@ -28,8 +28,8 @@ from penstock.engine.store import Json, Store, unsealed
 from penstock.errors import CorruptError, SetupError
 from penstock.ops import operator_from_spec
 from penstock.state import LocalStateFiles
+from penstock.state.garbage import garbage, pieces
 from penstock.state.runs import Piece
-from penstock.state.vacuum import garbage, pieces
 
 __all__ = ["STATE", "examine_pipeline", "examine_state", "is_pipeline_directory"]
 

@@ -14,15 +14,17 @@ import contextlib
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import crc32c
 
 from penstock.core.names import known_names, unknown
 from penstock.engine.store import NO_SAVEPOINTS, Json, Store
 from penstock.errors import CorruptError, UserError
-from penstock.state.runs import Piece
-from penstock.state.vacuum import pieces
+from penstock.state.garbage import pieces
+
+if TYPE_CHECKING:
+    from penstock.state.runs import Piece
 
 __all__ = [
     "Savepoint",

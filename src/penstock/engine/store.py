@@ -27,8 +27,8 @@ from urllib.parse import unquote, urlsplit
 import orjson
 
 from penstock.errors import CorruptError, FencedError
-from penstock.state import ArrowStateFiles, LocalStateFiles, StateFiles, vacuum
-from penstock.state.vacuum import live
+from penstock.state.files import ArrowStateFiles, LocalStateFiles, StateFiles
+from penstock.state.garbage import live, vacuum
 from penstock.wire.checksum import crc32c
 
 __all__ = ["Json", "Store", "open_files", "unsealed"]

@@ -10,15 +10,17 @@ from penstock.core.lazy import lazy_names
 if TYPE_CHECKING:
     from penstock.serve.live import Live
     from penstock.serve.parts import ViewPart
+    from penstock.serve.places import open_store, state_of
     from penstock.serve.queries import Queries, QueryLimits
     from penstock.serve.questions import Question
-    from penstock.serve.views import Answer, Snapshot, Views, state_of
+    from penstock.serve.views import Answer, Snapshot, Views
 else:
     __getattr__ = lazy_names(
         __name__,
         {
             "live": ("Live",),
             "parts": ("ViewPart",),
+            "places": ("open_store", "state_of"),
             "queries": (
                 "Queries",
                 "QueryLimits",
@@ -28,7 +30,6 @@ else:
                 "Answer",
                 "Snapshot",
                 "Views",
-                "state_of",
             ),
         },
     )
@@ -42,5 +43,6 @@ __all__ = [
     "Snapshot",
     "ViewPart",
     "Views",
+    "open_store",
     "state_of",
 ]

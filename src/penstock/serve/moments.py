@@ -12,13 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
-
-import sqlglot
-from sqlglot.tokenizer_core import Token, TokenType
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.time import instant_us
 from penstock.errors import QueryError, UserError
+
+# sqlglot is imported where it is used: most queries name no version.
+if TYPE_CHECKING:
+    from sqlglot.tokenizer_core import Token
 
 __all__ = ["AsOf", "Position", "parted"]
 
@@ -103,6 +104,8 @@ def parted(query: str) -> tuple[str, AsOf | None]:
     """
     if not re.search(r"\bas\s+of\b", query, re.IGNORECASE):
         return query, None
+    import sqlglot
+
     try:
         tokens = sqlglot.tokenize(query, dialect="duckdb")
     except sqlglot.errors.SqlglotError:
@@ -125,10 +128,14 @@ def parted(query: str) -> tuple[str, AsOf | None]:
 
 
 def _is_quoted(token: Token) -> bool:
+    from sqlglot.tokenizer_core import TokenType
+
     return token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
 
 
 def _as_of(kind: str, token: Token) -> AsOf:
+    from sqlglot.tokenizer_core import TokenType
+
     text = token.text
     if kind == "VERSION" and token.token_type is TokenType.NUMBER and text.isdecimal():
         return AsOf(version=int(text))

@@ -16,15 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-import duckdb
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
 
 from penstock.core.names import hint, known_names, unknown
 from penstock.core.schema import type_text
 from penstock.core.time import instant_text
-from penstock.engine.store import NO_SAVEPOINTS, Json, Store, open_files
+from penstock.engine.store import NO_SAVEPOINTS, Json, Store
 from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
 from penstock.expr.duck import confine, known
 from penstock.ops import operator_from_spec
@@ -32,21 +29,25 @@ from penstock.serve.arrivals import Arrivals, wait_for
 from penstock.serve.moments import AsOf, parted
 from penstock.serve.notebook import table_html
 from penstock.serve.parts import ViewPart
+from penstock.serve.places import newest, open_store, status_of
 
+# DuckDB and sqlglot are imported where they are used: what lists or copies views needs none.
 if TYPE_CHECKING:
+    import duckdb
     import pandas as pd
     import polars as pl
+    from sqlglot import exp
 
-__all__ = ["Answer", "Snapshot", "Views", "state_of"]
+__all__ = ["Answer", "Snapshot", "Views"]
 
 T = TypeVar("T")
 HUGEINT: Final = pa.decimal128(38, 0)  # as Arrow has it
 BATCH_ROWS: Final = 20_000  # of an answer, fetched at a time
 COUNT_SECONDS_MAX: Final = 1.0  # for counting the rows that an answer leaves out
 THREADS_MAX: Final = 4  # of a query in bounded memory: each thread takes a part of it
+_PLAIN: Final = re.compile(r"\s*(SELECT|WITH|FROM)\b", re.IGNORECASE)
+"""What DuckDB takes for nothing but a query: SHOW and SUMMARIZE are SELECTs to it, too."""
 _NO_TABLE: Final = re.compile(r"Catalog Error: Table with name (\S+) does not exist")
-ATTEMPTS_MAX: Final = 5  # a version may be vacuumed while it is being opened
-_OUT_OF_MEMORY: Final = (duckdb.OutOfMemoryException, MemoryError)
 
 
 class Answer(NamedTuple):
@@ -77,7 +78,7 @@ class Views:
     """
 
     def __init__(self, where: str | Path) -> None:
-        self.store = Store(open_files(state_of(where)))
+        self.store = open_store(where)
         self.where = str(where)
 
     @property
@@ -243,19 +244,7 @@ class Views:
             ) from None
 
     def _again(self, work: Callable[[Snapshot], T]) -> T:
-        for attempt in range(ATTEMPTS_MAX):
-            number = self.version
-            if number == 0:
-                raise QueryError(
-                    f"expected views in {self.where!r}; found no committed version. "
-                    "Has the pipeline read anything yet?"
-                )
-            try:
-                return work(Snapshot(self.store, self.store.version(number)))
-            except (FileNotFoundError, CorruptError):
-                if attempt == ATTEMPTS_MAX - 1 or self.version == number:
-                    raise
-        raise AssertionError
+        return newest(self.store, self.where, lambda content: work(Snapshot(self.store, content)))
 
 
 class Snapshot:
@@ -275,12 +264,7 @@ class Snapshot:
 
     def status(self) -> Json:
         """Offsets, watermarks and who holds them, counts; where the log began, of views that it limits."""
-        keys = ("name", "version", "epoch", "wall_us", "partitions", "offsets", "newest_us")
-        status = {key: self._content[key] for key in (*keys, "watermark_us", "counts")}
-        operators, views = self._content["operators"], self._content["views"]
-        begins = {name: operators[view["operator"]].get("begins") for name, view in views.items()}
-        status["begins"] = {name: one for name, one in begins.items() if one}
-        return status | {"held": self._content.get("held", {})}
+        return status_of(self._content)
 
     def table(
         self, name: str, *, window_from_us: int | None = None, limit: int | None = None
@@ -445,7 +429,7 @@ class Snapshot:
                         )
                 found = pa.Table.from_batches(kept, reader.schema)
                 return Answer(_plain(found), rows, (), _types(relation))
-        except _OUT_OF_MEMORY as error:
+        except MemoryError as error:
             raise LimitError(
                 f"expected a query that needs at most {memory_bytes_max >> 20} MiB of memory "
                 f"(MEMORY_BYTES_MAX); found one that needs more ({str(error).splitlines()[0]}). "
@@ -487,25 +471,33 @@ class Snapshot:
 
         Raises:
             QueryError: it is not one SELECT over these views, or failed in the block.
-            MemoryError: likewise, or `duckdb.OutOfMemoryException`.
+            MemoryError: likewise.
         """
-        if prepare is None:
-            names = list(self._views_in(_select(query)))
-        else:  # it has read the query itself
-            names = [name for name in self.names() if name.lower() in query.lower()]
+        import duckdb
+
         with duckdb.connect(":memory:") as con:
             for name, value in settings.items():
                 con.execute(f"SET {name} = {value}")
+            if prepare is None:
+                confine(con)
+                names = self._views_of(con, query)
+            else:  # it has read the query itself
+                names = [name for name in self.names() if name.lower() in query.lower()]
             for name in names:
                 rows = self.table(name) if with_rows else self.schema(name).empty_table()
                 con.register(name, known(rows))
-            if prepare is not None:
-                prepare(con)
-            confine(con)
+            try:
+                if prepare is not None:
+                    prepare(con)
+                    confine(con)
+            except duckdb.OutOfMemoryException as error:
+                raise MemoryError(str(error)) from None
             try:
                 yield con.sql(query)
-            except _OUT_OF_MEMORY:
+            except MemoryError:
                 raise
+            except duckdb.OutOfMemoryException as error:
+                raise MemoryError(str(error)) from None
             except (duckdb.Error, OSError) as error:  # OSError: an Arrow stream's, of any error
                 if str(error).startswith("Out of Memory"):
                     raise MemoryError(str(error)) from None
@@ -521,7 +513,28 @@ class Snapshot:
             f"expected one of the views {known_names(names)}; found {name!r}{hint(name, names)}"
         )
 
+    def _views_of(self, con: duckdb.DuckDBPyConnection, query: str) -> list[str]:
+        """The views that a query names: as DuckDB binds it, else as sqlglot reads it.
+
+        Args:
+            con: sees no files, as the query is bound in it.
+            query: any text.
+
+        Raises:
+            QueryError: it is not one SELECT.
+        """
+        import duckdb
+
+        if _PLAIN.match(query):
+            with contextlib.suppress(duckdb.Error):
+                by_lower = {name.lower(): name for name in self.names()}
+                named = {name.lower() for name in con.get_table_names(query)}
+                return [by_lower[name] for name in sorted(named) if name in by_lower]
+        return list(self._views_in(_select(query)))
+
     def _views_in(self, statement: exp.Expr) -> Iterator[str]:
+        from sqlglot import exp
+
         by_lower = {name.lower(): name for name in self.names()}
         named = {table.name.lower() for table in statement.find_all(exp.Table)}
         yield from (by_lower[name] for name in sorted(named) if name in by_lower)
@@ -533,6 +546,9 @@ def _select(query: str) -> exp.Query:
     Raises:
         QueryError: it isn't.
     """
+    import sqlglot
+    from sqlglot import exp
+
     try:
         statements = [s for s in sqlglot.parse(query, "duckdb") if type(s) is not exp.Semicolon]
     except sqlglot.errors.SqlglotError as error:
@@ -568,33 +584,3 @@ def _installed(library: str, work: Callable[[], T]) -> T:
             f"expected {library} to be installed; found it missing. Install it, or take the Arrow table: "
             "views.table(name)"
         ) from None
-
-
-def state_of(where: str | Path) -> str:
-    """Where a pipeline's state is: a path or a URI.
-
-    Args:
-        where: an app's name, its directory (`NAME.penstock`), or the URI of its state.
-
-    Raises:
-        QueryError: there is none.
-    """
-    text = str(where)
-    if "://" in text:
-        return text
-    for folder in (Path(text), Path(f"{text}.penstock")):
-        if (folder / "state").is_dir():
-            return str((folder / "state").absolute())
-        if (folder / "versions").is_dir():
-            return str(folder.absolute())
-    expected = "expected an app's name or its directory"
-    for folder in (Path(f"{text}.penstock"), Path(text)):
-        if folder.is_dir():
-            raise QueryError(
-                f"{expected}; found no state in {str(folder)!r}. Run the pipeline, or wait for a batch"
-            )
-    states = Path(text).parent.glob("*.penstock/state")
-    there = sorted(one.parent.name.removesuffix(".penstock") for one in states)
-    meant = f"{hint(Path(text).name, there)}. Known here: {known_names(there)}" if there else ""
-    found = f"neither {text!r} nor {text + '.penstock'!r}{meant}"
-    raise QueryError(f"{expected}; found {found}. Run the pipeline first, or name its directory")

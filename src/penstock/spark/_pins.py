@@ -28,7 +28,7 @@ from penstock.engine.store import open_files, unsealed
 from penstock.errors import QueryError
 from penstock.serve import ViewPart
 from penstock.state import LocalStateFiles, StateFiles
-from penstock.state.vacuum import live
+from penstock.state.garbage import live
 from penstock.wire.checksum import crc32c
 
 __all__ = ["Pin", "batch_name", "digest", "drop_before", "drop_old", "find", "make"]

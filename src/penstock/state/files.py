@@ -25,14 +25,16 @@ import threading
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
-
-import pyarrow as pa
-import pyarrow.fs as pafs
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from penstock.errors import UserError
 
-Bytes: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
+# Arrow is imported where it is used: a command that reads a version's JSON needs none, and starts sooner.
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+
+Bytes: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 _TEMPORARY: Final = ".tmp"
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -108,11 +110,15 @@ class MemoryStateFiles:
         return int(self.map(path).size)
 
     def write(self, path: str, chunks: Iterable[Bytes]) -> None:
+        import pyarrow as pa
+
         data = pa.py_buffer(b"".join(bytes(memoryview(chunk)) for chunk in chunks))
         with self._lock:
             self._files[checked(path)] = data
 
     def create(self, path: str, data: bytes) -> bool:
+        import pyarrow as pa
+
         with self._lock:
             if checked(path) in self._files:
                 return False
@@ -186,6 +192,8 @@ class LocalStateFiles:
             return source.read()
 
     def map(self, path: str) -> pa.Buffer:
+        import pyarrow as pa
+
         at = self._at(path)
         if os.stat(at).st_size == 0:
             return pa.py_buffer(b"")
@@ -286,6 +294,8 @@ class ArrowStateFiles:
             return source.read_buffer()
 
     def size(self, path: str) -> int:
+        import pyarrow.fs as pafs
+
         info = self._info(path)
         if info.type != pafs.FileType.File:
             raise FileNotFoundError(path)
@@ -311,6 +321,8 @@ class ArrowStateFiles:
         return True
 
     def list(self, prefix: str, *, temporary: bool = False) -> list[str]:
+        import pyarrow.fs as pafs
+
         base = self._at(prefix) if prefix else self.directory
         selector = pafs.FileSelector(base, recursive=True, allow_not_found=True)
         names = [
@@ -325,6 +337,8 @@ class ArrowStateFiles:
             self.filesystem.delete_file(self._at(path))
 
     def exists(self, path: str) -> bool:
+        import pyarrow.fs as pafs
+
         return bool(self._info(path).type == pafs.FileType.File)
 
     def _at(self, path: str) -> str:

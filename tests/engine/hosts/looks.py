@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.engine.store import Store
 from penstock.serve.views import Snapshot
-from penstock.state.vacuum import live
+from penstock.state.garbage import live
 from penstock.testing import Record
 
 __all__ = ["content", "difference"]

@@ -36,10 +36,10 @@ def create(app: str, name: str | None) -> None:
     The pipeline can run meanwhile. Nothing is copied: the version's files are kept.
     """
     from penstock.engine.savepoints import create_savepoint
-    from penstock.serve import Views
+    from penstock.serve import open_store
 
     made = create_savepoint(
-        Views(app).store, name or time.strftime(NAME, time.gmtime()), time.time_ns() // 1_000
+        open_store(app), name or time.strftime(NAME, time.gmtime()), time.time_ns() // 1_000
     )
     note(f"savepoint {made.name}: version {made.version:,}, {made.bytes:,} bytes of state, checked")
 
@@ -50,9 +50,9 @@ def create(app: str, name: str | None) -> None:
 def list_all(app: str, form: str) -> None:
     """List the savepoints of APP, the oldest first."""
     from penstock.engine.savepoints import list_savepoints
-    from penstock.serve import Views
+    from penstock.serve import open_store
 
-    found = list_savepoints(Views(app).store)
+    found = list_savepoints(open_store(app))
     if not found and form == "table":
         note("There are no savepoints.")
         return
@@ -76,7 +76,7 @@ def drop(app: str, name: str) -> None:
     The running pipeline deletes its files, unless something else needs them.
     """
     from penstock.engine.savepoints import drop_savepoint
-    from penstock.serve import Views
+    from penstock.serve import open_store
 
-    drop_savepoint(Views(app).store, name)
+    drop_savepoint(open_store(app), name)
     note(f"dropped {name}")

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from penstock.cli.support.journal import delay, summary
 from penstock.cli.support.tables import text_table
 
 
@@ -30,29 +31,26 @@ def status(app: str, *, as_json: bool) -> None:
     """Show the topics, operators and state of APP (a pipeline's name or directory)."""
     from penstock.app import read_facts
     from penstock.cli.pipelines.ui import directory_of
-    from penstock.cli.support.host import LateViews
-    from penstock.cli.support.terminal import summary
-    from penstock.core.lazy import forget_pandas
-    from penstock.serve import Views
+    from penstock.serve.places import newest, open_store, status_of
     from penstock.web import StatusBoard
-    from penstock.web._json import dumps
 
-    forget_pandas()
     directory = directory_of(app)
     found = None if directory is None else read_facts(directory)
     if found is None:
-        Views(app)  # says so where there is nothing to show
+        open_store(app)  # says so where there is nothing to show
     board = StatusBoard(
         Path(app).name.removesuffix(".penstock"),
         lambda: time.time_ns() // 1_000,
         lambda: found,
-        LateViews(app).status,
+        lambda: newest(open_store(app), app, status_of),
     )
     known = board.status()
     if as_json:
+        from penstock.web._json import dumps
+
         click.echo(dumps(known).decode())
         return
-    click.echo(summary(known).plain)
+    click.echo(summary(known))
     for names, rows in (_topics(known), _operators(known)):
         if rows:
             numbers = [name not in {"topic", "held by", "operator", "kind"} for name in names]
@@ -60,8 +58,6 @@ def status(app: str, *, as_json: bool) -> None:
 
 
 def _topics(known: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    from penstock.cli.support.terminal import delay
-
     names = ["topic", "records", "lag", "late", "unusable", "lost", "delay", "held by"]
     rows = [
         [
@@ -85,8 +81,6 @@ def _operators(known: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _nodes(known: dict[str, Any]) -> Iterator[list[str]]:
-    from penstock.cli.support.terminal import delay
-
     for node, one in known["nodes"].items():
         if one["kind"] in {"source", "output", "closed", "union"}:
             continue

@@ -1,4 +1,4 @@
-"""What happens to a running pipeline, as lines of a service's log: its states, and figures now and then."""
+"""A pipeline's status as text, and what happens to a running one as lines of a service's log."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from penstock.core.time import duration_text
+
 LOOK_S: Final = 1.0  # between two looks at the state
 FIGURES_EVERY_S: Final = 60.0  # between two lines of figures
+_STYLES: Final = {"good": "green", "wait": "yellow", "bad": "bold red", "off": "bold"}
 _LEVELS: Final = {"good": logging.INFO, "wait": logging.INFO, "bad": logging.ERROR}
 
 
@@ -70,3 +73,50 @@ def figures(status: dict[str, Any]) -> str:
         f"version {status['version']}, {rate:.1f} events/s, lag {lag}, late {status['late_rows']}, "
         f"unusable {status['unusable_rows']}"
     )
+
+
+def summary(status: dict[str, Any]) -> str:
+    """How the pipeline is: one line where all is well, and the reason and what to do elsewhere."""
+    return "".join(text for text, _ in summary_parts(status))
+
+
+def summary_parts(status: dict[str, Any]) -> list[tuple[str, str]]:
+    """The texts of `summary`, each with rich's style."""
+    state = status["state"]
+    parts = [(state["name"], _STYLES[state["level"]])]
+    if state["since_us"] is not None and state["name"] != "live":
+        seconds = max(0, status["now_us"] - state["since_us"]) // 1_000_000
+        parts.append((" for " + " ".join(duration_text(seconds * 1_000_000).split()[:4]), ""))
+    if status["version"] is not None:
+        text = f"   version {status['version']}   {count_text(status['rows_per_s'])} events/s"
+        text += f"   lag {count_text(status['lag'])}   batch {delay(status['batch_ms'])}"
+        parts.append((f"{text}   watermark delay {delay(status['watermark_delay_ms'])}", ""))
+        counts = ((status["late_rows"], "late"), (status["unusable_rows"], "unusable"))
+        parts += [(f"   {count:,} {what}", "yellow" if count else "") for count, what in counts]
+    if state["name"] != "live":
+        parts.append((f"\n{state['reason']} {state['advice']}".rstrip(), ""))
+    return parts
+
+
+def count_text(count: float | None) -> str:
+    """A count; what isn't known is no zero.
+
+    >>> count_text(1234.5), count_text(None)
+    ('1,234', '-')
+    """
+    return "-" if count is None else f"{count:,.0f}"
+
+
+def delay(ms: float | None) -> str:
+    """A delay in its largest unit: seconds while it matters, years for a log of long ago.
+
+    >>> delay(12_345), delay(None)
+    ('12.3 s', '-')
+    """
+    if ms is None:
+        return "-"
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    return " ".join(duration_text(int(ms) * 1000).split()[:2])

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.core.time import duration_text
+from penstock.cli.support.journal import count_text, delay, summary, summary_parts
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ VIEWS_EVERY_S: Final = 2.0  # between two looks at the views: they cost more tha
 LINE_EVERY_S: Final = 5.0  # between two lines, where there is no terminal
 ROWS_SHOWN: Final = 3  # of each view
 CHARS_MAX: Final = 24  # of a cell
-_STYLES: Final = {"good": "green", "wait": "yellow", "bad": "bold red", "off": "bold"}
 
 
 class Terminal:
@@ -76,7 +75,7 @@ class Terminal:
 
     def _lines(self) -> None:
         while not self._stop.wait(LINE_EVERY_S):
-            text = self._doing() or summary(self._status()).plain
+            text = self._doing() or summary(self._status())
             self._console.print(text, highlight=False, soft_wrap=True)
 
     def _drawing(self) -> Group:
@@ -87,7 +86,7 @@ class Terminal:
             if self._url:
                 title.append(f"   {self._url}", style="cyan")
             title.append(f"   log {address}", style="cyan")
-        parts += [title, summary(status)]
+        parts += [title, Text.assemble(*summary_parts(status))]
         if doing := self._doing():
             parts.append(Text(doing, style="yellow"))
         if status["sources"]:
@@ -111,28 +110,6 @@ class Terminal:
                 self._newest[name] = newest_rows(table, measures(table, keys))
 
 
-def summary(status: dict[str, Any]) -> Text:
-    """How the pipeline is: one line where all is well, and what is so and what to do elsewhere."""
-    state = status["state"]
-    text = Text(state["name"], style=_STYLES[state["level"]])
-    if state["since_us"] is not None and state["name"] != "live":
-        seconds = max(0, status["now_us"] - state["since_us"]) // 1_000_000
-        text.append(" for " + " ".join(duration_text(seconds * 1_000_000).split()[:4]))
-    if status["version"] is not None:
-        text.append(f"   version {status['version']}")
-        text.append(f"   {_number(status['rows_per_s'])} events/s   lag {_number(status['lag'])}")
-        text.append(f"   batch {delay(status['batch_ms'])}")
-        text.append(f"   watermark delay {delay(status['watermark_delay_ms'])}")
-        for count, what in (
-            (status["late_rows"], "late"),
-            (status["unusable_rows"], "unusable"),
-        ):
-            text.append(f"   {count:,} {what}", style="yellow" if count else "")
-    if state["name"] != "live":
-        text.append(f"\n{state['reason']} {state['advice']}".rstrip())
-    return text
-
-
 def newest_rows(table: pa.Table, numbers: list[str]) -> pa.Table:
     """The rows of the newest window that are largest by the first of the numbers."""
     if "window_start" not in table.column_names or not table.num_rows:
@@ -151,7 +128,7 @@ def _topics(sources: dict[str, Any]) -> Table:
     for name, source in sources.items():
         behind = delay(source["watermark_delay_ms"])
         rate, held_by = f"{source['rows_per_s']:,.1f}", source.get("held_by") or ""
-        table.add_row(name, rate, _number(source["lag"]), behind, held_by)
+        table.add_row(name, rate, count_text(source["lag"]), behind, held_by)
     return table
 
 
@@ -175,19 +152,3 @@ def _short(value: Any) -> str:
         return f"{value:,.1f}"
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
     return text if len(text) <= CHARS_MAX else text[: CHARS_MAX - 1] + "…"
-
-
-def _number(count: float | None) -> str:
-    """A count; what isn't known is no zero."""
-    return "-" if count is None else f"{count:,.0f}"
-
-
-def delay(ms: float | None) -> str:
-    """A delay in its largest unit: seconds while it matters, years for a log of long ago."""
-    if ms is None:
-        return "-"
-    if ms < 1_000:
-        return f"{ms:.0f} ms"
-    if ms < 60_000:
-        return f"{ms / 1000:.1f} s"
-    return " ".join(duration_text(int(ms) * 1000).split()[:2])

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.state.files import StateFiles
-from penstock.state.runs import Piece, referenced
+
+# Runs are Arrow's, and imported where they are looked at: a version's JSON is read without them.
+if TYPE_CHECKING:
+    from penstock.state.runs import Piece
 
 _NAME = re.compile(r"/(\d{12,})-[^/]*\.arrow[^/]*$")
 
@@ -24,6 +27,8 @@ def live(descriptions: Iterable[Mapping[str, Any]]) -> set[str]:
 
 def _paths(description: Mapping[str, Any]) -> Iterator[str]:
     if "runs" in description and "merges" in description:
+        from penstock.state.runs import referenced
+
         yield from referenced(description)
         return
     for value in description.values():
@@ -34,6 +39,8 @@ def _paths(description: Mapping[str, Any]) -> Iterator[str]:
 def pieces(description: Mapping[str, Any]) -> Iterator[Piece]:
     """The files that a description refers to, and what they must be, however deep these lie in it."""
     if "runs" in description and "merges" in description:
+        from penstock.state.runs import Piece
+
         for some in (*description["runs"], *(merge["output"] for merge in description["merges"])):
             yield from map(Piece.parse, some)
         return

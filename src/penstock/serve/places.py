@@ -1,0 +1,91 @@
+"""Where a pipeline's state is, and its newest committed version as JSON: read without Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from penstock.core.names import hint, known_names
+from penstock.engine.store import Json, Store, open_files
+from penstock.errors import CorruptError, QueryError
+
+__all__ = ["newest", "open_store", "state_of", "status_of"]
+
+T = TypeVar("T")
+ATTEMPTS_MAX: Final = 5  # a version may be vacuumed while it is being opened
+
+
+def state_of(where: str | Path) -> str:
+    """Where a pipeline's state is: a path or a URI.
+
+    Args:
+        where: an app's name, its directory (`NAME.penstock`), or the URI of its state.
+
+    Raises:
+        QueryError: there is none.
+    """
+    text = str(where)
+    if "://" in text:
+        return text
+    for folder in (Path(text), Path(f"{text}.penstock")):
+        if (folder / "state").is_dir():
+            return str((folder / "state").absolute())
+        if (folder / "versions").is_dir():
+            return str(folder.absolute())
+    expected = "expected an app's name or its directory"
+    for folder in (Path(f"{text}.penstock"), Path(text)):
+        if folder.is_dir():
+            raise QueryError(
+                f"{expected}; found no state in {str(folder)!r}. Run the pipeline, or wait for a batch"
+            )
+    states = Path(text).parent.glob("*.penstock/state")
+    there = sorted(one.parent.name.removesuffix(".penstock") for one in states)
+    meant = f"{hint(Path(text).name, there)}. Known here: {known_names(there)}" if there else ""
+    found = f"neither {text!r} nor {text + '.penstock'!r}{meant}"
+    raise QueryError(f"{expected}; found {found}. Run the pipeline first, or name its directory")
+
+
+def open_store(where: str | Path) -> Store:
+    """The record of the pipeline that `state_of` finds.
+
+    Raises:
+        QueryError: there is none.
+    """
+    return Store(open_files(state_of(where)))
+
+
+def newest(store: Store, where: str, work: Callable[[Json], T]) -> T:
+    """Does some work on the last committed version, and again on the next if it isn't kept meanwhile.
+
+    Args:
+        store: the pipeline's record.
+        where: it is, for messages.
+        work: what is done with the version's JSON.
+
+    Raises:
+        QueryError: nothing has been committed yet.
+    """
+    for attempt in range(ATTEMPTS_MAX):
+        number = store.newest_version()
+        if number == 0:
+            raise QueryError(
+                f"expected views in {where!r}; found no committed version. "
+                "Has the pipeline read anything yet?"
+            )
+        try:
+            return work(store.version(number))
+        except (FileNotFoundError, CorruptError):
+            if attempt == ATTEMPTS_MAX - 1 or store.newest_version() == number:
+                raise
+    raise AssertionError
+
+
+def status_of(content: Json) -> Json:
+    """A version's offsets, watermarks and counts; where the log began, of views that it limits."""
+    keys = ("name", "version", "epoch", "wall_us", "partitions", "offsets", "newest_us")
+    status = {key: content[key] for key in (*keys, "watermark_us", "counts")}
+    operators, views = content["operators"], content["views"]
+    begins = {name: operators[view["operator"]].get("begins") for name, view in views.items()}
+    status["begins"] = {name: one for name, one in begins.items() if one}
+    return status | {"held": content.get("held", {})}
