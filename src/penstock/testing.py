@@ -85,13 +85,12 @@ class MemoryLog:
         # By partition and writer, in the order of sequences.
         self._stored: dict[tuple[str, int, int, int], list[Record]] = defaultdict(list)
         self._producer_ids = itertools.count(1)
+        self.schemas: dict[tuple[str, str, str], int] = {}  # by registry, subject, text
         self._writers: dict[str, Writer] = {}  # of transactions, by id
         self._open: dict[str, set[tuple[str, int]]] = {}  # the partitions that were added
         self._offsets: dict[tuple[str, tuple[str, int]], tuple[int, str]] = {}
         self._pending: dict[str, list[Record]] = {}
-        self._hidden: set[int] = (
-            set()
-        )  # records, by identity, of transactions that weren't committed
+        self._hidden: set[int] = set()  # records, by identity, of transactions not committed
 
     def ensure_topic(self, topic: str, partitions: int, retention_us: int | None = None) -> int:  # noqa: ARG002
         """See `Log`."""
@@ -132,6 +131,10 @@ class MemoryLog:
                 ],
             )
             yield decode(b"".join(bytes(batch) for batch in batches))
+
+    def schema_id(self, registry: str, subject: str, schema: str) -> int:
+        """See `Log`: the registry isn't asked."""
+        return self.schemas.setdefault((registry, subject, schema), len(self.schemas) + 1)
 
     def new_writer(self) -> Writer:
         """See `Log`."""

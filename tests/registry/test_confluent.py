@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from base64 import b64decode
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -19,9 +21,12 @@ from google.protobuf import descriptor_pool, message_factory, timestamp_pb2
 from tests.patience import PATIENCE_S
 from tests.registry.asking import record
 
+import penstock as ps
 from penstock.broker.process import BrokerProcess
+from penstock.client.schemas import schema_id
 from penstock.registry import RegistryServer
 from penstock.schemas.protobuf import parse_protobuf, serialized
+from penstock.testing import MemoryLog
 
 _names = (f"orders-{number}" for number in itertools.count())
 
@@ -147,3 +152,23 @@ def test_the_administration_client_works_unchanged(
     assert client.delete_subject(f"{topic}-list", permanent=True) == [1]
     assert client.delete_version(topic, 1) == 1
     assert topic not in client.get_subjects()
+
+
+def test_confluent_reads_what_a_pipeline_writes(
+    registry: SchemaRegistryClient, url: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys and values by schemas that the pipeline has registered, logical types included."""
+    monkeypatch.setattr(MemoryLog, "schema_id", lambda _, *told: schema_id(*told))
+    app = ps.App("shop")
+    columns = "user STRING, paid DECIMAL(9, 2), at TIMESTAMP, tags ARRAY<STRING>"
+    app.stream("orders", columns, key="user").to(topic, format="avro", registry=url)
+    run = ps.testing.run(app)
+    run.send("orders", user="ann", paid="12.50", at="2026-01-02T03:04:05.000006Z", tags=["a", None])
+    run.settle()
+    [record] = run.topic(topic)
+    read = AvroDeserializer(registry)
+    at = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
+    value = {"user": "ann", "paid": Decimal("12.50"), "at": at, "tags": ["a", None]}
+    assert read(record.value, SerializationContext(topic, MessageField.VALUE)) == value
+    assert read(record.key, SerializationContext(topic, MessageField.KEY)) == {"user": "ann"}
+    assert {f"{topic}-key", f"{topic}-value"} <= set(registry.get_subjects())

@@ -41,7 +41,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Asking:
     """A registry that pipelines reach without a socket."""
     asking = Asking()
 
-    def asked(url: str, path: str, _patience_s: float) -> Any:
+    def asked(url: str, path: str, _patience_s: float, _field: str) -> Any:
         assert url == URL
         found = asking("GET", path)
         return found if asking.status == 200 else None

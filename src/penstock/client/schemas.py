@@ -1,4 +1,4 @@
-"""Asks a schema registry for schemas by their ids, over Confluent's REST API."""
+"""Asks a schema registry for schemas by their ids, and for ids of schemas, over Confluent's REST API."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from typing import Any, Final
 from urllib.error import HTTPError
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from urllib.request import Request, urlopen
 
 from penstock.errors import BrokerError, SchemaError, SetupError
 from penstock.schemas import Kind, parse
 
-__all__ = ["PASSWORD", "registered_schemas"]
+__all__ = ["PASSWORD", "registered_schemas", "schema_id"]
 
 PASSWORD: Final = "PENSTOCK_REGISTRY_PASSWORD"  # noqa: S105 - a variable's name
 ANSWER_S_MAX: Final = 10.0
@@ -25,6 +25,9 @@ ANSWER_S_MAX: Final = 10.0
 PATIENCE_S: Final = 30.0
 """How long a registry that is away is waited for at a time; the batch is then tried again."""
 PAUSE_S, PAUSE_S_MAX = 0.05, 2.0
+_CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+_REFUSED: Final = (409, 422)
+"""Incompatible schemas; and those that are invalid, or that may not be registered."""
 _NOT_FOUND: Final = 404
 _NOT_FOUND_CODES: Final = range(40400, 40500)
 """By which a registry says that it has no such thing; who else answers 404 is none."""
@@ -44,7 +47,7 @@ def registered_schemas(url: str, *, patience_s: float = PATIENCE_S) -> Callable[
     """
 
     def schema(id_: int) -> str | None:
-        told = _asked(url, f"/schemas/ids/{id_}", patience_s)
+        told = _asked(url, f"/schemas/ids/{id_}", patience_s, "schema")
         if told is None:
             return None
         kind = told.get("schemaType", "AVRO")
@@ -67,34 +70,62 @@ def _collect(url: str, told: Mapping[str, Any], found: dict[str, str], patience_
             path = (
                 f"/subjects/{quote(one['subject'], safe='')}/versions/{one['version']}?deleted=true"
             )
-            other = _asked(url, path, patience_s) or {}
+            other = _asked(url, path, patience_s, "schema") or {}
             _collect(url, other, found, patience_s)
             found[one["name"]] = str(other.get("schema", ""))
 
 
-def _asked(url: str, path: str, patience_s: float) -> dict[str, Any] | None:
-    """An answer; None: there is no such thing."""
-    asked = Request(url + path, headers={"Accept": "application/vnd.schemaregistry.v1+json"})  # noqa: S310 - http and https alone
-    if password := os.environ.get(PASSWORD):
-        told = base64.b64encode(f"penstock:{password}".encode()).decode()
-        asked.add_unredirected_header("Authorization", f"Basic {told}")  # not for other servers
+@functools.lru_cache(maxsize=4096)
+def schema_id(url: str, subject: str, schema: str, *, patience_s: float = PATIENCE_S) -> int:
+    """The id of an Avro schema of a subject; a registry that doesn't have it registers it.
+
+    Args:
+        url: of the registry, without a slash at its end.
+        subject: such as `orders-value`.
+        schema: as JSON.
+        patience_s: how long the registry may be away.
+
+    Raises:
+        SetupError: the schema isn't compatible with the subject's versions, or may not be registered; the
+            registry wants another password.
+        BrokerError: the registry doesn't answer in time (retriable).
+    """
+    path, told = f"/subjects/{quote(subject, safe='')}", {"schema": schema}
+    found = _asked(url, path, patience_s, "id", told)
+    if found is None:
+        found = _asked(url, f"{path}/versions", patience_s, "id", told)
+    if found is None:
+        raise SetupError(
+            f"expected the registry at {url} to register {subject}; found no such path"
+        )
+    return int(found["id"])
+
+
+def _asked(
+    url: str, path: str, patience_s: float, field: str, body: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """An answer, which has a field; None: there is no such thing."""
+    asked = _request(url + path, body)
     begun, pause = time.monotonic(), PAUSE_S
     while True:
         try:
             with urlopen(asked, timeout=ANSWER_S_MAX) as answer:  # noqa: S310
                 found = json.loads(answer.read())
-            if isinstance(found, dict) and isinstance(found.get("schema"), str):
+            if isinstance(found, dict) and field in found:
                 return found
-            cause: Exception = ValueError("an answer that is no schema")
+            cause: Exception = ValueError(f"an answer without {field!r}")
         except HTTPError as error:
             with error:
-                if error.code == _NOT_FOUND and _is_told(error):
-                    return None
+                code, message = _told(error)
+            if error.code == _NOT_FOUND and code in _NOT_FOUND_CODES:
+                return None
             if error.code in (401, 403):
                 raise SetupError(
                     f"expected the schema registry at {url} to answer; found {error}. Put its password into "
                     f"{PASSWORD}"
                 ) from None
+            if error.code in _REFUSED and code:
+                raise SetupError(_refused(path, message)) from None
             cause = error
         except (OSError, HTTPException, ValueError) as error:
             cause = error
@@ -108,10 +139,33 @@ def _asked(url: str, path: str, patience_s: float) -> dict[str, Any] | None:
         pause = min(2 * pause, PAUSE_S_MAX)
 
 
-def _is_told(error: HTTPError) -> bool:
-    """Whether a registry says it, and not a proxy in front of one, or another server."""
+def _request(url: str, body: Mapping[str, Any] | None) -> Request:
+    """A request, with the password if there is one."""
+    headers = {"Accept": _CONTENT_TYPE}
+    data = None
+    if body is not None:
+        headers["Content-Type"] = _CONTENT_TYPE
+        data = json.dumps(body).encode()
+    asked = Request(url, data, headers)  # noqa: S310 - http and https alone
+    if password := os.environ.get(PASSWORD):
+        told = base64.b64encode(f"penstock:{password}".encode()).decode()
+        asked.add_unredirected_header("Authorization", f"Basic {told}")  # not for other servers
+    return asked
+
+
+def _refused(path: str, message: str) -> str:
+    subject = unquote(path.split("/")[2])
+    return (
+        f"expected a schema for {subject} that its registry takes; found one that it refuses: {message}. "
+        "Nothing was written by it. Change the columns, write to another topic, or set the subject's "
+        "compatibility level"
+    )
+
+
+def _told(error: HTTPError) -> tuple[int, str]:
+    """A registry's code and message; 0 of a proxy in front of one, or of another server."""
     try:
         told = json.loads(error.read())
-    except (OSError, HTTPException, ValueError):
-        return False
-    return isinstance(told, dict) and told.get("error_code") in _NOT_FOUND_CODES
+        return int(told["error_code"]), str(told.get("message", ""))
+    except (OSError, HTTPException, ValueError, TypeError, KeyError):
+        return 0, ""

@@ -152,6 +152,16 @@ class Log(Protocol):
         """The offset that was committed last, and the note next to it; 0 and nothing where none was."""
         ...
 
+    def schema_id(self, registry: str, subject: str, schema: str) -> int:
+        """The id of an Avro schema in a registry, where it is registered if it isn't.
+
+        Args:
+            registry: its URL.
+            subject: that the schema is a version of.
+            schema: as JSON.
+        """
+        ...
+
     def close(self) -> None:
         """Lets go of connections."""
         ...
@@ -273,6 +283,12 @@ class KafkaLog:
                 self.bootstrap, name, timeout_ms=TRANSACTION_MS, patience_s=self._patience_s
             )
         return self._transactions[name]
+
+    def schema_id(self, registry: str, subject: str, schema: str) -> int:
+        """See `Log`."""
+        from penstock.client.schemas import schema_id
+
+        return schema_id(registry, subject, schema)
 
     def close(self) -> None:
         """See `Log`."""

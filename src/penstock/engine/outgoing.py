@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from penstock.core import delta
 from penstock.core.delta import TIME
 from penstock.core.partitioner import murmur2_partitions
+from penstock.engine.encoding import Ids, RowEncoder, encoder_for, key_texts
 from penstock.engine.letters.letters import Letters, headers_of
 from penstock.engine.log import Outgoing
 from penstock.flow.graph import Origin, OutputNode
-from penstock.formats.json import encode_rows
 
 __all__ = [
     "dead_letters_outgoing",
@@ -31,14 +31,21 @@ SLICE_ROWS: Final = 100_000  # rows encoded at a time: bounds memory, and JSON t
 
 
 def rows_outgoing(
-    to: OutputNode, tables: list[pa.Table], *, partitions: int, shard: int, wall_us: int
+    to: OutputNode,
+    tables: list[pa.Table],
+    ids: Ids,
+    *,
+    partitions: int,
+    shard: int,
+    wall_us: int,
 ) -> Iterator[Outgoing]:
-    """JSON records of rows, or of changes, by partition.
+    """Records of rows, or of changes, by partition.
 
-    A record's key is the text of the one key column, a JSON object of several, and null without any;
-    records without a key go to the partition of their shard. Its timestamp is the row's event time, or the
-    plan's clock where that is earlier (brokers refuse records from the future) or there is none.
+    As JSON, a record's key is the text of the one key column, a JSON object of several, and null without
+    any; records without a key go to the partition of their shard. Its timestamp is the row's event time, or
+    the plan's clock where that is earlier (brokers refuse records from the future) or there is none.
     """
+    encoder = encoder_for(to, ids)
     tables = [delta.followed(table) for table in tables]
     tables = [table for table in tables if len(table)]
     if not tables:
@@ -59,7 +66,7 @@ def rows_outgoing(
     for start in range(0, len(after), SLICE_ROWS):
         old = None if before is None else before[start : start + SLICE_ROWS]
         new = after[start : start + SLICE_ROWS]
-        keys, values = _texts(to, shown, old, new)
+        keys, values = _records(encoder, to, shown, old, new)
         at_ms = times_ms[new if old is None else np.where(new < 0, old, new)]
         yield from _partitioned(keys, values, at_ms, partitions, shard)
 
@@ -71,7 +78,7 @@ def _paired(to: OutputNode, rows: pa.Table, weights: np.ndarray) -> tuple[np.nda
     """
     gone = np.repeat(np.flatnonzero(weights < 0), -weights[weights < 0])
     come = np.repeat(np.flatnonzero(weights > 0), weights[weights > 0])
-    keys = _keys(to.keys, rows)
+    keys = key_texts(to.keys, rows)
     if keys is None:
         none = np.full(max(len(gone), len(come)), -1)
         return (
@@ -90,31 +97,23 @@ def _paired(to: OutputNode, rows: pa.Table, weights: np.ndarray) -> tuple[np.nda
     )
 
 
-def _texts(
-    to: OutputNode, rows: pa.Table, before: np.ndarray | None, after: np.ndarray
+def _records(
+    encoder: RowEncoder,
+    to: OutputNode,
+    rows: pa.Table,
+    before: np.ndarray | None,
+    after: np.ndarray,
 ) -> tuple[pa.Array | None, pa.Array]:
     """Keys and values of some records."""
     if before is None:
         some = rows.take(_index(after))
-        return _keys(to.keys, some), encode_rows(some)
-    keys = _keys(to.keys, rows.take(_index(np.where(after < 0, before, after))))
-    new = _encoded(rows, after)
-    if to.emission == "upserts":
-        return keys, new
-    old = _encoded(rows, before)
-    kind = np.where(before < 0, 0, np.where(after < 0, 2, 1))
-    heads = pa.array([f'{{"op":"{op}","before":' for op in "cud"]).take(_index(kind))
-    middle, end = (pa.repeat(text, len(kind)) for text in (',"after":', "}"))
-    parts: list[Any] = [heads, old.fill_null("null"), middle, new.fill_null("null"), end, ""]
-    values = pc.binary_join_element_wise(*parts)
-    return keys, _array(values)
-
-
-def _encoded(rows: pa.Table, index: np.ndarray) -> pa.Array:
-    """The rows as JSON; NULL where the index is -1."""
-    there = index >= 0
-    texts = encode_rows(rows.take(_index(index[there])))
-    return _array(texts.take(pa.array(np.cumsum(there) - 1, mask=~there)))
+        return encoder.keys(some), encoder.values(some)
+    keys = encoder.keys(rows.take(_index(np.where(after < 0, before, after))))
+    if to.emission == "changes":
+        return keys, encoder.changes(rows, before, after)
+    there = after >= 0
+    values = encoder.values(rows.take(_index(after[there])))
+    return keys, _array(values.take(pa.array(np.cumsum(there) - 1, mask=~there)))
 
 
 def _partitioned(
@@ -200,14 +199,6 @@ def dead_letters_outgoing(
         timestamps_ms=np.minimum(letters.timestamps_ms, wall_us // 1_000),
         headers=headers_of(letters, topic, partition),
     )
-
-
-def _keys(names: Sequence[str], shown: pa.Table) -> pa.Array | None:
-    if not names:
-        return None
-    if len(names) == 1:
-        return _array(pc.cast(shown.column(names[0]), pa.string()))
-    return _array(encode_rows(shown.select(list(names))))
 
 
 def _index(rows: np.ndarray) -> pa.Array:

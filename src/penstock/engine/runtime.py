@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.engine.driver import Driver, Limits, Progress
+from penstock.engine.encoding import register_schemas
 from penstock.engine.log import KafkaLog, Log
 from penstock.engine.physical import Physical, compile_graph
 from penstock.engine.plan import SWITCH, Execute, Work
@@ -441,6 +442,8 @@ def lay_out(
         o.topic: log.ensure_topic(o.topic, o.partitions, o.retention_us) for o in graph.outputs
     }
     outputs[dead_letter_topic] = log.ensure_topic(dead_letter_topic, 1)
+    for one in graph.outputs:
+        register_schemas(one, log.schema_id)
     unkeyed: set[str] = set()
     if version is not None:
         known = version["partitions"]

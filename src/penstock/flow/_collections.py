@@ -28,19 +28,18 @@ from penstock.flow.checks import (
     check_function,
     check_schema,
     check_text,
+    check_written,
     quoted,
 )
 from penstock.flow.comparison import compared
 from penstock.flow.enrichment import AsOf, enrich
 from penstock.flow.graph import (
-    Closed,
     Emission,
     Node,
     OutputNode,
     RowStep,
     Stateful,
     keys_of,
-    origins,
     retracts,
     row_key,
     timed,
@@ -49,6 +48,7 @@ from penstock.flow.interval_join import Within, interval_join
 from penstock.flow.joins import On, check_how, check_names_differ, check_on, check_same_flow
 from penstock.flow.rolling import RolledRows, Rolling, RowWindow
 from penstock.flow.windows import Late, check_window
+from penstock.formats.avro import Avro
 from penstock.ops import AggregateSpec, SessionAggregate, Window, WindowedAggregate
 from penstock.ops.joins.enriched import HowEnriched
 from penstock.ops.joins.table_join import How, TableJoin
@@ -57,6 +57,7 @@ from penstock.ops.rolling.sessions import RevisedSessions
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
 
 Emit: TypeAlias = Literal["closed", "upserts", "changes"]
+WrittenFormat: TypeAlias = Literal["json", "avro"] | Avro
 
 __all__ = ["AggregateCall", "Grouped", "Stream", "Table", "Windowed"]
 
@@ -158,9 +159,12 @@ class Collection:
         keys: tuple[str, ...],
         partitions: int,
         retention: str | timedelta | None,
+        format_: object,
+        registry: object,
     ) -> None:
         kept_us = None if retention is None else check_duration(retention, "retention", "'7 days'")
-        self.flow.add_output(OutputNode(topic, node, emission, keys, partitions, kept_us))
+        written = check_written(format_, registry, node.schema)
+        self.flow.add_output(OutputNode(topic, node, emission, keys, partitions, kept_us, written))
 
     def _then(self, operator: RowOperator, schema: Schema) -> Self:
         return replace(self, node=self.flow.node(RowStep(self.node, operator, schema)))
@@ -212,19 +216,26 @@ class Stream(Collection):
         return Stream(self.flow, self.flow.node(made.node(rows.node)))
 
     def to(
-        self, topic: str, *, partitions: int = 1, retention: str | timedelta | None = None
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        retention: str | timedelta | None = None,
+        format: WrittenFormat = "json",  # noqa: A002 - the field's name
+        registry: str | None = None,
     ) -> None:
-        """Writes each row to a topic as JSON, exactly once.
-
-        A record's key is the text of the stream's key, if it has one.
+        """Writes each row to a topic, exactly once. The key is that of the stream, if it has one.
 
         Args:
             topic: its name; created if it doesn't exist.
             partitions: the number of partitions of a new topic.
             retention: how long a new topic keeps records; None: without limit.
+            format: see `Table.to`.
+            registry: likewise.
         """
         emission: Emission = "changes" if retracts(self.node) else "rows"
-        self._write(topic, self.node, emission, keys_of(self.node), partitions, retention)
+        told = partitions, retention, format, registry
+        self._write(topic, self.node, emission, keys_of(self.node), *told)
 
     def unnest(self, column: str, *, name: str | None = None) -> Stream:
         """Makes a row from each element of an array. A row with an empty or NULL array is dropped.
@@ -437,7 +448,7 @@ class Table(Collection):
 
         With `late="correct"`, a later change of a closed window follows as a retraction and a new row.
         """
-        return Stream(self.flow, self._closed(self.node))
+        return Stream(self.flow, shaping.closed(self.flow.node, self.node))
 
     def compared(self, to: str | timedelta, *, prefix: str = "previous_") -> Stream:
         """Closed windows, each with the same group's earlier window: a day ago, a week ago.
@@ -449,7 +460,7 @@ class Table(Collection):
             to: how much earlier: a multiple of the windows' step.
             prefix: of the earlier window's columns.
         """
-        node = compared(self.flow, self._closed(self.node), to, prefix)
+        node = compared(self.flow, shaping.closed(self.flow.node, self.node), to, prefix)
         return Stream(self.flow, self.flow.node(node))
 
     def to(
@@ -460,8 +471,10 @@ class Table(Collection):
         every: str | timedelta | None = None,
         partitions: int = 1,
         retention: str | timedelta | None = None,
+        format: WrittenFormat = "json",  # noqa: A002 - the field's name
+        registry: str | None = None,
     ) -> None:
-        """Writes the table to a topic, exactly once, as JSON. The grouping columns are the records' key.
+        """Writes the table to a topic, exactly once. The grouping columns are the records' key.
 
         Args:
             topic: its name; created if it doesn't exist.
@@ -475,12 +488,15 @@ class Table(Collection):
                 writes it.
             partitions: the number of partitions of a new topic.
             retention: how long a new topic keeps records; None: without limit.
+            format: of keys and values: `"json"`; `"avro"`, by schemas that are made of the columns and
+                registered under the subjects `TOPIC-key` and `TOPIC-value` when the program starts.
+            registry: the URL of the schema registry, for `"avro"`.
         """
         if emit is None:
-            emit = "closed" if self._closes else "upserts"
+            emit = "closed" if shaping.closes(self.node) else "upserts"
         match emit:
             case "closed":
-                node = self._closed(self.node)
+                node = shaping.closed(self.flow.node, self.node)
                 emission: Emission = "upserts" if retracts(node) else "rows"
                 keys = row_key(node) if retracts(node) else keys_of(node)
             case "upserts" | "changes":
@@ -496,37 +512,12 @@ class Table(Collection):
                     "found emit='closed'"
                 )
             node = self.flow.node(shaping.paced(node, keys, every))
-        if emission == "upserts" and not keys and not self._is_one_row:
+        if emission == "upserts" and not keys and not shaping.is_one_row(self.node):
             raise FlowError(
                 f"expected columns that identify the table's rows, to write upserts to {topic!r}; found "
                 f"none among {', '.join(self.schema.names)}. Keep the key in select(…), or say emit='changes'"
             )
-        self._write(topic, node, emission, keys, partitions, retention)
-
-    @property
-    def _closes(self) -> bool:
-        return all(isinstance(o, Stateful) and o.operator.closes for o in origins(self.node))
-
-    @property
-    def _is_one_row(self) -> bool:
-        """Whether all is one group, so that there is nothing to tell apart."""
-        return all(
-            isinstance(o, Stateful) and isinstance(o.operator, WindowedAggregate) and not row_key(o)
-            for o in origins(self.node)
-        )
-
-    def _closed(self, node: Node) -> Node:
-        """The same steps over closed rows."""
-        match node:
-            case Stateful() if node.operator.closes:
-                return self.flow.node(Closed(node))
-            case RowStep():
-                return self.flow.node(replace(node, parent=self._closed(node.parent)))
-            case _:
-                raise FlowError(
-                    "expected a table with windows, whose closing makes rows final; found one without. "
-                    "Window the stream before you aggregate it"
-                )
+        self._write(topic, node, emission, keys, partitions, retention, format, registry)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -17,6 +18,7 @@ from penstock.core.schema import Schema, type_text
 from penstock.core.time import duration_us
 from penstock.errors import FlowError, SchemaError, UserError
 from penstock.expr import Expression, compile_expression
+from penstock.formats.avro import Avro, avro_schema
 from penstock.formats.lines import Csv, LineFormat, decoder_for
 
 __all__ = [
@@ -28,8 +30,10 @@ __all__ = [
     "check_keepable",
     "check_name",
     "check_number",
+    "check_registry",
     "check_schema",
     "check_text",
+    "check_written",
     "quoted",
 ]
 
@@ -180,6 +184,46 @@ def check_format(format_: object, schema: Schema) -> LineFormat | None:
         decoder_for(schema, format_)
     except SchemaError as error:
         raise FlowError(str(error)) from None
+    return format_
+
+
+def check_registry(url: object) -> str:
+    """A schema registry's URL, without a slash at its end.
+
+    Raises:
+        FlowError: it is none, or has a password.
+    """
+    parts = urlsplit(url) if isinstance(url, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise FlowError(
+            f"expected a registry's URL, such as registry='http://127.0.0.1:8081'; found {url!r}"
+        )
+    if parts.username or parts.password:
+        raise FlowError(
+            "expected a registry's URL without a password, which programs would show; found one. Put it "
+            "into PENSTOCK_REGISTRY_PASSWORD"
+        )
+    return str(url).rstrip("/")
+
+
+def check_written(format_: object, registry: object, schema: Schema) -> Avro | None:
+    """What `format=` and `registry=` of an output say; None is JSON.
+
+    Raises:
+        FlowError: it is no format that is written, or one doesn't go with the other.
+        SchemaError: it doesn't have the schema's columns.
+    """
+    if format_ == "json" and registry is None:
+        return None
+    if format_ == "avro" and registry is not None:
+        format_ = Avro((), check_registry(registry))
+    elif not isinstance(format_, Avro) or registry is not None or format_.registry is None:
+        told = "" if registry is None else f" and registry={registry!r}"
+        raise FlowError(
+            "expected format='json'; or format='avro' with registry='http://127.0.0.1:8081', which gives "
+            f"schemas their ids; found format={format_!r}{told}"
+        )
+    avro_schema(schema, "Value", "topic")
     return format_
 
 

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from penstock.core.delta import TIME
 from penstock.errors import FlowError
 from penstock.flow.aggregates import AggregateCall
 from penstock.flow.calendars import calendar_window
-from penstock.flow.checks import check_duration, check_text
+from penstock.flow.checks import check_duration, check_registry, check_text
 from penstock.formats.avro import Avro
 from penstock.formats.lines import Csv, Pattern
 from penstock.ops import Window
@@ -369,20 +368,11 @@ def avro(
 
 def _registered(schema: object, registry: str) -> Avro:
     """Values with a head, whose schemas a registry has."""
-    parts = urlsplit(registry) if isinstance(registry, str) else None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise FlowError(
-            f"expected a registry's URL, such as registry='http://127.0.0.1:8081'; found {registry!r}"
-        )
-    if parts.username or parts.password:
-        raise FlowError(
-            "expected a registry's URL without a password, which programs would show; found one. Put it "
-            "into PENSTOCK_REGISTRY_PASSWORD"
-        )
+    url = check_registry(registry)
     known = () if schema is None else avro(schema).schemas  # type: ignore[arg-type]
     if any(id_ is None for id_, _ in known):
         raise FlowError("expected schemas by their ids next to a registry; found one without")
-    return Avro(known, registry.rstrip("/"))
+    return Avro(known, url)
 
 
 def _json(schema: object) -> str:

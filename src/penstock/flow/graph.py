@@ -26,6 +26,7 @@ from penstock.core.names import built, place
 from penstock.core.schema import Schema
 from penstock.expr import Expression
 from penstock.flow.times import EventTime
+from penstock.formats.avro import Avro
 from penstock.formats.changelog import ChangelogFormat
 from penstock.formats.lines import LineFormat
 from penstock.ops import Operator
@@ -222,6 +223,7 @@ class OutputNode:
         emission: `rows` as they come; `changes` as records of before and after; `upserts` as the newest row
             of each key, or its tombstone.
         keys: the columns that make up a record's key.
+        format: of keys and values, where they aren't JSON.
     """
 
     topic: str
@@ -230,11 +232,13 @@ class OutputNode:
     keys: tuple[str, ...]
     partitions: int
     retention_us: int | None
+    format: Avro | None = None
 
     @property
     def identity(self) -> str:
         """Digest of what is written."""
-        return _digest("output", self.topic, self.emission, self.keys, self.node.identity)
+        parts = () if self.format is None else ("avro",)
+        return _digest("output", self.topic, self.emission, self.keys, self.node.identity, *parts)
 
 
 @dataclass(frozen=True, eq=False)

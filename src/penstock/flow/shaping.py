@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
@@ -20,7 +20,18 @@ from penstock.flow.checks import (
     check_text,
 )
 from penstock.flow.enrichment import AsOf, Owner, changes_of, check_as_of, key_of
-from penstock.flow.graph import Node, RowStep, Stateful, Union, retracts, row_key, timed
+from penstock.flow.graph import (
+    Closed,
+    Node,
+    RowStep,
+    Stateful,
+    Union,
+    origins,
+    retracts,
+    row_key,
+    timed,
+)
+from penstock.ops import WindowedAggregate
 from penstock.ops.keyed.deduplicate import Deduplicate
 from penstock.ops.keyed.paced import Paced
 from penstock.ops.keyed.process import Function, Process
@@ -28,7 +39,19 @@ from penstock.ops.keyed.rules import Rules
 from penstock.ops.keyed.top import Top
 from penstock.ops.rows import Unnest
 
-__all__ = ["Told", "deduplicate", "paced", "process", "told", "top", "union", "unnest"]
+__all__ = [
+    "Told",
+    "closed",
+    "closes",
+    "deduplicate",
+    "is_one_row",
+    "paced",
+    "process",
+    "told",
+    "top",
+    "union",
+    "unnest",
+]
 
 TOP_MAX: Final = 100_000  # rows of each group: they are sorted whenever one changes
 
@@ -199,3 +222,32 @@ def _ordered(text: str, schema: Schema) -> tuple[str, bool]:
         name, direction = text.strip(), "ASC"
     check_columns((name.strip(),), schema, "by")
     return schema[name.strip()].name, direction.upper() == "DESC"
+
+
+def closed(make: Callable[[Node], Node], node: Node) -> Node:
+    """The same steps over closed rows; `make` gives the one node that means the same."""
+    match node:
+        case Stateful() if node.operator.closes:
+            return make(Closed(node))
+        case RowStep():
+            return make(replace(node, parent=closed(make, node.parent)))
+        case _:
+            raise FlowError(
+                "expected a table with windows, whose closing makes rows final; found one without. "
+                "Window the stream before you aggregate it"
+            )
+
+
+def closes(node: Node) -> bool:
+    """Whether a node's rows are those of windows, which close."""
+    return all(isinstance(one, Stateful) and one.operator.closes for one in origins(node))
+
+
+def is_one_row(node: Node) -> bool:
+    """Whether all is one group, so that there is nothing to tell apart."""
+    return all(
+        isinstance(one, Stateful)
+        and isinstance(one.operator, WindowedAggregate)
+        and not row_key(one)
+        for one in origins(node)
+    )

@@ -153,7 +153,7 @@ def _pieces(array: Any, name: str) -> _Pieces:
     if pa.types.is_map(type_):
         return _map_pieces(array, name)
     if type_ == UUID:
-        return _text_pieces(_uuid_texts(array))
+        return _text_pieces(uuid_texts(array))
     if pa.types.is_time(type_):
         return _text_pieces(_time_texts(array))
     if pa.types.is_duration(type_):
@@ -261,7 +261,7 @@ def _time_pieces(array: Any, name: str) -> _Pieces:
     return pieces
 
 
-def _uuid_texts(array: Any) -> Any:
+def uuid_texts(array: Any) -> Any:
     """UUIDs as text: 32 digits, and hyphens."""
     data = array.cast(pa.binary()).fill_null(bytes(16))
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)

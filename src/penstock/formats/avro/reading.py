@@ -31,12 +31,12 @@ from penstock.core.schema import (
 )
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import SchemaError
+from penstock.formats.avro._rows import Rows
 from penstock.formats.json import Decoded
 from penstock.wire.columns import gather_column
 
 __all__ = ["Avro", "AvroDecoder", "Lookup"]
 
-HEAD_BYTES: Final = 5
 UNKNOWN_IDS_MAX: Final = 100
 """Ids in a batch that the registry doesn't know: after so many, the batch isn't what a serializer wrote."""
 ITEMS_MAX: Final = 1 << 16
@@ -87,7 +87,7 @@ class AvroDecoder:
 
     def decode(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> Decoded:
         """See `penstock.formats.lines.Decoder`."""
-        rows = _Rows(buffer, start, length)
+        rows = Rows(buffer, start, length)
         if None in self._writers:
             found = [(np.ones(len(rows), np.bool_), self._writers[None])]
         else:
@@ -120,7 +120,7 @@ class AvroDecoder:
         batch = pa.RecordBatch.from_arrays(taken, schema=self.schema.arrow)
         return Decoded(batch, good, bad, [rows.reasons[row] for row in bad.tolist()])
 
-    def _learn(self, rows: _Rows, ids: np.ndarray) -> None:
+    def _learn(self, rows: Rows, ids: np.ndarray) -> None:
         """Asks for the schemas that aren't known yet; records of those that don't fit are bad."""
         if self._lookup is None:
             return
@@ -143,81 +143,6 @@ class AvroDecoder:
         )
 
 
-class _Rows:
-    """Records on their way: where each one's cursor is, and which are bad."""
-
-    def __init__(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:
-        self.buffer = buffer
-        self.at = start.astype(np.int64).copy()
-        self.stop = self.at + np.maximum(length, 0)
-        self.good = np.ones(len(start), np.bool_)
-        self.reasons: dict[int, str] = {}
-        self.fail(length < 0, lambda _: "expected an Avro record; found no value (null)")
-
-    def __len__(self) -> int:
-        return len(self.at)
-
-    def fail(self, mask: np.ndarray, reason: Callable[[int], str]) -> None:
-        """Makes records bad, unless they are."""
-        for row in np.flatnonzero(mask & self.good).tolist():
-            self.reasons[row] = reason(row)
-        self.good &= ~mask
-
-    def ids(self) -> np.ndarray:
-        """The ids in the heads."""
-        head = self.bytes(np.ones(len(self), np.bool_), HEAD_BYTES)
-        self.fail(head[:, 0] != 0, lambda row: f"expected a zero byte first; found {head[row, 0]}")
-        return np.ascontiguousarray(head[:, 1:]).view(">u4")[:, 0].astype(np.int64)
-
-    def end(self) -> None:
-        """Nothing may follow."""
-        self.fail(
-            self.at != self.stop,
-            lambda row: (
-                f"expected the record's end; found {self.stop[row] - self.at[row]} more bytes"
-            ),
-        )
-
-    def skip(self, mask: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """Passes over bytes; where they begin."""
-        mask = mask & self.good
-        short = mask & ((size < 0) | (size > self.stop - self.at))
-        self.fail(short, lambda row: f"expected {size[row]} more bytes; found the record's end")
-        begin = self.at.copy()
-        self.at[mask & ~short] += size[mask & ~short]
-        return begin
-
-    def bytes(self, mask: np.ndarray, size: int) -> np.ndarray:
-        """uint8[n, size]; zeros for other records."""
-        begin = self.skip(mask, np.full(len(self), size, np.int64))
-        out = np.zeros((len(self), size), np.uint8)
-        rows = np.flatnonzero(mask & self.good)
-        out[rows] = self.buffer[begin[rows, None] + np.arange(size)]
-        return out
-
-    def number(self, mask: np.ndarray) -> np.ndarray:
-        """int64[n]: zigzag numbers of varying length; 0 for other records."""
-        value = np.zeros(len(self), np.uint64)
-        rows = np.flatnonzero(mask & self.good)
-        for shift in range(0, 70, 7):
-            over = rows[self.at[rows] >= self.stop[rows]]
-            self._fail_rows(over, "expected a number; found the record's end")
-            rows = rows[self.at[rows] < self.stop[rows]]
-            if not len(rows):
-                break
-            byte = self.buffer[self.at[rows]].astype(np.uint64)
-            self.at[rows] += 1
-            value[rows] |= (byte & np.uint64(0x7F)) << np.uint64(shift)
-            rows = rows[byte >= 0x80]
-        self._fail_rows(rows, "expected a number of at most 10 bytes; found a longer one")
-        return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64)
-
-    def _fail_rows(self, rows: np.ndarray, reason: str) -> None:
-        mask = np.zeros(len(self), np.bool_)
-        mask[rows] = True
-        self.fail(mask, lambda _: reason)
-
-
 @dataclass(frozen=True)
 class _Field:
     """How a type is read: the values of some records, NULL for the others.
@@ -228,7 +153,7 @@ class _Field:
     """
 
     type: pa.DataType | None
-    read: Callable[[_Rows, np.ndarray], Any]
+    read: Callable[[Rows, np.ndarray], Any]
 
 
 @dataclass(frozen=True)
@@ -236,7 +161,7 @@ class _Writer:
     fields: tuple[tuple[str, _Field], ...]
     wanted: frozenset[str]
 
-    def read(self, rows: _Rows, mask: np.ndarray) -> dict[str, Any]:
+    def read(self, rows: Rows, mask: np.ndarray) -> dict[str, Any]:
         """The wanted columns; NULL for other records."""
         found = {name: field.read(rows, mask) for name, field in self.fields}
         return {name: found[name] for name in self.wanted}
@@ -343,9 +268,7 @@ def _kind(name: Any, more: Mapping[str, Any], names: dict[str, _Field | None]) -
         case "array":
             return _array(_field(more["items"], names))
         case "map":
-            text = _field("string", names)
-            pair = _record([("key", text), ("value", _field(more["values"], names))])
-            return _Field(None, _array(pair).read)
+            return _map(_field(more["values"], names))
         case _:
             raise SchemaError(
                 f"expected an Avro type; found {name!r}. Types that are named elsewhere in the schema "
@@ -361,7 +284,7 @@ def _decimal_of(told: Mapping[str, Any]) -> pa.DataType | None:
     return pa.decimal128(digits, places)
 
 
-def _decimals(type_: Any, size: int | None, rows: _Rows, mask: np.ndarray) -> Any:
+def _decimals(type_: Any, size: int | None, rows: Rows, mask: np.ndarray) -> Any:
     """Numbers of so many bytes, or of as many as are said first, in two's complement; big-endian."""
     sizes = rows.number(mask) if size is None else np.full(len(rows), size, np.int64)
     begin = rows.skip(mask, sizes)
@@ -397,7 +320,7 @@ def _decimals(type_: Any, size: int | None, rows: _Rows, mask: np.ndarray) -> An
     return pc.if_else(nulls, found, None).cast(type_)
 
 
-def _uuids(rows: _Rows, mask: np.ndarray) -> Any:
+def _uuids(rows: Rows, mask: np.ndarray) -> Any:
     """UUIDs as text."""
     texts = _texts(pa.string())(rows, mask).to_pylist()
     found: list[bytes | None] = []
@@ -417,7 +340,7 @@ def _union(branches: list[_Field]) -> _Field:
     real = [one for one in branches if one.type != pa.null()]
     type_ = real[0].type if len(real) == 1 else pa.null() if not real else None
 
-    def read(rows: _Rows, mask: np.ndarray) -> Any:
+    def read(rows: Rows, mask: np.ndarray) -> Any:
         chosen = rows.number(mask)
         rows.fail(
             mask & ((chosen < 0) | (chosen >= len(branches))),
@@ -432,14 +355,14 @@ def _union(branches: list[_Field]) -> _Field:
     return _Field(type_, read)
 
 
-def _boolean(rows: _Rows, mask: np.ndarray) -> Any:
+def _boolean(rows: Rows, mask: np.ndarray) -> Any:
     byte = rows.bytes(mask, 1)[:, 0]
     rows.fail(mask & (byte > 1), lambda row: f"expected 0 or 1 as a boolean; found {byte[row]}")
     return _masked(byte == 1, rows, mask, pa.bool_())
 
 
 def _integers(type_: pa.DataType, low: int, high: int, unit: int = 1) -> _Field:
-    def read(rows: _Rows, mask: np.ndarray) -> Any:
+    def read(rows: Rows, mask: np.ndarray) -> Any:
         value = rows.number(mask)
         rows.fail(
             mask & ((value < low) | (value > high)),
@@ -455,15 +378,15 @@ def _integers(type_: pa.DataType, low: int, high: int, unit: int = 1) -> _Field:
 def _floats(size: int) -> _Field:
     type_ = pa.float32() if size == 4 else pa.float64()
 
-    def read(rows: _Rows, mask: np.ndarray) -> Any:
+    def read(rows: Rows, mask: np.ndarray) -> Any:
         values = rows.bytes(mask, size).view(f"<f{size}")[:, 0]
         return _masked(values, rows, mask, type_)
 
     return _Field(type_, read)
 
 
-def _texts(type_: pa.DataType) -> Callable[[_Rows, np.ndarray], Any]:
-    def read(rows: _Rows, mask: np.ndarray) -> Any:
+def _texts(type_: pa.DataType) -> Callable[[Rows, np.ndarray], Any]:
+    def read(rows: Rows, mask: np.ndarray) -> Any:
         size = rows.number(mask)
         begin = rows.skip(mask, size)
         there = mask & rows.good
@@ -490,7 +413,7 @@ def _text(data: bytes | None) -> str | None:
         return None
 
 
-def _cut(rows: _Rows, mask: np.ndarray, size: int) -> Any:
+def _cut(rows: Rows, mask: np.ndarray, size: int) -> Any:
     begin = rows.skip(mask, np.full(len(rows), size, np.int64))
     there = mask & rows.good
     lengths = np.where(there, size, -1).astype(np.int32)
@@ -498,7 +421,7 @@ def _cut(rows: _Rows, mask: np.ndarray, size: int) -> Any:
 
 
 def _enum(symbols: list[str]) -> _Field:
-    def read(rows: _Rows, mask: np.ndarray) -> Any:
+    def read(rows: Rows, mask: np.ndarray) -> Any:
         number = rows.number(mask)
         rows.fail(
             mask & ((number < 0) | (number >= len(symbols))),
@@ -516,7 +439,7 @@ def _record(fields: list[tuple[str, _Field]]) -> _Field:
     members: list[Any] = [(name, field.type) for name, field in shown]
     type_ = pa.struct(members) if len(shown) == len(fields) else None
 
-    def read(rows: _Rows, mask: np.ndarray) -> Any:
+    def read(rows: Rows, mask: np.ndarray) -> Any:
         found = [field.read(rows, mask) for _, field in fields]
         if type_ is None:
             return pa.nulls(len(rows))
@@ -530,7 +453,7 @@ def _array(item: _Field) -> _Field:
     """Blocks of items, up to one of none; a block's count is negative where its bytes follow it."""
     type_ = None if item.type is None else pa.list_(item.type)
 
-    def read(rows: _Rows, mask: np.ndarray) -> Any:
+    def read(rows: Rows, mask: np.ndarray) -> Any:
         left = np.zeros(len(rows), np.int64)
         is_open = mask.copy()
         lengths = np.zeros(len(rows), np.int64)
@@ -569,11 +492,29 @@ def _array(item: _Field) -> _Field:
     return _Field(type_, read)
 
 
+def _map(value: _Field) -> _Field:
+    """Pairs, in blocks as an array's items."""
+    text = _Field(pa.string(), _texts(pa.string()))
+    pairs = _array(_record([("key", text), ("value", value)]))
+    type_: Any = None if value.type is None else pa.map_(pa.string(), value.type)
+
+    def read(rows: Rows, mask: np.ndarray) -> Any:
+        found = pairs.read(rows, mask)
+        if type_ is None:
+            return pa.nulls(len(rows))
+        keys, items = found.values.flatten()
+        nulls: Any = pa.array(~(mask & rows.good))
+        maps: Any = pa.MapArray  # its stubs don't know the mask
+        return maps.from_arrays(found.offsets, keys, items, type_, mask=nulls)
+
+    return _Field(type_, read)
+
+
 def _said(text: str, _: int) -> str:
     return text
 
 
-def _masked(values: np.ndarray, rows: _Rows, mask: np.ndarray, type_: pa.DataType) -> Any:
+def _masked(values: np.ndarray, rows: Rows, mask: np.ndarray, type_: pa.DataType) -> Any:
     nulls = ~(mask & rows.good)
     if type_ in (TIMESTAMP, TIME_OF_DAY, pa.date32()):
         plain = pa.int32() if type_ == pa.date32() else pa.int64()

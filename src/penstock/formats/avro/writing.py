@@ -1,0 +1,223 @@
+"""Columns to Avro's binary encoding, as vectors: `avro_schema` says as what.
+
+Each column becomes pieces of bytes, one for each row; the pieces of a row, in the columns' order, are its
+record. The source is the specification of Apache Avro 1.12, "Data Serialization".
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.schema import TIME_OF_DAY, TIMESTAMP, UUID, Field, Schema
+from penstock.errors import LimitError
+from penstock.formats._json_encode import arrow_buffer, bytes_of, uuid_texts
+from penstock.formats._json_pieces import place_column
+from penstock.formats.avro import _kernels as kernels
+from penstock.formats.avro.schemas import avro_schema
+
+__all__ = ["AvroEncoder", "headed"]
+
+BYTES_MAX: Final = 2**31 - 1
+"""Of the records that are encoded at once: Arrow's offsets are 32 bits."""
+_HEAD: Final = struct.Struct(">bI")
+_DECIMAL_BYTES: Final = 16
+_INTEGERS: Final = {
+    pa.int32(): pa.int32(),
+    pa.int64(): pa.int64(),
+    pa.date32(): pa.int32(),
+    TIMESTAMP: pa.int64(),
+    TIME_OF_DAY: pa.int64(),
+}
+
+
+def headed(id_: int) -> bytes:
+    """The head of a record with a registry's schema: a zero byte, and the id in four bytes.
+
+    >>> headed(258).hex()
+    '0000000102'
+    """
+    return _HEAD.pack(0, id_)
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """A column's values: `data` between the positions `ends`, one more than values."""
+
+    ends: np.ndarray
+    data: np.ndarray
+
+
+class AvroEncoder:
+    """Encodes rows as records of one schema. It holds no state between batches; threads may share it.
+
+    Args:
+        schema: the columns.
+        name: of the record.
+        namespace: of its name.
+        records: see `avro_schema`.
+
+    Attributes:
+        text: the schema, as JSON.
+
+    Raises:
+        SchemaError: a column has a name or a type that Avro doesn't have.
+    """
+
+    def __init__(
+        self, schema: Schema, name: str, namespace: str, records: Mapping[str, str] | None = None
+    ) -> None:
+        self.schema = schema
+        told = avro_schema(schema, name, namespace, records or {})
+        self.text = json.dumps(told, separators=(",", ":"))
+
+    def encode(self, rows: pa.Table | pa.RecordBatch, head: bytes = b"") -> pa.Array:
+        """The records of rows.
+
+        Args:
+            rows: they have the columns; others aren't looked at. A column NOT NULL has no NULL.
+            head: what each record begins with.
+
+        Returns: binary, as many as rows.
+
+        Raises:
+            LimitError: they have more than `BYTES_MAX` bytes.
+        """
+        columns: list[Any] = [rows.column(name) for name in self.schema.names]
+        columns = [
+            one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in columns
+        ]
+        made = _record(self.schema.fields, columns, len(rows), head)
+        if made.ends[-1] > BYTES_MAX:
+            raise LimitError(
+                f"expected at most {BYTES_MAX} bytes of Avro at once; found more in {len(rows)} rows. Write "
+                "fewer rows at a time, or leave out the longest columns"
+            )
+        ends = made.ends.astype(np.int32)
+        buffers = [None, arrow_buffer(ends), arrow_buffer(made.data)]
+        return pa.Array.from_buffers(pa.binary(), len(rows), buffers, 0)
+
+
+def _record(fields: Sequence[Field], columns: Sequence[Any], rows: int, head: bytes) -> _Pieces:
+    """The columns' pieces, one after another."""
+    parts = [
+        _pieces(column, one.type, nullable=not one.required)
+        for one, column in zip(fields, columns, strict=True)
+    ]
+    size = np.full(rows, len(head), np.int64)
+    for part in parts:
+        size += np.diff(part.ends)
+    ends = np.zeros(rows + 1, np.int64)
+    np.cumsum(size, out=ends[1:])
+    out = np.empty(int(ends[-1]), np.uint8)
+    cursor = ends[:-1].copy()
+    before = np.frombuffer(head, np.uint8)
+    for part in parts:
+        place_column(before, part.ends, part.data, cursor, out)
+        before = before[:0]
+    return _Pieces(ends, out)
+
+
+def _pieces(column: Any, type_: Any, *, nullable: bool) -> _Pieces:
+    """A column's values, as the branch of a union where they may be NULL."""
+    rows = len(column)
+    valid = np.ones(rows, np.uint8)
+    if column.null_count:
+        assert nullable, "a column NOT NULL has a NULL"
+        valid = np.ascontiguousarray(column.is_valid().to_numpy(zero_copy_only=False)).view(
+            np.uint8
+        )
+    if type_ in _INTEGERS:
+        values = column.view(_INTEGERS[type_]).cast(pa.int64()).fill_null(0).to_numpy()
+        made = _outputs(rows, rows * (1 + kernels.NUMBER_BYTES_MAX))
+        kernels.write_numbers(values, valid, nullable, made.ends, made.data)
+        return made
+    if pa.types.is_boolean(type_) or pa.types.is_floating(type_):
+        plain = column.cast(pa.uint8()) if pa.types.is_boolean(type_) else column
+        values = plain.fill_null(0).to_numpy()
+        made = _outputs(rows, rows * (1 + values.itemsize))
+        data = np.ascontiguousarray(values).view(np.uint8)
+        kernels.write_fixed(data, values.itemsize, valid, nullable, made.ends, made.data)
+        return made
+    if pa.types.is_struct(type_):
+        members = [Field(one.name, one.type, not one.nullable) for one in type_]
+        there = column.drop_null() if column.null_count else column
+        inner = _record(members, there.flatten(), len(there), b"")
+        at = inner.ends[np.concatenate(([0], np.cumsum(valid, dtype=np.int64)))]
+        return _bytes(at, inner.data, valid, nullable=nullable, sized=False)
+    if pa.types.is_list(type_) or pa.types.is_map(type_):
+        return _blocks(column, type_, valid, nullable=nullable)
+    if pa.types.is_decimal128(type_):
+        return _bytes(*_decimals(column), valid, nullable=nullable)
+    texts = uuid_texts(column) if type_ == UUID else column
+    return _bytes(*_text(texts.cast(pa.large_binary())), valid, nullable=nullable)
+
+
+def _outputs(rows: int, size: int) -> _Pieces:
+    return _Pieces(np.empty(rows + 1, np.int64), np.empty(size, np.uint8))
+
+
+def _bytes(
+    at: np.ndarray, data: np.ndarray, valid: np.ndarray, *, nullable: bool, sized: bool = True
+) -> _Pieces:
+    size = int(at[-1] - at[0]) + (1 + kernels.NUMBER_BYTES_MAX) * len(valid)
+    made = _outputs(len(valid), size)
+    kernels.write_bytes(at, data, valid, nullable, sized, made.ends, made.data)
+    return made
+
+
+def _text(column: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The positions and the bytes of a large binary column."""
+    _, offsets, data = column.buffers()
+    if offsets is None or len(column) == 0:
+        return np.zeros(len(column) + 1, np.int64), np.empty(0, np.uint8)
+    at = bytes_of(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+    return at, bytes_of(data, np.uint8)
+
+
+def _blocks(column: Any, type_: Any, valid: np.ndarray, *, nullable: bool) -> _Pieces:
+    """Arrays, and maps as arrays of key and value."""
+    at = np.asarray(column.offsets.to_numpy()).astype(np.int64)
+    first, count = int(at[0]), int(at[-1] - at[0])
+    if pa.types.is_map(type_):
+        pair = Field("key", pa.string(), required=True), Field("value", type_.item_type)
+        some = [column.keys.slice(first, count), column.items.slice(first, count)]
+        items = _record(pair, some, count, b"")
+    else:
+        items = _pieces(column.values.slice(first, count), type_.value_type, nullable=True)
+    at -= first
+    size = int(items.ends[-1]) + (2 + kernels.NUMBER_BYTES_MAX) * len(valid)
+    made = _outputs(len(valid), size)
+    kernels.write_blocks(at, valid, nullable, items.ends, items.data, made.ends, made.data)
+    return made
+
+
+def _decimals(column: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The positions and the bytes of decimals: the number without its point, big-endian, in two's complement.
+
+    Of several bytes that say the same the fewest: a byte at the front that only repeats the sign is left out.
+    """
+    rows = len(column)
+    if not rows:
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)
+    raw = bytes_of(column.buffers()[1], np.uint8)
+    begin = column.offset * _DECIMAL_BYTES
+    little = raw[begin : begin + rows * _DECIMAL_BYTES].reshape(rows, _DECIMAL_BYTES)
+    big = little[:, ::-1]
+    if column.null_count:
+        known = column.is_valid().to_numpy(zero_copy_only=False)
+        big = np.where(known[:, None], big, 0)
+    sign = np.where(big[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)
+    repeats = (big[:, :-1] == sign) & ((big[:, 1:] >= 0x80) == (sign == 0xFF))
+    left_out = np.logical_and.accumulate(repeats, axis=1)
+    kept = np.ones((rows, _DECIMAL_BYTES), np.bool_)
+    kept[:, :-1] = ~left_out
+    at = np.zeros(rows + 1, np.int64)
+    np.cumsum(kept.sum(axis=1), out=at[1:])
+    return at, np.ascontiguousarray(big[kept])
