@@ -55,7 +55,6 @@ LAG_LOOK_S: Final = 10.0
 """How often is looked how much the database keeps, where that has a bound."""
 BACKOFF_S: Final = (0.2, 30.0)
 """The first pause after a lost connection, and the longest; doubled each time, with jitter."""
-_NAME: Final = re.compile(r"[a-z0-9_.-]{1,50}")
 _log = logging.getLogger(__name__)
 
 
@@ -101,6 +100,7 @@ class Capture:
         max_lag: bytes of its log that the database may keep for this capture; beyond them the slot is
             dropped, so that the database's disk doesn't fill, and `run` raises SetupError. None: no bound.
         outbox: a table whose rows are events: they go to the topics `outbox.event.AGGREGATETYPE`.
+        snapshot_connections: how many connections read a table in chunks at a time.
         schema_changes: whether changes of the tables' schemas are written to the topic `TO`, as Debezium's
             records.
         on_schema_change: `pass` on a change of a table's schema at which readers of its topic may fail, with
@@ -132,6 +132,7 @@ class Capture:
         heartbeat_s: float | None = None,
         outbox: str | None = None,
         max_lag: int | None = None,
+        snapshot_connections: int | None = None,
         schema_changes: bool = False,
         on_schema_change: OnSchemaChange = "pass",
         notifications: bool = False,
@@ -140,42 +141,18 @@ class Capture:
         topics = dict(tables) if isinstance(tables, Mapping) else None
         if (to is None) == (topics is None):
             raise UserError("expected to=… or a mapping of tables to topics; found both or neither")
-        name = name or to or ""
-        if not _NAME.fullmatch(name):
-            raise UserError(
-                "expected a name of at most 50 lower-case letters, digits, '_', '.' and '-', such as "
-                f"name='shop'; found {name!r}"
-            )
-        if format not in ("debezium", "flat"):
-            raise UserError(f"expected format='debezium' or 'flat'; found {format!r}")
-        if values not in ("precise", "readable"):
-            raise UserError(f"expected values='precise' or 'readable'; found {values!r}")
-        if transactions and format != "debezium":
-            raise UserError(
-                f"expected format='debezium' with transactions=True; found format={format!r}, whose records "
-                "are the rows alone"
-            )
-        if on_schema_change not in ("pass", "stop"):
-            raise UserError(
-                f"expected on_schema_change='pass' or 'stop'; found {on_schema_change!r}"
-            )
-        if schema_changes and to is None:
-            raise UserError(
-                "expected to=… with schema_changes=True: its topic; found a mapping of tables to topics"
-            )
         self._kind = kind_of(url)
-        options: dict[str, Any] = {"slot": slot, "publication": publication, "outbox": outbox}
-        options |= {"transactions": transactions or None, "heartbeat_s": heartbeat_s}
-        options["max_lag"] = max_lag
-        options = {option: told for option, told in options.items() if told is not None}
-        if outbox is not None and topics is not None:
-            raise UserError("expected to=… with outbox=…; found a mapping of tables to topics")
-        if unknown := options.keys() - self._kind.options:
-            raise UserError(
-                f"expected options of {self._kind.name}; found {', '.join(sorted(unknown))}, which it hasn't"
-            )
+        options = {
+            "slot": slot,
+            "publication": publication,
+            "outbox": outbox,
+            "transactions": transactions or None,
+            "heartbeat_s": heartbeat_s,
+            "max_lag": max_lag,
+            "snapshot_connections": snapshot_connections,
+        }
         self._settings = Settings(
-            name=name,
+            name=name or to or "",
             url=url,
             patterns=self._kind.patterns(url, [*tables, *([outbox] if outbox else [])]),
             topics=topics,
@@ -186,13 +163,25 @@ class Capture:
             values=values,
             partitions=partitions,
             is_compact=compact,
-            options=options,
+            options={option: value for option, value in options.items() if value is not None},
             schema_changes=schema_changes,
             on_schema_change=on_schema_change,
             notifications=notifications,
         )
+        self._check_options()
         self._run = _Run()
-        self.name, self.done = name, self._run.done
+        self.name, self.done = self._settings.name, self._run.done
+
+    def _check_options(self) -> None:
+        """Checks that this kind of database has the options that are given.
+
+        Raises:
+            UserError: it doesn't have one.
+        """
+        if unknown := self._settings.options.keys() - self._kind.options:
+            raise UserError(
+                f"expected options of {self._kind.name}; found {', '.join(sorted(unknown))}, which it hasn't"
+            )
 
     def stop(self) -> None:
         """Ends `run` soon; from any thread."""
@@ -521,7 +510,7 @@ class _Session:
         self._done.phase = "streaming"
         while True:
             came = stream.take(WAIT_S)
-            self._done.is_caught_up = not came and not output.is_open
+            self._done.is_caught_up = not (came or output.is_open or output.is_reading)
             if output.store() or not came:
                 stream.confirm()
             if self._turn_ends(stream):

@@ -13,16 +13,18 @@ Contract, which tests/capture/test_contract.py checks:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from penstock.capture._envelope import Format, Record, Values
 from penstock.capture._output import Output
 from penstock.capture._progress import State
 from penstock.capture._schemas import OnSchemaChange, Shape
 from penstock.core.schema import Schema
+from penstock.errors import UserError
 
 __all__ = [
     "Condition",
@@ -36,6 +38,7 @@ __all__ = [
     "spelled",
 ]
 
+_NAME: Final = re.compile(r"[a-z0-9_.-]{1,50}")
 TableName: TypeAlias = tuple[str, str]
 """Schema and name; no schema where the database has none."""
 
@@ -69,6 +72,9 @@ class Settings:
         schema_changes: whether there is Debezium's topic of schema changes.
         on_schema_change: what is done at a change at which readers may fail.
         notifications: whether there is Debezium's topic of notifications.
+
+    Raises:
+        UserError: one is wrong, or two don't fit together.
     """
 
     name: str
@@ -86,6 +92,41 @@ class Settings:
     schema_changes: bool = False
     on_schema_change: OnSchemaChange = "pass"
     notifications: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks them."""
+        if not _NAME.fullmatch(self.name):
+            raise UserError(
+                "expected a name of at most 50 lower-case letters, digits, '_', '.' and '-', such as "
+                f"name='shop'; found {self.name!r}"
+            )
+        if self.format not in ("debezium", "flat"):
+            raise UserError(f"expected format='debezium' or 'flat'; found {self.format!r}")
+        if self.values not in ("precise", "readable"):
+            raise UserError(f"expected values='precise' or 'readable'; found {self.values!r}")
+        if self.on_schema_change not in ("pass", "stop"):
+            raise UserError(
+                f"expected on_schema_change='pass' or 'stop'; found {self.on_schema_change!r}"
+            )
+        if "transactions" in self.options and self.format != "debezium":
+            raise UserError(
+                "expected format='debezium' with transactions=True; found "
+                f"format={self.format!r}, whose records are the rows alone"
+            )
+        if self.options.get("snapshot_connections", 1) < 1:
+            raise UserError(
+                "expected snapshot_connections of 1 or more; found "
+                f"{self.options['snapshot_connections']}"
+            )
+        if self.to is None:
+            for name, is_given in (
+                ("schema_changes=True", self.schema_changes),
+                ("outbox=…", "outbox" in self.options),
+            ):
+                if is_given:
+                    raise UserError(
+                        f"expected to=… with {name}; found a mapping of tables to topics"
+                    )
 
     @property
     def source_name(self) -> str:

@@ -79,6 +79,8 @@ class Output:
         self._stored_at = time.monotonic()
         #: Whether what was added last isn't a whole transaction.
         self.is_open = False
+        #: Whether rows of a snapshot are still to be written while changes flow.
+        self.is_reading = False
 
     @property
     def position(self) -> int:

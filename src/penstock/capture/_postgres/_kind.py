@@ -136,7 +136,12 @@ def _release(server: Server, name: str, slot: str) -> None:
 POSTGRES: Final = Kind(
     name="postgresql",
     schemes=("postgresql", "postgres"),
-    options=frozenset({"slot", "publication", "transactions", "heartbeat_s", "outbox", "max_lag"}),
+    options=frozenset(
+        (
+            *("slot", "publication", "transactions", "heartbeat_s", "outbox", "max_lag"),
+            "snapshot_connections",
+        )
+    ),
     open=PostgresDatabase,
     patterns=_patterns,
     position=lsn_text,

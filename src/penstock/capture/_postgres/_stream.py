@@ -19,7 +19,7 @@ from penstock.capture._postgres._outbox import Router
 from penstock.capture._postgres._pgoutput import Begin, Commit, Message, Relation, Truncate, parse
 from penstock.capture._postgres._rows import Table
 from penstock.capture._postgres._server import Server
-from penstock.capture._postgres._snapshots import Incremental
+from penstock.capture._postgres._snapshots import CONNECTIONS, Incremental
 from penstock.capture._postgres._streamed import Streamed
 from penstock.errors import CorruptError, SetupError
 
@@ -106,7 +106,10 @@ class Stream:
         self._name = settings.name
         self._output, self._extras = output, extras
         self._put = output.put
-        self._incremental = Incremental(server.url, encoder, values, output, self.confirm)
+        connections = settings.options.get("snapshot_connections", CONNECTIONS)
+        self._incremental = Incremental(
+            server.url, encoder, values, output, self.confirm, connections
+        )
         self._tables: dict[int, _Watch | None] = {}
         self._begin: Begin | None = None
         self._commit_lsn = 0

@@ -99,6 +99,12 @@ def capture() -> None:
     metavar="BYTES",
     help="Of its log that the database may keep for it; beyond them, the slot is dropped.",
 )
+@click.option(
+    "--snapshot-connections",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="That read a large table at a time. Default: 3.",
+)
 @click.option("--schema-changes", is_flag=True, help="Write them to the topic PREFIX.")
 @click.option(
     "--on-schema-change",

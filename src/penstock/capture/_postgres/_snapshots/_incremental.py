@@ -29,7 +29,6 @@ from penstock.capture._notifications import INCREMENTAL
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._snapshots._chunks import (
-    CONNECTIONS,
     Chunk,
     Chunks,
     GoneError,
@@ -194,7 +193,7 @@ class Incremental:
         values: Values,
         output: Output,
         alive: Callable[[], None],
-        connections: int = CONNECTIONS,
+        connections: int,
     ) -> None:
         self._alive, self._url, self._connections = alive, url, connections
         self._encoder, self._values = encoder, values
@@ -258,6 +257,7 @@ class Incremental:
         self._take_requests()
         if self._chunks is None and self.progress.tables and not self.progress.is_paused:
             self._begin_table()
+        self._output.is_reading = self._chunks is not None
         began, wrote = time.monotonic(), False
         while self._chunks is not None and self._next_is_ready(self._chunks):
             wrote = True
