@@ -14,7 +14,7 @@ import pytest
 
 import penstock as ps
 from penstock.cli import main
-from penstock.sinks._metrics import _COUNTERS, _GAUGES
+from penstock.sinks._metrics import _COUNTERS, _GAUGES, _STATES
 from penstock.web import _metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,7 +127,6 @@ def test_every_metric_is_on_the_page_on_metrics() -> None:
         ("node", (_metrics._NODE_COUNTERS, _metrics._NODE_GAUGES)),
     ):
         known |= {f"penstock_{kind}_{row[0]}" for table in tables for row in table}
-    known |= {f"penstock_sink_{row[0]}" for table in (_GAUGES, _COUNTERS) for row in table}
-    known.add("penstock_sink_state")
+    known |= {f"penstock_sink_{row[0]}" for table in (_GAUGES, _COUNTERS, _STATES) for row in table}
     known |= {"penstock_pipeline_lag_records", "penstock_pipeline_watermark_timestamp_seconds"}
     assert listed == known

@@ -19,7 +19,8 @@ from tests.serve.committing import clicks, commit
 from penstock.app import facts
 from penstock.errors import LimitError, PenstockError, QueryError
 from penstock.serve import Queries, QueryLimits, Question, Views
-from penstock.serve.plans import COLUMN, FACTS
+from penstock.serve.listings import FACTS
+from penstock.serve.plans import COLUMN
 from penstock.serve.questions import answer
 
 pytestmark = pytest.mark.slow
@@ -233,4 +234,15 @@ def test_a_plan_has_what_the_running_pipeline_did(tmp_path: Path) -> None:
     assert line.strip() == (
         "since the pipeline's start: 1,204 rows in, 12 rows out, 0.310 s of processor time "
         "(100.0% of the pipeline's)"
+    )
+    sinks = {"users": {"phase": "waiting", "at_ms": 0, "topic": "shop.users", "target": "x",
+             "breaker": "open", "lag": 3, "behind_ms": 1_500, "upserts": 1, "deletes": 0, "dead": 2,
+             "retries": 4, "last_error": "refused"}}  # fmt: skip
+    (directory / FACTS).write_bytes(orjson.dumps({"nodes": {}, "sinks": sinks}))
+    [row] = answer(views, Question("show sinks;", 100), 1 << 28).table.to_pylist()
+    assert (row["sink"], row["state"], row["behind_s"], row["dead_letters"]) == (
+        "users",
+        "silent",
+        1.5,
+        2,
     )

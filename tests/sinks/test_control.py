@@ -20,7 +20,7 @@ from penstock.client import Client
 from penstock.errors import SetupError, UserError
 from penstock.sinks import (
     Sink,
-    _control,
+    _report,
     _sink,
     go_back,
     kafka,
@@ -159,7 +159,7 @@ def test_a_sink_that_was_killed_is_silent(place, topic, monkeypatch) -> None:
     sink.run(until=lambda done: done.lag == 0)
     sink.done.phase = "following"
     sink._report()
-    monkeypatch.setattr(_control, "SILENT_MS", -1)
+    monkeypatch.setattr(_report, "SILENT_MS", -1)
     assert {s["phase"] for s in status(topic.log) if s["name"] == sink.name} == {"silent"}
 
 
@@ -198,6 +198,9 @@ def test_a_sink_that_waits_reports_meanwhile(place, topic, monkeypatch) -> None:
             wait_until(lambda: reports().get(one.name, ("",))[0] == phase, phase)  # noqa: B023
             first = reports()[one.name]
             wait_until(lambda: reports()[one.name] > first, "another report")  # noqa: B023
+        found = {s["name"]: s for s in status(topic.log)}
+    assert (found[paced.name]["breaker"], found[away.name]["breaker"]) == ("closed", "open")
+    assert (found[paced.name]["progress"], found[away.name]["last_error"]) == (1.0, "it is away")
 
 
 def test_commands_write_build_anew_and_put_back(topic, tmp_path) -> None:

@@ -37,6 +37,28 @@ WELL = Facts(
     abreast_us=NOW - 500 * S,
 )
 
+# Of a program with two sinks: one is well, the other's target is away.
+SINKS = {
+    name: {
+        "phase": "waiting" if trouble else "following",
+        "since_ms": (NOW - 40 * S) // 1_000,
+        "at_ms": NOW // 1_000,
+        "topic": f"shop.{name}",
+        "target": f"postgresql://ann@db/shop {name}",
+        "breaker": "open" if trouble else "closed",
+        "trouble": trouble,
+        "last_error": trouble,
+        "lag": 1_200 if trouble else 0,
+        "progress": 0.94 if trouble else 1.0,
+        "upserts": 18_800,
+        "deletes": 3,
+        "dead": 2,
+        "retries": 5 if trouble else 0,
+        "behind_ms": 40_000 if trouble else 0,
+    }
+    for name, trouble in (("users", ""), ("orders", "connection refused"))
+}
+
 
 @dataclass
 class Pipeline:

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.engine.explain.test_progress import feed, shop
 from tests.web.browsing import WIDTHS, chromium, visit
 from tests.web.conftest import Client
-from tests.web.pipelines import NOW, WELL, Pipeline, S
+from tests.web.pipelines import NOW, SINKS, WELL, Pipeline, S
 
 import penstock as ps
 from penstock.app.facts import write_facts
@@ -25,6 +25,7 @@ from penstock.cli import main
 from penstock.engine.driver import Progress
 from penstock.engine.physical import compile_graph
 from penstock.web import Server, create_app
+from penstock.web._metrics import metrics_text
 
 
 @pytest.fixture
@@ -67,6 +68,22 @@ def test_prometheus_gets_every_node_with_its_names(pipeline: Any) -> None:
     assert found["penstock_pipeline_version", None, None] == 3
     assert found["penstock_pipeline_spark_restarts_total", None, None] == 0
     assert 'penstock_pipeline_state{app="shop",state="live"} 1.0' in answer.text
+
+
+def test_prometheus_gets_the_programs_sinks() -> None:
+    """The same metrics as those of a sink that runs alone."""
+    told = metrics_text(
+        Pipeline(version=1, facts=replace(WELL, sinks=SINKS)).board.status()
+    ).decode()
+    for line in (
+        'penstock_sink_lag_records{sink="orders"} 1200.0',
+        'penstock_sink_behind_seconds{sink="orders"} 40.0',
+        'penstock_sink_breaker_state{sink="orders",state="open"} 1.0',
+        'penstock_sink_breaker_state{sink="users",state="closed"} 1.0',
+        'penstock_sink_dead_letters_total{sink="users"} 2.0',
+        'penstock_sink_state{sink="orders",state="waiting"} 1.0',
+    ):
+        assert line in told
 
 
 def test_the_slowest_operator_is_named_unless_nothing_is_slow(pipeline: Any) -> None:

@@ -16,13 +16,15 @@ from tests.patience import PATIENCE_S, wait_until
 from tests.serve.committing import clicks, commit
 from tests.serve.test_queries import ENDLESS, processes
 from tests.web.browsing import WIDTHS, chromium, visit
-from tests.web.pipelines import NOW, WELL, Pipeline, Progress, S
+from tests.web.pipelines import NOW, SINKS, WELL, Pipeline, Progress, S
 
 from penstock.cli.support.host import LateViews
 from penstock.serve import Queries, QueryLimits
 from penstock.web import Server
 
 pytestmark = pytest.mark.slow
+
+TARGET = "postgresql://ann@db/shop users"
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +270,9 @@ def test_the_state_is_told_with_what_to_do(browser: Any, views: Any, width: int)
             assert page.inner_text("#version") == "· version 7"
             assert not page.is_visible("#health")
             ago = NOW - 100 * S
-            pipeline.facts = replace(WELL, looked_us=ago, lag={"clicks": 25_000}, behind_us=ago)
+            assert not page.is_visible("#sinks")
+            late = {"clicks": 25_000}
+            pipeline.facts = replace(WELL, looked_us=ago, lag=late, behind_us=ago, sinks=SINKS)
             page.wait_for_selector("#health.bad")
             told = page.inner_text("#health")
             assert told.startswith("stalled since 2025-12-31 23:58:20 UTC (1 min 4")
@@ -276,6 +280,16 @@ def test_the_state_is_told_with_what_to_do(browser: Any, views: Any, width: int)
             assert "committed data is safe" in told
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert "25,000" in page.inner_text("#topics")
+            users, orders = page.locator("#sinks tr").all_inner_texts()[1:]
+            assert [one.strip() for one in users.split("\t")[:4]] == [
+                "users",
+                "following",
+                "closed",
+                TARGET,
+            ]
+            assert "open\t" in orders
+            assert "\t1,200\t40 s\t94%\t" in orders
+            assert "orders: waiting since 2025-12-31 23:59:20" in page.inner_text("#sinks-trouble")
             assert page.title().startswith("stalled")
             server.close()
             page.wait_for_selector("#health :text('no answer')")

@@ -204,6 +204,7 @@ class App(DatabaseFlow):
             if on_start:
                 on_start(address)
             running = self.databases(address)
+            heart.sinks_made(running.figures)
             watcher = Watch(
                 heart,
                 on_progress=on_progress,

@@ -297,6 +297,10 @@ class Running:
         #: What ended a capture.
         self.error: PenstockError | None = None
 
+    def figures(self) -> dict[str, Any]:
+        """By name, what the sinks do, as values of JSON: `Sink.figures`."""
+        return {one.name: one.figures() for one in self.sinks}
+
     @contextlib.contextmanager
     def running(self) -> Iterator[Running]:
         """Runs them meanwhile; at the end sinks may write what there is, for a while."""

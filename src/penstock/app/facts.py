@@ -59,6 +59,7 @@ class Facts:
         behind_us: what was in the log then is not yet in the views; None: all that was there is.
         abreast_us: since when that has been no long time.
         nodes: of the graph, by identity, what they have done and do; see `penstock.app.nodes`.
+        sinks: of the program, by name, what they do: see `penstock.sinks.Sink.figures`.
         warning: the engine's last one, and `warning_us`, when it was.
         stopping_us: when it was told to stop.
         ended_us: when it ended.
@@ -92,6 +93,7 @@ class Facts:
     behind_us: int | None = None
     abreast_us: int | None = None
     nodes: dict[str, Any] = field(default_factory=dict)
+    sinks: dict[str, Any] = field(default_factory=dict)
     warning: str | None = None
     warning_us: int | None = None
     stopping_us: int | None = None

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.app.facts import Facts, hold, read_facts, write_facts
 from penstock.app.lag import Meter
@@ -66,6 +66,7 @@ class Heartbeat:
         self._batches_ms: deque[float] = deque(maxlen=BATCHES)
         self._meter: Meter | None = None
         self._nodes = NodeTotals()
+        self._sinks: Callable[[], dict[str, Any]] = dict
         self._lock = threading.Lock()
         self._ended = threading.Event()
 
@@ -97,7 +98,12 @@ class Heartbeat:
         """All that is known now."""
         now_us = self._clock_us()
         with self._lock:
-            facts = replace(self._facts, said_us=now_us, nodes=self._nodes.figures(now_us))
+            facts = replace(
+                self._facts,
+                said_us=now_us,
+                nodes=self._nodes.figures(now_us),
+                sinks=self._sinks(),
+            )
         if self._meter is None:
             return facts
         found = self._meter.measured
@@ -118,6 +124,10 @@ class Heartbeat:
         """The log is at this address; from now on it is asked how far it reaches."""
         self._note(log=address.rpartition("@")[2].removeprefix("kafka://"), embedded=embedded)
         self._meter = Meter(address, self._facts.topics, self._read, self._clock_us)
+
+    def sinks_made(self, figures: Callable[[], dict[str, Any]]) -> None:
+        """The program's sinks are about to run; this gives what they do, by name."""
+        self._sinks = figures
 
     def spark_started(self) -> None:
         """Spark is there."""

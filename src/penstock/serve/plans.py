@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
 import pyarrow as pa
 
+from penstock.serve.listings import running_facts
 from penstock.serve.views import Answer, Snapshot
 from penstock.state.sizes import state_size
 
@@ -19,8 +19,6 @@ __all__ = ["COLUMN", "explained", "running_figures"]
 
 COLUMN: Final = "QUERY PLAN"
 """What PostgreSQL calls the column."""
-FACTS: Final = "heartbeat.json"
-"""Where a pipeline's process writes what it knows of itself: `penstock.app.facts.FILE`."""
 
 
 def explained(
@@ -86,7 +84,4 @@ def running_figures(where: Path) -> Mapping[str, Any]:
     Args:
         where: the directory of the state.
     """
-    try:
-        return dict(orjson.loads((where.parent / FACTS).read_bytes())["nodes"] or {})
-    except (OSError, ValueError, TypeError, KeyError):
-        return {}
+    return running_facts(where).get("nodes") or {}

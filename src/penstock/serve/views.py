@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import pyarrow as pa
 
 from penstock.core.names import hint, known_names, unknown
-from penstock.core.schema import type_text
 from penstock.core.time import instant_text
 from penstock.engine.store import NO_SAVEPOINTS, Json, Store
 from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
 from penstock.expr.duck import confine, known
 from penstock.ops import operator_from_spec
 from penstock.serve.arrivals import Arrivals, wait_for
+from penstock.serve.listings import listed
 from penstock.serve.moments import AsOf, parted
 from penstock.serve.notebook import table_html
 from penstock.serve.parts import ViewPart
 from penstock.serve.places import newest, open_store, status_of
+from penstock.state import StateFiles
 
 # DuckDB and sqlglot are imported where they are used: what lists or copies views needs none.
 if TYPE_CHECKING:
@@ -258,6 +259,11 @@ class Snapshot:
         """The version's number."""
         return int(self._content["version"])
 
+    @property
+    def files(self) -> StateFiles:
+        """Where the state is."""
+        return self._store.files
+
     def names(self) -> list[str]:
         """The views' names."""
         return list(self._content["views"])
@@ -362,7 +368,7 @@ class Snapshot:
     def _view(self, name: str) -> Json:
         views: Json = self._content["views"]
         if name not in views:
-            raise self._no_view(name)
+            raise self.no_view(name)
         return views[name]  # type: ignore[no-any-return]
 
     def _repr_html_(self) -> str:
@@ -375,8 +381,8 @@ class Snapshot:
         Raises:
             QueryError: it is not one SELECT over these views.
         """
-        if (listed := self._listed(query)) is not None:
-            return listed
+        if (found := listed(self, query)) is not None:
+            return found
         with self._asked(query, {}) as relation:
             return _plain(relation.to_arrow_table())
 
@@ -401,8 +407,8 @@ class Snapshot:
             QueryError: as `sql`.
             LimitError: it needs more memory.
         """
-        if (listed := self._listed(query)) is not None:
-            return Answer(listed, len(listed))
+        if (found := listed(self, query)) is not None:
+            return Answer(found, len(found))
         settings = {
             "memory_limit": f"'{memory_bytes_max}B'",
             "threads": str(min(THREADS_MAX, os.cpu_count() or 1)),
@@ -435,28 +441,6 @@ class Snapshot:
                 f"(MEMORY_BYTES_MAX); found one that needs more ({str(error).splitlines()[0]}). "
                 "Request less at once, or use `penstock query`, which has no limit"
             ) from None
-
-    def _listed(self, query: str) -> pa.Table | None:
-        """What SHOW TABLES and DESCRIBE answer; None where it is another query.
-
-        Raises:
-            QueryError: there is no such view.
-        """
-        words = query.replace(";", " ").replace('"', " ").split()
-        match [word.upper() for word in words]:
-            case ["SHOW", "TABLES" | "VIEWS"]:
-                names = self.names()
-                columns = [", ".join(self.schema(name).names) for name in names]
-                texts = (pa.array(one, pa.string()) for one in (names, columns))
-                return pa.Table.from_arrays(list(texts), ["view", "columns"])
-            case ["DESCRIBE" | "DESC", _] | ["DESCRIBE" | "DESC", "TABLE" | "VIEW", _]:
-                by_lower = {name.lower(): name for name in self.names()}
-                found = by_lower.get(words[-1].lower())
-                if found is None:
-                    raise self._no_view(words[-1])
-                types = {one.name: type_text(one.type) for one in self.schema(found)}
-                return pa.table({"column": list(types), "type": list(types.values())})
-        return None
 
     @contextlib.contextmanager
     def _asked(
@@ -502,12 +486,13 @@ class Snapshot:
                 if str(error).startswith("Out of Memory"):
                     raise MemoryError(str(error)) from None
                 if (missing := _NO_TABLE.match(str(error))) is not None:
-                    raise self._no_view(missing[1]) from None
+                    raise self.no_view(missing[1]) from None
                 raise QueryError(
                     f"expected a query over the views {', '.join(self.names())}; found: {error}"
                 ) from None
 
-    def _no_view(self, name: str) -> QueryError:
+    def no_view(self, name: str) -> QueryError:
+        """The error of a view that there is none of."""
         names = self.names()
         return QueryError(
             f"expected one of the views {known_names(names)}; found {name!r}{hint(name, names)}"

@@ -7,7 +7,7 @@ docs/sinks.md says how each is exactly-once.
 
 from penstock.sinks._control import go_back, pause, rebuild, resume, status
 from penstock.sinks._metrics import serve_metrics, sink_metrics
-from penstock.sinks._report import SILENT_MS
+from penstock.sinks._report import SILENT_MS, sink_phase
 from penstock.sinks._sink import Followed, Sink
 from penstock.sinks._targets.address import from_address
 from penstock.sinks._targets.contract import Target
@@ -43,6 +43,7 @@ __all__ = [
     "resume",
     "serve_metrics",
     "sink_metrics",
+    "sink_phase",
     "sqlite",
     "status",
     "tantivy",

@@ -18,7 +18,7 @@ from penstock.client import Client, Producer
 from penstock.client.groups import GroupAdmin
 from penstock.core.names import unknown
 from penstock.errors import SetupError, UserError
-from penstock.sinks._report import SILENT_MS
+from penstock.sinks._report import sink_phase
 from penstock.sinks._sink import GROUP_PREFIX, Followed, Sink, control_topic
 from penstock.sinks._targets.contract import Switchable, Target
 
@@ -62,9 +62,11 @@ def status(address: str, **settings: Any) -> list[dict[str, Any]]:
     """Each sink that has run with a log, by name.
 
     Returns:
-        `name`, `topic`, `phase` (of `Followed`, or `silent`: it was killed, or hangs), `lag` in records,
-        `behind_s`, seconds since the target last had all of them, `upserts`, `deletes`, `dead` and `retries`
-        since it began, `target`, `trouble`, and `reported_ms`, the time of its last report since 1970.
+        `name`, `topic`, `phase` (of `Followed`, or `silent`: it was killed, or hangs), `breaker`, the state
+        of its circuit breaker, `lag` in records, `behind_s`, seconds since the target last had all of them,
+        `progress`, the part of the topic's records that is in the target, from 0 to 1, `upserts`, `deletes`,
+        `dead` and `retries` since it began, `target`, `trouble`, `last_error`, and `reported_ms`, the time
+        of its last report since 1970.
     """
     found = []
     with GroupAdmin(address, **settings) as admin:
@@ -73,18 +75,19 @@ def status(address: str, **settings: Any) -> list[dict[str, Any]]:
                 continue
             positions = admin.positions(one.name)
             told = max(map(_report, positions), key=lambda r: r.get("at_ms", 0), default={})
-            names = ("upserts", "deletes", "dead", "retries", "target")
+            names = ("upserts", "deletes", "dead", "retries", "target", "breaker", "progress")
             counts = {name: told.get(name) for name in names}
             lag = sum(p.lag for p in positions)
             found.append(
                 {
                     "name": one.name.removeprefix(GROUP_PREFIX),
                     "topic": next((p.topic for p in positions), ""),
-                    "phase": _phase(told),
+                    "phase": sink_phase(told, time.time_ns() // 1_000_000),
                     "lag": lag,
                     "behind_s": _behind_s(told) if lag else 0.0,
                     **counts,
                     "trouble": told.get("trouble", ""),
+                    "last_error": told.get("trouble") or told.get("last_error", ""),
                     "reported_ms": told.get("at_ms"),
                 }
             )
@@ -104,13 +107,6 @@ def _behind_s(told: dict[str, Any]) -> float | None:
     if not isinstance(at_ms, int) or not isinstance(behind_ms, int):
         return None
     return (behind_ms + max(time.time_ns() // 1_000_000 - at_ms, 0)) / 1_000
-
-
-def _phase(told: dict[str, Any]) -> str:
-    phase, at_ms = str(told.get("phase", "unknown")), told.get("at_ms")
-    ends = phase in ("failed", "stopped", "unknown")
-    is_old = isinstance(at_ms, int) and time.time_ns() // 1_000_000 - at_ms > SILENT_MS
-    return "silent" if is_old and not ends else phase
 
 
 def rebuild(sink: Sink) -> Followed:

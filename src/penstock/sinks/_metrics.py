@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import SetupError
+from penstock.sinks._breaker import CIRCUITS
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -17,8 +18,13 @@ __all__ = ["serve_metrics", "sink_metrics"]
 
 PHASES: Final = ("starting", "following", "waiting", "paused", "failed", "stopped")
 _GAUGES: Final = (
-    ("lag_records", "Records that are in the log and not in the target.", "lag"),
-    ("behind_seconds", "Since the target last had all of them.", "behind_s"),
+    ("lag_records", "Records that are in the log and not in the target.", "lag", 1),
+    ("behind_seconds", "Since the target last had all of them.", "behind_ms", 1_000),
+    ("progress_ratio", "The part of the topic's records that is in the target.", "progress", 1),
+)
+_STATES: Final = (
+    ("state", "1 for the phase that it is in.", "phase", PHASES),
+    ("breaker_state", "1 for the state of its circuit breaker.", "breaker", CIRCUITS),
 )
 _COUNTERS: Final = (
     ("upserts", "Rows written.", "upserts"),
@@ -28,29 +34,31 @@ _COUNTERS: Final = (
 )
 
 
-def sink_metrics(sinks: Iterable[Sink]) -> Iterator[Any]:
-    """The metrics of sinks that run in this process."""
+def sink_metrics(sinks: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
+    """The metrics of sinks.
+
+    Args:
+        sinks: by name, what `Sink.figures` gives.
+    """
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    some = [(one.name, one.done) for one in sinks]
-    for name, text, what in _GAUGES:
+    for name, text, what, unit in _GAUGES:
         gauge = GaugeMetricFamily(f"penstock_sink_{name}", text, labels=["sink"])
-        for sink, done in some:
-            if (value := getattr(done, what)) is not None:
-                gauge.add_metric([sink], value)
+        for sink, one in sinks.items():
+            if one[what] is not None:
+                gauge.add_metric([sink], one[what] / unit)
         yield gauge
     for name, text, what in _COUNTERS:
         counter = CounterMetricFamily(f"penstock_sink_{name}", text, labels=["sink"])
-        for sink, done in some:
-            counter.add_metric([sink], getattr(done, what))
+        for sink, one in sinks.items():
+            counter.add_metric([sink], one[what])
         yield counter
-    state = GaugeMetricFamily(
-        "penstock_sink_state", "1 for the phase that it is in.", labels=["sink", "state"]
-    )
-    for sink, done in some:
-        for phase in PHASES:
-            state.add_metric([sink, phase], int(phase == done.phase))
-    yield state
+    for name, text, what, known in _STATES:
+        state = GaugeMetricFamily(f"penstock_sink_{name}", text, labels=["sink", "state"])
+        for sink, one in sinks.items():
+            for value in known:
+                state.add_metric([sink, value], int(value == one[what]))
+        yield state
 
 
 @contextlib.contextmanager
@@ -81,6 +89,6 @@ def _collector(sinks: list[Sink]) -> Collector:
 
     class _Sinks(Collector):
         def collect(self) -> Iterable[Any]:
-            return sink_metrics(sinks)
+            return sink_metrics({one.name: one.figures() for one in sinks})
 
     return _Sinks()

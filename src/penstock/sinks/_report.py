@@ -6,11 +6,12 @@ committed offset has room for a text. It is written once a second, so silence me
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
 
-__all__ = ["SILENT_MS", "TROUBLE_CHARS_MAX", "report"]
+__all__ = ["SILENT_MS", "TROUBLE_CHARS_MAX", "report", "sink_phase"]
 
 TROUBLE_CHARS_MAX: Final = 600
 """Of an error's text: Kafka allows 4,096 bytes next to an offset (offset.metadata.max.bytes)."""
@@ -18,22 +19,35 @@ SILENT_MS: Final = 15_000
 """A sink reports every second, and every 5 while it waits: one that didn't for so long is gone, or hangs."""
 
 
-def report(
-    phase: str, trouble: str, target: str, counts: dict[str, int], *, since_ms: int, now_ms: int
-) -> str:
+def report(figures: Mapping[str, Any]) -> str:
     """The text: a JSON object of less than 4,096 bytes.
 
     Args:
-        phase: of `Followed`, or `stopped`.
-        trouble: why it waits or has failed.
-        target: the kind of target, such as `postgres`.
-        counts: rows written and deleted, dead letters, retries, and how long the target lacks records.
-        since_ms: when the phase began, since 1970.
-        now_ms: when this is said, since 1970.
+        figures: of `Sink.figures`. The topic and the lag are left out, as the group's offsets show them.
 
-    >>> report("following", "", "sqlite", {"upserts": 2}, since_ms=1, now_ms=5)
-    '{"phase":"following","since_ms":1,"at_ms":5,"target":"sqlite","trouble":"","upserts":2}'
+    >>> report({"phase": "following", "at_ms": 5, "topic": "users", "last_error": "it was away", "lag": 3})
+    '{"phase":"following","at_ms":5,"last_error":"it was away"}'
     """
-    told: dict[str, Any] = {"phase": phase, "since_ms": since_ms, "at_ms": now_ms}
-    told |= {"target": target, "trouble": trouble[:TROUBLE_CHARS_MAX], **counts}
+    told = {name: value for name, value in figures.items() if name not in ("topic", "lag")}
+    if told.get("trouble"):
+        told["last_error"] = ""  # the same text
+    for name in ("trouble", "last_error"):
+        if name in told:
+            told[name] = told[name][:TROUBLE_CHARS_MAX]
     return orjson.dumps(told).decode()
+
+
+def sink_phase(figures: Mapping[str, Any], now_ms: int) -> str:
+    """The phase of `Followed`; `silent`: it should have reported since; `unknown`: it never has.
+
+    Args:
+        figures: of `Sink.figures`, or a report.
+        now_ms: the time, since 1970.
+
+    >>> sink_phase({"phase": "following", "at_ms": 0}, 20_000)
+    'silent'
+    """
+    phase, at_ms = str(figures.get("phase") or "unknown"), figures.get("at_ms")
+    ends = phase in ("failed", "stopped", "unknown")
+    is_old = isinstance(at_ms, int) and now_ms - at_ms > SILENT_MS
+    return "silent" if is_old and not ends else phase

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +27,7 @@ from penstock.core.schema import Schema
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
 from penstock.formats.changelog import FORMATS, ChangelogDecoder, ChangelogFormat, Changes
 from penstock.formats.json import encode_rows
+from penstock.sinks._breaker import Breaker, Circuit
 from penstock.sinks._report import report
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Target
 from penstock.wire.columns import Records
@@ -67,8 +67,11 @@ class Followed:
         retries: how often it tried again after an error that passes.
         lag: records that are in the log and not in the target.
         behind_s: seconds since the target last had all of them; 0 where it has.
+        progress: the part of the topic's records that is in the target, from 0 to 1; None: not known yet.
         offsets: the next ones, by partition.
         trouble: why it waits; empty where it doesn't.
+        last_error: the last error, also after it has passed.
+        breaker: the circuit breaker's state; nothing is sent to the target while it is `open`.
     """
 
     phase: str = "starting"
@@ -78,8 +81,11 @@ class Followed:
     retries: int = 0
     lag: int | None = None
     behind_s: float = 0.0
+    progress: float | None = None
     offsets: dict[int, int] = field(default_factory=dict)
     trouble: str = ""
+    last_error: str = ""
+    breaker: Circuit = "closed"
 
 
 def control_topic(name: str) -> str:
@@ -133,6 +139,7 @@ class Sink:
         self._is_paused, self._asked = False, 0.0
         self._shown, self._since_ms = 0.0, _now_ms()
         self._level_at = time.monotonic()  # when the target had everything
+        self._breaker, self._first = Breaker(*BACKOFF_S), dict[int, int]()
         self.done = Followed()
 
     @property
@@ -180,9 +187,9 @@ class Sink:
             UserError: the target's table doesn't fit.
             SetupError: the target can't be used.
         """
-        pause_s = BACKOFF_S[0]
         while not self._is_over(until):
-            began = time.monotonic()
+            self._breaker.attempt()
+            self.done.breaker = self._breaker.state
             try:
                 if self._is_paused:
                     self._rest(until)
@@ -195,14 +202,13 @@ class Sink:
                     self._enter("failed", str(error).strip() or type(error).__name__)
                     self._report()
                     raise
-                if time.monotonic() - began > BACKOFF_S[1]:
-                    pause_s = BACKOFF_S[0]
+                pause_s = self._breaker.fail()
+                self.done.breaker = self._breaker.state
                 self.done.retries += 1
-                self._enter("waiting", str(error).strip())
+                self._enter("waiting", str(error).strip() or type(error).__name__)
                 self._report()
                 _log.warning("%s: %s; trying again", self.name, self.done.trouble)
-                self._wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
-                pause_s = min(2 * pause_s, BACKOFF_S[1])
+                self._wait(pause_s)
         self._enter("stopped", "")
         self._report()
         return self.done
@@ -217,22 +223,45 @@ class Sink:
         if phase != self.done.phase:
             self._since_ms = _now_ms()
         self.done.phase, self.done.trouble = phase, trouble
+        self.done.last_error = trouble or self.done.last_error
+
+    def _succeed(self) -> None:
+        self._breaker.succeed()
+        self.done.breaker = self._breaker.state
+
+    def figures(self) -> dict[str, Any]:
+        """What this sink does now, as values of JSON; `Followed` describes them.
+
+        Returns:
+            `topic`, `target` (without a password), `phase`, `breaker`, `trouble`, `last_error`, `lag`,
+            `progress`, `upserts`, `deletes`, `dead`, `retries`, `behind_ms`; `since_ms`, when the phase
+            began, and `at_ms`, now, in milliseconds since 1970.
+        """
+        done = self.done
+        return {
+            "phase": done.phase,
+            "since_ms": self._since_ms,
+            "at_ms": _now_ms(),
+            "topic": self._rows.topic,
+            "target": str(getattr(self._target, "name", "")),
+            "breaker": done.breaker,
+            "trouble": done.trouble,
+            "last_error": done.trouble or done.last_error,
+            "lag": done.lag,
+            "progress": done.progress,
+            "upserts": done.upserts,
+            "deletes": done.deletes,
+            "dead": done.dead,
+            "retries": done.retries,
+            "behind_ms": round(done.behind_s * 1_000),
+        }
 
     def _report(self, client: Client | None = None) -> None:
         """Commits the group's offsets, which show the lag, with what this sink says of itself."""
         done, topic = self.done, self._rows.topic
         if done.lag != 0:
             done.behind_s = time.monotonic() - self._level_at
-        counts = {"upserts": done.upserts, "deletes": done.deletes, "dead": done.dead}
-        counts |= {"retries": done.retries, "behind_ms": round(done.behind_s * 1_000)}
-        told = report(
-            done.phase,
-            done.trouble,
-            str(getattr(self._target, "name", "")),
-            counts,
-            since_ms=self._since_ms,
-            now_ms=_now_ms(),
-        )
+        told = report(self.figures())
         if client is not None:
             client.commit(self.group, {(topic, p): o for p, o in done.offsets.items()}, told)
             return
@@ -272,7 +301,7 @@ class Sink:
                             "begins at %d: retention has removed %d. They are skipped",
                             *(self.name, topic, partition, at, first, first - at),
                         )
-                self.done.offsets = offsets
+                self.done.offsets, self._first = offsets, known
                 self._enter("following", "")
                 while True:
                     finishes = self._finishes.is_set()  # before it is asked how much there is
@@ -280,6 +309,7 @@ class Sink:
                     ends = client.offsets(topic, "latest")
                     self._check(offsets, ends)
                     self._catch_up(reader, ends, client)
+                    self._succeed()
                     self._show(client, ends)
                     if finishes:
                         self._end.set()
@@ -376,6 +406,8 @@ class Sink:
     def _show(self, client: Client, ends: Mapping[int, int]) -> None:
         done = self.done
         done.lag = sum(max(end - done.offsets.get(p, 0), 0) for p, end in ends.items())
+        held = sum(end - self._first.get(p, 0) for p, end in ends.items())
+        done.progress = max(round(1.0 - done.lag / held, 4), 0.0) if held > 0 else 1.0
         if done.lag == 0:
             self._level_at, done.behind_s = time.monotonic(), 0.0
         if time.monotonic() - self._shown >= SHOWN_S:
@@ -393,6 +425,7 @@ class Sink:
             self._bury(records, changes, partition)
             batch = self._batch(changes, records.offset, partition)
             self._put(batch, offsets, partition)
+        self._succeed()
         self.done.offsets[partition] = offset
 
     @property

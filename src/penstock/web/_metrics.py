@@ -55,6 +55,10 @@ def _collector(status: dict[str, Any]) -> Collector:
             yield from _pipeline(status)
             yield from _topics(status)
             yield from _nodes(status)
+            if status["sinks"]:
+                from penstock.sinks import sink_metrics  # loads clients
+
+                yield from sink_metrics(status["sinks"])
 
     return _Status()
 

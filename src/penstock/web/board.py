@@ -144,6 +144,7 @@ class StatusBoard:
             "dead_letter_topic": f"{version['name']}.dead-letters" if version else None,
             "sources": sources,
             "nodes": nodes,
+            "sinks": _sinks(facts, now_us),
             "slowest": _slowest(nodes),
         }
 
@@ -228,6 +229,14 @@ def _slowest(nodes: Mapping[str, Any]) -> str | None:
     busy = {n: one["busy"] for n, one in nodes.items() if one["kind"] not in {"source", "output"}}
     most = max(busy, key=busy.__getitem__, default=None)
     return most if most is not None and busy[most] >= BUSY_MIN else None
+
+
+def _sinks(facts: Facts | None, now_us: int) -> dict[str, Any]:
+    """By name, what the program's sinks do, and how they are."""
+    from penstock.web.states import sink_state  # loads sinks
+
+    found = facts.sinks if facts else {}
+    return {name: {**one, "state": sink_state(one, now_us // 1_000)} for name, one in found.items()}
 
 
 def _topics(facts: Facts | None, version: dict[str, Any] | None) -> list[str]:

@@ -13,7 +13,8 @@ import penstock as ps
 from penstock.errors import UserError
 from penstock.sinks import Sink
 from penstock.sinks._report import report
-from penstock.web.console.connections import all_connections, capture_state, sink_state
+from penstock.web.console.connections import all_connections, capture_state
+from penstock.web.states import sink_state
 
 NOW_MS = 1_767_225_600_000
 SINCE = "2026-01-01T00:00:00Z"
@@ -60,7 +61,8 @@ def test_a_capture_that_stores_nothing_is_not_called_stopped() -> None:
 
 def test_a_report_fits_next_to_an_offset() -> None:
     """However long an error's text is."""
-    text = report("failed", "\U0001f600" * 5_000, "x", {"dead": 1}, since_ms=NOW_MS, now_ms=NOW_MS)
+    long = "\U0001f600" * 5_000
+    text = report({"phase": "failed", "trouble": long, "last_error": long, "dead": 1})
     assert len(text.encode()) < 4_096
 
 

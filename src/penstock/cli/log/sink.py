@@ -217,8 +217,8 @@ def status(broker: str | None, form: str) -> None:
     found = sinks.status(find_broker(broker), **client_settings())
     if not found and form == "table":
         note("There are no sinks yet: penstock sink TOPIC TARGET")
-    names = ["name", "topic", "target", "phase", "lag", "behind_s"]
-    names += ["upserts", "deletes", "dead", "retries", "trouble"]
+    names = ["name", "topic", "target", "phase", "breaker", "lag", "behind_s", "progress"]
+    names += ["upserts", "deletes", "dead", "retries", "last_error"]
     write_rows(names, [[one[name] for name in names] for one in found], form)
 
 

@@ -32,8 +32,8 @@ RECORD: Final = pa.schema(_COLUMNS)
 KEYWORDS: Final = (
     "SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "JOIN", "LEFT JOIN", "ON",
     "USING", "WITH", "UNION", "DISTINCT", "COUNT", "SUM", "AVG", "MIN", "MAX", "CASE", "WHEN", "THEN",
-    "ELSE", "END", "AS OF VERSION", "AS OF TIMESTAMP", "AS OF SAVEPOINT", "SHOW TABLES", "DESCRIBE",
-    "INTERVAL", "BETWEEN", "AND", "OR", "NOT", "NULL", "IS", "IN", "DESC", "ASC",
+    "ELSE", "END", "AS OF VERSION", "AS OF TIMESTAMP", "AS OF SAVEPOINT", "SHOW TABLES",
+    "SHOW SINKS", "DESCRIBE", "INTERVAL", "BETWEEN", "AND", "OR", "NOT", "NULL", "IS", "IN", "DESC", "ASC",
 )  # fmt: skip
 COMMANDS: Final = {
     r"\d": "list views (or topics)",

@@ -538,8 +538,8 @@ class Session:
             names = sorted(self._settings)
             table = pa.table({"name": names, "setting": [self._settings[one] for one in names]})
             return Answer(table, len(table))
-        elif name in ("tables", "views"):
-            return self._asked(Question("SHOW TABLES", ROWS_ALL))
+        elif name in ("tables", "views", "sinks"):
+            return self._asked(Question(f"SHOW {name}", ROWS_ALL))
         elif name not in self._settings:
             raise Refused("42704", f'expected a setting; found "{name}", which is none')
         else:

@@ -17,9 +17,9 @@ from penstock.client.groups import GroupAdmin
 from penstock.client.share import ShareClient
 from penstock.core.time import instant_text
 from penstock.errors import PenstockError
-from penstock.sinks import SILENT_MS
+from penstock.web.states import sink_state, state_of, whole
 
-__all__ = ["all_connections", "capture_state", "sink_state"]
+__all__ = ["all_connections", "capture_state"]
 
 SINK_PREFIX: Final = "penstock.sink."
 CAPTURE_SUFFIX: Final = ".capture"
@@ -29,49 +29,6 @@ LOOKED_BACK: Final = 1_000
 """Records before the end that are read first: a transaction's markers lie after a state."""
 STORED_MS: Final = 60_000
 """A capture that stored nothing for so long may be idle or stopped: only its database knows."""
-
-
-def sink_state(told: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any]:
-    """How a sink is.
-
-    Args:
-        told: its last report; None: it never made one.
-        now_ms: the time, since 1970.
-
-    Returns:
-        `name`, `level` (good, wait, bad), `since` (an instant or None), `reason`, `advice`.
-    """
-    if told is None:
-        reason = "Its group has offsets and no report: an older release, or another program, writes them."
-        return _state("unknown", "wait", None, reason, "Restart the sink with this release.")
-    phase, trouble = str(told.get("phase", "")), str(told.get("trouble", ""))
-    since_ms, at_ms = _whole(told.get("since_ms")), _whole(told.get("at_ms"))
-    ends = phase in ("failed", "stopped")
-    if not ends and at_ms is not None and now_ms - at_ms > SILENT_MS:
-        reason = f"A sink reports every second. The last report said: {phase or 'nothing'}."
-        advice = (
-            "The process was killed, hangs, or can't reach the log. Start it again: "
-            "penstock sink TOPIC TARGET. It continues where it stopped."
-        )
-        return _state("silent", "bad", at_ms, reason, advice)
-    match phase:
-        case "following":
-            return _state("following", "good", since_ms, "", "")
-        case "starting":
-            return _state("starting", "wait", since_ms, "", "")
-        case "waiting":
-            advice = "The sink retries by itself. Check that its target and the log can be reached."
-            return _state("waiting", "warn", since_ms, trouble, advice)
-        case "failed":
-            advice = "Correct the cause, then start the sink again. It continues where it stopped."
-            return _state("failed", "bad", since_ms, trouble, advice)
-        case "paused":
-            advice = "Continue it: penstock sink resume NAME."
-            return _state("paused", "wait", since_ms, "It was paused.", advice)
-        case "stopped":
-            advice = "Start it again: penstock sink TOPIC TARGET."
-            return _state("stopped", "wait", since_ms, "It was stopped.", advice)
-    return _state(phase or "unknown", "wait", since_ms, trouble, "")
 
 
 def capture_state(
@@ -85,18 +42,18 @@ def capture_state(
         control: what it was told last: `pause`, `resume`, or nothing.
         now_ms: the time, since 1970.
     """
-    stored_ms = None if found is None else _whole(found.get("stored_ms"))
+    stored_ms = None if found is None else whole(found.get("stored_ms"))
     if control == "pause":
         reason = "It was paused. The database keeps its log meanwhile, which takes space there."
-        return _state("paused", "warn", stored_ms, reason, f"penstock capture resume {name}")
+        return state_of("paused", "warn", stored_ms, reason, f"penstock capture resume {name}")
     if found is None:
         reason = "It has stored no position yet: the snapshot isn't complete, or it couldn't begin."
-        return _state("snapshot", "wait", None, reason, "Look at the output of its process.")
+        return state_of("snapshot", "wait", None, reason, "Look at the output of its process.")
     if stored_ms is not None and now_ms - stored_ms <= STORED_MS:
-        return _state("running", "good", stored_ms, "", "")
+        return state_of("running", "good", stored_ms, "", "")
     reason = "It has stored no new position since: the database is idle, or the capture is stopped."
     advice = f"penstock capture status {name} asks the database."
-    return _state("no changes", "wait", stored_ms, reason, advice)
+    return state_of("no changes", "wait", stored_ms, reason, advice)
 
 
 def sinks(address: str, **settings: Any) -> list[dict[str, Any]]:
@@ -109,16 +66,24 @@ def sinks(address: str, **settings: Any) -> list[dict[str, Any]]:
                 continue
             positions = admin.positions(one.name)
             reports = [told for p in positions if (told := _object(p.metadata)) is not None]
-            told = max(reports, key=lambda r: _whole(r.get("at_ms")) or 0, default=None)
-            name = one.name.removeprefix(SINK_PREFIX)
-            counts = {key: _whole((told or {}).get(key)) for key in ("upserts", "deletes", "dead")}
+            told = max(reports, key=lambda r: whole(r.get("at_ms")) or 0, default=None)
+            name, about = one.name.removeprefix(SINK_PREFIX), told or {}
+            counts = {key: whole(about.get(key)) for key in ("upserts", "deletes", "dead")}
+            lag = sum(p.lag for p in positions)
+            at_ms, behind_ms = whole(about.get("at_ms")), whole(about.get("behind_ms"))
+            if lag and at_ms is not None and behind_ms is not None:
+                behind_ms += max(now_ms - at_ms, 0)
             found.append(
                 {
                     "name": name,
                     "group": one.name,
                     "topics": sorted({p.topic for p in positions}),
-                    "target": str((told or {}).get("target", "")),
-                    "lag": sum(p.lag for p in positions),
+                    "target": str(about.get("target", "")),
+                    "lag": lag,
+                    "behind_ms": behind_ms if lag else 0,
+                    "progress": about.get("progress"),
+                    "breaker": str(about.get("breaker", "")),
+                    "last_error": str(about.get("trouble") or about.get("last_error", "")),
                     "letters_topic": f"{name}.dead-letters",
                     "state": sink_state(told, now_ms),
                     **counts,
@@ -144,7 +109,7 @@ def captures(address: str, **settings: Any) -> list[dict[str, Any]]:
             if stored is not None and (found is None or "server" not in found):
                 continue  # a topic of somebody else's
             about = found or {}
-            time_us = _whole(about.get("time_us"))
+            time_us = whole(about.get("time_us"))
             tables = about.get("tables") or {}
             listed.append(
                 {
@@ -192,13 +157,10 @@ def queues(address: str, **settings: Any) -> list[dict[str, Any]]:
 def _queue_state(topic: str, waiting: int, members: int, state: str) -> dict[str, Any]:
     if waiting and not members:
         reason = f"{waiting:,} jobs wait and no worker is connected."
-        return _state("no workers", "bad", None, reason, f"penstock queue work {topic} -- COMMAND")
-    return _state(state.lower() or "empty", "good" if members else "wait", None, "", "")
-
-
-def _state(name: str, level: str, since_ms: int | None, reason: str, advice: str) -> dict[str, Any]:
-    since = None if since_ms is None else instant_text(since_ms * 1_000)
-    return {"name": name, "level": level, "since": since, "reason": reason, "advice": advice}
+        return state_of(
+            "no workers", "bad", None, reason, f"penstock queue work {topic} -- COMMAND"
+        )
+    return state_of(state.lower() or "empty", "good" if members else "wait", None, "", "")
 
 
 def _records(client: Client, topic: str) -> int:
@@ -227,10 +189,6 @@ def _object(text: str | bytes) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 def all_connections(address: str, **settings: Any) -> dict[str, Any]:

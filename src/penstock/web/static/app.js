@@ -5,6 +5,7 @@ import { color, draw, html, spark } from "./chart.js";
 import { about } from "./console.js";
 import * as graph from "./graph.js";
 import { filesOf, readPlace, rememberPlace } from "./place.js";
+import { circuit, percent, stateOf, troubles } from "./states.js";
 import { count, duration, elapsed, exact, instant, moment, number } from "./format.js";
 
 const REFRESH_MS = 1000; // views are asked for at most this often
@@ -69,7 +70,7 @@ function take(status) {
     state.history.splice(0, Math.max(0, state.history.length - HISTORY));
   }
   if (!before || before.version !== status.version) schedule();
-  header(); tiles(); topics(); split(); nodes();
+  header(); tiles(); topics(); sinks(); split(); nodes();
 }
 
 // The graph's places are asked for when there is another graph: other nodes.
@@ -152,6 +153,23 @@ function topics() {
   const { version, dead_letter_topic } = state.status;
   $("counted").textContent = version === null ? "" : `Totals as of version ${version}. ` +
     `Late and unusable records are in the topic ${dead_letter_topic} with their reasons (penstock dlq list). Lost records were removed by retention before they were read.`;
+}
+
+// The program's sinks. Those of other processes are under Connections.
+function sinks() {
+  const some = Object.entries(state.status.sinks || {});
+  $("sinks-section").hidden = !some.length;
+  if (!some.length) return;
+  const names = ["sink", "state", "circuit", "target", "#lag", "#behind", "#in the target", "#upserts", "#deletes", "#dead letters", "#retries", "last error"];
+  const cell = (content, className = "") => html("td", { className }, content);
+  const rows = some.map(([name, s]) => html("tr", {},
+    cell($("nav").hidden ? name : html("a", { textContent: name, href: `#/groups/${encodeURIComponent(`penstock.sink.${name}`)}` })),
+    cell(stateOf(s.state)), cell(circuit(s.breaker)), cell(s.target),
+    ...[count(s.lag), duration(s.behind_ms), percent(s.progress), count(s.upserts), count(s.deletes)].map((t) => cell(t, "number")),
+    cell(s.dead && !$("nav").hidden ? html("a", { textContent: count(s.dead), href: `#/letters/${encodeURIComponent(`${name}.dead-letters`)}` }) : count(s.dead), "number"),
+    cell(count(s.retries), "number"), html("td", { className: "error-text", title: s.last_error, textContent: s.last_error || "–" })));
+  $("sinks").replaceChildren(html("tr", {}, ...names.map((n) => html("th", { textContent: n.replace("#", ""), className: n.startsWith("#") ? "number" : "", scope: "col" }))), ...rows);
+  $("sinks-trouble").replaceChildren(...troubles("states of sinks", some.map(([name, s]) => ({ name, state: s.state }))));
 }
 
 function split() {

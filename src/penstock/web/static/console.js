@@ -3,6 +3,7 @@
 
 import { html } from "./chart.js";
 import { bytes, count, duration, number } from "./format.js";
+import { circuit, percent, stateOf, troubles } from "./states.js";
 
 const REFRESH_MS = 5000; // between two looks at a list
 const $ = (id) => document.getElementById(id);
@@ -270,26 +271,15 @@ async function group(name) {
 
 // ---- captures, sinks and queues
 
-// A state with its colour; what isn't good says since when, why and what helps.
-function stateOf(s) {
-  const level = s.level === "warn" ? "wait" : s.level;
-  return html("span", {}, html("span", { className: `dot ${level}`, ariaHidden: "true" }), ` ${s.name}`);
-}
 
-function troubles(label, some) {
-  const bad = some.filter((one) => one.state.reason);
-  return bad.length ? [html("ul", { className: "troubles", ariaLabel: label }, ...bad.map((one) => html("li", { className: one.state.level },
-    html("b", { textContent: `${one.name}: ${one.state.name}` }), one.state.since ? ` since ${time(one.state.since).replace(/\.\d+$/, "")} UTC. ` : ". ",
-    `${one.state.reason.replace(/\.?$/, ".")} `, one.state.advice ? html("span", { className: "advice", textContent: one.state.advice }) : "")))] : [];
-}
 
 async function connections() {
   const found = await ask("connections");
   const failed = (text) => (text ? [html("p", { className: "error", role: "alert", textContent: text })] : []);
   const inward = found.captures.map((c) => [c.name, stateOf(c.state), c.database, html("span", {}, ...c.tables.flatMap((t, i) => [i ? ", " : "", link(t.name, "topics", t.topic)])),
     count(c.tables.reduce((sum, t) => sum + (t.rows || 0), 0)), c.newest ? time(c.newest) : "–"]);
-  const outward = found.sinks.map((s) => [link(s.name, "groups", s.group), stateOf(s.state), html("span", {}, ...s.topics.flatMap((t, i) => [i ? ", " : "", link(t, "topics", t)])), s.target,
-    count(s.lag), count(s.upserts), count(s.deletes), s.dead ? link(count(s.dead), "letters", s.letters_topic) : count(s.dead)]);
+  const outward = found.sinks.map((s) => [link(s.name, "groups", s.group), stateOf(s.state), html("span", {}, ...s.topics.flatMap((t, i) => [i ? ", " : "", link(t, "topics", t)])), circuit(s.breaker), s.target,
+    count(s.lag), duration(s.behind_ms), percent(s.progress), count(s.upserts), count(s.deletes), s.dead ? link(count(s.dead), "letters", s.letters_topic) : count(s.dead), s.last_error || "–"]);
   const jobs = found.queues.map((q) => [link(q.name, "topics", q.name), stateOf(q.state), link(q.workers, "groups", q.workers), count(q.members), count(q.waiting),
     q.dead ? link(count(q.dead), "topics", `dlq.${q.name}`) : count(q.dead)]);
   return [
@@ -297,9 +287,9 @@ async function connections() {
     inward.length ? table("Captures", ["capture", "state", "database", "tables", "#snapshot rows", "newest commit UTC"], inward)
       : empty("There are no captures. Start one: ", code("penstock capture postgresql://localhost/shop --tables 'public.*' --to shop")),
     title("Sinks", hint("topics, into databases and files")), ...failed(found.sinks_error), ...troubles("states of sinks", found.sinks),
-    outward.length ? table("Sinks", ["sink", "state", "topic", "target", "#lag", "#upserts", "#deletes", "#dead letters"], outward)
+    outward.length ? table("Sinks", ["sink", "state", "topic", "circuit", "target", "#lag", "#behind", "#in the target", "#upserts", "#deletes", "#dead letters", "last error"], outward)
       : empty("There are no sinks. Start one: ", code("penstock sink users users.sqlite --table users --schema 'id BIGINT, name STRING' --key id")),
-    outward.length ? hint("Upserts, deletes and dead letters: since the sink was started.") : null,
+    outward.length ? hint("Upserts, deletes and dead letters: since the sink was started. NAME.rebuild builds the table of NAME anew; it takes its place at 100%.") : null,
     title("Queues", hint("jobs, each done by one of many workers")), ...failed(found.queues_error), ...troubles("states of queues", found.queues),
     jobs.length ? table("Queues", ["queue", "state", "workers", "#connected", "#waiting", "#dead"], jobs)
       : empty("There are no queues with workers. Put a job: ", code("penstock queue put mails '{\"to\": \"ann\"}'")),
