@@ -570,7 +570,7 @@ def _key_text(source: Source, row: Mapping[str, Any]) -> str | None:
     if source.changelog is None:
         key = row.get(source.key) if source.key else None
         return None if key is None else str(key)
-    if source.changelog.format != "json":
+    if source.changelog.format != "json" or source.format is not None:
         raise FlowError(
             f"expected a topic whose values are rows; found {source.topic!r}, which is read as "
             f"{source.changelog.format}. Use send_raw"

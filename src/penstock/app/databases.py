@@ -67,7 +67,8 @@ class DatabaseFlow(SqlFlow):
         schema: str | Schema | None = None,
         *,
         key: str | tuple[str, ...] | None = None,
-        format: ChangelogFormat | None = None,  # noqa: A002 - the field's name
+        format: ChangelogFormat | Literal["avro"] | None = None,  # noqa: A002 - the field's name
+        registry: str | None = None,
         time: EventTime | None = None,
         partitions: int = 1,
         source: TableSource | None = None,
@@ -87,7 +88,9 @@ class DatabaseFlow(SqlFlow):
             format: of the records' values. `"json"` (default): the row. `"debezium"`: Debezium's envelope,
                 with or without its schema, or what `Table.to(…, emit="changes")` writes.
                 `"debezium-precise"`: the same, with decimals as Debezium writes them by default.
-                `"maxwell"`: what Maxwell writes.
+                `"maxwell"`: what Maxwell writes. `"avro"`, with a registry: the row as Avro.
+            registry: the URL of a schema registry, for `"avro"`, and for `"debezium"` envelopes in Avro. Keys
+                are then Avro as well, or text.
             time: when changes happen, for `enrich(…, as_of="event time")`:
                 `ps.event_time(column, lateness=…)`; by default the record's own timestamp, which is also
                 that of every deletion.
@@ -99,13 +102,19 @@ class DatabaseFlow(SqlFlow):
             if schema is None or key is None:
                 raise FlowError("expected schema and key=…, or source=…; found neither")
             return super().table(
-                topic, schema, key=key, format=format or "json", time=time, partitions=partitions
+                topic,
+                schema,
+                key=key,
+                format=format or "json",
+                registry=registry,
+                time=time,
+                partitions=partitions,
             )
         if not isinstance(source, TableSource):
             raise FlowError(
                 f"expected source=ps.capture.postgres(…) or another one of penstock.capture; found {source!r}"
             )
-        if format is not None:
+        if format is not None or registry is not None:
             raise FlowError("expected format=… of the source; found one of the table")
         if schema is None or key is None:
             found, found_key = source.describe()

@@ -38,6 +38,7 @@ from penstock.expr.columnar import UnfitError, compute
 from penstock.expr.duck import evaluate
 from penstock.flow.graph import Source
 from penstock.flow.times import Header
+from penstock.formats.avro import Avro, AvroChangelogDecoder
 from penstock.formats.changelog import ChangelogDecoder
 from penstock.formats.lines import Decoder, decoder_for
 from penstock.ops.producers import PRODUCERS_MAX, ProducerMarks
@@ -109,7 +110,7 @@ class SourceReader:
 
     def _read(self, records: Records) -> tuple[pa.Table, np.ndarray]:
         """Rows, or a table's changes, and the record of each."""
-        if isinstance(self._decoder, ChangelogDecoder):
+        if isinstance(self._decoder, ChangelogDecoder | AvroChangelogDecoder):
             return self._changed(self._decoder, records)
         return self._decoded(self._decoder, records)
 
@@ -119,7 +120,9 @@ class SourceReader:
         self._refuse(np.asarray(decoded.bad_rows, np.int64), decoded.reasons)
         return pa.Table.from_batches([decoded.columns]), decoded.rows
 
-    def _changed(self, decoder: ChangelogDecoder, records: Records) -> tuple[pa.Table, np.ndarray]:
+    def _changed(
+        self, decoder: ChangelogDecoder | AvroChangelogDecoder, records: Records
+    ) -> tuple[pa.Table, np.ndarray]:
         """A table's changes, and the record of each."""
         changes = decoder.decode(records)
         self._refuse(np.asarray(changes.bad_rows, np.int64), changes.reasons)
@@ -261,11 +264,27 @@ class SourceReader:
         self._dead.append(Letters.of_records(self._chunk, rows, texts))
 
 
-def _decoder(source: Source, columns: frozenset[str] | None) -> Decoder | ChangelogDecoder:
+def _decoder(
+    source: Source, columns: frozenset[str] | None
+) -> Decoder | ChangelogDecoder | AvroChangelogDecoder:
     """What decodes a source's records."""
-    if source.changelog is not None or source.format is None:
+    if source.format is None:
         return _json_decoder(source, columns)
+    if source.changelog is not None:
+        return _avro_changes(source)
     return decoder_for(source.schema, source.format, _needed(source, columns), registered_schemas)
+
+
+@lru_cache(maxsize=256)
+def _avro_changes(source: Source) -> AvroChangelogDecoder:
+    """The same for a table's changes in Avro: one for all batches, as it knows schemas."""
+    changelog, format_ = source.changelog, source.format
+    assert changelog is not None
+    assert isinstance(format_, Avro)
+    assert format_.registry is not None, "`check_changelog` lets none pass"
+    assert changelog.format in ("json", "debezium")
+    lookup = registered_schemas(format_.registry)
+    return AvroChangelogDecoder(source.schema, changelog.key, changelog.format, format_, lookup)
 
 
 @lru_cache(maxsize=256)

@@ -14,6 +14,7 @@ from penstock.core.schema import Schema, type_text
 from penstock.errors import FlowError
 from penstock.flow._collections import Stream, Table
 from penstock.flow.checks import (
+    check_changelog,
     check_columns,
     check_condition,
     check_duration,
@@ -35,7 +36,7 @@ from penstock.flow.graph import (
     function_of,
 )
 from penstock.flow.times import EventTime, check_time
-from penstock.formats.changelog import FORMATS, ChangelogFormat
+from penstock.formats.changelog import ChangelogFormat
 from penstock.formats.lines import LineFormat
 from penstock.ops import Upserts
 from penstock.ops.rows import same_function
@@ -126,7 +127,8 @@ class Flow:
         schema: str | Schema,
         *,
         key: str | tuple[str, ...],
-        format: ChangelogFormat = "json",  # noqa: A002 - the field's name
+        format: ChangelogFormat | Literal["avro"] = "json",  # noqa: A002 - the field's name
+        registry: str | None = None,
         time: EventTime | None = None,
         partitions: int = 1,
     ) -> Table:
@@ -144,6 +146,9 @@ class Flow:
             format: of the records' values. `"json"`: the row. `"debezium"`: Debezium's envelope, with or
                 without its schema, or what `Table.to(…, emit="changes")` writes. `"debezium-precise"`:
                 the same, with decimals as Debezium writes them by default. `"maxwell"`: what Maxwell writes.
+                `"avro"`, with a registry: the row as Avro.
+            registry: the URL of a schema registry, for `"avro"`, and for `"debezium"` envelopes in Avro. Keys
+                are then Avro as well, or text.
             time: when changes happen, for `enrich(…, as_of="event time")`:
                 `ps.event_time(column, lateness=…)`; by default the record's own timestamp, which is also
                 that of every deletion.
@@ -152,9 +157,7 @@ class Flow:
         _check_topic(topic)
         columns = check_schema(schema)
         names = _check_keys(key, columns)
-        if format not in FORMATS:
-            known = " or ".join(f"format={name!r}" for name in FORMATS)
-            raise FlowError(f"expected {known}; found format={format!r}")
+        changes, encoded = check_changelog(format, registry)
         columns = Schema(tuple(replace(f, required=f.required or f.name in names) for f in columns))
         time = check_time(time, columns, table=True)
         _check_partitions(partitions)
@@ -166,7 +169,8 @@ class Flow:
                 None,
                 partitions,
                 None,
-                Changelog(names, format),
+                Changelog(names, changes),
+                format=encoded,
             )
         )
         node = self.node(Stateful((source,), Upserts(columns.arrow, names), columns))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -19,9 +19,11 @@ from penstock.core.time import duration_us
 from penstock.errors import FlowError, SchemaError, UserError
 from penstock.expr import Expression, compile_expression
 from penstock.formats.avro import Avro, avro_schema
+from penstock.formats.changelog import FORMATS, ChangelogFormat
 from penstock.formats.lines import Csv, LineFormat, decoder_for
 
 __all__ = [
+    "check_changelog",
     "check_columns",
     "check_condition",
     "check_duration",
@@ -204,6 +206,27 @@ def check_registry(url: object) -> str:
             "into PENSTOCK_REGISTRY_PASSWORD"
         )
     return str(url).rstrip("/")
+
+
+def check_changelog(format_: object, registry: object) -> tuple[ChangelogFormat, Avro | None]:
+    """What `format=` and `registry=` of a table's topic say: which changes, and how they are encoded.
+
+    Raises:
+        FlowError: it is no format, or one doesn't go with the other.
+    """
+    if registry is not None and format_ in ("avro", "debezium"):
+        encoded = Avro((), check_registry(registry))
+        return ("json" if format_ == "avro" else "debezium"), encoded
+    if registry is not None or format_ == "avro":
+        told = "none" if registry is None else f"registry={registry!r} with format={format_!r}"
+        raise FlowError(
+            "expected registry='http://127.0.0.1:8081' with format='avro', or with format='debezium' for "
+            f"envelopes in Avro; found {told}"
+        )
+    if format_ not in FORMATS:
+        known = " or ".join(f"format={name!r}" for name in (*FORMATS, "avro"))
+        raise FlowError(f"expected {known}; found format={format_!r}")
+    return cast("ChangelogFormat", format_), None
 
 
 def check_written(format_: object, registry: object, schema: Schema) -> Avro | None:

@@ -43,6 +43,7 @@ __all__ = [
     "ChangelogDecoder",
     "ChangelogFormat",
     "Changes",
+    "Gathered",
     "unscaled_decimals",
 ]
 
@@ -81,7 +82,7 @@ class Changes:
     reasons: list[str]
 
 
-class _Gathered:
+class Gathered:
     """Changes and bad records of one batch, as they are found."""
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -169,12 +170,12 @@ class ChangelogDecoder:
         Raises:
             LimitError: a string column is longer than `STRING_BYTES_MAX`.
         """
-        gathered = _Gathered(self._arrow)
+        gathered = Gathered(self._arrow)
         values = Texts(records.buffer, records.value_start, records.value_length)
         keys = Texts(records.buffer, records.key_start, records.key_length)
         gone = np.flatnonzero(~values.known)
         rows = np.flatnonzero(values.known) if len(gone) else np.arange(len(records))
-        self._delete_by_key(gathered, keys, gone)
+        self.delete_by_key(gathered, keys, gone)
         match self.format:
             case "json":
                 self._upsert(gathered, values, rows)
@@ -184,13 +185,13 @@ class ChangelogDecoder:
                 self._maxwell(gathered, values, rows)
         return gathered.finish()
 
-    def _upsert(self, gathered: _Gathered, texts: Texts, rows: np.ndarray) -> None:
+    def _upsert(self, gathered: Gathered, texts: Texts, rows: np.ndarray) -> None:
         gathered.add(rows, _decoded(self._rows, texts, rows), deleted=False)
 
     # -- envelopes ----------------------------------------------------------------------------------
 
     def _debezium(
-        self, gathered: _Gathered, records: Records, values: Texts, keys: Texts, rows: np.ndarray
+        self, gathered: Gathered, records: Records, values: Texts, keys: Texts, rows: np.ndarray
     ) -> None:
         for part, found in self._opened(gathered, values, rows, "op"):
             kind, after, before = found["op"], found["after"], found["before"]
@@ -204,13 +205,13 @@ class ChangelogDecoder:
             deleted = part[is_gone & has_before]
             decoded = _decoded(self._keys, _spread(before, part), deleted)
             gathered.add(deleted, decoded, deleted=True)
-            self._delete_by_key(gathered, keys, part[is_gone & ~has_before])
+            self.delete_by_key(gathered, keys, part[is_gone & ~has_before])
             for i in np.flatnonzero(~is_row & ~is_gone).tolist():
                 if letter[i] == ord("t") and EMPTIED in dict(header(records, int(part[i]))):
                     continue
                 gathered.refuse(part[i : i + 1], _no_change(kind, i, "op", "c, r, u or d"))
 
-    def _maxwell(self, gathered: _Gathered, values: Texts, rows: np.ndarray) -> None:
+    def _maxwell(self, gathered: Gathered, values: Texts, rows: np.ndarray) -> None:
         for part, found in self._opened(gathered, values, rows, "type"):
             data, old = _spread(found["data"], part), _spread(found["old"], part)
             types = gather_column(found["type"].buffer, found["type"].start, found["type"].length)
@@ -234,7 +235,7 @@ class ChangelogDecoder:
                 gathered.refuse(part[i : i + 1], reason)
 
     def _opened(
-        self, gathered: _Gathered, values: Texts, rows: np.ndarray, kind: str
+        self, gathered: Gathered, values: Texts, rows: np.ndarray, kind: str
     ) -> Iterator[tuple[np.ndarray, dict[str, Texts]]]:
         """The members of envelopes: of those that stand by themselves, and of those in a payload."""
         if not len(rows):
@@ -258,7 +259,7 @@ class ChangelogDecoder:
             yield part[keep], {n: texts.take(keep) for n, texts in inner.of.items()}
 
     def _delete_old_keys(
-        self, gathered: _Gathered, data: Texts, old: Texts, rows: np.ndarray
+        self, gathered: Gathered, data: Texts, old: Texts, rows: np.ndarray
     ) -> None:
         """Deletes the keys that updates have changed: an old row has the columns that were others."""
         if not len(rows):
@@ -282,7 +283,7 @@ class ChangelogDecoder:
 
     # -- keys ---------------------------------------------------------------------------------------
 
-    def _delete_by_key(self, gathered: _Gathered, keys: Texts, rows: np.ndarray) -> None:
+    def delete_by_key(self, gathered: Gathered, keys: Texts, rows: np.ndarray) -> None:
         """Deletes what the keys of some records name."""
         if not len(rows):
             return
@@ -327,7 +328,7 @@ class ChangelogDecoder:
         told[some] = np.logical_and.reduce([one.known for one in members])
         return keys, told
 
-    def _delete_texts(self, gathered: _Gathered, keys: Texts, rows: np.ndarray) -> None:
+    def _delete_texts(self, gathered: Gathered, keys: Texts, rows: np.ndarray) -> None:
         """Deletes the rows whose key column has some text."""
         if not len(rows):
             return

@@ -28,7 +28,7 @@ STREAM_OPTIONS: Final = (
 )  # fmt: skip
 TIME_OPTIONS: Final = STREAM_OPTIONS[STREAM_OPTIONS.index("lateness") :]
 CAPTURE_OPTIONS: Final = ("table", "topic", "format", "capture", "partitions")
-TABLE_OPTIONS: Final = ("topic", "format", "partitions", "idle", "ahead")
+TABLE_OPTIONS: Final = ("topic", "format", "registry", "partitions", "idle", "ahead")
 SINK_OPTIONS: Final = ("partitions", "retention", "format", "registry")
 EXAMPLE: Final = "'SELECT k, count(*) AS n FROM clicks GROUP BY k'"
 

@@ -1,7 +1,16 @@
 """Avro's binary encoding, to columns and from columns, with or without the head of a schema registry."""
 
+from penstock.formats.avro.changes import AvroChangelogDecoder
 from penstock.formats.avro.reading import Avro, AvroDecoder, Lookup
 from penstock.formats.avro.schemas import avro_schema
 from penstock.formats.avro.writing import AvroEncoder, headed
 
-__all__ = ["Avro", "AvroDecoder", "AvroEncoder", "Lookup", "avro_schema", "headed"]
+__all__ = [
+    "Avro",
+    "AvroChangelogDecoder",
+    "AvroDecoder",
+    "AvroEncoder",
+    "Lookup",
+    "avro_schema",
+    "headed",
+]

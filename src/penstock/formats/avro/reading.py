@@ -13,7 +13,7 @@ import decimal
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +35,7 @@ from penstock.formats.avro._rows import Rows
 from penstock.formats.json import Decoded
 from penstock.wire.columns import gather_column
 
-__all__ = ["Avro", "AvroDecoder", "Lookup"]
+__all__ = ["Avro", "AvroDecoder", "Lookup", "Reading", "fitting", "reading_of"]
 
 UNKNOWN_IDS_MAX: Final = 100
 """Ids in a batch that the registry doesn't know: after so many, the batch isn't what a serializer wrote."""
@@ -81,9 +81,16 @@ class AvroDecoder:
 
     def __init__(self, schema: Schema, format_: Avro, lookup: Lookup | None = None) -> None:
         self.schema = schema
-        self._writers = {id_: _writer(text, schema) for id_, text in format_.schemas}
+        self._writers = {id_: self._reading(text) for id_, text in format_.schemas}
         self._lookup = lookup
         self._misfits: dict[int, str] = {}
+
+    def _reading(self, text: str) -> Reading:
+        """What reads the records of a writer's schema."""
+        found = reading_of(text)
+        fitting(self.schema, {name: field.type for name, field in found.fields})
+        known = {name for name, _ in found.fields}
+        return replace(found, wanted=frozenset(known) & frozenset(self.schema.names))
 
     def decode(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> Decoded:
         """See `penstock.formats.lines.Decoder`."""
@@ -132,7 +139,7 @@ class AvroDecoder:
                     unknown += 1
                     continue
                 try:
-                    self._writers[id_] = _writer(text, self.schema)
+                    self._writers[id_] = self._reading(text)
                 except SchemaError as error:
                     self._misfits[id_] = f"schema {id_}: {error}"
         for id_, reason in self._misfits.items():
@@ -157,9 +164,16 @@ class _Field:
 
 
 @dataclass(frozen=True)
-class _Writer:
+class Reading:
+    """How the records of a writer's schema are read.
+
+    Attributes:
+        fields: all of them, in their order.
+        wanted: those that become columns.
+    """
+
     fields: tuple[tuple[str, _Field], ...]
-    wanted: frozenset[str]
+    wanted: frozenset[str] = frozenset()
 
     def read(self, rows: Rows, mask: np.ndarray) -> dict[str, Any]:
         """The wanted columns; NULL for other records."""
@@ -167,8 +181,12 @@ class _Writer:
         return {name: found[name] for name in self.wanted}
 
 
-def _writer(text: str, schema: Schema) -> _Writer:
-    """What reads a writer's records."""
+def reading_of(text: str) -> Reading:
+    """What reads the records of a schema.
+
+    Raises:
+        SchemaError: it is none, or no record's.
+    """
     try:
         told = json.loads(text)
     except ValueError as error:
@@ -176,14 +194,27 @@ def _writer(text: str, schema: Schema) -> _Writer:
     if not isinstance(told, dict) or told.get("type") != "record":
         raise SchemaError(f"expected an Avro schema of type 'record'; found {text[:100]!r}")
     names: dict[str, _Field | None] = {}
-    fields = tuple((one["name"], _field(one["type"], names)) for one in told.get("fields", []))
-    known = dict(fields)
+    return Reading(
+        tuple((one["name"], _field(one["type"], names)) for one in told.get("fields", []))
+    )
+
+
+def fitting(schema: Schema, known: Mapping[str, pa.DataType | None]) -> None:
+    """Checks that columns are as the fields of their names.
+
+    Args:
+        schema: the columns.
+        known: the fields' types; None where no column has it.
+
+    Raises:
+        SchemaError: one isn't, or there is a field for none of them.
+    """
     for one in schema:
-        field = known.get(one.name)
-        if field is None:
+        if one.name not in known:
             continue
-        if field.type is None or not _fits(field.type, one.type):
-            found = "a type that no column has" if field.type is None else type_text(field.type)
+        type_ = known[one.name]
+        if type_ is None or not _fits(type_, one.type):
+            found = "a type that no column has" if type_ is None else type_text(type_)
             raise SchemaError(
                 f"expected column {one.name!r} as its Avro field is; found {type_text(one.type)}, and "
                 f"{found} in the field"
@@ -192,7 +223,6 @@ def _writer(text: str, schema: Schema) -> _Writer:
         raise SchemaError(
             f"expected fields among {', '.join(schema.names)}; found {', '.join(known) or 'none'}"
         )
-    return _Writer(fields, frozenset(known) & frozenset(schema.names))
 
 
 def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
@@ -251,6 +281,8 @@ def _kind(name: Any, more: Mapping[str, Any], names: dict[str, _Field | None]) -
             return _Field(kind, functools.partial(_decimals, kind, size))
         case "string" if logical == "uuid":
             return _Field(UUID, _uuids)
+        case "string" if logical == "timestamp-text":
+            return _Field(TIMESTAMP, _instants)
         case "fixed" if logical == "uuid" and int(more["size"]) == 16:
             return _Field(UUID, lambda rows, mask: _cut(rows, mask, 16).cast(UUID))
         case "string" | "bytes":
@@ -333,6 +365,27 @@ def _uuids(rows: Rows, mask: np.ndarray) -> Any:
             wrong[row] = True
     rows.fail(wrong, lambda row: f"expected a UUID; found {texts[row]!r}")
     return pa.array(found, UUID)
+
+
+def _instants(rows: Rows, mask: np.ndarray) -> Any:
+    """Instants as text (ISO 8601, with a zone)."""
+    texts = _texts(pa.string())(rows, mask)
+    try:
+        return texts.cast(TIMESTAMP)
+    except pa.ArrowInvalid:
+        found = [_instant(one) for one in texts.to_pylist()]
+        wrong = np.array([one is None for one in found]) & texts.is_valid().to_numpy(
+            zero_copy_only=False
+        )
+        rows.fail(wrong, lambda row: f"expected an instant; found {texts[row].as_py()!r}")
+        return pa.array(found, TIMESTAMP)
+
+
+def _instant(text: str | None) -> Any:
+    try:
+        return None if text is None else pa.scalar(text).cast(TIMESTAMP).as_py()
+    except pa.ArrowInvalid:
+        return None
 
 
 def _union(branches: list[_Field]) -> _Field:
@@ -437,10 +490,11 @@ def _enum(symbols: list[str]) -> _Field:
 def _record(fields: list[tuple[str, _Field]]) -> _Field:
     shown = [one for one in fields if one[1].type is not None]
     members: list[Any] = [(name, field.type) for name, field in shown]
-    type_ = pa.struct(members) if len(shown) == len(fields) else None
+    type_ = pa.struct(members) if shown else None
 
     def read(rows: Rows, mask: np.ndarray) -> Any:
-        found = [field.read(rows, mask) for _, field in fields]
+        all_ = [(field.type, field.read(rows, mask)) for _, field in fields]
+        found = [column for kind, column in all_ if kind is not None]
         if type_ is None:
             return pa.nulls(len(rows))
         nulls: Any = pa.array(~(mask & rows.good))
