@@ -2,6 +2,7 @@
 
 pgbench's transactions change an account, a teller and a branch by the same amount, and append to a history.
 So the sums of all four are equal at each version of a view that has whole transactions.
+MariaDB has no pgbench: clients of our own run the same transaction there.
 `PENSTOCK_CHAIN_KILLS=100 PENSTOCK_KILL_SEED=… pytest tests/chain/test_pgbench.py` repeats a run.
 """
 
@@ -18,12 +19,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.chain.programs import CHECKED, TABLES
-from tests.databases import Postgres, postgres, psycopg
+from tests.chain.sources import ACCOUNTS, Source, maria_source, postgres_source
+from tests.databases import Postgres, postgres
 from tests.effort import rounds
 from tests.engine.kills.harness import Pipeline, ended
 from tests.patience import wait_until
@@ -37,47 +40,10 @@ KILLS = rounds("PENSTOCK_CHAIN_KILLS", quick=2, full=3)
 SEED = int(os.environ.get("PENSTOCK_KILL_SEED") or random.randrange(2**32))
 PATIENCE_S = 600.0
 PROGRAMS = Path(__file__).with_name("programs.py")
-ACCOUNTS = 2_000
-"""Fewer than pgbench makes: what is written at first isn't the subject."""
-SCRIPT = f"""
-\\set aid random(1, {ACCOUNTS})
-\\set bid 1
-\\set tid random(1, 10)
-\\set delta random(-5000, 5000)
-BEGIN;
-UPDATE pgbench_accounts SET abalance = abalance + :delta WHERE aid = :aid;
-UPDATE pgbench_tellers SET tbalance = tbalance + :delta WHERE tid = :tid;
-UPDATE pgbench_branches SET bbalance = bbalance + :delta WHERE bid = :bid;
-INSERT INTO pgbench_history(tid, bid, aid, delta) VALUES (:tid, :bid, :aid, :delta);
-END;
-"""
-"""pgbench's own transaction, over these accounts."""
-VICTIMS = (
-    "capture", "driver", "lane", "jvm", "broker", "sinks", "postmaster", "backend", "second", "cache",
-)  # fmt: skip
+VICTIMS = ("capture", "driver", "lane", "jvm", "broker", "sinks", "second", "cache")
+"""Besides those of the source."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(6_000)]
-
-
-class Bench(threading.Thread):
-    """pgbench; begun again where the database has gone."""
-
-    def __init__(self, server: Postgres, folder: Path) -> None:
-        super().__init__()
-        self.end = threading.Event()
-        self._server, self._script = server, folder / "bench.sql"
-        self._script.write_text(SCRIPT)
-        self._script.chmod(0o644)
-
-    def run(self) -> None:
-        options = ["-n", "-c", "3", "-T", "3600", "--rate", "150", "-f", str(self._script)]
-        while not self.end.is_set():
-            process = self._server.pgbench(*options)
-            while process.poll() is None and not self.end.wait(0.1):
-                pass
-            process.kill()
-            process.wait()
-            self.end.wait(0.2)
 
 
 class Program:
@@ -124,14 +90,10 @@ class Balances(Pipeline):
 class Chain:
     """Everything that takes part."""
 
-    def __init__(
-        self, folder: Path, source: Postgres, second: Postgres, cache: RedisServer
-    ) -> None:
+    def __init__(self, folder: Path, source: Source, second: Postgres, cache: RedisServer) -> None:
         self.folder, self.source, self.second, self.cache = folder, source, second, cache
         self.chance, self.counts = random.Random(SEED), Counter[str]()
-        source.pgbench("-i", "-s", "1", "-q").wait()
-        source.execute(f"DELETE FROM pgbench_accounts WHERE aid > {ACCOUNTS}")
-        told = {"source": source.url(), "second": second.url(), "cache": cache.url}
+        told = {"source": source.url, "second": second.url(), "cache": cache.url}
         (folder / "chain.json").write_text(json.dumps(told))
         self.broker = BrokerProcess(folder / "log").start()
         self.capture = Program("capture", folder, self.broker.address)
@@ -156,13 +118,12 @@ class Chain:
             case "jvm":
                 self.pipeline.kill_jvm()
                 self.pipeline.wait_for()
-            case "backend":
-                self.source.kill_backend(self.chance)
-            case _:
-                servers = {"broker": self.broker, "postmaster": self.source, "second": self.second}
-                server = servers.get(victim, self.cache)
+            case "broker" | "second" | "cache":
+                server = {"broker": self.broker, "second": self.second}.get(victim, self.cache)
                 server.kill()
                 server.start()
+            case _:
+                self.source.kill(victim, self.chance)
 
     def stop(self) -> None:
         """Ends the processes."""
@@ -176,7 +137,10 @@ class Chain:
         """The derived tables: the table that each equals, and its rows."""
         found: dict[str, tuple[str, Callable[[], list[Any]]]] = {}
         for table in TABLES:
-            found[f"second {table}"] = table, lambda table=table: self.rows(self.second, table)
+            found[f"second {table}"] = (
+                table,
+                lambda table=table: self.rows(self.second, table, table),
+            )
         return {
             **found,
             "cache": ("accounts", self.cached),
@@ -185,12 +149,15 @@ class Chain:
             "lake history": ("history", lambda: self.lake("history")),
         }
 
-    def rows(self, server: Postgres, table: str) -> list[Any]:
-        """A table of a database, in an order of its own."""
-        name = f"pgbench_{table}" if server is self.source else table
+    def rows(self, server: Source | Postgres, table: str, name: str) -> list[Any]:
+        """A table's columns in a database, where it has some name, in an order of its own."""
         return sorted(
             tuple(map(str, row)) for row in server.rows(f"SELECT {COLUMNS[table]} FROM {name}")
         )
+
+    def stored(self, table: str) -> list[Any]:
+        """A table of the source."""
+        return self.rows(self.source, table, f"pgbench_{table}")
 
     def cached(self) -> list[Any]:
         """The accounts in Redis."""
@@ -227,8 +194,8 @@ class Chain:
             program.check()
         told = []
         try:
-            source = {table: self.rows(self.source, table) for table in TABLES}
-        except psycopg.OperationalError as error:  # it recovers
+            source = {table: self.stored(table) for table in TABLES}
+        except self.source.away as error:  # it recovers
             return f"source: {error}"
         for name, (table, read) in self.followers().items():
             try:
@@ -270,9 +237,9 @@ COLUMNS = {
 
 
 @contextlib.contextmanager
-def chain(folder: Path) -> Iterator[Chain]:
+def chain(folder: Path, source_of: Callable[[], AbstractContextManager[Source]]) -> Iterator[Chain]:
     """Everything, for a while."""
-    with postgres(18) as source, postgres(16) as second, redis_server() as cache:
+    with source_of() as source, postgres(16) as second, redis_server() as cache:
         one = Chain(folder, source, second, cache)
         try:
             with ended(one.pipeline):
@@ -281,26 +248,29 @@ def chain(folder: Path) -> Iterator[Chain]:
             one.stop()
 
 
-def test_everything_equals_the_source_after_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", [postgres_source, maria_source], ids=["postgres", "mariadb"])
+def test_everything_equals_the_source_after_kills(tmp_path: Path, source: Any) -> None:
     """Second database, cache, index and warehouse have the source's rows; each version whole transactions."""
     if "PENSTOCK_CHAIN_KILLS" not in os.environ:
         pytest.skip("takes minutes: set PENSTOCK_CHAIN_KILLS to the number of kills")
     for module in ("pyiceberg", "tantivy"):
         pytest.importorskip(module)
-    with chain(tmp_path) as one:
-        bench = Bench(one.source, one.source.folder)
+    with chain(tmp_path, source) as one:
+        end = threading.Event()
+        bench = threading.Thread(target=one.source.work, args=(end,))
         bench.start()
         try:
             one.pipeline.wait_for()
+            victims = VICTIMS + one.source.victims
             turns = itertools.chain.from_iterable(
-                one.chance.sample(VICTIMS, len(VICTIMS)) for _ in itertools.count()
+                one.chance.sample(victims, len(victims)) for _ in itertools.count()
             )
             for victim in itertools.islice(turns, KILLS):
                 time.sleep(one.chance.uniform(0.0, 1.0))  # when it is killed is the input
                 print(victim, flush=True)
                 one.kill(victim)
         finally:
-            bench.end.set()
+            end.set()
             bench.join()
         told = f"PENSTOCK_CHAIN_KILLS={KILLS} PENSTOCK_KILL_SEED={SEED}, kills {dict(one.counts)}"
         print(told)
@@ -309,7 +279,7 @@ def test_everything_equals_the_source_after_kills(tmp_path: Path) -> None:
             lambda: f"no differences; {told}\n{one.difference()}",
             patience_s=PATIENCE_S,
         )
-        assert len(one.rows(one.source, "history")) > KILLS
+        assert len(one.stored("history")) > KILLS
         lines = (tmp_path / CHECKED).read_text().splitlines()
     seen = [json.loads(line) for line in lines if line.endswith("}]")]
     halves = [line for line in seen if len(set(line[1].values())) > 1]
