@@ -29,6 +29,11 @@ def stored(address: str, topic: str) -> list[list[bytes]]:
         return found
 
 
+def shows(address: str, topic: str, *wanted: list[bytes]) -> None:
+    """Waits until the partitions have these committed values: Kafka shows them after a moment."""
+    wait_until(lambda: stored(address, topic) == list(wanted), f"{wanted}")
+
+
 def send(writer: TransactionalProducer, topic: str, partition: int, *texts: str) -> None:
     values = pa.array([text.encode() for text in texts], pa.binary())
     writer.send(topic, partition, None, values, np.zeros(len(texts), np.int64))
@@ -40,9 +45,11 @@ def name() -> str:
     return f"writer-{next(_ids)}"
 
 
-@pytest.fixture
-def writer(broker, topic, name) -> Iterator[TransactionalProducer]:
-    with TransactionalProducer(broker.address, name, patience_s=PATIENCE_S) as one:
+@pytest.fixture(params=[1, 2])
+def writer(broker, topic, name, request) -> Iterator[TransactionalProducer]:
+    """One that writes in transactions of either version."""
+    told = {"patience_s": PATIENCE_S, "version": request.param}
+    with TransactionalProducer(broker.address, name, **told) as one:
         one.start()
         yield one
 
@@ -57,10 +64,9 @@ def test_records_and_offsets_become_visible_together(writer, broker, topic, name
             assert stored(broker.address, topic)[1] == [b"c%d" % one for one in range(n)]
             assert admin.committed(name) == ({(topic, 1): n} if n else {})
             writer.commit()
-        assert stored(broker.address, topic) == [
-            [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"],
-            [b"c0", b"c1", b"c2"],
-        ]
+            pairs = [text for one in range(n + 1) for text in (b"a%d" % one, b"b%d" % one)]
+            shows(broker.address, topic, pairs, [b"c%d" % one for one in range(n + 1)])
+            wait_until(lambda n=n: admin.committed(name) == {(topic, 1): n + 1})
         assert admin.committed_entries(name) == {(topic, 1): (3, "note 2")}
 
 
@@ -86,8 +92,31 @@ def test_partitions_are_written_together_and_once(writer, broker, topic, monkeyp
     together(b"c", b"d")
     assert lost
     writer.commit()
-    wait_until(lambda: all(stored(broker.address, topic)))  # Kafka shows them a moment later
-    assert stored(broker.address, topic) == [[b"a", b"a!", b"c", b"c!"], [b"b", b"b!", b"d", b"d!"]]
+    shows(broker.address, topic, [b"a", b"a!", b"c", b"c!"], [b"b", b"b!", b"d", b"d!"])
+
+
+def test_a_commit_whose_answer_is_lost_is_asked_for_again(
+    writer, broker, topic, monkeypatch
+) -> None:
+    """It counts once, and the next transaction follows on it."""
+    receive, lost = Connection.receive, []
+
+    def loses(connection: Connection, number: int, *rest: object) -> memoryview:
+        frame = receive(connection, number, *rest)
+        if not lost:
+            lost.append(number)
+            raise OSError("the answer is lost")
+        return frame
+
+    send(writer, topic, 0, "one")
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "receive", loses)
+        writer.commit()
+    assert lost
+    for text in ("two", "three"):
+        send(writer, topic, 0, text)
+        writer.commit()
+    shows(broker.address, topic, [b"one", b"two", b"three"], [])
 
 
 def test_an_aborted_transaction_leaves_nothing(writer, broker, topic, name) -> None:
@@ -97,7 +126,7 @@ def test_an_aborted_transaction_leaves_nothing(writer, broker, topic, name) -> N
     writer.abort()
     send(writer, topic, 0, "here")
     writer.commit()
-    assert stored(broker.address, topic) == [[b"here"], []]
+    shows(broker.address, topic, [b"here"], [])
     with GroupAdmin(broker.address) as admin:
         assert admin.committed(name) == {}
 
@@ -111,7 +140,7 @@ def test_a_new_writer_ends_what_the_one_before_left(writer, broker, topic, name)
             writer.commit()
         send(second, topic, 0, "second")
         second.commit()
-    assert stored(broker.address, topic)[0] == [b"second"]
+    shows(broker.address, topic, [b"second"], [])
 
 
 def test_another_process_may_end_a_transaction(writer, broker, topic, name) -> None:
@@ -120,7 +149,7 @@ def test_another_process_may_end_a_transaction(writer, broker, topic, name) -> N
     with TransactionalProducer(broker.address, name, patience_s=PATIENCE_S) as other:
         other.resume(writer.identity)
         other.commit()
-        assert stored(broker.address, topic)[0] == [b"handed over"]
+        shows(broker.address, topic, [b"handed over"], [])
         other.resume(writer.identity)
         with pytest.raises(BrokerError, match="INVALID_TXN_STATE"):
             other.abort()  # it is committed

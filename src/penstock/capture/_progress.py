@@ -176,7 +176,7 @@ class Log:
         self._address, self._name, self._settings = address, name, settings
         self.client = Client(address, **settings)
         self._writer = TransactionalProducer(
-            address, f"penstock.capture.{name}", timeout_ms=TIMEOUT_MS, **settings
+            address, f"penstock.capture.{name}", timeout_ms=TIMEOUT_MS, version=2, **settings
         )
         self._partitions: dict[str, int] = {}
         self._compacted: set[str] = set()

@@ -106,6 +106,8 @@ class Producer:
         self._batch_bytes_max = batch_bytes_max
         self._own: tuple[int, int] | None = None
         self._next_sequence: dict[tuple[str, int], int] = {}
+        #: Of Produce, the first and the last that may be used.
+        self.versions = hot.PRODUCE_VERSIONS
 
     def __enter__(self) -> Producer:
         return self
@@ -211,7 +213,7 @@ class Producer:
         self, connection: Connection, some: list[_Sending], transactional_id: str | None
     ) -> None:
         """Sends the first batch of each partition of a leader."""
-        version = self._cluster.version(connection, hot.PRODUCE, hot.PRODUCE_VERSIONS)
+        version = self._cluster.version(connection, hot.PRODUCE, self.versions)
         batches: dict[str, dict[int, memoryview]] = {}
         for one in some:
             if one.first is not None:
@@ -260,6 +262,7 @@ class Producer:
             self._acks,
             *identity,
             transactional_id,
+            self.versions,
         )
 
     def _own_id(self) -> tuple[int, int]:
@@ -290,8 +293,10 @@ class _Sending:
         producer_id: int,
         producer_epoch: int,
         transactional_id: str | None,
+        versions: tuple[int, int],
     ) -> None:
         self._cluster = cluster
+        self._versions = versions
         self.topic = topic
         self.partition = partition
         self._batches = batches
@@ -321,7 +326,7 @@ class _Sending:
         Returns when all are stored, or when the leader's sequence was looked up and `done` moved.
         """
         connection = self._cluster.leader(self.topic, self.partition)
-        version = self._cluster.version(connection, hot.PRODUCE, hot.PRODUCE_VERSIONS)
+        version = self._cluster.version(connection, hot.PRODUCE, self._versions)
         flights: deque[int] = deque()
         following = begun = self.done
         try:

@@ -10,19 +10,22 @@ A transactional id has one writer at a time. `start` gives it a new epoch and en
 writer left: a commit that had been decided is completed, everything else is aborted. So after
 `start` a group's committed offsets say what the earlier writer achieved.
 
-Versions of the requests stay below KIP-890's second part: the epoch is the same until `start`.
+The epoch is the same until `start`, so that several processes may write in one transaction. With `version=2`
+(KIP-890) each transaction has an epoch of its own, and a batch makes its partition part of the transaction,
+which saves a request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.client.client import FIND_COORDINATOR, INIT_PRODUCER_ID, Partition
+from penstock.client.network import hot
 from penstock.client.network.cluster import Cluster
 from penstock.client.network.connection import Connection
 from penstock.client.network.errors import (
@@ -42,6 +45,8 @@ TIMEOUT_MS: Final = 60_000
 """How long a transaction may stay open before the broker aborts it: Kafka's default."""
 NOT_ATTEMPTED: Final = 55
 """Kafka's OPERATION_NOT_ATTEMPTED: another partition of the request was refused."""
+EPOCH_EACH: Final = 5
+"""Version of EndTxn that gives the producer a new epoch."""
 _GROUP, _TRANSACTION = 0, 1
 """Kinds of coordinators."""
 
@@ -57,6 +62,8 @@ class TransactionalProducer:
         transactional_id: who writes, across restarts.
         timeout_ms: how long a transaction may stay open.
         compression: as for `Producer`.
+        version: 2 to use Kafka's second version of transactions where the cluster has it; not for
+            transactions that several processes share.
         settings: as for `Client`.
     """
 
@@ -68,9 +75,11 @@ class TransactionalProducer:
         timeout_ms: int = TIMEOUT_MS,
         compression: str = "none",
         client_id: str = "penstock",
+        version: Literal[1, 2] = 1,
         **settings: Any,
     ) -> None:
         self._cluster = Cluster(bootstrap, client_id=client_id, **settings)
+        self._version, self._joins = version, False
         self._producer = Producer(
             bootstrap, acks="all", compression=compression, client_id=client_id, **settings
         )
@@ -125,7 +134,12 @@ class TransactionalProducer:
                 raise broker_error(answer["error_code"], what)
             return answer["producer_id"], answer["producer_epoch"]
 
+        def level() -> int:
+            return self._cluster.feature(self._coordinator(), "transaction.version")
+
         self._identity = self._cluster.attempt(what, ask)
+        self._joins = self._version > 1 and self._cluster.attempt(what, level) > 1
+        self._producer.versions = hot.PRODUCE_JOINING if self._joins else hot.PRODUCE_VERSIONS
         self._sequences.clear()
         self._added.clear()
         self._is_open = False
@@ -149,7 +163,7 @@ class TransactionalProducer:
         Arguments and errors as of `Producer.send`.
         """
         producer_id, epoch = self.identity
-        if (topic, partition) not in self._added:
+        if not self._joins and (topic, partition) not in self._added:
             self._ask(f"add {topic}[{partition}]", lambda: self._add_partition(topic, partition))
             self._added.add((topic, partition))
         self._is_open = True
@@ -176,7 +190,7 @@ class TransactionalProducer:
             FencedError, LimitError, BrokerError: as by `send`.
         """
         places = [(one.topic, one.partition) for one in parts]
-        if new := [place for place in places if place not in self._added]:
+        if not self._joins and (new := [place for place in places if place not in self._added]):
             self.add_partitions(new)
             self._added.update(new)
         self._is_open = True
@@ -264,11 +278,20 @@ class TransactionalProducer:
 
     def _end(self, *, commit: bool) -> None:
         if self._is_open:
-            fields = {**self._who(), "committed": commit}
-            self._ask(
-                "commit" if commit else "abort",
-                lambda: int(self._cluster.call(self._coordinator(), END, fields)["error_code"]),
+            fields, newest = (
+                {**self._who(), "committed": commit},
+                EPOCH_EACH if self._joins else None,
             )
+
+            def end() -> int:
+                answer = self._cluster.call(self._coordinator(), END, fields, newest=newest)
+                code = int(answer["error_code"])
+                if self._joins and not code:
+                    self._identity = answer["producer_id"], answer["producer_epoch"]
+                    self._sequences.clear()
+                return code
+
+            self._ask("commit" if commit else "abort", end)
         self._is_open = False
         self._added.clear()
 

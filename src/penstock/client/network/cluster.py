@@ -11,7 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from penstock.client.network import hot
-from penstock.client.network.connection import REQUEST_TIMEOUT_S, Connection, HandshakeError
+from penstock.client.network.connection import (
+    API_VERSIONS,
+    REQUEST_TIMEOUT_S,
+    Connection,
+    HandshakeError,
+)
 from penstock.client.network.errors import UNKNOWN_TOPIC, UNSUPPORTED_VERSION, broker_error
 from penstock.client.network.security import Security, parse_target
 from penstock.core.names import hint, known_names
@@ -23,6 +28,8 @@ OnWait = Callable[[str, float], None]  # what is waited for, seconds so far
 PATIENCE_S: Final = 30.0
 """A broker's restart takes a second or so; a Kafka leader's move up to 20 s."""
 UNKNOWN_TOPIC_PATIENCE_S: Final = 2.0  # news of a new topic spreads in milliseconds
+FEATURES_FROM: Final = 3
+"""Version of ApiVersions from which on answers have the cluster's features."""
 PAUSE_MIN_S: Final = 0.02
 PAUSE_MAX_S: Final = 1.0
 HANDSHAKES_MAX: Final = 8
@@ -277,21 +284,39 @@ class Cluster:
             )
         return best
 
+    def feature(self, connection: Connection, name: str) -> int:
+        """The level of a feature that the cluster has finalized, such as `transaction.version`; 0: none."""
+        from penstock.wire import messages
+
+        if connection.versions().get(API_VERSIONS, (0, 0))[1] < FEATURES_FROM:
+            return 0
+        codec = messages.request_codec(API_VERSIONS, FEATURES_FROM)
+        fields = {"client_software_name": "penstock", "client_software_version": "1"}
+        body = codec.encode(fields)
+        number = connection.send(API_VERSIONS, FEATURES_FROM, [body], flexible=codec.flexible)
+        frame = connection.receive(number)  # its header never has tagged fields
+        answer = messages.response_codec(API_VERSIONS, FEATURES_FROM).decode(bytes(frame))
+        levels = {f["name"]: f["max_version_level"] for f in answer["finalized_features"]}
+        return int(levels.get(name, 0))
+
     def call(
         self,
         connection: Connection,
         api: int,
         fields: dict[str, Any],
         timeout_s: float | None = None,
+        newest: int | None = None,
     ) -> dict[str, Any]:
         """A request that is not on the hot path, as dicts of Kafka's field names in snake case.
 
-        Fields that the negotiated version lacks are left out.
+        Fields that the negotiated version lacks are left out. `newest` is the newest version to be used,
+        other than what is usual for this API.
         """
         from penstock.wire import messages  # loads Kafka's schemas: only where they are needed
 
-        oldest, newest = messages.versions(api)
-        version = self.version(connection, api, (oldest, min(newest, _NEWEST[api])))
+        oldest, known = messages.versions(api)
+        limit = _NEWEST[api] if newest is None else newest
+        version = self.version(connection, api, (oldest, min(known, limit)))
         codec = messages.request_codec(api, version)
         number = connection.send(api, version, [codec.encode(fields)], flexible=codec.flexible)
         frame = connection.receive(number, timeout_s)

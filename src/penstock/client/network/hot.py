@@ -1,6 +1,6 @@
 """Metadata, Fetch and Produce by hand: what every worker process needs, without loading a schema.
 
-Versions: Metadata 4, Fetch 4-12, Produce 3-9; of them Apache Kafka 4.3 serves the last of each.
+Versions: Metadata 4, Fetch 4-12, Produce 3-9 and 12; of the ranges Apache Kafka 4.3 serves the last of each.
 Answers are read from within their frame only, whatever their counts say.
 """
 
@@ -24,6 +24,8 @@ FETCH_VERSIONS: Final = (4, 12)
 FETCH_FLEXIBLE: Final = 12
 PRODUCE_VERSIONS: Final = (3, 9)
 PRODUCE_FLEXIBLE: Final = 9
+PRODUCE_JOINING: Final = (12, 12)
+"""Versions whose batches make their partitions part of the transaction (KIP-890); laid out as version 9."""
 
 
 @dataclass(frozen=True, slots=True)
