@@ -38,6 +38,14 @@ def test_the_benchmark_of_small_changes_runs() -> None:
     assert min(spent_ms) > 0
 
 
+def test_the_benchmark_of_window_functions_runs() -> None:
+    """Each function takes a change, computed either way."""
+    program = runpy.run_path(str(BENCHMARKS / "window_functions.py"))
+    for sql, function, where in program["FUNCTIONS"].values():
+        for make in ("by_change", "whole"):
+            assert program["measure"](program[make](sql, function), 20, where, 1) > 0
+
+
 @pytest.mark.slow
 def test_the_benchmark_of_growth_runs() -> None:
     """Each case gives a time for each size, and a slope."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.ops.over import operator as over
 from penstock.state import ordered, trace
 
 __all__ = ["count_reads"]
@@ -15,6 +16,7 @@ def count_reads(patch: pytest.MonkeyPatch) -> list[int]:
     """Rows that are found by key from now on, a number for each time."""
     read: list[int] = []
     real_lookup, real_read = trace.Trace.lookup, ordered._read
+    real_around = over.around
 
     def lookup(*given: Any, **how: Any) -> Any:
         found = real_lookup(*given, **how)
@@ -26,6 +28,12 @@ def count_reads(patch: pytest.MonkeyPatch) -> list[int]:
         read.append(len(found.rows))
         return found
 
+    def near(*given: Any, **how: Any) -> Any:
+        found = real_around(*given, **how)
+        read.append(len(found.rows))
+        return found
+
     patch.setattr(trace.Trace, "lookup", lookup)
+    patch.setattr(over, "around", near)
     patch.setattr(ordered, "_read", some)
     return read

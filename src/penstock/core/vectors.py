@@ -149,11 +149,18 @@ def codes(column: pa.Array) -> Vector:
     return values
 
 
-def coarse_codes(column: pa.Array, *, descending: bool = False) -> Vector:
+def coarse_codes(
+    column: pa.Array,
+    *,
+    descending: bool = False,
+    nulls_first: bool = False,
+    nan_greatest: bool = False,
+) -> Vector:
     """int64[n] whose order is that of the values, but that values which differ may share one.
 
-    Texts share one if their first eight bytes are equal. NaN comes behind all numbers, and NULL behind all
-    values, in either direction. Lists are texts, as `packed` makes them.
+    Texts share one if their first eight bytes are equal. NaN comes behind all numbers in either direction,
+    unless it is the greatest number; NULL behind all values, unless it comes first. Lists are texts, as
+    `packed` makes them.
     """
     if pa.types.is_list(column.type):
         column = packed(column)
@@ -161,11 +168,13 @@ def coarse_codes(column: pa.Array, *, descending: bool = False) -> Vector:
         column = column.cast(pa.float64())
     found = _prefixes(column) if is_text(column.type) else codes(column)
     found = np.minimum(~found if descending else found, np.int64(2**63 - 3))
-    if is_float(column.type):
+    if is_float(column.type) and not nan_greatest:
         nan = pc.is_nan(column).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
         found = np.where(nan, np.int64(2**63 - 2), found)
     valid = validity(column)
-    return found if valid is None else np.where(valid, found, np.int64(2**63 - 1))
+    if valid is None:
+        return found
+    return np.where(valid, found, np.int64(-(2**63) if nulls_first else 2**63 - 1))
 
 
 def _prefixes(column: pa.Array) -> Vector:

@@ -32,6 +32,7 @@ OPERATORS: Final[Mapping[str, tuple[str, str]]] = {
     "temporal join": ("joins.temporal", "TemporalJoin"),
     "top": ("keyed.top", "Top"),
     "upserts": ("keyed.upserts", "Upserts"),
+    "window functions": ("over.operator", "WindowFunctions"),
 }
 """Of each kind, the module of `penstock.ops` and the class in it. It is imported when it is needed: a
 reader of one view needs one or two of them."""

@@ -38,6 +38,7 @@ from penstock.sql.trees import (
     subqueries,
     window_functions,
 )
+from penstock.sql.windows import Over, windowed
 
 __all__ = ["compile_tree"]
 
@@ -320,17 +321,15 @@ class _Select:
                     raise SchemaError("expected PARTITION BY without subqueries; found one")
             scope, keys = scope.computed(partition, "partition")
             keys = list(dict.fromkeys([*self.carried, *keys]))
-            columns = [f"rows0.{quoted(name)}" for name in scope.rows.names]
+            over = []
             for window in windows:
-                full = whole[window].copy()
-                full.set("partition_by", [internal(name) for name in keys])
                 name = scope.fresh(f"window{len(made)}")
-                columns.append(f"{scope.sql(full)} AS {quoted(name)}")
+                resolved = scope.resolved(whole[window])
+                assert isinstance(resolved, exp.Window)
+                scope.sql(resolved)  # says what isn't there
+                over.append(Over(name, resolved))
                 made[window] = internal(name)
-            rows = scope.rows.query(
-                (), (keys,), f"SELECT {', '.join(columns)} FROM rows0", placed=keys
-            )
-            scope = replace(scope, rows=rows)
+            scope = windowed(scope, keys, over)
         if made:
             self._rewrite(made)
         return scope

@@ -33,8 +33,10 @@ from penstock.state.layout import (
 )
 from penstock.state.trace import Trace
 
-__all__ = ["COUNT", "Bag", "matches", "negated", "weights_of"]
+__all__ = ["COUNT", "FIRST", "ORDER", "Bag", "matches", "negated", "weights_of"]
 
+FIRST: Final = -(2**63)
+"""Before all places of an order as SQL's."""
 COUNT: Final = "$n"  # int64, the weight of a row
 ORDER: Final = "$order"  # int64, a row's place among those of its key
 ROW: Final = "$row"  # int64, a hash of the row
@@ -49,11 +51,14 @@ class Bag:
         key: the columns that rows are found by. Rows that are NULL in one are kept like others.
         order: a column by which those of one key lie in order, and whether the greatest comes first; None
             is no order. Values that differ may share a place (`vectors.coarse_codes`).
+        as_sql: how NaN and NULL lie in the order: None behind all values; else NaN is the greatest number,
+            and this says whether NULL comes first.
     """
 
     schema: pa.Schema
     key: tuple[str, ...]
     order: tuple[str, bool] | None = None
+    as_sql: bool | None = None
 
     @cached_property
     def layout(self) -> Layout:
@@ -94,7 +99,15 @@ class Bag:
         columns[ROW] = from_int64(hash_columns(plain, len(rows)))
         if self.order is not None:
             name, descending = self.order
-            columns[ORDER] = from_int64(coarse_codes(rows.column(name), descending=descending))
+            places = coarse_codes(
+                rows.column(name),
+                descending=descending,
+                nulls_first=bool(self.as_sql),
+                nan_greatest=self.as_sql is not None,
+            )
+            if self.as_sql is not None:
+                places = np.maximum(places, FIRST + 1)
+            columns[ORDER] = from_int64(places)
         columns[COUNT] = from_int64(zeros + 1 if weights is None else weights)
         made = pa.RecordBatch.from_arrays(
             [columns[name] for name in self.layout.schema.names], schema=self.layout.schema

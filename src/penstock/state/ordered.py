@@ -7,6 +7,7 @@ bisection: the time is that of the rows that are read, and the logarithm of the 
 
     ends(trace, groups, delta, n)    each group's first n live rows, before and after the delta
     weights(trace, groups, rows)     the weight of each row
+    around(trace, groups, places)    the rows near some places of groups
 
 Of a range some rows are read, and more the next time. What was read of all ranges of a group is complete up
 to the least of the last rows of those that go on; up to there weights are summed. Rows that were taken back
@@ -26,13 +27,17 @@ import pyarrow.compute as pc
 from penstock.core import vectors
 from penstock.core.vectors import Vector
 from penstock.state import kernels
+from penstock.state.bag import FIRST
 from penstock.state.layout import Layout, concat, equal, take
 from penstock.state.trace import Trace
 
-__all__ = ["Side", "ends", "weights"]
+__all__ = ["LAST", "Known", "Side", "around", "ends", "weights"]
 
 READ_ROWS: Final = 4  # of each range of a group, at first
 READ_TIMES: Final = 4  # as many the next time
+
+LAST: Final = 2**63 - 1
+"""Behind all places of a group."""
 
 _LONGS: Final = (pa.int64(), pa.float64(), pa.timestamp("us", "UTC"))
 """Types whose codes are found in their columns, without making one."""
@@ -73,6 +78,74 @@ class _Read:
     rows: pa.RecordBatch
     groups: Vector
     edges: Vector
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was read near some places.
+
+    Attributes:
+        rows: in the trace's layout; a row may be there with several weights, and rows that lie outside of
+            all ranges are there, too.
+        lo: int64[places], the first place from which on all rows were read; `FIRST` from the group's start.
+        hi: int64[places], the last place up to which all rows were read; `LAST` up to the group's end. Below
+            the place itself where it has more rows than were asked for.
+    """
+
+    rows: pa.RecordBatch
+    lo: Vector
+    hi: Vector
+
+
+def around(
+    trace: Trace,
+    groups: pa.RecordBatch,
+    number: Vector,
+    places: Vector,
+    back: Vector,
+    ahead: Vector,
+) -> Known:
+    """The rows of groups near some places of the layout's order.
+
+    Args:
+        trace: whose layout has an order, as SQL's: no place is `FIRST`.
+        groups: `$window`, `$hash` and the layout's keys; sorted, each once.
+        number: int64[places], the group of each.
+        places: int64[places], in the layout's order.
+        back: int64[places], how many rows before the place to read of each piece.
+        ahead: int64[places], how many rows from the place on to read of each piece.
+    """
+    layout = trace.layout
+    assert layout.order is not None, "places are in it"
+    lo = np.full(len(places), FIRST)
+    hi = np.full(len(places), LAST)
+    parts = [layout.empty()]
+    for one in _ranges(trace, groups):
+        index = np.full(len(groups), -1)
+        index[one.groups] = np.arange(len(one.groups))
+        at = index[number]
+        mine = np.flatnonzero(at >= 0)
+        if not len(mine):
+            continue
+        order = vectors.raw(one.rows.column(layout.order.name))
+        first, end = one.lo[at[mine]], one.hi[at[mine]]
+        here = first.copy()
+        kernels.lower(order, False, places[mine], here, end)  # noqa: FBT003
+        begin = np.maximum(first, here - back[mine])
+        upto = np.minimum(end, here + ahead[mine])
+        cut = begin > first
+        lo[mine[cut]] = np.maximum(lo[mine[cut]], order[begin[cut] - 1] + 1)
+        cut = upto < end
+        hi[mine[cut]] = np.minimum(hi[mine[cut]], order[upto[cut]] - 1)
+        total = int((upto - begin).sum())
+        which, rows = np.empty(total, np.int64), np.empty(total, np.int64)
+        kernels.expand(begin, upto, which, rows)
+        parts.append(_some(one.rows, np.unique(rows) if len(mine) > 1 else rows))
+    return Known(concat(parts), lo, hi)
+
+
+def _some(rows: pa.RecordBatch, at: Vector) -> pa.RecordBatch:
+    return rows.take(vectors.from_int64(at))
 
 
 def ends(

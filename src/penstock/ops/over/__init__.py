@@ -1,0 +1,1 @@
+"""Window functions of SQL, computed where something changed."""
