@@ -104,7 +104,8 @@ def _joins(app: ps.App, events: ps.Stream, orders: ps.Stream, users: ps.Table) -
     orders.enrich(users, on={"user": "id"}, how="left").to("now")
     orders.enrich(users, on={"user": "id"}, how="left", as_of="event time").to("charged")
     app.view("levels", users.group_by("level").agg(n=ps.count()))
-    place = "row_number() OVER (PARTITION BY level ORDER BY id) AS place"
+    over = "OVER (PARTITION BY level ORDER BY id)"
+    place = f"row_number() {over} AS place, ntile(2) {over} AS half"
     recent = "SELECT user, v FROM events WHERE at > now() - INTERVAL 30 SECONDS"
     app.view("recent", sql=recent, tables={"events": events})
     app.view("ranked", sql=f"SELECT id, level, {place} FROM users", tables={"users": users})
