@@ -41,7 +41,7 @@ class Links(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built by its own command."""
     for name in ("sphinx", "myst_parser", "furo", "sphinx_copybutton"):
-        pytest.importorskip(name, reason="expected the extra docs: pip install -e '.[docs]'")
+        pytest.importorskip(name, reason="expected requirements-test.lock; found less")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "scripts/site.py", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -55,6 +55,7 @@ def pages(site: Path) -> dict[Path, Links]:
     return {page: Links(page) for page in site.rglob("*.html") if "_static" not in page.parts}
 
 
+@pytest.mark.slow
 def test_no_link_is_dead(pages: dict[Path, Links]) -> None:
     """Every link to the site's own pages, files and anchors leads somewhere."""
     dead = []
@@ -72,6 +73,7 @@ def test_no_link_is_dead(pages: dict[Path, Links]) -> None:
     assert sum(len(links.targets) for links in pages.values()) > 500
 
 
+@pytest.mark.slow
 def test_every_document_is_a_page(site: Path) -> None:
     """Also one that the index doesn't name; and the index leads to it."""
     index = (site / "index.html").read_text()
@@ -81,6 +83,7 @@ def test_every_document_is_a_page(site: Path) -> None:
         assert page.stem == "index" or f'href="{page}"' in index, page
 
 
+@pytest.mark.slow
 def test_every_public_name_is_in_the_reference(pages: dict[Path, Links]) -> None:
     """With an anchor; modules by what they contain."""
     [reference] = [links for page, links in pages.items() if page.name == "python.html"]
@@ -90,6 +93,7 @@ def test_every_public_name_is_in_the_reference(pages: dict[Path, Links]) -> None
     assert "penstock.App.stream" in reference.ids, "inherited"
 
 
+@pytest.mark.slow
 def test_every_command_is_in_the_reference(site: Path) -> None:
     """With each of its options."""
     text = re.sub(r"<[^>]+>", "", (site / "reference" / "command-line.html").read_text())
