@@ -330,7 +330,7 @@ class Client:
             timeout_s: how long to wait at most.
 
         Returns:
-            None where one request can't tell: several brokers lead, or a position isn't there any more.
+            None where one request can't answer: several brokers lead, or a position isn't there any more.
         """
         deadline = time.monotonic() + timeout_s
 

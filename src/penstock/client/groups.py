@@ -67,7 +67,7 @@ class GroupPosition:
 
     @property
     def place(self) -> Partition:
-        """Of what this tells."""
+        """The topic and the partition."""
         return self.topic, self.partition
 
     @property

@@ -204,7 +204,7 @@ class Producer:
         except FencedError:
             raise
         except (OSError, PenstockError):
-            pass  # what isn't stored is sent again, one after another; the leader tells what it has
+            pass  # what isn't stored is sent again, one after another; the leader reports what it has
         for one in all_:
             one.run()
         return [(one.base_sequence + len(one.values)) % SEQUENCE_MODULUS for one in parts]

@@ -25,7 +25,7 @@ from penstock.client.network.security import Security
 from penstock.errors import BrokerError, CorruptError, ProtocolError
 from penstock.wire.columns import Batches, Records, decode, scan
 
-CHUNK_BYTES: Final = 16 << 20  # large enough that a request costs nothing beside its bytes
+CHUNK_BYTES: Final = 16 << 20  # large enough that a request costs little compared with its bytes
 CHUNK_BYTES_MIN: Final = 64 << 10
 CHUNK_BYTES_MAX: Final = 1 << 30  # a single batch can't be larger than a response
 WAIT_MS: Final = 500  # a long poll's length, as Kafka's own consumer's

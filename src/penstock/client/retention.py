@@ -3,7 +3,7 @@
 Retention by time removes a record once it is older than `retention.ms`; retention by size once what
 follows on it takes more than `retention.bytes`. How long that takes depends on how fast the log grows,
 so that is looked at for a moment. Both are the least that a record has: retention removes whole
-segments, and where those end nobody tells.
+segments, and nothing reports where those end.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def _blocks(file: str) -> Iterator[list[bytes]]:
 def _partitions(
     keys: pa.Array[Any] | None, count: int, partitions: int, fixed: int | None, sent: int
 ) -> np.ndarray:
-    """The partition of each record: as told, by its key, or for those without one in turn."""
+    """The partition of each record: as given, by its key, or for those without one in turn."""
     import numpy as np
 
     if fixed is not None:

@@ -1,4 +1,4 @@
-"""`penstock registry`: the schema registry of a log, beside its broker."""
+"""`penstock registry`: the schema registry of a log, next to its broker."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def prepare() -> None:
 
 
 def compile_kernels() -> None:
-    """Compiles all kernels, where they are not in the cache beside their modules."""
+    """Compiles all kernels, where they are not in the cache next to their modules."""
     for module in ("client", "broker.server", "testing", "log.compaction.kernels"):
         import_module(f"penstock.{module}")
     load_all()

@@ -92,7 +92,7 @@ class Case:
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files of tests that are meant: those themselves, those beside a program, those in a directory.
+    """The files of tests that are meant: those themselves, those next to a program, those in a directory.
 
     Raises:
         UserError: there is none.

@@ -54,7 +54,7 @@ class Hosting:
         outputs: what topics get of what is computed again.
         until_done: whether to end when the feeds have no more and all is processed.
         print_views: whether to print the views at the end.
-        metrics: where metrics and health are served besides.
+        metrics: where metrics and health are also served.
         postgres: where views are served to PostgreSQL's clients.
         registry: `HOST:PORT` where the log's schema registry is served.
         postgres_tls: files of a certificate and its key, for them.
@@ -385,7 +385,7 @@ def postgres_served(
     Args:
         where: as of `Views`; there may be nothing yet.
         address: host and port.
-        say: tells the user.
+        say: prints a message for the user.
         tls: files of a certificate and its key.
     """
     if address is None:

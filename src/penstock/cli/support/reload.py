@@ -57,7 +57,7 @@ class Reload:
         nohup has started continues.
 
         Args:
-            say: tells the user.
+            say: prints a message for the user.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

@@ -105,5 +105,5 @@ def _cell(value: Any) -> str:
 
 
 def note(text: str) -> None:
-    """Tells the person at the terminal something, on standard error."""
+    """Prints a message for the person at the terminal, on standard error."""
     click.echo(text, err=True)
