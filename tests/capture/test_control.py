@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.databases import PROGRAMS, postgres
 from tests.patience import wait_until
 
-from penstock.capture import Capture, _capture, drop, setup, status, tell
+from penstock.capture import Capture, _capture, control, drop, setup, status
 from penstock.capture._postgres import POSTGRES, _database, _stream
 from penstock.capture._postgres._database import own_name
 from penstock.capture._postgres._server import Server
@@ -228,7 +228,7 @@ def test_it_pauses_goes_on_and_is_dropped(source) -> None:
         assert (told.state, told.tables) == ("paused", {"public.t": topic})
         assert told.lag_bytes
         assert source.records(topic) == []
-        tell(name, "resume", source.log)
+        control(name, "resume", source.log)
         source.follows(capture, lambda: len(source.records(topic)) == 1)
     printed = command("capture", "status", name, "--format", "csv", "--broker", source.log)
     assert printed.splitlines()[1].startswith(f"{name},stopped,")
@@ -263,7 +263,7 @@ def test_a_capture_lets_go_before_the_database_s_disk_is_full(source, monkeypatc
     monkeypatch.setattr(_capture, "LOOK_S", 0.05)
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source.run("t")
-    tell(source.name, "pause", source.log)
+    control(source.name, "pause", source.log)
     write = "SELECT pg_logical_emit_message(true, 'x', repeat('x', {}))"
     source.execute(write.format(700_000))
     slots = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = 'penstock_{source.name}'"
@@ -273,7 +273,7 @@ def test_a_capture_lets_go_before_the_database_s_disk_is_full(source, monkeypatc
 
     source.capture("t", max_lag=1_000_000).run(until=warned)
     assert source.rows(slots)
-    tell(source.name, "resume", source.log)
+    control(source.name, "resume", source.log)
     with psycopg.connect(source.url) as open_:
         open_.execute("INSERT INTO t VALUES (1)")  # the server keeps its log from here on
         source.execute(write.format(700_000))

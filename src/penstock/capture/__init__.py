@@ -9,13 +9,23 @@ from penstock.capture._capture import Capture
 from penstock.capture._output import Captured
 from penstock.capture._postgres import outbox
 from penstock.capture._sources import TableSource, mysql, postgres, sqlite
-from penstock.capture._status import Status, drop, names, schemas, setup, snapshot, status, tell
+from penstock.capture._status import (
+    Status,
+    control,
+    drop,
+    names,
+    schemas,
+    setup,
+    snapshot,
+    status,
+)
 
 __all__ = [
     "Capture",
     "Captured",
     "Status",
     "TableSource",
+    "control",
     "drop",
     "mysql",
     "names",
@@ -26,5 +36,4 @@ __all__ = [
     "snapshot",
     "sqlite",
     "status",
-    "tell",
 ]

@@ -351,7 +351,7 @@ class _Session:
 
     def _waits_for_resume(self) -> bool:
         """Waits while it is to pause; whether it is over then."""
-        while self._log.told().is_paused:
+        while self._log.control().is_paused:
             self._done.phase, self._done.trouble = "paused", ""
             kind = kind_of(self._settings.url)
             if _look_at_lag(self._settings, self._run, kind):
@@ -417,7 +417,7 @@ class _Session:
         if new:
             read_again = _read_again(new, kept, former, schemas.known)
             ends = {one: self._log.ends(topic) for one, topic in read_again.items()}
-            again = {one: told for one, told in ends.items() if any(told)}
+            again = {one: offsets for one, offsets in ends.items() if any(offsets)}
             self._read_snapshot(output, new, numbers, again)
         else:
             output.notify_now(INITIAL, "SKIPPED", uuid.uuid4().hex)
@@ -472,9 +472,9 @@ class _Session:
                 now_ms = time.time_ns() // 1_000_000
                 output.describe(table, self._database.shape(table), now_ms)
             tables = {
-                (told := spelled(t)): Watched(
-                    *(topic, snapshot.position, counts[t], numbers[told]),
-                    unseen=again.get(told, ()),
+                (full_name := spelled(t)): Watched(
+                    *(topic, snapshot.position, counts[t], numbers[full_name]),
+                    unseen=again.get(full_name, ()),
                 )
                 for t, topic in new.items()
             }
@@ -523,10 +523,10 @@ class _Session:
             self._looked = now
             if _look_at_lag(self._settings, self._run, kind_of(self._settings.url)):
                 return True
-            told = self._log.told()
-            if told.is_paused:
+            control = self._log.control()
+            if control.is_paused:
                 return True
             if isinstance(stream, TakesRequests):
-                for number, request in told.requests.items():
+                for number, request in control.requests.items():
                     stream.ask(number, request)
         return self._run.is_over

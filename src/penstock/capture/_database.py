@@ -5,7 +5,7 @@ Contract, which tests/capture/test_contract.py checks:
 - A *position* is a number that grows with the database's commits. A transaction of the database that
   committed at or behind a position isn't before it.
 - `Snapshot` reads rows as they are at its position: what committed before it is in them, nothing else is.
-- `Stream` tells each transaction that committed at its beginning or behind it, whole, in the order of
+- `Stream` passes on each transaction that committed at its beginning or behind it, whole, in the order of
   commits, and nothing of those before. It may be cut at any place; another one begins where the records
   and the position were stored together.
 - What the database keeps for a capture is let go of no further than `Output.stored`.
@@ -149,14 +149,14 @@ class Stream(Protocol):
     """Changes, from a position on."""
 
     def take(self, wait_s: float) -> bool:
-        """Tells the output what has come; waits if nothing has.
+        """Passes what has come to the output; waits if nothing has.
 
         It returns when `Output.committed` asks for that, when `Output.is_full`, and when nothing more has
         come. Whether anything had.
         """
 
     def confirm(self) -> None:
-        """Tells the database how far it needn't keep its log: `Output.stored`. Asked often."""
+        """Confirms `Output.stored` to the database, which needn't keep its log up to there. Called often."""
 
 
 @runtime_checkable
@@ -205,7 +205,7 @@ class Database(Protocol):
     def prepare(
         self, state: State | None, tables: Iterable[TableName], end: Callable[[float], bool]
     ) -> dict[str, Any]:
-        """Makes the database keep its log, and tell of the tables.
+        """Makes the database keep its log, with changes of the tables.
 
         Args:
             state: where the capture got to.

@@ -44,15 +44,15 @@ class Notifications:
             tables: that are to be read.
             more: members of `additional_data`, whose values are texts.
         """
-        told: dict[str, Any] = {name: str(value) for name, value in more.items()}
-        told["connector_name"] = self._name
+        data: dict[str, Any] = {name: str(value) for name, value in more.items()}
+        data["connector_name"] = self._name
         if listed := ",".join(tables):
-            told["data_collections"] = listed
+            data["data_collections"] = listed
         value = {
             "id": id_,
             "type": what,
             "aggregate_type": which,
-            "additional_data": told,
+            "additional_data": data,
             "timestamp": now_ms,
         }
         return orjson.dumps({"id": id_}), orjson.dumps(value)

@@ -57,7 +57,7 @@ class Output:
     Args:
         log: where to.
         state: how far it got.
-        done: what is told of it.
+        done: its figures.
         owner: the process that has the capture.
         schemas: the tables' versions.
         notifications: of snapshots.
@@ -84,7 +84,7 @@ class Output:
 
     @property
     def position(self) -> int:
-        """Transactions that committed before it were told."""
+        """Transactions that committed before it were taken."""
         return self.state.position
 
     @property
@@ -122,10 +122,10 @@ class Output:
         self._log.put_all(topic, keys, values, time_ms)
 
     def describe(
-        self, table: tuple[str, str], shape: Shape, time_ms: int, *, told: bool = False
+        self, table: tuple[str, str], shape: Shape, time_ms: int, *, is_reported: bool = False
     ) -> None:
         """Records of a table look like this from here on; see `Schemas.see`."""
-        self.schemas.see(table, shape, time_ms, self._log.put, told=told)
+        self.schemas.see(table, shape, time_ms, self._log.put, is_reported=is_reported)
 
     def notify(
         self, which: str, what: str, id_: str, tables: Iterable[str] = (), **more: str | int
@@ -159,8 +159,8 @@ class Output:
         Yields: now and then, as it may take long.
         """
         [(name, watched)] = [pair for pair in self.tables.items() if pair[1].topic == topic]
-        told = yield from self._log.delete_all(topic, watched.emptied, time_ms)
-        tables = {**self.state.tables, name: replace(watched, emptied=told)}
+        ends = yield from self._log.delete_all(topic, watched.emptied, time_ms)
+        tables = {**self.state.tables, name: replace(watched, emptied=ends)}
         self.state = replace(self.state, tables=tables)
 
     def forget_unseen(self, name: str) -> Iterator[None]:
@@ -170,8 +170,8 @@ class Output:
         """
         watched = self.state.tables[name]
         if watched.unseen:
-            told = (watched.topic, watched.emptied, watched.unseen)
-            yield from self._log.delete_unseen(*told, time.time_ns() // 1_000_000)
+            offsets = (watched.topic, watched.emptied, watched.unseen)
+            yield from self._log.delete_unseen(*offsets, time.time_ns() // 1_000_000)
             tables = {**self.state.tables, name: replace(watched, unseen=())}
             self.state = replace(self.state, tables=tables)
 
@@ -187,8 +187,8 @@ class Output:
 
         Returns: whether it is to be stored now.
         """
-        told = self.state.details if details is None else {**self.state.details, **details}
-        self.state = replace(self.state, position=position, time_us=time_us, details=told)
+        known = self.state.details if details is None else {**self.state.details, **details}
+        self.state = replace(self.state, position=position, time_us=time_us, details=known)
         self.is_open = False
         if self._log.open_records > self._counted:
             self._counted = self._log.open_records

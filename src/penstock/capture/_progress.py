@@ -38,7 +38,7 @@ FOLDED_BYTES: Final = 64 << 20
 """Keys of records that are in memory, beside as many as those that are different."""
 _KEY: Final = b"state"
 COMMAND: Final = b"command"
-"""The key of `pause` and `resume` in the topic of what it was told."""
+"""The key of `pause` and `resume` in the topic of its requests."""
 REQUEST: Final = b"snapshot:"
 """What keys of requests for snapshots begin with, before their numbers."""
 
@@ -125,7 +125,7 @@ def state_topic(name: str) -> str:
 
 
 def control_topic(name: str) -> str:
-    """The topic with what it was told: `pause`, `resume`."""
+    """The topic with requests to it: `pause`, `resume`, snapshots."""
     return f"{name}.capture.control"
 
 
@@ -135,8 +135,8 @@ def schemas_topic(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a capture was told from outside.
+class Control:
+    """What is asked of a capture from outside.
 
     Attributes:
         is_paused: whether it is to pause.
@@ -181,7 +181,7 @@ class Log:
         self._partitions: dict[str, int] = {}
         self._compacted: set[str] = set()
         self._waiting: dict[str, _Waiting] = {}
-        self._told, self._told_end = Told(is_paused=False, requests={}), -1
+        self._control, self._control_end = Control(is_paused=False, requests={}), -1
         #: Bytes that were added and are not sent.
         self.waiting_bytes = 0
         #: Records of the transaction that is open.
@@ -261,9 +261,13 @@ class Log:
 
     def say(self, topic: str, key: bytes, value: bytes, time_ms: int) -> None:
         """Writes a record at once, outside the transaction."""
-        told = (pa.array([key], pa.binary()), pa.array([value], pa.binary()), np.array([time_ms]))
+        columns = (
+            pa.array([key], pa.binary()),
+            pa.array([value], pa.binary()),
+            np.array([time_ms]),
+        )
         with Producer(self._address, **self._settings) as producer:
-            producer.send(topic, 0, *told)
+            producer.send(topic, 0, *columns)
 
     def send(self) -> None:
         """Sends what is waiting, in the open transaction."""
@@ -292,7 +296,7 @@ class Log:
         """
         self.send()
         ends = self.client.offsets(topic, uncommitted=True)
-        told = []
+        offsets = []
         with Reader(self._address, uncommitted=True, **self._settings) as reader:
             for partition, end in sorted(ends.items()):
                 begin = since[partition] if partition < len(since) else 0
@@ -306,8 +310,8 @@ class Log:
                     nothing, times_ms = pa.nulls(count, pa.binary()), np.full(count, time_ms)
                     self._writer.send_together([Part(topic, partition, keys, nothing, times_ms)])
                 self.open_records += count
-                told.append(end + count)
-        return tuple(told)
+                offsets.append(end + count)
+        return tuple(offsets)
 
     def ends(self, topic: str) -> tuple[int, ...]:
         """By partition, the offset behind its newest record."""
@@ -349,8 +353,8 @@ class Log:
                     yield
             gone = former.filter(pc.invert(pc.is_in(former, value_set=seen.array())))
             if count := len(gone):
-                told = (gone, pa.nulls(count, pa.binary()), np.full(count, time_ms))
-                self._writer.send_together([Part(topic, partition, *told)])
+                columns = (gone, pa.nulls(count, pa.binary()), np.full(count, time_ms))
+                self._writer.send_together([Part(topic, partition, *columns)])
                 self.open_records += count
 
     def _send(self, more: list[Part]) -> None:
@@ -391,8 +395,8 @@ class Log:
             at = np.flatnonzero(of == partition)
             some = None if headers is None else [headers[i] for i in at.tolist()]
             places = pa.array(at, pa.int64())
-            told = keys.take(places), values.take(places)
-            yield Part(topic, partition, *told, times_ms[at], some)
+            columns = keys.take(places), values.take(places)
+            yield Part(topic, partition, *columns, times_ms[at], some)
 
     def commit(self, state: State) -> State:
         """Makes what was added and how far that is true together."""
@@ -411,13 +415,13 @@ class Log:
         self._waiting.clear()
         self.waiting_bytes = self.open_records = 0
 
-    def told(self) -> Told:
-        """What it was told; the topic is read where it has grown."""
+    def control(self) -> Control:
+        """What is asked of it; the topic is read where it has grown."""
         end = self.client.offsets(control_topic(self._name), "latest")[0]
-        if end != self._told_end:
-            self._told = told(self.client, self._address, self._name, **self._settings)
-            self._told_end = end
-        return self._told
+        if end != self._control_end:
+            self._control = control(self.client, self._address, self._name, **self._settings)
+            self._control_end = end
+        return self._control
 
 
 def versions(client: Client, address: str, name: str, **settings: Any) -> dict[str, Version]:
@@ -473,8 +477,8 @@ class _Keys:
         self._bytes_max = max(FOLDED_BYTES, 2 * kept.nbytes)
 
 
-def told(client: Client, address: str, name: str, **settings: Any) -> Told:
-    """What a capture was told."""
+def control(client: Client, address: str, name: str, **settings: Any) -> Control:
+    """What is asked of a capture."""
     found: dict[bytes | None, bytes] = {}
     for key, value in _pairs(client, address, control_topic(name), **settings):
         found[key] = value or b""
@@ -483,7 +487,7 @@ def told(client: Client, address: str, name: str, **settings: Any) -> Told:
         for key, value in found.items()
         if key is not None and key.startswith(REQUEST)
     }
-    return Told(found.get(COMMAND) == b"pause", dict(sorted(requests.items())))
+    return Control(found.get(COMMAND) == b"pause", dict(sorted(requests.items())))
 
 
 def load(client: Client, address: str, name: str, **settings: Any) -> State | None:

@@ -1,6 +1,6 @@
-"""What tables look like, version by version: what a change of a table's schema changes, and who is told.
+"""What tables look like, version by version: what a change of a table's schema changes, and its records.
 
-    columns and key as the database tells them  ->  a version of the table, where they are new
+    columns and key as the database has them  ->  a version of the table, where they are new
                                                 ->  Debezium's record of it, for the topic of schema changes
 
 A version is stored in a compacted topic by table, in the transaction of the records that have it. So after a
@@ -131,7 +131,7 @@ def differences(old: Shape, new: Shape) -> Iterator[Difference]:
 
     >>> one = Shape((Column("id", "integer", True), Column("v", "integer")), ("id",))
     >>> two = Shape((Column("id", "bigint", True), Column("w", "integer")), ("id",))
-    >>> [told.text for told in differences(one, two)]
+    >>> [one.text for one in differences(one, two)]
     ['id: integer is bigint now', 'v is w now']
     """
     before = {one.name: one for one in old.columns}
@@ -153,8 +153,8 @@ def differences(old: Shape, new: Shape) -> Iterator[Difference]:
             is_text = _base(one.type) in _TEXTS and _base(other.type) in _TEXTS
             yield Difference(f"{name}: {one.type} is {other.type} now", not is_text)
         elif one.is_required != other.is_required:
-            told = "can't be null now" if other.is_required else "can be null now"
-            yield Difference(f"{name} {told}", bool(one.is_required))
+            change = "can't be null now" if other.is_required else "can be null now"
+            yield Difference(f"{name} {change}", bool(one.is_required))
     for name, one in after.items():
         if name not in before and name not in renamed.values():
             yield Difference(f"{name} {one.type} is new", is_breaking=False)
@@ -186,7 +186,13 @@ class Schemas:
         self._stops = on_change == "stop"
 
     def see(
-        self, table: tuple[str, str], shape: Shape, time_ms: int, put: Put, *, told: bool = False
+        self,
+        table: tuple[str, str],
+        shape: Shape,
+        time_ms: int,
+        put: Put,
+        *,
+        is_reported: bool = False,
     ) -> bool:
         """A table's records look like this from here on; whether that is new.
 
@@ -195,7 +201,7 @@ class Schemas:
             shape: its.
             time_ms: of the change, since 1970.
             put: takes records.
-            told: whether a record of the statement says it.
+            is_reported: whether a record of the statement says it.
 
         Raises:
             SetupError: readers may fail at it, and it is to stop then.
@@ -210,11 +216,11 @@ class Schemas:
             self._look(name, version, [*differences(known.shape, shape)])
         self.known[name] = version
         put(self._topic, name.encode(), version.encoded(), time_ms)
-        if not told:
-            self.tell(table, "CREATE" if known is None else "ALTER", shape, time_ms, put)
+        if not is_reported:
+            self.report(table, "CREATE" if known is None else "ALTER", shape, time_ms, put)
         return True
 
-    def tell(
+    def report(
         self,
         table: tuple[str, str],
         what: str,
@@ -233,7 +239,7 @@ class Schemas:
             shape: what the table looks like now; None where it is gone.
             time_ms: of the change, since 1970.
             put: takes it.
-            ddl: the statement, where the database tells it.
+            ddl: the statement, where the database has it.
             source: the block, as JSON; by default one without a position.
         """
         if self.changes is None:
@@ -244,7 +250,7 @@ class Schemas:
         if name:
             parts = [database, *([schema] if schema != database and schema else []), name]
             listed = ".".join(f'"{one}"' for one in parts)
-            changes.append({"type": what, "id": listed, "table": _told(shape)})
+            changes.append({"type": what, "id": listed, "table": _described(shape)})
         value = {
             "source": orjson.Fragment(source or self._source(table, time_ms)),
             "ts_ms": time_ms,
@@ -256,14 +262,14 @@ class Schemas:
         put(self.changes, orjson.dumps({"databaseName": database}), orjson.dumps(value), time_ms)
 
     def _look(self, name: str, version: Version, found: Sequence[Difference]) -> None:
-        told = "; ".join(one.text for one in found) or "the order of its columns"
+        changes = "; ".join(one.text for one in found) or "the order of its columns"
         if self._stops and (bad := [one.text for one in found if one.is_breaking]):
             raise SetupError(
                 f"expected {name} to have columns that its readers know; found: {'; '.join(bad)}. Nothing of "
                 "it was written. Change what reads the topic, then pass it on: on_schema_change='pass' "
                 "(--on-schema-change pass)"
             )
-        _log.warning("%s: version %d of its schema: %s", name, version.number, told)
+        _log.warning("%s: version %d of its schema: %s", name, version.number, changes)
 
     def _source(self, table: tuple[str, str], time_ms: int) -> bytes:
         return orjson.dumps(
@@ -283,7 +289,7 @@ class Schemas:
         )
 
 
-def _told(shape: Shape | None) -> dict[str, Any] | None:
+def _described(shape: Shape | None) -> dict[str, Any] | None:
     """A table as Debezium's records have it; what isn't known is null."""
     if shape is None:
         return None
@@ -318,7 +324,7 @@ def _told(shape: Shape | None) -> dict[str, Any] | None:
 
 
 def _completed(shape: Shape, before: Shape | None) -> Shape:
-    """A shape with what wasn't told of it, as it was before."""
+    """A shape with what isn't known of it, as it was before."""
     if all(one.is_required is not None for one in shape.columns):
         return shape
     required = {} if before is None else {one.name: one.is_required for one in before.columns}

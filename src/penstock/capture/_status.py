@@ -1,4 +1,4 @@
-"""What is known of captures, and what they are told: from anywhere that reaches the log."""
+"""The state of captures, and requests to them: from anywhere that reaches the log."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from penstock.capture._progress import (
     state_topic,
     versions,
 )
-from penstock.capture._progress import told as told_of
+from penstock.capture._progress import control as control_of
 from penstock.capture._schemas import Version
 from penstock.client import Client, Producer
 from penstock.core.names import unknown
 from penstock.errors import PenstockError, UserError
 
-__all__ = ["Status", "drop", "names", "schemas", "setup", "snapshot", "status", "tell"]
+__all__ = ["Status", "control", "drop", "names", "schemas", "setup", "snapshot", "status"]
 
 NO_CAPTURES: Final = "Start one: penstock capture URL --tables TABLES --to PREFIX"
 
@@ -85,13 +85,13 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
     """
     with Client(log, **settings) as client:
         found = _load(client, log, name, **settings)
-        is_paused = told_of(client, log, name, **settings).is_paused
+        is_paused = control_of(client, log, name, **settings).is_paused
     if found is None:
         never = "it has stored no position yet: its snapshot isn't complete, or it couldn't begin"
         return Status(name, "", "unknown", "", {}, trouble=never)
     kind = kind_named(found.kind)
     tables = {table: one.topic for table, one in found.tables.items()}
-    told = (name, found.server)
+    identity = (name, found.server)
     position = kind.position(found.position)
     try:
         now = kind.look(url or found.server, found)
@@ -99,15 +99,15 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
         if not (isinstance(error, PenstockError | OSError) or kind.passes(error)):
             raise
         state: Any = "paused" if is_paused else "unknown"
-        return Status(*told, state, position, tables, trouble=str(error).strip())
+        return Status(*identity, state, position, tables, trouble=str(error).strip())
     if now.slot == "missing":
-        return Status(*told, "stopped", position, tables, slot="missing")
+        return Status(*identity, "stopped", position, tables, slot="missing")
     state = "paused" if is_paused else now.state
     lag_s = max(time.time() - found.stored_ms / 1000, 0.0) if now.lag_bytes else 0.0
     lag_bytes = None if now.lag_bytes is None else max(now.lag_bytes, 0)
     return Status(
         *(
-            *told,
+            *identity,
             state,
             position,
             tables,
@@ -152,8 +152,8 @@ def setup(url: str, tables: Sequence[str], name: str) -> str:
     return kind_of(url).setup(url, tables, name)
 
 
-def tell(name: str, what: Literal["pause", "resume"], log: str, **settings: Any) -> None:
-    """Lets a capture pause or continue; it is told within a second, or when it is started.
+def control(name: str, what: Literal["pause", "resume"], log: str, **settings: Any) -> None:
+    """Pauses or resumes a capture: within a second, or when it is started.
 
     Raises:
         UserError: there is no such capture.
@@ -197,7 +197,7 @@ def snapshot(
 
 
 def _send(name: str, key: bytes | None, value: bytes, log: str, **settings: Any) -> State | None:
-    """Tells a capture something; where it got to."""
+    """Writes a request to a capture; its state."""
     with Client(log, **settings) as client, Producer(log, **settings) as producer:
         found = _load(client, log, name, **settings)
         if key is not None:
@@ -213,13 +213,13 @@ def _send(name: str, key: bytes | None, value: bytes, log: str, **settings: Any)
 
 def _snapshot_text(state: State) -> str:
     """What is being read, and how far it is."""
-    told = state.details.get("snapshot") or {}
-    if not told.get("tables"):
+    progress = state.details.get("snapshot") or {}
+    if not progress.get("tables"):
         return ""
-    table, rows, estimate = told["tables"][0], told["rows"], told["estimate"]
+    table, rows, estimate = progress["tables"][0], progress["rows"], progress["estimate"]
     share = f" {min(100 * rows // estimate, 99)} %" if estimate else f" {rows:,} rows"
-    more = f", {len(told['tables']) - 1} more" if len(told["tables"]) > 1 else ""
-    return f"{table}{share}{more}" + (" (paused)" if told["is_paused"] else "")
+    more = f", {len(progress['tables']) - 1} more" if len(progress["tables"]) > 1 else ""
+    return f"{table}{share}{more}" + (" (paused)" if progress["is_paused"] else "")
 
 
 def drop(name: str, log: str, *, url: str | None = None, **settings: Any) -> None:

@@ -77,7 +77,7 @@ class TableMap:
         name: its name.
         types: of the columns: MySQL's numbers; that of ENUM and SET for these.
         metas: lengths, digits and the like; what they are is a matter of the type.
-        names: of the columns; None where the server doesn't tell (binlog_row_metadata).
+        names: of the columns; None where the server doesn't log them (binlog_row_metadata).
         unsigned: the places of columns without a sign; None likewise.
         collations: by place, of columns with text; None likewise.
         labels: by place, of ENUM and SET, as bytes; None likewise.
@@ -144,10 +144,12 @@ def _table_map(data: bytes, text_types: set[int]) -> TableMap:
             meta = 0
         metas.append(meta)
     at += (count + 7) // 8  # which may be null
-    return TableMap(schema, name, tuple(types), tuple(metas), **_told(data, at, types, text_types))
+    return TableMap(
+        schema, name, tuple(types), tuple(metas), **_metadata(data, at, types, text_types)
+    )
 
 
-def _told(data: bytes, at: int, types: list[int], text_types: set[int]) -> dict:
+def _metadata(data: bytes, at: int, types: list[int], text_types: set[int]) -> dict:
     """The fields that a server adds with binlog_row_metadata."""
     found: dict = {}
     texts = [i for i, kind in enumerate(types) if kind in text_types]

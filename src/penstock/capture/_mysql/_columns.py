@@ -123,39 +123,41 @@ def from_catalog(row: Mapping[str, Any]) -> Column:
 
 
 def definition_of(
-    told: TableMap, catalog: Definition, charsets: Mapping[int, str]
+    table_map: TableMap, catalog: Definition, charsets: Mapping[int, str]
 ) -> Definition | None:
     """The columns of a table as its rows have them; None where neither the log nor the catalog knows them.
 
     The catalog may be ahead of the log: a table may have been altered since. What the log says counts.
     """
-    count = len(told.types)
-    if told.names is None:
+    count = len(table_map.types)
+    if table_map.names is None:
         fits = len(catalog.columns) == count and all(
-            _fits(kind, one) for kind, one in zip(told.types, catalog.columns, strict=True)
+            _fits(kind, one) for kind, one in zip(table_map.types, catalog.columns, strict=True)
         )
         return catalog if fits else None
     by_name = {one.name: one for one in catalog.columns}
     columns = []
-    for i, name in enumerate(told.names):
+    for i, name in enumerate(table_map.names):
         one = by_name.get(name, Column(name, "", is_known=False))
-        kind = one.kind if one.kind in _SPECIAL and _fits(told.types[i], one) else ""
-        charset = charsets.get((told.collations or {}).get(i, 0), "")
+        kind = one.kind if one.kind in _SPECIAL and _fits(table_map.types[i], one) else ""
+        charset = charsets.get((table_map.collations or {}).get(i, 0), "")
         codec = _CODECS.get(charset, one.codec if not charset else "utf-8")
         codec = BINARY if charset == "binary" else codec
-        labels = (told.labels or {}).get(i)
+        labels = (table_map.labels or {}).get(i)
         columns.append(
             replace(
                 one,
                 kind=kind,
                 codec=codec,
-                unsigned=i in told.unsigned if told.unsigned is not None else one.unsigned,
+                unsigned=i in table_map.unsigned
+                if table_map.unsigned is not None
+                else one.unsigned,
                 labels=tuple(x.decode("utf-8", "replace") for x in labels)
                 if labels
                 else one.labels,
             )
         )
-    key = tuple(told.names[i] for i in told.key or ())
+    key = tuple(table_map.names[i] for i in table_map.key or ())
     return Definition(tuple(columns), key)
 
 
@@ -189,12 +191,12 @@ _TYPES: Final[dict[str, set[int]]] = {
 }
 
 
-def shape_of(definition: Definition, told: TableMap | None = None) -> Shape:
+def shape_of(definition: Definition, table_map: TableMap | None = None) -> Shape:
     """What a table looks like: what the binary log says of its columns, and else the catalog."""
     columns = tuple(
         SchemaColumn(
             one.name,
-            _spelled(one, None if told is None else (told.types[i], told.metas[i])),
+            _spelled(one, None if table_map is None else (table_map.types[i], table_map.metas[i])),
             one.required if one.is_known else None,
         )
         for i, one in enumerate(definition.columns)
@@ -202,11 +204,11 @@ def shape_of(definition: Definition, told: TableMap | None = None) -> Shape:
     return Shape(columns, definition.key)
 
 
-def _spelled(column: Column, told: tuple[int, int] | None) -> str:
+def _spelled(column: Column, logged: tuple[int, int] | None) -> str:
     """A column's type: of its length what makes its values others."""
     kind, size, digits = column.kind, column.size, column.digits
-    if told is not None:
-        type_, meta = told
+    if logged is not None:
+        type_, meta = logged
         is_binary = column.codec == BINARY
         if column.kind not in _SPECIAL:
             kind = _KINDS.get(type_, "geometry")

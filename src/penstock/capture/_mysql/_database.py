@@ -108,12 +108,12 @@ class _Snapshot:
             ask(sql, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             if self._server.is_mariadb:
                 ask(sql, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-                told = {
+                status = {
                     one["Variable_name"].lower(): one["Value"]
                     for one in ask(sql, "SHOW STATUS LIKE 'binlog_snapshot_%%'")
                 }
-                self._file = told["binlog_snapshot_file"]
-                self._at = int(told["binlog_snapshot_position"])
+                self._file = status["binlog_snapshot_file"]
+                self._at = int(status["binlog_snapshot_position"])
             else:
                 ask(sql, "FLUSH TABLES WITH READ LOCK")
                 ask(sql, "START TRANSACTION WITH CONSISTENT SNAPSHOT")

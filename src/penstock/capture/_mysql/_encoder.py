@@ -50,7 +50,7 @@ class Encoder:
         if not self.envelope.is_debezium:
             return b""
         seconds = at["time_s"]
-        told = {
+        source = {
             "ts_ms": seconds * 1000,
             "snapshot": at["snapshot"],
             "db": table[0],
@@ -63,7 +63,7 @@ class Encoder:
             "file": at["file"],
             "pos": at["pos"],
         }
-        text = (self._head + b"," + orjson.dumps(told)[1:-1]).replace(b"%", b"%%")
+        text = (self._head + b"," + orjson.dumps(source)[1:-1]).replace(b"%", b"%%")
         return text + b',"row":%d,"thread":null,"query":null}'
 
     def inserted(

@@ -15,7 +15,7 @@ from penstock.errors import SetupError
 __all__ = ["Group"]
 
 HELD_BYTES: Final = 8 << 20
-"""Of a group's records; beyond them they are told, and can't be taken back."""
+"""Of a group's records; beyond them they are passed on, and can't be taken back."""
 
 
 class Group:
@@ -35,24 +35,24 @@ class Group:
         self._held: list[tuple[tuple[str, str], Record]] = []
         self._marks: dict[str, int] = {}
         self._bytes = 0
-        self._told = 0
+        self._passed = 0
 
     def add(self, table: tuple[str, str], record: Record) -> None:
         """Takes a record of a change of a table."""
         self._held.append((table, record))
         self._bytes += 96 + len(record.value or b"")
         if self._bytes > HELD_BYTES:
-            self._tell()
+            self._pass_on()
 
     def savepoint(self, name: str) -> None:
         """What follows may be taken back."""
-        self._marks[name.casefold()] = self._told + len(self._held)
+        self._marks[name.casefold()] = self._passed + len(self._held)
 
     def back_to(self, name: str) -> None:
         """Takes back what came since a savepoint; all, where it was set before the first change.
 
         Raises:
-            SetupError: it was told already.
+            SetupError: it was passed on already.
         """
         self._take_back(self._marks.get(name.casefold(), 0))
 
@@ -60,16 +60,16 @@ class Group:
         """The group is complete.
 
         Raises:
-            SetupError: it is taken back, and was told already.
+            SetupError: it is taken back, and was passed on already.
         """
         if is_rolled_back:
             self._take_back(0)
-        self._tell()
+        self._pass_on()
         self._marks.clear()
-        self._told = 0
+        self._passed = 0
 
     def _take_back(self, mark: int) -> None:
-        first = mark - self._told
+        first = mark - self._passed
         if first < 0:
             raise SetupError(
                 f"expected at most {HELD_BYTES >> 20} MB of changes in a transaction that is rolled back "
@@ -80,9 +80,9 @@ class Group:
         stay = self._without({table for table, _ in taken}) if taken else ()
         self._held[first:] = [one for one in taken if one[0] in stay]
 
-    def _tell(self) -> None:
+    def _pass_on(self) -> None:
         for _, record in self._held:
             self._add(record)
-        self._told += len(self._held)
+        self._passed += len(self._held)
         self._held.clear()
         self._bytes = 0

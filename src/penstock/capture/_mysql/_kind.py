@@ -112,7 +112,7 @@ def describe(url: str, table: str) -> tuple[Schema, tuple[str, ...]]:
         server.close()
     if not definition.key:
         raise UserError(
-            f"expected the table {table!r} to have a primary key, by which its rows are told apart; "
+            f"expected the table {table!r} to have a primary key, which identifies its rows; "
             "found none. Add one, or say schema=… and key=…"
         )
     columns = [(one, column_type(one)) for one in definition.columns]

@@ -27,11 +27,13 @@ Decoder: TypeAlias = Callable[[bytes, int], tuple[Row, int]]
 _PRECISION_MASK: Final = 0xFF
 
 
-def decoder(told: TableMap, columns: tuple[Column, ...], present: bytes, values: Values) -> Decoder:
+def decoder(
+    table_map: TableMap, columns: tuple[Column, ...], present: bytes, values: Values
+) -> Decoder:
     """What reads a table's rows.
 
     Args:
-        told: the table.
+        table_map: the table.
         columns: likewise.
         present: bits of the columns that rows have.
         values: how they are written.
@@ -45,14 +47,14 @@ def decoder(told: TableMap, columns: tuple[Column, ...], present: bytes, values:
     ]
     if missing:
         raise SetupError(
-            f"expected whole rows of {told.schema}.{told.name}; found some without {', '.join(missing)}. "
-            "SET GLOBAL binlog_row_image = FULL; and start again with a new snapshot"
+            f"expected whole rows of {table_map.schema}.{table_map.name}; found some without "
+            f"{', '.join(missing)}. SET GLOBAL binlog_row_image = FULL; and start again with a new snapshot"
         )
     size = (len(places) + 7) // 8
     names: dict[str, Any] = {"U16": _U16, "str": str, "NONE": bytes(size)}
     body: list[tuple[int, int, list[str]]] = []
     for k, i in enumerate(places):
-        body.append((k, i, _lines(i, told, columns[i], values, names)))
+        body.append((k, i, _lines(i, table_map, columns[i], values, names)))
     source = ["def decode(m, p):", f" n = m[p:p + {size}]", f" p += {size}", " if n == NONE:"]
     for _, _, lines in body:
         source += [f"  {line}" for line in lines]
@@ -87,10 +89,10 @@ _INTEGERS: Final = {
 
 
 def _lines(
-    i: int, told: TableMap, column: Column, values: Values, names: dict[str, Any]
+    i: int, table_map: TableMap, column: Column, values: Values, names: dict[str, Any]
 ) -> list[str]:
     """The lines that read the value of a column to `v{i}` and go on."""
-    kind, meta = told.types[i], told.metas[i]
+    kind, meta = table_map.types[i], table_map.metas[i]
     is_precise = values == "precise"
     unsigned = column.unsigned and not (is_precise and kind == 8)  # as Debezium's long mode
     if (kind, unsigned) in _INTEGERS:
@@ -118,7 +120,7 @@ def _lines(
         is_plain = column.codec != BINARY and kind not in {245, 255, 242}
         read = f"str({value}, {column.codec!r}, 'replace')" if is_plain else f"f{i}({value})"
         return [f"q = p + {width} + {length}", f"v{i} = {read}", "p = q"]
-    size, read_ = _fixed(kind, meta, column, told, is_precise=is_precise)
+    size, read_ = _fixed(kind, meta, column, table_map, is_precise=is_precise)
     names[f"f{i}"] = read_
     return [f"v{i} = f{i}(m, p)", f"p += {size}"]
 
@@ -146,14 +148,14 @@ _Reader: TypeAlias = tuple[int, Callable[[bytes, int], Any]]
 
 
 def _fixed(
-    kind: int, meta: int, column: Column, told: TableMap, *, is_precise: bool
+    kind: int, meta: int, column: Column, table_map: TableMap, *, is_precise: bool
 ) -> tuple[int, Callable[[bytes, int], Any]]:
     """Bytes of a value, and what reads it."""
     make = _FIXED.get(kind)
     if make is None:
         raise SetupError(
-            f"expected columns of known types; found {told.schema}.{told.name}.{column.name} of type {kind}. "
-            "Compressed columns and types of extensions can't be captured"
+            f"expected columns of known types; found {table_map.schema}.{table_map.name}.{column.name} of "
+            f"type {kind}. Compressed columns and types of extensions can't be captured"
         )
     return make(_Shape(meta, column, is_precise))
 
@@ -176,8 +178,8 @@ def _year(_: _Shape) -> _Reader:
 
 def _date(one: _Shape) -> _Reader:
     def read(m: bytes, p: int) -> Any:
-        told = int.from_bytes(m[p : p + 3], "little")
-        return _times.date_of(told >> 9, told >> 5 & 15, told & 31, precise=one.is_precise)
+        packed = int.from_bytes(m[p : p + 3], "little")
+        return _times.date_of(packed >> 9, packed >> 5 & 15, packed & 31, precise=one.is_precise)
 
     return 3, read
 
@@ -189,9 +191,9 @@ def _time2(one: _Shape) -> _Reader:
     middle = 0x800000 << bits
 
     def read(m: bytes, p: int) -> Any:
-        told = int.from_bytes(m[p : p + 3 + extra], "big") - middle
-        sign, told = (-1, -told) if told < 0 else (1, told)
-        clock, part = told >> bits, told & (1 << bits) - 1
+        packed = int.from_bytes(m[p : p + 3 + extra], "big") - middle
+        sign, packed = (-1, -packed) if packed < 0 else (1, packed)
+        clock, part = packed >> bits, packed & (1 << bits) - 1
         seconds = ((clock >> 12 & 1023) * 60 + (clock >> 6 & 63)) * 60 + (clock & 63)
         us = sign * (seconds * 1_000_000 + part * unit)
         return _times.time_of(us, digits, precise=one.is_precise)
@@ -243,9 +245,9 @@ def _datetime(one: _Shape) -> _Reader:
 
 def _time(one: _Shape) -> _Reader:
     def read(m: bytes, p: int) -> Any:
-        told = int.from_bytes(m[p : p + 3], "little", signed=True)
-        sign, told = (-1, -told) if told < 0 else (1, told)
-        seconds = (told // 10_000 * 60 + told // 100 % 100) * 60 + told % 100
+        packed = int.from_bytes(m[p : p + 3], "little", signed=True)
+        sign, packed = (-1, -packed) if packed < 0 else (1, packed)
+        seconds = (packed // 10_000 * 60 + packed // 100 % 100) * 60 + packed % 100
         return _times.time_of(sign * seconds * 1_000_000, 0, precise=one.is_precise)
 
     return 3, read
@@ -276,8 +278,8 @@ def _set(one: _Shape) -> _Reader:
     size, labels = one.meta & 0xFF, one.column.labels
 
     def read(m: bytes, p: int) -> str:
-        told = int.from_bytes(m[p : p + size], "little")
-        return ",".join(label for i, label in enumerate(labels) if told >> i & 1)
+        bits = int.from_bytes(m[p : p + size], "little")
+        return ",".join(label for i, label in enumerate(labels) if bits >> i & 1)
 
     return size, read
 
@@ -302,10 +304,10 @@ _FIXED: Final = {
 
 def _float32(value: float) -> float:
     """The shortest number that is this one with 24 bits."""
-    told = struct.pack("<f", value)
+    packed = struct.pack("<f", value)
     for digits in (6, 7, 8):
         short = float(f"{value:.{digits}g}")
-        if struct.pack("<f", short) == told:
+        if struct.pack("<f", short) == packed:
             return short
     return float(f"{value:.9g}")
 
@@ -319,11 +321,11 @@ def geometry(data: bytes, *, is_point: bool) -> dict[str, Any]:
     if len(data) < 9:
         raise CorruptError(f"expected a geometry; found {data!r}")
     srid = int.from_bytes(data[:4], "little") or None
-    told = {"wkb": base64.b64encode(data[4:]).decode(), "srid": srid}
+    members = {"wkb": base64.b64encode(data[4:]).decode(), "srid": srid}
     if not is_point or len(data) < 25:
-        return told
+        return members
     x, y = struct.unpack_from("<dd" if data[4] else ">dd", data, 9)
-    return {"x": x, "y": y, **told}
+    return {"x": x, "y": y, **members}
 
 
 _ADDRESSES: Final[dict[str, Callable[[bytes], Any]]] = {

@@ -52,7 +52,7 @@ class Server:
         self._sql = self._dump = None
 
     def connect(self) -> Any:
-        """A new connection, which tells numbers, dates and times as text.
+        """A new connection, which returns numbers, dates and times as text.
 
         Raises:
             SetupError: the server refuses it.
@@ -108,17 +108,17 @@ class Server:
         Raises:
             SetupError: it can't; the message has the SQL that changes that.
         """
-        told = self.variables()
-        if told.get("log_bin") != "ON":
+        variables = self.variables()
+        if variables.get("log_bin") != "ON":
             raise SetupError(
-                f"expected a binary log at {self.name}; found log_bin = {told.get('log_bin')}. Write "
+                f"expected a binary log at {self.name}; found log_bin = {variables.get('log_bin')}. Write "
                 "log_bin = mysql-bin, server_id = 1 and binlog_format = ROW into [mysqld] of the server's "
                 "configuration, and restart it"
             )
         for setting, expected in (("binlog_format", "ROW"), ("binlog_row_image", "FULL")):
-            if told.get(setting, expected) != expected:
+            if variables.get(setting, expected) != expected:
                 raise SetupError(
-                    f"expected {setting} = {expected} at {self.name}; found {told[setting]}. "
+                    f"expected {setting} = {expected} at {self.name}; found {variables[setting]}. "
                     f"SET GLOBAL {setting} = '{expected}'; sessions that are open keep what they have"
                 )
         for setting, refused in (
@@ -126,13 +126,13 @@ class Server:
             ("log_bin_compress", "ON"),
             ("binlog_transaction_compression", "ON"),
         ):
-            if told.get(setting) == refused:
+            if variables.get(setting) == refused:
                 off = "''" if refused == "PARTIAL_JSON" else "OFF"
                 raise SetupError(
                     f"expected {setting} = {off} at {self.name}; found {refused}, which can't be read. "
                     f"SET GLOBAL {setting} = {off}"
                 )
-        return f"{told.get('server_uuid') or told['server_id']}/{self.database}"
+        return f"{variables.get('server_uuid') or variables['server_id']}/{self.database}"
 
     def position(self, sql: Any = None) -> tuple[str, int]:
         """The end of the binary log: file and position in it.
@@ -176,7 +176,7 @@ class Server:
     # -- tables -----------------------------------------------------------------------------------------
 
     def tables(self, patterns: Iterable[str]) -> dict[TableName, int]:
-        """The tables that patterns name. Whether one was created anew the binary log tells.
+        """The tables that patterns name. The binary log has whether one was created anew.
 
         Raises:
             UserError: a pattern names none.

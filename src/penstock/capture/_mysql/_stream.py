@@ -71,16 +71,21 @@ _TABLE_KINDS: Final = {Kind.GTID, Kind.ANONYMOUS, Kind.GTID_TAGGED}
 class _Table:
     """A table as its rows come: its topic, its columns, the decoders of its kinds of rows."""
 
-    def __init__(self, told: TableMap, definition: Definition, topic: str, since: int) -> None:
-        self.told, self.definition, self.topic, self.since = told, definition, topic, since
-        self.name = told.schema, told.name
+    def __init__(self, table_map: TableMap, definition: Definition, topic: str, since: int) -> None:
+        self.table_map, self.definition, self.topic, self.since = (
+            table_map,
+            definition,
+            topic,
+            since,
+        )
+        self.name = table_map.schema, table_map.name
         self.is_described = False
         self._decoders: dict[bytes, Decoder] = {}
 
     def decoder(self, present: bytes, values: Values) -> Decoder:
         found = self._decoders.get(present)
         if found is None:
-            found = decoder(self.told, self.definition.columns, present, values)
+            found = decoder(self.table_map, self.definition.columns, present, values)
             self._decoders[present] = found
         return found
 
@@ -107,7 +112,7 @@ class Stream:
         self._checksum_bytes = 4 if server.variables().get("binlog_checksum") == "CRC32" else 0
         number = output.position >> 40
         self._file, self._end = f"{base}.{number:06d}", output.position & (1 << 40) - 1
-        self._from = output.position  # what begins before was told
+        self._from = output.position  # what begins before was captured
         if self._end >= DUMP_END:
             self._end = _FIRST
         self._begin: int | None = None  # where the open group begins
@@ -120,12 +125,12 @@ class Stream:
         self._socket = server.dump(replica_of(output.state.details), self._file, self._end)
 
     def confirm(self) -> None:
-        """Nothing: the server keeps its binary log as long as it is told to."""
+        """Nothing: the server keeps its binary log as long as its settings say."""
 
     # -- packets ----------------------------------------------------------------------------------------
 
     def take(self, wait_s: float) -> bool:
-        """Tells the output what has come; waits if nothing has. Whether anything had."""
+        """Passes what has come to the output; waits if nothing has. Whether anything had."""
         came, self._is_due = False, False
         while True:
             for kind, data in self._events():
@@ -251,7 +256,7 @@ class Stream:
         A group that is open there was never committed.
 
         Raises:
-            SetupError: it was told already.
+            SetupError: it was passed on already.
         """
         (position,) = struct.unpack_from("<Q", data)
         file = data[8:].decode("utf-8", "replace")
@@ -276,14 +281,14 @@ class Stream:
         """A group is complete."""
         self._begin, self._is_transaction = None, False
         self._group.end(is_rolled_back=is_rolled_back)
-        told: dict[str, Any] = {"gtid": self._gtid} if self._gtid else {}
+        details: dict[str, Any] = {"gtid": self._gtid} if self._gtid else {}
         end = self._place(self._end)
         if self._born:
-            told["born"] = [end >> 40, self._born]
+            details["born"] = [end >> 40, self._born]
         if end <= self._from:
             self._output.is_open = False
             return
-        self._is_due |= self._output.committed(end, time_s * 1_000_000, told)
+        self._is_due |= self._output.committed(end, time_s * 1_000_000, details)
 
     def _query(self, data: bytes, time_s: int, server: int, begin: int) -> None:
         schema_bytes, extra = data[8], struct.unpack_from("<H", data, 11)[0]
@@ -345,7 +350,7 @@ class Stream:
             return
         definition = self._server.definition(table)
         is_gone = what == "DROP" or not definition.columns
-        output.schemas.tell(
+        output.schemas.report(
             table,
             "ALTER" if what == "RENAME" else what,
             None if is_gone else shape_of(definition),
@@ -375,8 +380,14 @@ class Stream:
 
     def _at(self, at: tuple[int, int, int], row: int) -> dict[str, Any]:
         time_s, server, begin = at
-        told = {"time_s": time_s, "snapshot": "false", "server": server, "gtid": self._gtid}
-        return {**told, "file": self._file, "pos": begin, "row": row}
+        place_ = {"file": self._file, "pos": begin, "row": row}
+        return {
+            "time_s": time_s,
+            "snapshot": "false",
+            "server": server,
+            "gtid": self._gtid,
+            **place_,
+        }
 
     def _describe(self, data: bytes) -> None:
         number, body = int.from_bytes(data[:6], "little"), data[8:]
@@ -384,21 +395,21 @@ class Stream:
             self._made[body] = self._make_table(table_map(body, is_mariadb=self._is_mariadb))
         self._tables[number] = self._made[body]
 
-    def _make_table(self, told: TableMap) -> _Table | None:
-        table = (told.schema, told.name)
+    def _make_table(self, table_map: TableMap) -> _Table | None:
+        table = (table_map.schema, table_map.name)
         watched = self._output.tables.get(".".join(table))
         if watched is None:
             return None
         if table not in self._catalog:
             self._catalog[table] = self._server.definition(table)
-        definition = definition_of(told, self._catalog[table], self._charsets)
+        definition = definition_of(table_map, self._catalog[table], self._charsets)
         if definition is None:
             raise SetupError(
                 f"expected {'.'.join(table)} to have the columns that it had when its rows changed; found "
-                "that it was altered since, and the binary log doesn't tell columns' names. SET GLOBAL "
+                "that it was altered since, and the binary log doesn't have columns' names. SET GLOBAL "
                 "binlog_row_metadata = FULL; and start again with a new snapshot"
             )
-        return _Table(told, definition, watched.topic, watched.since)
+        return _Table(table_map, definition, watched.topic, watched.since)
 
     def _rows(self, kind: int, data: bytes, at: tuple[int, int, int]) -> None:
         number, first, second, p = rows_begin(kind, data)
@@ -415,8 +426,8 @@ class Stream:
             return
         if not table.is_described:
             table.is_described = True
-            shape = shape_of(table.definition, table.told)
-            self._output.describe(table.name, shape, at[0] * 1000, told=True)
+            shape = shape_of(table.definition, table.table_map)
+            self._output.describe(table.name, shape, at[0] * 1000, is_reported=True)
         old = table.decoder(first, self._values)
         new = table.decoder(second, self._values)
         for record in self._records(kind, table, data, p, (old, new), at):

@@ -39,20 +39,20 @@ def decimal_size(precision: int, scale: int) -> int:
 def decimal_number(data: bytes, at: int, precision: int, scale: int) -> int:
     """A DECIMAL without its point: nine digits are four bytes, those left over fewer; big-endian."""
     end = at + decimal_size(precision, scale)
-    told = bytearray(data[at:end])
-    is_negative = not told[0] & 0x80
-    told[0] ^= 0x80
+    digits_ = bytearray(data[at:end])
+    is_negative = not digits_[0] & 0x80
+    digits_[0] ^= 0x80
     if is_negative:
-        told = bytearray(one ^ 0xFF for one in told)
+        digits_ = bytearray(one ^ 0xFF for one in digits_)
     whole, number, at = precision - scale, 0, 0
     if left := whole % 9:
         size = _DIGIT_BYTES[left]
-        number, at = int.from_bytes(told[:size], "big"), size
+        number, at = int.from_bytes(digits_[:size], "big"), size
     for _ in range(whole // 9 + scale // 9):
-        number = number * 1_000_000_000 + _U32(told, at)[0]
+        number = number * 1_000_000_000 + _U32(digits_, at)[0]
         at += 4
     if left := scale % 9:
-        number = number * 10**left + int.from_bytes(told[at:], "big")
+        number = number * 10**left + int.from_bytes(digits_[at:], "big")
     return -number if is_negative else number
 
 

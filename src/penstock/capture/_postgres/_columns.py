@@ -50,7 +50,7 @@ def describe(url: str, table_: str) -> tuple[Schema, tuple[str, ...]]:
     key = key_columns(relation, facts)
     if not key:
         raise UserError(
-            f"expected the table {table_!r} to have a primary key, by which its rows are told apart; "
+            f"expected the table {table_!r} to have a primary key, which identifies its rows; "
             "found none. Add one, or say schema=… and key=…"
         )
     text = ", ".join(

@@ -172,8 +172,8 @@ class PostgresDatabase:
     def _encoder(self) -> Encoder:
         settings = self._settings
         counts = self._extras.transactions is not None
-        told = (settings.source_name, self._server.database, settings.format, time.time_ns)
-        return Encoder(*told, counts=counts)
+        arguments = (settings.source_name, self._server.database, settings.format, time.time_ns)
+        return Encoder(*arguments, counts=counts)
 
 
 def own_name(name: str) -> str:

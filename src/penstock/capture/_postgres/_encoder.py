@@ -30,7 +30,7 @@ CLOCK_CHANGES: Final = 256
 
 
 class Encoder:
-    """Makes records of changes, and tells them to `put`.
+    """Makes records of changes, and passes them to `put`.
 
     Args:
         name: the source's, in the envelope.
@@ -53,9 +53,13 @@ class Encoder:
         self._counts: dict[str, int] | None = {} if counts else None
         self._id = b""  # of the transaction, where changes are counted
         texts = (version_text(), name, database)
-        told, name_, database_ = (orjson.dumps(text).replace(b"%", b"%%") for text in texts)
+        version, name_, database_ = (orjson.dumps(text).replace(b"%", b"%%") for text in texts)
         self._names = (
-            b'{"version":' + told + b',"connector":"postgresql","name":' + name_ + b',"ts_ms":%b,'
+            b'{"version":'
+            + version
+            + b',"connector":"postgresql","name":'
+            + name_
+            + b',"ts_ms":%b,'
             b'"snapshot":"%b","db":' + database_ + b',"sequence":"[%b,\\"'
         )
         self.at(0, None, None)
@@ -85,8 +89,8 @@ class Encoder:
                 ],
             }
             nothing = {"event_count": None, "data_collections": None}
-            for told in (begin | nothing, end):
-                value = orjson.dumps({**told, "ts_ms": self.time_ms})
+            for status in (begin | nothing, end):
+                value = orjson.dumps({**status, "ts_ms": self.time_ms})
                 put(topic, orjson.dumps({"id": begin["id"]}), value, self.time_ms)
 
     def at(self, time_us: int, xid: int | None, previous: int | None) -> None:
@@ -206,10 +210,10 @@ class Encoder:
         if self._left == 0:
             self._look_at_clock()
         self._left -= 1
-        told = b"%d" % lsn
-        parts = (b'{"before":', before, b',"after":', after, b',"source":', self._head, told)
+        position = b"%d" % lsn
+        parts = (b'{"before":', before, b',"after":', after, b',"source":', self._head, position)
         where = table.place or self._place_of(table)
-        hidden = NULL if self._is_incremental else told
+        hidden = NULL if self._is_incremental else position
         transaction = self._place_in_transaction(table) if self._id else NULL
         end = (_END, transaction, b',"op":"', op, self._now)
         source = (self._times, where, self._xid, hidden, *end)

@@ -55,8 +55,11 @@ def _refuses(error: Exception) -> str:
 
 def _setup(url: str, tables: Sequence[str], name: str) -> str:
     """The SQL of what a capture needs, and no more."""
-    told = psycopg_module().conninfo.conninfo_to_dict(url)
-    user, database = str(told.get("user") or getpass.getuser()), str(told.get("dbname") or "")
+    parameters = psycopg_module().conninfo.conninfo_to_dict(url)
+    user, database = (
+        str(parameters.get("user") or getpass.getuser()),
+        str(parameters.get("dbname") or ""),
+    )
     role = quoted(user)
     names = [one.partition(".")[::2] for one in parse_tables(tables)]
     schemas = sorted({schema for schema, _ in names})

@@ -59,7 +59,7 @@ class Table:
 
     Attributes:
         key: the columns that records are keyed by.
-        placeholders: how many values were told as unchanged alone, and are placeholders in records.
+        placeholders: how many values the server sent as unchanged, so that records have placeholders.
         place: where the table is, as the envelope says it; the encoder makes it.
     """
 
@@ -134,9 +134,9 @@ def key_columns(relation: Relation, facts: Facts) -> tuple[str, ...]:
     which may have changed meanwhile, says their order, and the primary key where the identity is the
     whole row or nothing.
     """
-    told = tuple(one.name for one in relation.columns if one.is_identity)
+    identity = tuple(one.name for one in relation.columns if one.is_identity)
     if relation.identity in "di":
-        return facts.primary_key if set(facts.primary_key) == set(told) else told
+        return facts.primary_key if set(facts.primary_key) == set(identity) else identity
     names = {one.name for one in relation.columns}
     return facts.primary_key if names.issuperset(facts.primary_key) else ()
 

@@ -478,7 +478,7 @@ class Server:
         copying = (
             pq.ExecStatus.COPY_IN,
             pq.ExecStatus.COPY_BOTH,
-        )  # it waits for our end, and tells no error
+        )  # it waits for our end, and has no error
         while (result := pg.get_result()) is not None and result.status not in copying:
             if result.error_field(pq.DiagnosticField.SQLSTATE):
                 error: Exception = self._psycopg.errors.error_from_result(result)

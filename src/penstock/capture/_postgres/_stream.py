@@ -26,7 +26,7 @@ from penstock.errors import CorruptError, SetupError
 __all__ = ["Extras", "Stream"]
 
 STATUS_S: Final = 5.0
-"""How often the server is told; it ends connections that say nothing for wal_sender_timeout, 60 s."""
+"""How often the position is confirmed; the server ends silent connections after wal_sender_timeout, 60 s."""
 _HEAD: Final = 25
 """Bytes before a message: of its kind, three numbers."""
 _LSN: Final = struct.Struct(">q").unpack_from
@@ -129,7 +129,7 @@ class Stream:
         self._streamed.clear()
 
     def take(self, wait_s: float) -> bool:
-        """Tells the output what has come; waits if nothing has. Whether anything had."""
+        """Passes what has come to the output; waits if nothing has. Whether anything had."""
         came, self._is_due = False, False
         if self._begin is None:
             if self._renamed is not None:
@@ -176,7 +176,7 @@ class Stream:
         self._incremental.ask(number, request)
 
     def confirm(self) -> None:
-        """Tells the server how far it needn't keep its log for us: as far as it is stored."""
+        """Confirms to the server what is stored: it needn't keep its log up to there."""
         is_early = time.monotonic() - self._said_at < STATUS_S
         if not (is_early and self._said == self._output.stored):
             self._say()
@@ -265,10 +265,10 @@ class Stream:
             gone, at = table.parse_key(data, at + 1)
         elif kind != _NEW:
             before, at = table.parse(data, at + 1)
-        told = table.placeholders
+        count_before = table.placeholders
         row, _ = table.parse(data, at + 1, before)
-        if table.placeholders != told:
-            self._output.done.unchanged += table.placeholders - told
+        if table.placeholders != count_before:
+            self._output.done.unchanged += table.placeholders - count_before
         self._encoder.updated(table, topic, row, lsn, self._put, before, gone)
 
     def _apply_other(self, data: bytes, lsn: int) -> None:

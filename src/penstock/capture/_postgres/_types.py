@@ -94,7 +94,7 @@ def placeholder(type_: Type, values: Values) -> Any:
 
 
 def zero(type_: Type) -> bytes:
-    """What stands for a value that is NOT NULL and that a deletion doesn't tell, as text."""
+    """What stands for a value that is NOT NULL and that a deletion doesn't have, as text."""
     return _ZEROS.get(type_.name, b"") if type_.element is None else b"{}"
 
 
@@ -192,11 +192,11 @@ def _instant(digits: int) -> Convert:
 
 
 def _timetz(text: bytes) -> str:
-    told = text.decode()
-    at = max(told.rfind("+"), told.rfind("-"))
-    parts = [int(one) for one in told[at + 1 :].split(":")] + [0, 0]
+    value = text.decode()
+    at = max(value.rfind("+"), value.rfind("-"))
+    parts = [int(one) for one in value[at + 1 :].split(":")] + [0, 0]
     offset = (parts[0] * 3600 + parts[1] * 60 + parts[2]) * 1_000_000
-    us = (_texts.time_us(told[:at]) - (offset if told[at] == "+" else -offset)) % _texts.DAY_US
+    us = (_texts.time_us(value[:at]) - (offset if value[at] == "+" else -offset)) % _texts.DAY_US
     seconds, part = divmod(us, 1_000_000)
     clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     return clock + (f".{part:06d}".rstrip("0") if part else "") + "Z"
@@ -211,14 +211,14 @@ def _interval_iso(text: bytes) -> str:
     months, days, us = _texts.interval_parts(text.decode())
     sign, us = ("-", -us) if us < 0 else ("", us)
     seconds, part = divmod(us, 1_000_000)
-    told = f"{sign}{seconds % 60}" + (f".{part:06d}".rstrip("0") if part else "")
+    rest = f"{sign}{seconds % 60}" + (f".{part:06d}".rstrip("0") if part else "")
     dated = [(months // 12 if months >= 0 else -(-months // 12), "Y")]
     dated += [(months - 12 * dated[0][0], "M"), (days, "D")]
     whole = "".join(f"{count}{unit}" for count, unit in dated if count)
     clock = [(seconds // 3600, "H"), (seconds // 60 % 60, "M")]
     timed = "".join(f"{sign}{count}{unit}" for count, unit in clock if count)
     if seconds % 60 or part or not (whole or timed):
-        timed += f"{told}S"
+        timed += f"{rest}S"
     return f"P{whole}{'T' if timed else ''}{timed}"
 
 

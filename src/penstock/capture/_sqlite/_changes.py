@@ -40,30 +40,30 @@ def changes(rows: Iterator[Values], layouts: Mapping[int, Layout]) -> Iterator[C
     """
     waiting: dict[int, list[Change]] = {}
     for row in rows:
-        number, told, op, at = row[:4]
-        layout = layouts[told]
+        number, layout_number, op, at = row[:4]
+        layout = layouts[layout_number]
         count = len(layout.columns)
         old, new = row[4 : 4 + count], row[4 + count : 4 + 2 * count]
         if op in "?!":
-            waiting.setdefault(told, []).append(Change(number, layout, op, at, old, new))
+            waiting.setdefault(layout_number, []).append(Change(number, layout, op, at, old, new))
             continue
         if op == "c":
             old = ()
         elif op == "d":
             new = ()
-        for one in waiting.pop(told, ()) if waiting else ():
+        for one in waiting.pop(layout_number, ()) if waiting else ():
             kind, is_other = ("?", True) if op == "c" else ("!", one.old != old)
             if one.op == kind and is_other and _is_same(layout, one.new, new):
                 yield Change(number, layout, "d", at, one.old, ())
         yield Change(number, layout, op, at, old, new)
 
 
-def _is_same(layout: Layout, told: Values, new: Values) -> bool:
+def _is_same(layout: Layout, old: Values, new: Values) -> bool:
     """Whether a new row is the one that a candidate was in the way of; its rowid wasn't known then."""
-    return told == new or (
+    return old == new or (
         len(new) > 0
         and all(
             one == other or (column.key and one in (None, -1))
-            for column, one, other in zip(layout.columns, told, new, strict=True)
+            for column, one, other in zip(layout.columns, old, new, strict=True)
         )
     )

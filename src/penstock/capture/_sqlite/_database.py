@@ -109,25 +109,25 @@ class _Encoder:
 
     def __init__(self, name: str, database: str, format_: Format) -> None:
         self._envelope = Envelope(format_, time.time_ns)
-        told = {"version": version_text(), "connector": "sqlite", "name": name}
-        self._head, self._database = orjson.dumps(told)[:-1], orjson.dumps(database)
+        head = {"version": version_text(), "connector": "sqlite", "name": name}
+        self._head, self._database = orjson.dumps(head)[:-1], orjson.dumps(database)
 
     def change(self, table: _Table, one: Change) -> Iterator[Record]:
         time_us = _time_us(one.at)
         source = self._source(table, "false", one.number, time_us)
-        told = (source, time_us // 1000)
+        origin = (source, time_us // 1000)
         if one.op == "d":
             before = table.row(one.old)
-            yield from self._envelope.deleted(table.topic, table.key(before), before, *told)
+            yield from self._envelope.deleted(table.topic, table.key(before), before, *origin)
             return
         after = table.row(one.new)
         key = table.key(after)
         if one.op == "c":
-            yield self._envelope.row(table.topic, key, "c", after, *told)
+            yield self._envelope.row(table.topic, key, "c", after, *origin)
             return
         before = table.row(one.old)
         keys, rows = (table.key(before), key), (before, after)
-        yield from self._envelope.updated(table.topic, keys, rows, *told)
+        yield from self._envelope.updated(table.topic, keys, rows, *origin)
 
     def read(self, table: _Table, values: tuple[Any, ...], at: tuple[int, int, str]) -> Record:
         number, time_us, marker = at
@@ -337,7 +337,7 @@ class _Stream:
         self._reading: Iterator[Change] | None = None
 
     def take(self, wait_s: float) -> bool:
-        """Tells the output what has come; waits if nothing has. Whether anything had."""
+        """Passes what has come to the output; waits if nothing has. Whether anything had."""
         if self._reading is None and not self._waited(wait_s):
             return False
         if self._reading is None:
@@ -378,7 +378,7 @@ class _Stream:
             raise _SchemaChangedError("tables were altered; triggers are made to fit them")
 
     def _go_on(self) -> bool:
-        """Tells what is read; whether there was anything."""
+        """Passes on what is read; whether there was anything."""
         output, came, at = self._output, False, 0.0
         assert self._reading is not None, "nothing is read"
         for one in self._reading:

@@ -72,7 +72,7 @@ def describe(url: str, table: str) -> tuple[Schema, tuple[str, ...]]:
         sql.close()
     if not layout.key:
         raise UserError(
-            f"expected the table {table!r} to have a primary key, by which its rows are told apart; "
+            f"expected the table {table!r} to have a primary key, which identifies its rows; "
             "found none. Add one, or say schema=… and key=…"
         )
     return Schema.parse(

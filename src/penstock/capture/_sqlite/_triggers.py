@@ -115,9 +115,9 @@ class Triggers:
         query = f"SELECT layout, info FROM {self._layouts} WHERE layout > 0"
         found = {}
         for number, info in self._sql.execute(query):
-            told = orjson.loads(info)
-            columns = tuple(Column(**one) for one in told["columns"])
-            found[number] = Layout(told["table"], columns, number, told["root"])
+            layout = orjson.loads(info)
+            columns = tuple(Column(**one) for one in layout["columns"])
+            found[number] = Layout(layout["table"], columns, number, layout["root"])
         return found
 
     @property
@@ -158,8 +158,8 @@ class Triggers:
 
         Args:
             table: which.
-            position: changes from there on weren't told yet. What they say of rows that are still there is
-                completed: triggers of another layout didn't know of new columns.
+            position: changes from there on weren't captured yet. What they say of rows that are still there
+                is completed: triggers of another layout didn't know of new columns.
         """
         now, before = self.look(table), self.installed(table)
         if before is not None and before.columns == now.columns and before.table == table:
@@ -195,13 +195,13 @@ class Triggers:
 
         def trigger(op: str, when: str, columns: Iterable[str], source: str = "") -> str:
             name = quoted(f"{PREFIX}{self._name}_{layout.number}_{op}")
-            told = [*columns]
-            places = range(count, count + len(told)) if op == "c" else range(len(told))
+            arguments = [*columns]
+            places = range(count, count + len(arguments)) if op == "c" else range(len(arguments))
             into = ", ".join(f"v{i}" for i in places)
             return (
                 f"CREATE TRIGGER {name} {when} ON {table} BEGIN "
                 f"INSERT INTO {self.log}(layout, op, at, {into}) "
-                f"SELECT {layout.number}, '{op}', julianday('now'), {', '.join(told)}{source}; END"
+                f"SELECT {layout.number}, '{op}', julianday('now'), {', '.join(arguments)}{source}; END"
             )
 
         yield trigger("c", "AFTER INSERT", new)

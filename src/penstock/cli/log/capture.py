@@ -249,9 +249,9 @@ def _command(what: Any, told: str) -> click.Command:
     @click.argument("name")
     @broker_option
     def command(name: str, broker: str | None) -> None:
-        from penstock.capture import tell
+        from penstock.capture import control
 
-        tell(name, what, find_broker(broker), **client_settings())
+        control(name, what, find_broker(broker), **client_settings())
 
     return command
 

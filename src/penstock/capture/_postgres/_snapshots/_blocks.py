@@ -117,8 +117,8 @@ def _fragments(
             pa.binary(),
         )
     null: Any = pa.scalar(b"null", pa.binary())
-    told: pa.Array[Any] = pc.fill_null(made, null)
-    return told
+    filled: pa.Array[Any] = pc.fill_null(made, null)
+    return filled
 
 
 def _objects(names: Sequence[str], fragments: dict[str, pa.Array[Any]]) -> pa.Array[Any]:
@@ -131,8 +131,8 @@ def _objects(names: Sequence[str], fragments: dict[str, pa.Array[Any]]) -> pa.Ar
 
 def _join(*parts: bytes | pa.Array[Any]) -> pa.Array[Any]:
     """Parts one after another, of each row; some are the same in all."""
-    told: list[Any] = [
+    columns: list[Any] = [
         pa.scalar(one, pa.binary()) if isinstance(one, bytes) else one for one in parts
     ]
-    joined: pa.Array[Any] = pc.binary_join_element_wise(*told, pa.scalar(b"", pa.binary()))
+    joined: pa.Array[Any] = pc.binary_join_element_wise(*columns, pa.scalar(b"", pa.binary()))
     return joined

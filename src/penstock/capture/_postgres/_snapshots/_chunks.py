@@ -251,7 +251,7 @@ class Chunks:
                 part = reader.opened(part)
             end = reader.end(part, after) if part.last else ()
             job = _Job(after, end)
-        except Exception as error:  # noqa: BLE001 - told by `first`
+        except Exception as error:  # noqa: BLE001 - raised by `first`
             job = _Job(after, (), result=error)
         with self._changed:
             self._part, self._after = part, job.end
@@ -277,7 +277,7 @@ class Chunks:
                 with self._changed:
                     job.mark = self._mark()
                 continue
-            except Exception as error:  # noqa: BLE001 - told by `first`
+            except Exception as error:  # noqa: BLE001 - raised by `first`
                 result = error
             break
         with self._changed:

@@ -83,10 +83,10 @@ class Progress:
     @staticmethod
     def of(details: Mapping[str, Any]) -> Progress:
         """That of a state."""
-        told = dict(details.get(DETAIL, {}))
+        stored = dict(details.get(DETAIL, {}))
         for name in ("tables", "cursor", "last"):
-            told[name] = tuple(told.get(name, ()))
-        return Progress(**told)
+            stored[name] = tuple(stored.get(name, ()))
+        return Progress(**stored)
 
     @property
     def details(self) -> dict[str, Any]:
@@ -97,8 +97,8 @@ class Progress:
         """What it is once a request was taken."""
         match request["what"]:
             case "start":
-                told = self.with_tables(request["tables"], request.get("where") or "")
-                return replace(told, asked=asked)
+                added = self.with_tables(request["tables"], request.get("where") or "")
+                return replace(added, asked=asked)
             case "pause" | "resume":
                 return replace(self, asked=asked, is_paused=request["what"] == "pause")
             case _:
@@ -165,9 +165,9 @@ class Changes:
 
     def forget(self, number: int) -> None:
         """Chunks that are read now, or later, have the transactions up to this one."""
-        for told in (self._recent, self._keys):
-            while told and told[0][0] <= number:
-                told.popleft()
+        for entries in (self._recent, self._keys):
+            while entries and entries[0][0] <= number:
+                entries.popleft()
 
     def clear(self) -> None:
         """Forgets the keys: nothing is read."""
@@ -182,7 +182,8 @@ class Incremental:
         encoder: makes records.
         values: how they are written.
         output: where to; its state says how far it is.
-        alive: tells the database that the capture is there; called often while something takes long.
+        alive: confirms the position to the database, which ends connections that say nothing; called often
+            while something takes long.
         connections: that read chunks.
     """
 
@@ -222,7 +223,7 @@ class Incremental:
 
     @property
     def is_reading(self) -> bool:
-        """Whether chunks are read, so that changes have to be told by `put`."""
+        """Whether chunks are read, so that changes have to go through `put`."""
         return self._chunks is not None
 
     # -- changes ----------------------------------------------------------------------------------------
@@ -410,8 +411,8 @@ class Incremental:
     def _completed(self, status: str, rows: int) -> None:
         """A table was read, or can't be."""
         progress = self.progress
-        told: dict[str, str | int] = {"scanned_collection": progress.tables[0], "status": status}
-        self._notify("TABLE_SCAN_COMPLETED", progress, total_rows_scanned=rows, **told)
+        data: dict[str, str | int] = {"scanned_collection": progress.tables[0], "status": status}
+        self._notify("TABLE_SCAN_COMPLETED", progress, total_rows_scanned=rows, **data)
         if not progress.following.tables:
             self._notify("COMPLETED", progress.following)
 
