@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
-from penstock.capture import Capture, _output, drop, schemas, status
+from penstock.capture import _output, drop, schemas, status
 from penstock.capture._kinds import kind_of
-from penstock.client import Client, Producer
 from penstock.errors import UserError
 
 
@@ -190,20 +187,6 @@ def test_it_says_how_it_is_and_is_dropped(any_source) -> None:
         status(source.name, source.log)
     source.run()
     assert [op for _, op, _ in told(source, "t")] == ["r", "r"]
-    drop(source.name, source.log, url=source.url)
-    other = f"{source.name}.other"
-    with Client(source.log) as client, Producer(source.log) as producer:
-        client.create_topic(other, 1)
-        one = pa.array([b'{"id":7}'], pa.binary())
-        producer.send(other, 0, one, one, np.zeros(1, np.int64))
-    end = source.end()
-    capture = Capture(source.url, {"t": other}, name=source.name, log=source.log)
-    capture.run(until=lambda done: done.position >= end)
-    assert [key for key, value in source.records(other) if value is not None] == [
-        {"id": 7},
-        {"id": 1},
-    ]
-    assert len(source.records(other)) == 2, "others' keys were deleted"
 
 
 def test_a_table_has_columns_of_a_program(any_source) -> None:
