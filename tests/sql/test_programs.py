@@ -252,3 +252,12 @@ def test_options_that_contradict_are_refused(text: str, said: str) -> None:
     """The message names the statement, and what was expected."""
     with pytest.raises(PenstockError, match=f"line 1, STREAM s: .*{re.escape(said)}"):
         SqlFlow("shop").sql(f"CREATE STREAM s ({text}")
+
+
+def test_expressions_that_nest_too_deeply_are_refused() -> None:
+    """A chain of thousands of operators says what to write instead, which works."""
+    app = SqlFlow("shop")
+    app.table("t", "id BIGINT, s STRING", key="id")
+    with pytest.raises(PenstockError, match=r"nest less deeply.*concat\(a, b, c\)"):
+        app.view("chain", sql=f"SELECT {' || '.join(['s'] * 600)} AS x FROM t")
+    app.view("whole", sql=f"SELECT concat({', '.join(['s'] * 400)}) AS x FROM t")

@@ -52,6 +52,17 @@ def query_rows(
     dialect: str = "duckdb",
 ) -> Relation:
     """The rows that a query gives; see `query_table`."""
+    try:
+        return _rows(flow, query, tables, dialect)
+    except RecursionError:
+        raise SchemaError(
+            "expected a query whose expressions nest less deeply, as an operator in a chain such as "
+            "a || b || c nests in the next; found one beyond Python's limit. Write concat(a, b, c), or "
+            "compute parts of it in a subquery"
+        ) from None
+
+
+def _rows(flow: Flow, query: str, tables: Mapping[str, Relation], dialect: str) -> Relation:
     tree = parsed(query, dialect)
     env = Environment(flow, {name.lower(): Named.of(rows) for name, rows in tables.items()})
     tree, env = with_values(tree, env)
