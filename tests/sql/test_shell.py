@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import itertools
+import os
+import pty
+import select
+import subprocess
+import sys
+import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +20,7 @@ import orjson
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from tests.patience import PATIENCE_S
 from tests.serve.committing import clicks, commit
 
 from penstock.broker import BrokerProcess
@@ -97,6 +106,168 @@ def test_statements_come_from_arguments_and_from_a_file(directory: Path) -> None
         done = runner.invoke(main, ["sql", str(directory), *form], input=given)
         assert done.output == "n\n20\n"
     assert runner.invoke(main, ["sql", str(directory), "-c", "SELECT x"]).exit_code != 0
+
+
+def test_a_mistake_is_pointed_at(shell: Shell) -> None:
+    """The line and a caret: of what can't be read, and of a column that there isn't."""
+    for query, told in (
+        ("SELECT n +* 3\nFROM per_user;", "LINE 1: SELECT n +* 3\n" + " " * 20 + "^"),
+        ("SELECT n,\n\tmss FROM per_user;", "LINE 2: \tmss FROM per_user\n        \t^^^"),
+        ("SELECT n\nFROM per_user GROUP;", "LINE 2: FROM per_user GROUP"),
+        (f"SELECT {'n, ' * 90} n +) FROM per_user;", " n +) FROM per_user\n" + " " * 69 + "^"),
+    ):
+        with pytest.raises(QueryError) as error:
+            said(shell, *query.splitlines())
+        assert told in str(error.value)
+
+
+def test_a_view_is_followed_until_ctrl_c(tmp_path: Path) -> None:
+    """SUBSCRIBE prints each version as it is committed, in each format; Ctrl-C or UNTIL ends it."""
+    run = clicks()
+    directory = commit(run, tmp_path / "shop.penstock")
+    views = Views(directory)
+    first = views.version
+
+    class Out(io.StringIO):
+        """Whoever reads adds a click after the first version, and has enough after the second."""
+
+        flushed = 0
+
+        def flush(self) -> None:
+            self.flushed += 1
+            if self.flushed > 1:
+                raise KeyboardInterrupt
+            run.send("clicks", user="u9", ms=1.0, at="12:00:30")
+            commit(run, directory)
+
+    shell = Shell(ViewTables(views), Out())
+    with pytest.raises(KeyboardInterrupt):
+        shell.take("SUBSCRIBE per_user;")
+    text = shell._out.getvalue()  # type: ignore[attr-defined]
+    assert text.startswith(f"Version {first} (all rows)\nweight  window_start")
+    assert f"Version {views.version} (since version {first})" in text
+    assert text.splitlines()[-1].split()[0] == "1"
+    newest = views.version
+    said(shell, r"\format csv")
+    lines = said(
+        shell, f"SUBSCRIBE per_user FROM VERSION {first} UNTIL VERSION {newest};"
+    ).splitlines()
+    assert lines[0].startswith("version,weight,window_start")
+    assert lines[1].startswith(f"{newest},1,")
+    assert len(lines) == 2
+    said(shell, r"\format json")
+    [line] = said(shell, f"subscribe to per_user until version {newest};").splitlines()
+    assert orjson.loads(line)["version"] == newest
+    for wrong in ("SUBSCRIBE per_usr;", "SUBSCRIBE per_user, other;"):
+        with pytest.raises(QueryError, match="expected"):
+            shell.take(wrong)
+
+
+class Terminal:
+    """`penstock sql` at a pseudo-terminal."""
+
+    def __init__(self, directory: Path, home: Path) -> None:
+        self.master, slave = pty.openpty()
+        environment = {
+            **os.environ,
+            "XDG_STATE_HOME": str(home),
+            "TERM": "dumb",
+            "INPUTRC": "/dev/null",
+        }
+
+        def own() -> None:
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        command = [sys.executable, "-m", "penstock.cli", "sql", str(directory)]
+        self.process = subprocess.Popen(
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            preexec_fn=own,
+            env=environment,
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.master)
+        self.process.kill()
+        self.process.wait()
+
+    def until(self, text: str) -> str:
+        """What is shown up to a text, which comes within the patience of tests."""
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in self.shown:
+            ready, _, _ = select.select(
+                [self.master], [], [], max(0.0, deadline - time.monotonic())
+            )
+            assert ready, f"expected {text!r}; found {self.shown!r}"
+            try:
+                self.shown += os.read(self.master, 4096).decode()
+            except OSError:
+                pytest.fail(f"expected {text!r}; found its end behind {self.shown!r}")
+        found, _, self.shown = self.shown.partition(text)
+        return found
+
+    def type(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def ended(self) -> int:
+        """The exit code."""
+        while True:
+            ready, _, _ = select.select([self.master], [], [], PATIENCE_S)
+            assert ready, f"expected the end; found {self.shown!r}"
+            try:
+                if not os.read(self.master, 4096):
+                    break
+            except OSError:  # nothing has the terminal open any more
+                break
+        return self.process.wait(PATIENCE_S)
+
+
+@pytest.mark.slow
+def test_the_terminal_is_for_people(directory: Path, tmp_path: Path) -> None:
+    """Lines are edited, completed and found again; Ctrl-C drops a statement or a stream, Ctrl-D ends."""
+    pytest.importorskip("readline")
+    with Terminal(directory, tmp_path) as terminal:
+        terminal.until("sql> ")
+        terminal.type("SELECT sum(n) AS total\n")
+        terminal.until("     > ")
+        terminal.type("FROM per_u\t;\n")
+        assert "20" in terminal.until("(1 row)")
+        terminal.until("sql> ")
+        terminal.type("\\d per_user\n")
+        terminal.until("BIGINT")
+        terminal.until("sql> ")
+        terminal.type("SELECT (\n")
+        terminal.until("     > ")
+        terminal.type("\x03")
+        terminal.until("sql> ")
+        terminal.type("SELECT nothing FROM per_user;\n")
+        terminal.until("^^^^^^^")
+        terminal.until("sql> ")
+        terminal.type("SUBSCRIBE per_user;\n")
+        terminal.until("u2")
+        terminal.type("\x03")
+        terminal.until("sql> ")
+        terminal.type("\x1b[A\x1b[A\n")  # the line before the last one
+        terminal.until("^^^^^^^")
+        terminal.until("sql> ")
+        terminal.type("\x04")
+        assert terminal.ended() == 0
+    with Terminal(directory, tmp_path) as again:
+        again.until("sql> ")
+        again.type("\x12sum(n)\r")  # found in the lines of the first time
+        again.until("     > ")
+        again.type("\x03")
+        again.until("sql> ")
+        again.type("\x04")
+        assert again.ended() == 0
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
 from penstock.expr.duck import confine, known
 from penstock.ops import operator_from_spec
 from penstock.serve.arrivals import Arrivals, wait_for
+from penstock.serve.carets import one_select, pointed
 from penstock.serve.listings import listed
 from penstock.serve.moments import AsOf, parted
 from penstock.serve.notebook import table_html
@@ -358,7 +359,7 @@ class Snapshot:
         Raises:
             QueryError: it is not one SELECT.
         """
-        return list(self._views_in(_select(query)))
+        return list(self._views_in(one_select(query)))
 
     def every_us(self, name: str) -> int:
         """From the start of one of a view's windows to the next one's."""
@@ -488,7 +489,8 @@ class Snapshot:
                 if (missing := _NO_TABLE.match(str(error))) is not None:
                     raise self.no_view(missing[1]) from None
                 raise QueryError(
-                    f"expected a query over the views {', '.join(self.names())}; found: {error}"
+                    f"expected a query over the views {', '.join(self.names())}; found: "
+                    f"{pointed(query, str(error))}"
                 ) from None
 
     def no_view(self, name: str) -> QueryError:
@@ -515,7 +517,7 @@ class Snapshot:
                 by_lower = {name.lower(): name for name in self.names()}
                 named = {name.lower() for name in con.get_table_names(query)}
                 return [by_lower[name] for name in sorted(named) if name in by_lower]
-        return list(self._views_in(_select(query)))
+        return list(self._views_in(one_select(query)))
 
     def _views_in(self, statement: exp.Expr) -> Iterator[str]:
         from sqlglot import exp
@@ -523,25 +525,6 @@ class Snapshot:
         by_lower = {name.lower(): name for name in self.names()}
         named = {table.name.lower() for table in statement.find_all(exp.Table)}
         yield from (by_lower[name] for name in sorted(named) if name in by_lower)
-
-
-def _select(query: str) -> exp.Query:
-    """One SELECT.
-
-    Raises:
-        QueryError: it isn't.
-    """
-    import sqlglot
-    from sqlglot import exp
-
-    try:
-        statements = [s for s in sqlglot.parse(query, "duckdb") if type(s) is not exp.Semicolon]
-    except sqlglot.errors.SqlglotError as error:
-        reason = str(error).splitlines()[0]
-        raise QueryError(f"expected a SELECT; found {query!r}: {reason}") from None
-    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-        raise QueryError(f"expected one SELECT; found {query!r}")
-    return statements[0]
 
 
 def _types(relation: duckdb.DuckDBPyRelation) -> tuple[str, ...]:

@@ -328,6 +328,22 @@ def test_a_transaction_reads_one_version_while_views_change(tmp_path: Path) -> N
             while server.views().status()["offsets"]["clicks"][partition] == end:
                 grow()
             assert fresh.execute(total).fetchone() is not None
+            fresh.execute("RESET penstock.after")
+            n, types = 0, ["int8", "bool", "int8", "timestamptz", "timestamptz", "text", "int8"]
+            subscribe = "COPY (SUBSCRIBE per_user WITH (PROGRESS)) TO STDOUT"
+            with fresh.cursor() as cursor, cursor.copy(subscribe) as copy:
+                copy.set_types([*types, "float8"])
+                for version, ended, weight, *row in copy.rows():
+                    n += 0 if ended else weight * row[3]
+                    if ended and version == server.views().version:
+                        if n == 30:
+                            break
+                        grow()
+                fresh.cancel_safe(timeout=PATIENCE_S)
+                with pytest.raises(psycopg.errors.QueryCanceled):
+                    copy.read()
+            assert n == 30
+            assert fresh.execute(total).fetchone() == (n,)
     finally:
         server.close()
         queries.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from decimal import Decimal
 from functools import partial
 
@@ -11,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import LimitError, PenstockError
+from penstock.errors import LimitError, PenstockError, QueryError
 from penstock.expr.duck import connection
 from penstock.serve import Answer, Question
 from penstock.serve.catalogs.catalog import is_about
 from penstock.serve.catalogs.types import encode_column, literal, type_named, type_of
+from penstock.serve.following import Subscription
 from penstock.serve.postgres.commands import split, words_of
 from penstock.serve.postgres.session import STATEMENTS_MAX, Session
 from penstock.serve.questions import substituted
@@ -160,6 +162,63 @@ def test_a_copy_is_written_as_it_is_asked_for() -> None:
         ("COPY v TO STDOUT (DELIMITER 'xx')", b"22023"),
     ):
         assert b"C" + code + b"\0" in query(session, text)[0][1], text
+
+
+def changed(version: int, since: int | None, rows: list[tuple[int, int]]) -> Answer:
+    """What a version changes: n and weight."""
+    table = pa.table({"n": [n for n, _ in rows], "weight": [w for _, w in rows]})
+    return Answer(table, len(rows), (), (), version, since)
+
+
+def test_a_view_is_followed_by_a_copy() -> None:
+    """Each version's rows have its number and their weights; PROGRESS ends it; what is lost is an error."""
+    told: list[Answer] = []
+    followed: list[Subscription] = []
+    held: list[int] = []
+
+    def follow(what: Subscription) -> Iterator[Answer]:
+        followed.append(what)
+        yield from told
+
+    def ask(question: Question) -> Answer:
+        if "nothing" in question.query:
+            raise QueryError("expected one of the views v; found 'nothing'")
+        assert question.kind == "columns"
+        return Answer(pa.table({"n": pa.array([], pa.int64())}), 0, (), ("BIGINT",), 1)
+
+    def hold(size: int) -> bool:
+        held.append(size)
+        return size < 1_000
+
+    session = Session(ask, lambda: 1, lambda *_: 1, lambda: False, TOLD, hold, follow=follow)
+
+    def said(text: str) -> tuple[bytes, list[bytes]]:
+        answers = query(session, text)
+        return kinds(answers), [body for kind, body in answers if kind in b"dCE"]
+
+    told[:] = changed(3, None, [(7, 1), (8, 2)]), changed(5, 3, [(7, -1)])
+    assert said("COPY (SUBSCRIBE v UNTIL VERSION 5) TO STDOUT") == (
+        b"HdddcCZ",
+        [b"3\t1\t7\n", b"3\t2\t8\n", b"5\t-1\t7\n", b"COPY 3\0"],
+    )
+    told[:] = [changed(5, 3, [(7, -1)])]
+    _, lines = said(
+        'copy (subscribe to "V""w" with (progress) from version 3 until version 4) to stdout csv header'
+    )
+    assert lines[:-1] == [b"version,progressed,weight,n\n", b"5,f,-1,7\n", b"5,t,,\n"]
+    assert followed == [Subscription("v", None, 5), Subscription('V"w', 3, 4, progress=True)]
+    assert held[-1] < max(held)
+    told[:] = changed(3, None, [(7, 1)]), changed(2, None, [(6, 1)])
+    assert said("COPY (SUBSCRIBE v) TO STDOUT")[0] == b"HdEZ"
+    for text, code in (
+        ("COPY (SUBSCRIBE v FROM VERSION 3) TO STDOUT", b"C72000"),  # 3 isn't kept
+        ("COPY (SUBSCRIBE nothing) TO STDOUT", b"C42P01"),
+        ("COPY (SUBSCRIBE v, w) TO STDOUT", b"C42601"),
+        ("SUBSCRIBE v", b"C0A000"),
+    ):
+        assert code in said(text)[1][-1]
+    told[:] = [changed(3, None, [(one, 1) for one in range(1_000)])]
+    assert b"C53200" in said("COPY (SUBSCRIBE v) TO STDOUT")[1][-1]
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
 import time
-from typing import Final
 
 import click
-
-STOP_S: Final = 0.1  # between two looks whether it is to end
 
 
 @click.command(
@@ -37,25 +35,20 @@ def subscribe(
     from penstock.core.lazy import forget_pandas
     from penstock.serve import Views
     from penstock.serve.changes import changes
+    from penstock.serve.following import Subscription, follow
     from penstock.web import changes_line
 
     forget_pandas()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
     views = Views(app)
-    known = since or None
-    deadline = None if seconds is None else time.monotonic() + seconds
-    with views.arrivals() as arrivals:
-        while not stop.is_set() and (until is None or (known or 0) < until):
-            newest = views.version
-            if newest and newest != known:
-                answer = changes(views, view, known)
-                sys.stdout.buffer.write(changes_line(answer) + b"\n")
-                sys.stdout.buffer.flush()
-                known = answer.version
-            is_due = False
-            while not is_due and not stop.is_set():
-                if deadline is not None and time.monotonic() >= deadline:
-                    return
-                is_due = known != newest or arrivals.wait(STOP_S)
+    what = Subscription(view, since or None, until)
+
+    def is_over() -> bool:
+        return stop.is_set() or time.monotonic() >= deadline
+
+    for answer in follow(views, what, lambda known: changes(views, view, known), is_over):
+        sys.stdout.buffer.write(changes_line(answer) + b"\n")
+        sys.stdout.buffer.flush()

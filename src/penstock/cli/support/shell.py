@@ -14,7 +14,8 @@ from penstock.core.names import hint, known_names
 from penstock.errors import PenstockError, QueryError, UserError
 
 if TYPE_CHECKING:
-    from penstock.serve import Views
+    from penstock.serve import Answer, Views
+    from penstock.serve.following import Subscription
 
 __all__ = ["Shell", "Tables", "TopicTables", "ViewTables"]
 
@@ -34,6 +35,7 @@ KEYWORDS: Final = (
     "USING", "WITH", "UNION", "DISTINCT", "COUNT", "SUM", "AVG", "MIN", "MAX", "CASE", "WHEN", "THEN",
     "ELSE", "END", "AS OF VERSION", "AS OF TIMESTAMP", "AS OF SAVEPOINT", "SHOW TABLES",
     "SHOW SINKS", "DESCRIBE", "INTERVAL", "BETWEEN", "AND", "OR", "NOT", "NULL", "IS", "IN", "DESC", "ASC",
+    "SUBSCRIBE",
 )  # fmt: skip
 COMMANDS: Final = {
     r"\d": "list views (or topics)",
@@ -64,6 +66,10 @@ class Tables(Protocol):
         """Answers a query."""
         ...
 
+    def follow(self, what: Subscription) -> Iterator[Answer]:
+        """The changes of one, as they come."""
+        ...
+
     def state(self) -> str:
         """A sentence on how current they are."""
         ...
@@ -89,6 +95,19 @@ class ViewTables:
     def sql(self, query: str) -> pa.Table:
         """Answers a query."""
         return self._views.sql(query)
+
+    def follow(self, what: Subscription) -> Iterator[Answer]:
+        """A view's changes, version by version, without end unless the subscription has one.
+
+        Raises:
+            QueryError: there is no such view.
+        """
+        from penstock.serve.changes import changes
+        from penstock.serve.following import follow
+
+        return follow(
+            self._views, what, lambda known: changes(self._views, what.view, known), lambda: False
+        )
 
     def state(self) -> str:
         """Which versions can be read."""
@@ -137,6 +156,17 @@ class TopicTables:
                     f"expected a query over the topics {known}; found: {error}"
                 ) from None
             return found
+
+    def follow(self, what: Subscription) -> Iterator[Answer]:
+        """Topics have no versions.
+
+        Raises:
+            QueryError: always.
+        """
+        raise QueryError(
+            f"expected SUBSCRIBE to a view of a pipeline (penstock sql APP); found {what.view!r} of a "
+            f"broker. `penstock consume {what.view}` prints a topic's records as they come"
+        )
 
     def state(self) -> str:
         """What of a topic is read."""
@@ -239,6 +269,8 @@ class Shell:
         begun = self._now()
         if re.fullmatch(r"SHOW\s+(TABLES|VIEWS)", text, re.IGNORECASE):
             self._list()
+        elif re.match(r"SUBSCRIBE\b", text, re.IGNORECASE):
+            self._follow(text)
         else:
             found = self._tables.sql(text)
             write_table(found, self._form, self._out)
@@ -246,6 +278,29 @@ class Shell:
                 self._say(f"({found.num_rows:,} row{'' if found.num_rows == 1 else 's'})")
         if self._times:
             self._say(f"Time: {1_000 * (self._now() - begun):.1f} ms")
+
+    def _follow(self, text: str) -> None:
+        """Prints changes until they end, or somebody presses Ctrl-C."""
+        from penstock.serve.following import in_front, subscription_of
+        from penstock.web import changes_line
+
+        what = subscription_of(text)
+        assert what is not None, "it begins with SUBSCRIBE"
+        for count, answer in enumerate(self._tables.follow(what)):
+            if self._form == "json":
+                self._say(changes_line(answer).decode())
+            elif self._form == "csv":
+                write_table(
+                    in_front(answer, progress=what.progress), "csv", self._out, head=not count
+                )
+            else:
+                since = "all rows" if answer.since is None else f"since version {answer.since}"
+                self._say(f"Version {answer.version} ({since})")
+                rows = answer.table.select(
+                    [answer.table.num_columns - 1, *range(answer.table.num_columns - 1)]
+                )
+                write_table(rows, "table", self._out)
+            self._out.flush()
 
     def _command(self, words: list[str]) -> None:
         match words:

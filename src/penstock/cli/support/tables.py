@@ -20,8 +20,17 @@ CELL_CHARS_MAX: Final = 60  # of a cell in a table: one long value must not hide
 ROWS_AT_ONCE: Final = 10_000  # turned into text at once, so that a large answer needs little memory
 
 
-def write_table(table: pa.Table, form: str, out: IO[str] | None = None) -> None:
-    """Writes an Arrow table: `table` for people, `json` (a line a row) or `csv` for scripts."""
+def write_table(
+    table: pa.Table, form: str, out: IO[str] | None = None, *, head: bool = True
+) -> None:
+    """Writes an Arrow table: `table` for people, `json` (a line a row) or `csv` for scripts.
+
+    Args:
+        table: the rows.
+        form: one of `FORMATS`.
+        out: standard output by default.
+        head: whether CSV begins with the names of columns.
+    """
     from penstock.web import kind, plain_values
 
     out = out or sys.stdout
@@ -30,7 +39,7 @@ def write_table(table: pa.Table, form: str, out: IO[str] | None = None) -> None:
         rows = zip(*[plain_values(c) for c in table.columns], strict=True)
         out.write(text_table(table.column_names, rows, numbers))
         return
-    if form == "csv":
+    if form == "csv" and head:
         out.write(_line(table.column_names, table.column_names, form))
     for lo in range(0, table.num_rows, ROWS_AT_ONCE):
         part = table.slice(lo, ROWS_AT_ONCE)

@@ -6,10 +6,11 @@ https://www.postgresql.org/docs/16/sql-copy.html
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import pyarrow as pa
 import sqlglot
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -18,7 +19,7 @@ from penstock.serve.postgres.commands import Refused
 from penstock.serve.postgres.messages import data_rows, message
 from penstock.serve.views import Answer
 
-__all__ = ["Copying", "copied", "copying_of"]
+__all__ = ["Copying", "Writing", "copied", "copying_of"]
 
 ROWS_AT_ONCE: Final = 10_000  # that are written to the client together
 _SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -154,29 +155,56 @@ def _with_options(query: str, tokens: list[Token]) -> Copying:
 
 def copied(how: Copying, answer: Answer) -> Iterator[bytes]:
     """The messages of a copy, but for the last one, which tells the number of rows."""
-    table, count = answer.table, answer.table.num_columns
-    is_binary = how.format == "binary"
-    formats = struct.pack("!bh", is_binary, count) + struct.pack("!h", is_binary) * count
-    yield message(b"H", formats)
-    ahead = _SIGNATURE if is_binary else b""  # as PostgreSQL, together with what follows first
-    if how.header and not is_binary:
-        yield message(b"d", _line(how, [one.encode() for one in table.column_names]))
-    names = answer.types or [""] * count
-    for begin in range(0, len(table), ROWS_AT_ONCE):
-        some = table.slice(begin, ROWS_AT_ONCE)
-        columns = [
-            encode_column(column, int(is_binary), name)
-            for column, name in zip(some.columns, names, strict=True)
-        ]
-        if is_binary:  # a row is what it is in an answer
-            rows = [one[5:] for one in data_rows(columns, len(some))]
-            rows[0], ahead = ahead + rows[0], b""
-            parts = [message(b"d", one) for one in rows]
-        else:
-            texts = zip(*columns, strict=True) if columns else [()] * len(some)
-            parts = [message(b"d", _line(how, row)) for row in texts]
-        yield b"".join(parts)
-    yield message(b"d", ahead + _END) + message(b"c") if is_binary else message(b"c")
+    writing = Writing(how, answer.types or ("",) * answer.table.num_columns)
+    yield writing.begin(answer.table)
+    yield from writing.rows(answer.table)
+    yield writing.end()
+
+
+class Writing:
+    """Writes the messages of a copy.
+
+    Args:
+        how: rows are written.
+        types: of the columns, as DuckDB calls them.
+    """
+
+    def __init__(self, how: Copying, types: Sequence[str]) -> None:
+        self._how, self._types = how, types
+        self._is_binary = how.format == "binary"
+        self._ahead = _SIGNATURE if self._is_binary else b""
+        """As PostgreSQL sends it: together with what follows first."""
+
+    def begin(self, table: pa.Table) -> bytes:
+        """What is said of a table's columns."""
+        count, binary = table.num_columns, int(self._is_binary)
+        begun = message(b"H", struct.pack("!bh", binary, count) + struct.pack("!h", binary) * count)
+        if self._how.header and not binary:
+            names = [one.encode() for one in table.column_names]
+            begun += message(b"d", _line(self._how, names))
+        return begun
+
+    def rows(self, table: pa.Table) -> Iterator[bytes]:
+        """The rows of a table."""
+        for begin in range(0, len(table), ROWS_AT_ONCE):
+            some = table.slice(begin, ROWS_AT_ONCE)
+            columns = [
+                encode_column(column, int(self._is_binary), name)
+                for column, name in zip(some.columns, self._types, strict=True)
+            ]
+            if self._is_binary:  # a row is what it is in an answer
+                rows = [one[5:] for one in data_rows(columns, len(some))]
+                rows[0], self._ahead = self._ahead + rows[0], b""
+                parts = [message(b"d", one) for one in rows]
+            else:
+                texts = zip(*columns, strict=True) if columns else [()] * len(some)
+                parts = [message(b"d", _line(self._how, row)) for row in texts]
+            yield b"".join(parts)
+
+    def end(self) -> bytes:
+        """What is said behind the last row."""
+        last = message(b"d", self._ahead + _END) if self._is_binary else b""
+        return last + message(b"c")
 
 
 def _line(how: Copying, row: tuple[bytes | None, ...] | list[bytes]) -> bytes:

@@ -9,7 +9,7 @@ from penstock.errors import LimitError, PenstockError
 from penstock.serve.postgres import messages
 from penstock.serve.postgres.commands import Refused
 
-__all__ = ["failure"]
+__all__ = ["failure", "too_much"]
 
 _CODES: Final = (
     (
@@ -26,7 +26,12 @@ _CODES: Final = (
     (re.compile(r"must appear in the GROUP BY"), "42803"),
     (re.compile(r"Ambiguous reference"), "42702"),
     (re.compile(r"Binder Error"), "42804"),
-    (re.compile(r"expected a SELECT|Parser Error|expected one SELECT|expected AS OF"), "42601"),
+    (
+        re.compile(
+            r"expected a SELECT|Parser Error|expected one SELECT|expected AS OF|expected SUBSCRIBE"
+        ),
+        "42601",
+    ),
 )
 
 
@@ -46,6 +51,15 @@ def failure(error: Exception, *, cancelled: bool, is_late: bool = False) -> byte
         told = "expected an answer within statement_timeout; found that it takes longer"
         return messages.error("57014", told, routine="ProcessInterrupts")
     return messages.error(_code(error), str(error) or type(error).__name__)
+
+
+def too_much() -> Refused:
+    """The error of an answer that there is no room for."""
+    return Refused(
+        "53200",
+        "expected memory for the answer; found that all sessions together keep too much "
+        "(SESSIONS_BYTES_MAX). Ask again, request less at once, or close cursors",
+    )
 
 
 def _code(error: Exception) -> str:

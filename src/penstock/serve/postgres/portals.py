@@ -93,4 +93,4 @@ def tag_of(portal: Portal) -> str:
     word = words_of(portal.query)[0].upper()
     if word in ("SHOW", "EXPLAIN"):
         return word
-    return f"{'FETCH' if word == 'FETCH' else 'SELECT'} {portal.sent}"
+    return f"{word if word in ('FETCH', 'COPY') else 'SELECT'} {portal.sent}"

@@ -17,11 +17,12 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from penstock.errors import ProtocolError, SetupError
+from penstock.serve.following import Subscription, follow
 from penstock.serve.postgres import messages
 from penstock.serve.postgres.messages import Reader, message
 from penstock.serve.postgres.session import Session
@@ -48,6 +49,8 @@ QUERIES_AT_ONCE: Final = 4
 SESSIONS_BYTES_MAX: Final = 1 << 30
 """Of what all sessions keep: answers that clients are yet to read, cursors, texts of statements. Answers that
 come just now are not counted: as many as queries at once."""
+CHANGES_BYTES_MAX: Final = 256 << 20
+"""Of the rows that a subscription sends for one version."""
 BACKLOG: Final = 64
 MECHANISM: Final = "SCRAM-SHA-256"
 LOG: Final = logging.getLogger("penstock.postgres")
@@ -168,6 +171,17 @@ class PostgresServer:
         """Answers a question; see `Queries.ask`."""
         assert self._queries is not None
         return self._queries.ask(question, gone)
+
+    def follow(self, what: Subscription, gone: Callable[[], bool]) -> Iterator[Answer]:
+        """A view's changes, until the client has gone or the endpoint is closed."""
+
+        def changed(known: int | None) -> Answer:
+            question = Question(
+                what.view, 0, kind="changes", since=known, bytes_max=CHANGES_BYTES_MAX
+            )
+            return self.ask(question, gone)
+
+        return follow(self.views(), what, changed, lambda: gone() or self._closing.is_set())
 
     def admit(self, connection: _Connection) -> int | None:
         """Takes a connection in: its number for clients that cancel; None where there are too many."""
@@ -345,6 +359,7 @@ class _Connection:
             self.cancelled.is_set,
             told,
             lambda size: server.hold(self, size),
+            follow=lambda what: server.follow(what, gone),
         )
         key = message(b"K", struct.pack("!ii", number, self.key))
         self._send(session.greeting() + key + session.ready())

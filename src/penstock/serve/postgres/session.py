@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError, ProtocolError
 from penstock.serve.catalogs.types import duck_of_oid, encode_column, literal, oid_of_duck
+from penstock.serve.following import Subscription, subscription_of
 from penstock.serve.plans import COLUMN
 from penstock.serve.postgres import messages
 from penstock.serve.postgres.commands import (
@@ -35,7 +36,7 @@ from penstock.serve.postgres.commands import (
     words_of,
 )
 from penstock.serve.postgres.copying import copied, copying_of
-from penstock.serve.postgres.failures import failure
+from penstock.serve.postgres.failures import failure, too_much
 from penstock.serve.postgres.messages import Column, Reader, message
 from penstock.serve.postgres.portals import (
     Portal,
@@ -55,6 +56,7 @@ from penstock.serve.postgres.settings import (
     SETTINGS,
     seconds_of,
 )
+from penstock.serve.postgres.subscribing import columns_question, subscribed
 from penstock.serve.questions import ROWS_ALL, Question, substituted
 from penstock.serve.views import Answer
 
@@ -83,6 +85,7 @@ class Session:
         told: what the client said of itself when it connected.
         hold: takes note of how many bytes the session keeps; False where all sessions keep too much.
         now: a clock in seconds.
+        follow: gives a view's changes, until nobody reads them any more.
     """
 
     def __init__(
@@ -94,8 +97,9 @@ class Session:
         told: dict[str, str],
         hold: Callable[[int], bool] = lambda _: True,
         now: Callable[[], float] = time.monotonic,
+        follow: Callable[[Subscription], Iterator[Answer]] = lambda _: iter(()),
     ) -> None:
-        self._now = now
+        self._now, self._follow = now, follow
         self._hold = hold
         self._ask, self._newest, self._wait, self._cancelled = ask, newest, wait, cancelled
         self._initial = {**SETTINGS, "application_name": told.get("application_name", "")}
@@ -189,7 +193,7 @@ class Session:
                 yield from self._rows(portal, columns, 0)
                 tag = tag_of(portal)
             yield from portal.copied
-            yield messages.command_complete(tag)
+            yield messages.command_complete(tag_of(portal) if tag == "COPY" else tag)
 
     def _parse(self, reader: Reader) -> bytes:
         name, query = reader.text(), reader.text()
@@ -299,7 +303,7 @@ class Session:
         columns, tag = self._run(portal)
         if columns is None:
             yield from portal.copied
-            yield messages.command_complete(tag)
+            yield messages.command_complete(tag_of(portal) if tag == "COPY" else tag)
             return
         told = portal.described
         if told is not None and kinds_of(columns) != kinds_of(columns_of(told, portal)):
@@ -357,11 +361,7 @@ class Session:
         most = max(0, ANSWER_BYTES_MAX - self._held())
         found = self._ask(replace(question, version=version, dialect="postgres", bytes_max=most))
         if not self._hold(self._held() + found.table.nbytes):
-            raise Refused(
-                "53200",
-                "expected memory for the answer; found that all sessions together keep too much "
-                "(SESSIONS_BYTES_MAX). Ask again, request less at once, or close cursors",
-            )
+            raise too_much()
         self._settings["penstock.version"] = str(found.version)
         return found
 
@@ -439,9 +439,18 @@ class Session:
                 return "DEALLOCATE"
             case "COPY":
                 how = copying_of(portal.query)
-                found = self._asked(Question(how.query, ROWS_ALL))
-                portal.copied = copied(how, found)
-                return f"COPY {found.table.num_rows}"
+                what = subscription_of(how.query)
+                if what is not None:
+                    head = self._asked(columns_question(what))
+                    portal.copied = subscribed(what, how, portal, head, self._followed(what))
+                else:
+                    found = self._asked(Question(how.query, ROWS_ALL))
+                    portal.copied, portal.sent = copied(how, found), found.table.num_rows
+                return "COPY"
+            case "SUBSCRIBE":
+                raise Refused(
+                    "0A000", "expected COPY (SUBSCRIBE view) TO STDOUT; found SUBSCRIBE by itself"
+                )
             case "DECLARE":
                 return self._declare(words, portal.query)
             case "FETCH":
@@ -458,6 +467,15 @@ class Session:
         raise Refused(
             "0A000", f"expected SELECT, SHOW, SET, BEGIN, COMMIT or a cursor; found {words[0]!r}"
         )
+
+    def _followed(self, what: Subscription) -> Iterator[Answer]:
+        """A view's changes, each held until it has been sent."""
+        for found in self._follow(what):
+            if not self._hold(self._held() + found.table.nbytes):
+                raise too_much()
+            self._settings["penstock.version"] = str(found.version)
+            yield found
+            self._hold(self._held())
 
     def _begin(self, words: list[str]) -> str:
         self._isolation = self._settings["default_transaction_isolation"]
