@@ -24,7 +24,7 @@ from penstock.errors import SchemaError
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["aggregate_names", "check_pure", "check_query_pure"]
+__all__ = ["check_pure", "check_query_pure", "names_aggregate", "varies"]
 
 _CLOCK: Final = frozenset(
     {
@@ -42,6 +42,7 @@ _ALSO_VOLATILE: Final = frozenset(
         "current_localtimestamp",
     }
 )  # fmt: skip
+_SAMPLES: Final = frozenset({"reservoir_quantile"})  # aggregates of rows that chance chooses
 _FAILS: Final = "error"  # volatile in name only, lest it be folded: it fails for the same rows
 _FILTER: Final = ". WHERE at > now() - INTERVAL 1 HOUR compares with event time"
 _AGE: Final = "age"  # of one argument: until today
@@ -105,9 +106,8 @@ def check_query_pure(con: duckdb.DuckDBPyConnection, query: str) -> None:
         SchemaError: with the function that is to blame, and what to use instead.
     """
     [(tree,)] = con.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
-    volatile = _catalogue(con).volatile
     for name, arguments in _names(json.loads(tree).get("statements", [])):
-        if arguments is not None and (name in volatile or (name == _AGE and arguments == 1)):
+        if arguments is not None and varies(con, name, arguments):
             raise SchemaError(
                 "expected a query that gives the same whenever it is computed, because a batch may be "
                 f"computed again after a crash; found {name}(). {_advice(name)}"
@@ -115,12 +115,31 @@ def check_query_pure(con: duckdb.DuckDBPyConnection, query: str) -> None:
             )
 
 
-def aggregate_names(con: duckdb.DuckDBPyConnection) -> frozenset[str]:
-    """The names of DuckDB's aggregate functions."""
-    return _catalogue(con).aggregates
+def varies(con: duckdb.DuckDBPyConnection, name: str, arguments: int) -> bool:
+    """Whether a call may give something else the next time; of a macro, what it expands to."""
+    catalogue = _catalogue(con)
+    if name in catalogue.volatile or name in _SAMPLES or (name == _AGE and arguments == 1):
+        return True
+    return any(
+        not one.is_aggregate
+        for parameters, body in catalogue.macros.get(name, ())
+        for one in _impure(con, body, parameters)
+    )
+
+
+def names_aggregate(con: duckdb.DuckDBPyConnection, name: str) -> bool:
+    """Whether DuckDB has an aggregate function of this name, or a macro that expands to one."""
+    catalogue, name = _catalogue(con), name.lower()
+    return name in catalogue.aggregates or any(
+        one.is_aggregate
+        for parameters, body in catalogue.macros.get(name, ())
+        for one in _impure(con, body, parameters)
+    )
 
 
 def _advice(name: str) -> str:
+    if name in _SAMPLES:
+        return "It chooses rows by chance: use approx_quantile or quantile_cont"
     if name in _CLOCK:
         return (
             "It reads the clock: use the time that the row has, a TIMESTAMP column of the stream; what is "

@@ -90,7 +90,7 @@ def call_of(tree: exp.Expr, *, windowed: bool = False) -> AggregateCall | None:
 def _of_window(tree: exp.Expr, where: str | None) -> AggregateCall | None:
     """An aggregate that only windows compute by change."""
     match tree:
-        case exp.ArgMax() | exp.ArgMin() if not tree.args.get("count"):
+        case exp.ArgMax() | exp.ArgMin() if tree.expression and not tree.args.get("count"):
             kind = "arg_max" if isinstance(tree, exp.ArgMax) else "arg_min"
             return AggregateCall(kind, lowered(tree.this), where, lowered(tree.expression))
         case exp.Median():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from sqlglot import exp
 
 from penstock.expr.duck import connection
-from penstock.expr.purity import aggregate_names
+from penstock.expr.purity import names_aggregate
 
 __all__ = [
     "Name",
@@ -164,7 +164,7 @@ def is_aggregate(node: exp.Expr) -> bool:
     if isinstance(node, exp.AggFunc):
         return True
     if isinstance(node, exp.Anonymous):
-        return node.name.lower() in aggregate_names(connection())
+        return names_aggregate(connection(), node.name)
     return False
 
 
