@@ -187,6 +187,12 @@ CATALOGS = {
     "dsc.objsubid) LEFT OUTER JOIN pg_depend dep on dep.refobjid = a.attrelid AND dep.deptype = 'i' and "
     "dep.refobjsubid = a.attnum and dep.classid = dep.refclassid WHERE NOT a.attisdropped AND c.oid=16384 "
     "ORDER BY a.attnum",
+    "jdbc keys": "SELECT a.attname, (information_schema._pg_expandarray(i.indkey)).n AS key_seq, "
+    "information_schema._pg_expandarray(i.indkey) AS keys, a.attnum FROM pg_catalog.pg_class ct JOIN "
+    "pg_catalog.pg_attribute a ON (ct.oid = a.attrelid) JOIN pg_catalog.pg_index i ON "
+    "(a.attrelid = i.indrelid) WHERE i.indisprimary",
+    "jdbc arrays": "SELECT typname FROM pg_catalog.pg_type WHERE "
+    "typinput='pg_catalog.array_in'::regproc AND typname IN ('_int8', 'int8')",
     "jdbc types": "SELECT t.typname,t.oid FROM pg_type t JOIN pg_namespace n ON t.typnamespace = n.oid WHERE "
     "n.nspname != 'pg_toast' AND (t.typrelid = 0 OR (SELECT c.relkind = 'c' FROM pg_class c WHERE c.oid = "
     "t.typrelid))",
@@ -199,6 +205,7 @@ def test_what_tools_ask_of_the_catalogs_is_answered(server: PostgresServer, who:
     with psycopg.connect(server.url) as con:
         rows = con.execute(CATALOGS[who]).fetchall()
     expected = {"grafana": 1, "grafana columns": 5, "dbeaver tables": 1, "dbeaver columns": 5}
+    expected |= {"jdbc keys": 10, "jdbc arrays": 1}  # columns of the view times those of the key
     assert len(rows) == expected.get(who, len(rows)) > 0
 
 

@@ -34,6 +34,8 @@ SERVER_VERSION: Final = "16.0"
 FIRST_OID: Final = 16384
 """Of the first view; lower numbers are PostgreSQL's own."""
 PUBLIC, PG_CATALOG, INFORMATION, OWNER, DATABASE, HEAP = 2200, 11, 13000, 10, 5, 2
+ARRAY_IN: Final = 750
+"""The function that reads an array: by it, clients tell types of arrays from others."""
 SCHEMAS: Final = {"pg_catalog": "pgc", "information_schema": "info"}
 """What the schemas are called in DuckDB, which has some of the same names itself."""
 _ABOUT: Final = re.compile(
@@ -135,6 +137,7 @@ MACROS: Final = {
         "CASE WHEN regexp_full_match(x, '[a-z_][a-z0-9_$]*') THEN x ELSE '\"' || "
         "replace(x, '\"', '\"\"') || '\"' END"
     ),
+    "_pg_expandarray(a)": "unnest([{'x': v, 'n': i} for v, i in a])",
     "array_lower(x, d)": "CASE WHEN len(x) > 0 THEN 1 END",
     "array_upper(x, d)": "CASE WHEN len(x) > 0 THEN len(x) END",
     "txid_current()": "0",
@@ -280,7 +283,7 @@ class Catalog:
                 return operand
             case exp.Operator():
                 return _operator(node)
-            case exp.Dot() if node.this.name == "pg_catalog":
+            case exp.Dot() if node.this.name in SCHEMAS:
                 within: exp.Expr = node.expression
                 return within
             case exp.Column() if node.table.lower() in _known()["pg_catalog"] and node.db:
@@ -322,6 +325,9 @@ class Catalog:
                     isinstance(inner, exp.Cast) and isinstance(inner.this, exp.Null | exp.Literal)
                 )
                 return self._call(f"{kind}_oid" if is_name else f"{kind}_name", [inner])
+            case "regproc" if isinstance(inner, exp.Literal):
+                is_array = inner.name.removeprefix("pg_catalog.") == "array_in"
+                return exp.Literal.number(ARRAY_IN if is_array else 0)
             case (
                 "regproc"
                 | "regnamespace"
@@ -494,7 +500,8 @@ def _types(_: Snapshot) -> list[dict[str, Any]]:
         "typnotnull": False, "typtypmod": -1, "typndims": 0, "typcollation": 0, "typsubscript": 0,
         "typinput": 0, "typoutput": 0, "typreceive": 0, "typsend": 0,
     }  # fmt: skip
-    return [dict(zip(names, one[:-1], strict=True)) | more for one in _known()["types"]]
+    found = [dict(zip(names, one[:-1], strict=True)) | more for one in _known()["types"]]
+    return [one | {"typinput": ARRAY_IN if one["typcategory"] == "A" else 0} for one in found]
 
 
 def _tables(snapshot: Snapshot) -> list[dict[str, Any]]:
