@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from tests.sql.beside_duckdb import compare, flow
+from tests.sql.functions import functions, markdown
 
 from penstock.errors import SchemaError
-from penstock.sql.functions import functions, markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
 
 
 def test_the_table_of_functions_is_that_of_the_program() -> None:
-    """`python -m penstock.sql.functions` prints it for the page; a function is in it once."""
+    """`python -m tests.sql.functions` prints it for the page; a function is in it once."""
     assert markdown() in PAGE.read_text()
     names = [name for kind in functions() for name in kind.names]
     assert len(names) == len(set(names)) > 500

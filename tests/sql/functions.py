@@ -87,7 +87,7 @@ def functions() -> tuple[Kind, ...]:
 
 
 def markdown() -> str:
-    """The functions as the table of docs/sql.md; `python -m penstock.sql.functions` prints it."""
+    """The functions as the table of docs/sql.md; `python -m tests.sql.functions` prints it."""
     lines = ["| | how a view is updated | |", "|---|---|---|"]
     for one in functions():
         names = ", ".join(f"`{name}`" for name in one.names)
