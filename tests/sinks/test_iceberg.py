@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import random
 import subprocess
 import sys
+import threading
 import time
 
 import pyarrow as pa
@@ -182,3 +184,33 @@ def test_two_sinks_may_create_a_namespace_at_once(tmp_path, monkeypatch) -> None
         target.open("one", rows)
     assert target.open("one", rows) == {}
     target.close()
+
+
+def test_sinks_create_a_directory_s_catalog_one_after_another(tmp_path, monkeypatch) -> None:
+    """While one looks for a namespace and creates it, others wait, and no error is logged."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    rows = Rows("users", Schema.parse("id BIGINT NOT NULL"), ("id",))
+    exists, both, refused = SqlCatalog.namespace_exists, threading.Barrier(2), []
+
+    def slow(catalog, name):
+        found = exists(catalog, name)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # they would meet here, and both create it
+        return found
+
+    def open_(table):
+        try:
+            target = iceberg(tmp_path, table=table)
+            target.open("one", rows)
+            target.close()
+        except Exception as error:
+            refused.append(error)
+
+    monkeypatch.setattr(SqlCatalog, "namespace_exists", slow)
+    threads = [threading.Thread(target=open_, args=(f"shop.{i}",)) for i in "ab"]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not refused

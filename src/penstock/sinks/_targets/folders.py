@@ -22,7 +22,7 @@ from typing import Final
 
 from penstock.sinks._targets.contract import NEW, OLD, nothing_before, nothing_built
 
-__all__ = ["Folder"]
+__all__ = ["LOCK_MODE", "Folder"]
 
 MARK: Final = "penstock-rebuilt"
 APART: Final = "__apart"

@@ -10,6 +10,8 @@ So a process that was taken over from can't commit, whatever it still has at han
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping
@@ -31,6 +33,7 @@ from penstock.sinks._targets.contract import (
     nothing_built,
     replaced,
 )
+from penstock.sinks._targets.folders import LOCK_MODE
 
 __all__ = ["IcebergTarget", "iceberg"]
 
@@ -43,6 +46,8 @@ PROPERTIES: Final = {
 MAIN: Final = "main"
 NEW_BRANCH: Final = "penstock_new"
 OLD_BRANCH: Final = "penstock_old"
+LOCK_FILE: Final = ".penstock.lock"
+"""In a directory with a catalog: locked by who creates the catalog, a namespace or a table."""
 RETRIES: Final = "commit.retry.num-retries"
 PACE_S: Final = 5.0
 """The least time between commits while the sink follows: each one makes files."""
@@ -124,12 +129,13 @@ class IcebergTarget:
         """Takes over, creates the table where it isn't there; the next offsets."""
         self.close()
         self._sink, self._rows = sink, rows
-        self._connect()
-        self._catalog.create_namespace_if_not_exists(self.table.rpartition(".")[0])
         none = _plain(_nothing(rows))
-        self._table = self._catalog.create_table_if_not_exists(
-            self.table, none.schema, properties=PROPERTIES
-        )
+        with self._alone():
+            self._connect()
+            self._catalog.create_namespace_if_not_exists(self.table.rpartition(".")[0])
+            self._table = self._catalog.create_table_if_not_exists(
+                self.table, none.schema, properties=PROPERTIES
+            )
         if self._branch != MAIN:
             with self._table.update_schema() as change:  # columns that a rebuild adds
                 change.union_by_name(none.schema)
@@ -143,6 +149,20 @@ class IcebergTarget:
         self._offsets, self._epoch = state["next"], state["epoch"] + 1
         self._commit(none, none)
         return {int(p): int(o) for p, o in self._offsets.items()}
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Lets sinks that share a directory create what isn't there one after another."""
+        if self._folder is None:
+            yield
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        place = os.open(self._folder / LOCK_FILE, os.O_CREAT | os.O_RDWR, LOCK_MODE)
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(place)
 
     def _connect(self) -> None:
         if self._folder is not None:
