@@ -22,6 +22,13 @@ class Asking:
         self.status = 0
         self.answer: httpx.Response
 
+    @classmethod
+    def of(cls, other: Asking) -> Asking:
+        """Another client of the same registry."""
+        found = cls(other.store)
+        found._app = other._app
+        return found
+
     def __call__(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)

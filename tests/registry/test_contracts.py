@@ -18,6 +18,8 @@ from penstock.client import Client, Producer
 from penstock.errors import BrokerError
 from penstock.log.errors import AppendError
 from penstock.registry import LogStore, Registry
+from penstock.schemas import Kind
+from penstock.schemas.subjects import Entry, Schema, schema_record
 from penstock.wire import batches
 
 INVALID_RECORD = 87
@@ -120,6 +122,54 @@ def test_records_that_lead_back_are_refused() -> None:
     topic: Any = SimpleNamespace(name="t", settings={VALUES: "true"})
     with pytest.raises(AppendError, match="expected 100 records, found others"):
         Contracts(topics).check(topic, batch)
+
+
+def refusal(contracts: Contracts, topic: Any, batch: Any) -> Any:
+    """What is said of a batch; None: it is taken."""
+    try:
+        contracts.check(topic, batch)
+    except AppendError as error:
+        return str(error), error.records
+    return None
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_batch_is_refused_alike_one_by_one_and_together(codec: int) -> None:
+    """Any mix of ids, NULLs and values without a head; short batches, long ones, and broken ones."""
+    rng = np.random.default_rng(7)
+    together, single = Contracts(topics := any_topics()), Contracts(topics)
+    together._load()
+    single._load = lambda: None  # type: ignore[method-assign]
+    for state in (together._fresh(), single._fresh()):
+        for id_ in (1, 2):
+            state.apply(*schema_record(entry(f"t-{'value' if id_ == 1 else 'key'}", id_)))
+    topic: Any = SimpleNamespace(name="t", settings={VALUES: "true", KEYS: "true"})
+    parts = [framed(1), framed(2), framed(3), b"", b"\0\0\0\0", b"\1\0\0\0\1", None]
+    for count in (1, 15, 16, 17, 300):
+        for odds in (0.0, 0.01, 0.5):
+            chosen = [
+                [
+                    parts[rng.integers(len(parts))] if rng.random() < odds else good
+                    for good in (framed(2), framed(1))
+                ]
+                for _ in range(count)
+            ]
+            batch = batches.build([(key, value) for key, value in chosen])
+            header = batches.parse(batch)
+            packed = batches.recompress(batch, header, codec) if codec else batch
+            assert refusal(together, topic, packed) == refusal(single, topic, packed)
+            wrong = bytearray(packed)
+            wrong[batches.HEADER_BYTES - 4 : batches.HEADER_BYTES] = (count + 1).to_bytes(4, "big")
+            for one in (together, single):
+                assert "expected" in refusal(one, topic, wrong)[0]
+
+
+def any_topics() -> Any:
+    return SimpleNamespace(get=lambda _: None)
+
+
+def entry(subject: str, id_: int) -> Entry:
+    return Entry(subject, 1, id_, Schema(Kind.AVRO, '"string"'))
 
 
 def test_other_topics_take_anything(broker: BrokerProcess) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from tests.patience import PATIENCE_S
 from tests.registry.asking import Asking, record
 
 from penstock.broker.process import BrokerProcess
 from penstock.client import Client
 from penstock.client.topic_admin import TopicAdmin
-from penstock.registry import LogStore, Registry
+from penstock.registry import LogStore, MemoryStore, Registry
 
 _topics = (f"schemas-{number}" for number in itertools.count())
 
@@ -77,13 +79,13 @@ def test_a_writer_that_was_overtaken_decides_again(stores: list[LogStore]) -> No
     def overtaken(*args: object, **more: object) -> object:
         found = decide(*args, **more)  # type: ignore[arg-type]
         seen.append(found[0].id)
-        if len(seen) == 1:
+        if len(seen) == 2:  # the first was before it was the writer
             early.register("second", {"schema": record("b")})
         return found
 
     late._entry_for = overtaken  # type: ignore[method-assign, assignment]
     assert late.register("third", {"schema": record("c")})["id"] == 3
-    assert seen == [2, 3]
+    assert seen == [2, 2, 3]
     stores[2].fresh().check()
     assert [one.id for one in stores[2].fresh().entries()] == [1, 2, 3]
 
@@ -129,3 +131,40 @@ def test_a_log_that_is_away_is_an_error_of_the_store(monkeypatch: pytest.MonkeyP
     ask = Asking(store)
     assert ask.code("GET", "/subjects") == 50001
     assert ask.status == 500
+
+
+def test_requests_do_not_wait_for_a_long_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one schema is compared, others are read and registered; each comparison is made once."""
+    ask = Asking()
+    ask.register("slow", record("a", name="slow"))
+    begun, end, compared = threading.Event(), threading.Event(), []
+
+    def compare(*told: Any) -> list[Any]:
+        compared.append(told)
+        begun.set()
+        assert end.wait(PATIENCE_S)
+        return []
+
+    monkeypatch.setattr("penstock.registry._service.breaks_between", compare)
+    slow = threading.Thread(target=ask.register, args=("slow", record("b", name="slow")))
+    slow.start()
+    try:
+        assert begun.wait(PATIENCE_S)
+        other = Asking.of(ask)
+        assert other("GET", "/subjects/slow/versions") == [1]
+        assert other.register("other", record("c", name="other")) == 2
+    finally:
+        end.set()
+        slow.join()
+    assert ask("GET", "/subjects/slow/versions") == [1, 2]
+    assert len(compared) == 1
+
+
+def test_a_state_that_was_given_does_not_change() -> None:
+    """Who reads it reads it whole."""
+    store = MemoryStore()
+    registry = Registry(store)
+    before = store.fresh()
+    registry.register("s", {"schema": record("a")})
+    assert before.by_subject == {}
+    assert [one.version for one in store.fresh().entries()] == [1]

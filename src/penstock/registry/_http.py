@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -42,7 +41,7 @@ BODY_BYTES_MAX: Final = 1 << 20
 _log = logging.getLogger(__name__)
 
 _Answer = Callable[[Request, Mapping[str, Any]], Any]
-"""Gives what is answered, of a request and its body; runs in a thread."""
+"""Gives what is answered, of a request and its body; several run at a time, each in a thread."""
 
 
 def create_app(
@@ -55,10 +54,9 @@ def create_app(
         hosts: the names in a Host header that are answered, where there is no password.
         password: that every request must bring.
     """
-    lock = threading.Lock()
 
     def route(method: str, path: str, answer: _Answer) -> Route:
-        return Route(path, _handler(answer, lock), methods=[method])
+        return Route(path, _handler(answer), methods=[method])
 
     return Starlette(
         routes=[route(*one) for one in _endpoints(registry)],
@@ -69,82 +67,70 @@ def create_app(
 
 def _endpoints(registry: Registry) -> list[tuple[str, str, _Answer]]:
     """Methods, paths and answers. A subject may have slashes, so paths with more after it come first."""
-    subject, version = "/subjects/{subject:path}", "/versions/{version}"
     return [
         ("GET", "/", lambda *_: {}),
         ("GET", "/contexts", lambda *_: ["."]),
         ("GET", "/v1/metadata/id", lambda *_: {"scope": {"path": [], "clusters": {}}, "id": ""}),
         ("GET", "/v1/metadata/version", lambda *_: {"version": "penstock", "commitId": ""}),
         *_schema_endpoints(registry),
+        *_version_endpoints(registry),
+        *_subject_endpoints(registry),
+        *_rule_endpoints(registry),
+    ]
+
+
+def _version_endpoints(registry: Registry) -> list[tuple[str, str, _Answer]]:
+    def version(request: Request, _: Mapping[str, Any]) -> dict[str, Any]:
+        place = _subject(request), _version(request)
+        return registry.version(*place, _form(request), deleted=_flag(request, "deleted"))
+
+    def delete(request: Request, _: Mapping[str, Any]) -> int:
+        place = _subject(request), _version(request)
+        return registry.delete_version(*place, permanent=_flag(request, "permanent"))
+
+    def versions(request: Request, _: Mapping[str, Any]) -> list[int]:
+        deleted = _flag(request, "deleted", "deletedOnly")
+        return registry.versions(_subject(request), deleted=deleted)
+
+    def register(request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
+        return registry.register(_subject(request), body, normalize=_flag(request, "normalize"))
+
+    of = "/subjects/{subject:path}/versions"
+    one = f"{of}/{{version}}"
+    return [
+        ("GET", f"{one}/schema", lambda r, body: _Text(version(r, body)["schema"])),
         (
             "GET",
-            f"{subject}{version}/schema",
-            lambda r, _: _Text(
-                registry.version(_subject(r), _version(r), _form(r), deleted=_flag(r, "deleted"))[
-                    "schema"
-                ]
-            ),
-        ),
-        (
-            "GET",
-            f"{subject}{version}/referencedby",
+            f"{one}/referencedby",
             lambda r, _: registry.referenced_by(_subject(r), _version(r)),
         ),
-        (
-            "GET",
-            f"{subject}{version}",
-            lambda r, _: registry.version(
-                _subject(r), _version(r), _form(r), deleted=_flag(r, "deleted")
-            ),
-        ),
-        (
-            "DELETE",
-            f"{subject}{version}",
-            lambda r, _: registry.delete_version(
-                _subject(r), _version(r), permanent=_flag(r, "permanent")
-            ),
-        ),
-        (
-            "GET",
-            f"{subject}/versions",
-            lambda r, _: _page(
-                r, registry.versions(_subject(r), deleted=_flag(r, "deleted", "deletedOnly"))
-            ),
-        ),
-        (
-            "POST",
-            f"{subject}/versions",
-            lambda r, body: registry.register(_subject(r), body, normalize=_flag(r, "normalize")),
-        ),
-        (
-            "POST",
-            subject,
-            lambda r, body: registry.lookup(
-                _subject(r),
-                body,
-                _form(r),
-                normalize=_flag(r, "normalize"),
-                deleted=_flag(r, "deleted"),
-            ),
-        ),
-        (
-            "DELETE",
-            subject,
-            lambda r, _: registry.delete_subject(_subject(r), permanent=_flag(r, "permanent")),
-        ),
-        (
-            "GET",
-            "/subjects",
-            lambda r, _: _page(
-                r,
-                registry.subjects(
-                    r.query_params.get("subjectPrefix", ""),
-                    deleted=_flag(r, "deleted"),
-                    deleted_only=_flag(r, "deletedOnly"),
-                ),
-            ),
-        ),
-        *_rule_endpoints(registry),
+        ("GET", one, version),
+        ("DELETE", one, delete),
+        ("GET", of, _paged(versions)),
+        ("POST", of, register),
+    ]
+
+
+def _subject_endpoints(registry: Registry) -> list[tuple[str, str, _Answer]]:
+    def lookup(request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
+        flags = {name: _flag(request, name) for name in ("normalize", "deleted")}
+        return registry.lookup(_subject(request), body, _form(request), **flags)
+
+    def delete(request: Request, _: Mapping[str, Any]) -> list[int]:
+        return registry.delete_subject(_subject(request), permanent=_flag(request, "permanent"))
+
+    def subjects(request: Request, _: Mapping[str, Any]) -> list[str]:
+        return registry.subjects(
+            request.query_params.get("subjectPrefix", ""),
+            deleted=_flag(request, "deleted"),
+            deleted_only=_flag(request, "deletedOnly"),
+        )
+
+    one = "/subjects/{subject:path}"
+    return [
+        ("POST", one, lookup),
+        ("DELETE", one, delete),
+        ("GET", "/subjects", _paged(subjects)),
     ]
 
 
@@ -156,6 +142,13 @@ def _schema_endpoints(registry: Registry) -> list[tuple[str, str, _Answer]]:
             asked.get("subject", ""),
             _form(request),
             max_id=_flag(request, "fetchMaxId"),
+        )
+
+    def schemas(request: Request, _: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return registry.schemas(
+            request.query_params.get("subjectPrefix", ""),
+            deleted=_flag(request, "deleted"),
+            latest=_flag(request, "latestOnly"),
         )
 
     return [
@@ -178,18 +171,7 @@ def _schema_endpoints(registry: Registry) -> list[tuple[str, str, _Answer]]:
                 {one["subject"] for one in registry.places(_id(r), deleted=_flag(r, "deleted"))}
             ),
         ),
-        (
-            "GET",
-            "/schemas",
-            lambda r, _: _page(
-                r,
-                registry.schemas(
-                    r.query_params.get("subjectPrefix", ""),
-                    deleted=_flag(r, "deleted"),
-                    latest=_flag(r, "latestOnly"),
-                ),
-            ),
-        ),
+        ("GET", "/schemas", _paged(schemas)),
     ]
 
 
@@ -242,15 +224,9 @@ class _Text(str):
     __slots__ = ()
 
 
-def _handler(answer: _Answer, lock: threading.Lock) -> Callable[[Request], Awaitable[Response]]:
+def _handler(answer: _Answer) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
-        body = await _body(request)
-
-        def run() -> Any:
-            with lock:  # the state is one, and changes while it is read
-                return answer(request, body)
-
-        found = await asyncio.to_thread(run)
+        found = await asyncio.to_thread(answer, request, await _body(request))
         text = found if isinstance(found, _Text) else json.dumps(found, ensure_ascii=False)
         return Response(text, media_type=CONTENT_TYPE)
 
@@ -308,14 +284,19 @@ def _flag(request: Request, *names: str) -> bool:
     return any(request.query_params.get(one, "").lower() == "true" for one in names)
 
 
-def _page(request: Request, found: list[Any]) -> list[Any]:
-    """The part of a list that `offset` and `limit` ask for."""
-    try:
-        offset = int(request.query_params.get("offset", "0"))
-        limit = int(request.query_params.get("limit", "-1"))
-    except ValueError:
-        raise Refusal(400, "expected numbers as offset and limit") from None
-    return found[offset:] if limit < 0 else found[offset : offset + limit]
+def _paged(answer: _Answer) -> _Answer:
+    """An answer of which `offset` and `limit` ask for a part."""
+
+    def part(request: Request, body: Mapping[str, Any]) -> Any:
+        found = answer(request, body)
+        try:
+            offset = int(request.query_params.get("offset", "0"))
+            limit = int(request.query_params.get("limit", "-1"))
+        except ValueError:
+            raise Refusal(400, "expected numbers as offset and limit") from None
+        return found[offset:] if limit < 0 else found[offset : offset + limit]
+
+    return part
 
 
 def _problem(status: int, code: int, message: str) -> Response:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from penstock.registry._looking import (
     DEFAULT,
@@ -49,6 +49,10 @@ __all__ = ["MODES", "Registry"]
 MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
 PARSED_MAX: Final = 1_000
 """Parsed schemas that are kept."""
+COMPARED_MAX: Final = 100
+"""Comparisons whose results are kept: a writer finds there what was compared before it began."""
+_Written: TypeAlias = tuple[Schema, tuple[tuple[str, str], ...]]
+"""A schema, and the names and texts of those that it names."""
 _CONFIG: Final = ("normalize", "compatibilityGroup", "defaultMetadata", "overrideMetadata",
                   "defaultRuleSet", "overrideRuleSet", "alias", "validateFields")  # fmt: skip
 
@@ -63,6 +67,7 @@ class Registry:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._parse = functools.lru_cache(PARSED_MAX)(self._parse_anew)
+        self._compare = functools.lru_cache(COMPARED_MAX)(self._compare_anew)
 
     def _state(self) -> Subjects:
         """The state, with all that has been written anywhere."""
@@ -177,9 +182,11 @@ class Registry:
         self, subject: str, told: Mapping[str, Any], *, normalize: bool = False
     ) -> dict[str, Any]:
         """`POST /subjects/{subject}/versions`."""
-        known = self._known(subject, told, normalize=normalize)
-        if known is not None:
-            return _registered(known)
+        # Without a writer at first: most producers register what is there, and a long comparison, whose
+        # result is kept, holds up nobody.
+        entry, is_new = self._entry_for(self._state(), subject, told, normalize=normalize)
+        if not is_new:
+            return _registered(entry)
         made: list[Entry] = []
 
         def decide(state: Subjects) -> list[Write]:
@@ -190,15 +197,6 @@ class Registry:
 
         self._store.write(decide)
         return _registered(made[0])
-
-    def _known(self, subject: str, told: Mapping[str, Any], *, normalize: bool) -> Entry | None:
-        """What is there already needs no writer: most producers register what they find."""
-        if "id" in told or "version" in told:
-            return None
-        state = self._state()
-        normalize = normalizes(state, subject, asked=normalize)
-        schema, parsed = self._taken(state, told, normalize=normalize)
-        return self._same(state, state.versions(subject), schema, parsed, normalize=normalize)
 
     def _entry_for(
         self, state: Subjects, subject: str, told: Mapping[str, Any], *, normalize: bool
@@ -225,7 +223,7 @@ class Registry:
             return self._imported(state, subject, told, schema, version), True
         if mode == "IMPORT":
             raise Refusal(42205, f"Subject {subject} is in import mode: an id is needed")
-        broken = self._breaks(state, subject, parsed, [*before])
+        broken = self._breaks(state, subject, schema, [*before])
         if broken:
             shown = "; ".join(map(str, broken))
             level = level_of(state, subject)
@@ -389,7 +387,7 @@ class Registry:
         """`POST /compatibility/subjects/{subject}/versions[/{version}]`: what breaks."""
         state = self._state()
         normalize = normalizes(state, subject, asked=normalize)
-        _, parsed = self._taken(state, told, normalize=normalize)
+        schema, _ = self._taken(state, told, normalize=normalize)
         if version is None:
             before = state.versions(subject)
         else:
@@ -399,18 +397,28 @@ class Registry:
                 if version == "latest" and refusal.code in (40401, 40402):
                     return []
                 raise
-        return [str(one) for one in self._breaks(state, subject, parsed, before)]
+        return [str(one) for one in self._breaks(state, subject, schema, before)]
 
     def _breaks(
-        self, state: Subjects, subject: str, parsed: Parsed, before: list[Entry]
-    ) -> list[Incompatible]:
+        self, state: Subjects, subject: str, schema: Schema, before: list[Entry]
+    ) -> tuple[Incompatible, ...]:
         """What the subject's level forbids."""
         level = Level(level_of(state, subject))
-        if level is Level.NONE:
-            return []
+        if level is Level.NONE or not before:
+            return ()
         chosen = before if level.is_transitive else before[-1:]
-        pairs = [(one.version, self._parsed(state, one.schema)) for one in chosen]
-        return breaks_between(parsed, pairs, level)
+        olds = tuple((one.version, self._written(state, one.schema)) for one in chosen)
+        return self._compare(level, self._written(state, schema), olds)
+
+    @staticmethod
+    def _written(state: Subjects, schema: Schema) -> _Written:
+        return schema, texts_of(state, schema.references)
+
+    def _compare_anew(
+        self, level: Level, new: _Written, olds: tuple[tuple[int, _Written], ...]
+    ) -> tuple[Incompatible, ...]:
+        pairs = [(version, self._parse(*old)) for version, old in olds]
+        return tuple(breaks_between(self._parse(*new), pairs, level))
 
     # -- config and mode ---------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ Decide = Callable[[Subjects], list[Write]]
 
 class Store(Protocol):
     """Contract: `write` decides on the state with all that was written before, and nothing is written
-    between; what it writes is in every later `fresh` of every store.
+    between; what it writes is in every later `fresh` of every store. A state that was given doesn't change.
     """
 
     @property
@@ -73,14 +73,18 @@ class MemoryStore:
         self.records = [] if records is None else records
         self.state = Subjects()
         self._read = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def fresh(self) -> Subjects:
         """See `Store`."""
-        for key, value in self.records[self._read :]:
-            self.state.apply(key, value)
-            self._read += 1
-        return self.state
+        with self._lock:
+            if self._read < len(self.records):
+                state = self.state.copy()
+                for key, value in self.records[self._read :]:
+                    state.apply(key, value)
+                    self._read += 1
+                self.state = state
+            return self.state
 
     def write(self, decide: Decide) -> None:
         """See `Store`."""
@@ -199,13 +203,14 @@ class LogStore:
         if end < self._next:  # the topic was deleted, and made again
             self._state, self._next = Subjects(), 0
         if end > self._next:
+            state = self._state.copy()
             for records in self._reader.read(self._topic, 0, self._next, end, missing="skip"):
                 pairs: Any = zip(
                     records.keys().to_pylist(), records.values().to_pylist(), strict=True
                 )
                 for key, value in pairs:
-                    self._state.apply(key, value)
-            self._next = end
+                    state.apply(key, value)
+            self._state, self._next = state, end
 
 
 @contextlib.contextmanager

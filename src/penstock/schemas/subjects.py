@@ -71,7 +71,10 @@ class Entry(NamedTuple):
 
 @dataclass
 class Subjects:
-    """The state. `apply` takes the records in their order; everything else reads."""
+    """The state. `apply` takes the records in their order; everything else reads.
+
+    A state that others may read isn't changed: records are applied to a copy, which takes its place.
+    """
 
     by_subject: dict[str, dict[int, Entry]] = field(default_factory=dict)
     by_id: dict[int, Schema] = field(default_factory=dict)
@@ -79,6 +82,17 @@ class Subjects:
     configs: dict[str | None, dict[str, Any]] = field(default_factory=dict)
     modes: dict[str | None, str] = field(default_factory=dict)
     greatest_id: int = 0
+
+    def copy(self) -> Subjects:
+        """One that can be changed by itself."""
+        return Subjects(
+            {subject: dict(versions) for subject, versions in self.by_subject.items()},
+            dict(self.by_id),
+            dict(self.ids),
+            dict(self.configs),
+            dict(self.modes),
+            self.greatest_id,
+        )
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
         """Takes a record; one that is none of a registry's is passed over."""

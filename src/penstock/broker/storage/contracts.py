@@ -9,7 +9,8 @@ is data of that schema is left to those who read it. The registry's records are 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CorruptError, LimitError
@@ -30,6 +31,10 @@ READ_BYTES: Final = 1 << 20
 """Of the registry's topic, at a time."""
 ERRORS_MAX: Final = 100
 """Records at fault that are told one by one."""
+TOGETHER_MIN: Final = 16
+"""Records of a batch from which on they are looked at together."""
+UNFRAMED: Final = -1
+"""In place of an id, of what has no head."""
 _HEAD: Final = struct.Struct(">bI")
 
 
@@ -45,6 +50,8 @@ class Contracts:
         self._state: Subjects | None = None
         self._of: object = None
         self._next = 0
+        self._together: Callable[..., tuple[int, list[tuple[int, int, int]]]] | None = None
+        self._loading: threading.Thread | None = None
 
     @staticmethod
     def holds(topic: Topic) -> bool:
@@ -69,23 +76,48 @@ class Contracts:
             if topic.settings.get(name) == "true"
         ]
         state = self._fresh()
-        known = {subject: {one.id for one in state.versions(subject)} for _, subject, _ in wanted}
-        found: list[RecordError] = []
+        known = [(at, {one.id for one in state.versions(subject)}) for at, subject, _ in wanted]
+        try:
+            count, faults = self._faults(batch, header, known)
+        except (CorruptError, LimitError, IndexError, ValueError) as error:
+            raise _others(header, error) from None
+        if not count:
+            return
+        told = {at: (subject, part) for at, subject, part in wanted}
+        found = tuple(RecordError(index, _fault(id_, *told[at])) for index, at, id_ in faults)
+        raise AppendError(
+            Refusal.INVALID_RECORD,
+            f"{found[0].message} (record {found[0].batch_index} of {header.record_count}; "
+            f"{count} at fault). Register the schema, or turn {VALUES} off",
+            found,
+        )
+
+    def _faults(
+        self, batch: Buffer, header: Header, known: list[tuple[int, set[int]]]
+    ) -> tuple[int, list[tuple[int, int, int]]]:
+        """How many keys and values are at fault, and the first of them: see `frames.faults_of`."""
+        if header.record_count >= TOGETHER_MIN:
+            if self._together is not None:
+                return self._together(batch, header, known, ERRORS_MAX)
+            if self._loading is None:
+                self._loading = threading.Thread(target=self._load, daemon=True)
+                self._loading.start()
         count = 0
+        found: list[tuple[int, int, int]] = []
         for index, record in enumerate(_records(batch, header)):
-            for at, subject, part in wanted:
-                fault = _fault(record[at], known[subject], subject, part)
-                if fault is not None:
+            for at, ids in known:
+                id_ = _id(record[at])
+                if id_ is not None and id_ not in ids:
                     count += 1
                     if len(found) < ERRORS_MAX:
-                        found.append(RecordError(index, fault))
-        if count:
-            raise AppendError(
-                Refusal.INVALID_RECORD,
-                f"{found[0].message} (record {found[0].batch_index} of {header.record_count}; "
-                f"{count} at fault). Register the schema, or turn {VALUES} off",
-                tuple(found),
-            )
+                        found.append((index, at, id_))
+        return count, found
+
+    def _load(self) -> None:
+        from penstock.broker.storage import frames
+
+        frames.warm()
+        self._together = frames.faults_of
 
     def _fresh(self) -> Subjects:
         """What the registry has; of its topic, what is new is read."""
@@ -131,18 +163,23 @@ def _is_aborted(hosted: Hosted, header: Header) -> bool:
     )
 
 
-def _fault(part: memoryview | None, known: set[int], subject: str, name: str) -> str | None:
-    """What is wrong with a key or a value."""
+def _id(part: memoryview | None) -> int | None:
+    """The id in the head of a key or a value; None of NULL, `UNFRAMED` where there is none."""
     if part is None:
         return None
     if len(part) < _HEAD.size or part[0]:
+        return UNFRAMED
+    found: int = _HEAD.unpack_from(part)[1]
+    return found
+
+
+def _fault(id_: int, subject: str, part: str) -> str:
+    """What is wrong with a key or a value."""
+    if id_ == UNFRAMED:
         return (
-            f"expected a {name} that begins with a zero byte and a schema's id; found another one"
+            f"expected a {part} that begins with a zero byte and a schema's id; found another one"
         )
-    id_ = _HEAD.unpack_from(part)[1]
-    if id_ in known:
-        return None
-    return f"expected a {name} by a schema of the subject {subject}; found id {id_}"
+    return f"expected a {part} by a schema of the subject {subject}; found id {id_}"
 
 
 def _records(
@@ -169,7 +206,12 @@ def _records(
             size, field = batches.read_varint(record, field + max(size, 0))
             yield key, None if size < 0 else record[field : field + size]
     except (CorruptError, LimitError, IndexError, ValueError) as error:
-        raise AppendError(
-            Refusal.INVALID_RECORD,
-            f"expected {header.record_count} records, found others ({error})",
-        ) from None
+        raise _others(header, error) from None
+
+
+def _others(header: Header, error: Exception) -> AppendError:
+    """What refuses a batch that isn't what its header says."""
+    return AppendError(
+        Refusal.INVALID_RECORD,
+        f"expected {header.record_count} records, found others ({error})",
+    )
