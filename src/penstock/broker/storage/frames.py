@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.broker.storage.contracts import UNFRAMED
 from penstock.errors import CorruptError
 from penstock.wire import batches
 from penstock.wire.batches import Buffer, Header
@@ -20,6 +19,8 @@ from penstock.wire.columns import decode
 
 __all__ = ["faults_of", "warm"]
 
+UNFRAMED = -1
+"""In place of an id, of what has no head; as in `contracts`, which doesn't import this at first."""
 HEAD_BYTES = 5
 Faults: TypeAlias = list[tuple[int, int, int]]
 
