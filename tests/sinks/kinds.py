@@ -33,6 +33,7 @@ NAMES = [
     "opensearch",
     "iceberg",
     "delta",
+    "parquet",
     "kafka",
 ]
 _numbers = itertools.count()
@@ -185,6 +186,25 @@ def _delta(path: Path) -> Kind:
         return {one["id"]: one["name"] for one in found}
 
     return Kind(str(path / "users.delta"), "", rows, is_alone=True, steps=40)
+
+
+def _parquet(path: Path) -> Kind:
+    def rows() -> dict[int, str | None]:
+        if not list(path.glob("users.parquet/**/*.parquet")):
+            return {}
+        files = f"read_parquet('{path}/users.parquet/**/*.parquet', hive_partitioning = true)"
+        [(doubled,)] = duckdb.sql(
+            f"SELECT count(*) - count(DISTINCT _offset) FROM {files}"
+        ).fetchall()
+        assert doubled == 0
+        newest = f"SELECT id, max(_offset) AS _offset FROM {files} GROUP BY id"
+        query = (
+            f"SELECT id, name FROM {files} JOIN ({newest}) USING (id, _offset) WHERE NOT _deleted"
+        )
+        return dict(duckdb.sql(query).fetchall())
+
+    address = str(path / "users.parquet?partition_by=id")
+    return Kind(address, "", rows, is_alone=True, steps=40)
 
 
 def _kafka(log: str) -> Kind:

@@ -25,7 +25,7 @@ import penstock.sinks
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
 from penstock.sinks._targets.contract import Batch, Rows, Switchable
-from penstock.sinks._targets.folders import Folder
+from penstock.sinks._targets.lake.folders import Folder
 
 CODE = str(Path(penstock.sinks.__file__).parent / "_targets")
 COLUMNS = Schema.parse("id BIGINT NOT NULL, name STRING")

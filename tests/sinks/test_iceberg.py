@@ -19,7 +19,7 @@ from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
 from penstock.sinks import Sink, from_address, iceberg
 from penstock.sinks._targets.contract import Rows
-from penstock.sinks._targets.iceberg import matching
+from penstock.sinks._targets.lake.iceberg import matching
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 from pyiceberg.expressions.visitors import bind

@@ -88,7 +88,7 @@ def test_every_target_equals_the_topic_after_kills(
     """One process writes them, and is killed while rows change; Redis and MariaDB are killed, too."""
     random_, rows = random.Random(seed), {}
     with hook() as web:
-        names = ["mysql", "sqlite", "duckdb", "redis", "tantivy", "elastic"]
+        names = ["mysql", "sqlite", "duckdb", "redis", "tantivy", "elastic", "parquet"]
         found = {n: kinds.kind(n, request, tmp_path) for n in names} | {"http": web}
         told = orjson.dumps([topic.name, topic.log, [(k.address, k.table) for k in found.values()]])
         servers = [request.getfixturevalue(one) for one in ("cache", "mysql_server")]

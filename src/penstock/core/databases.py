@@ -12,7 +12,9 @@ from penstock.errors import SetupError, UserError
 
 __all__ = ["described", "is_target", "mysql_parameters", "psycopg_module", "pymysql_module"]
 
-TARGET_SUFFIXES: Final = (".sqlite", ".sqlite3", ".db", ".duckdb", ".iceberg", ".delta", ".tantivy")
+TARGET_SUFFIXES: Final = (
+    ".sqlite", ".sqlite3", ".db", ".duckdb", ".iceberg", ".delta", ".tantivy", ".parquet"
+)  # fmt: skip
 """Of files and directories that sinks write; `penstock.sinks.from_address` makes targets of them."""
 
 
@@ -96,7 +98,7 @@ def is_target(text: str) -> bool:
     >>> [is_target(text) for text in ("kafka://db:9092", "out/users", "users.sqlite", "users")]
     [True, True, True, False]
     """
-    return "/" in text or text.endswith(TARGET_SUFFIXES)
+    return "/" in text or text.partition("?")[0].endswith(TARGET_SUFFIXES)
 
 
 def described(url: str) -> str:

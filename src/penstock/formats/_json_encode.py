@@ -262,7 +262,7 @@ def _time_pieces(array: Any, name: str) -> _Pieces:
 
 
 def uuid_texts(array: Any) -> Any:
-    """UUIDs as text: 32 digits, and hyphens."""
+    """UUIDs as text: 32 digits, and hyphens; NULL stays NULL."""
     data = array.cast(pa.binary()).fill_null(bytes(16))
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
     body = np.frombuffer(b"".join(data.to_pylist()), np.uint8).reshape(len(array), 16)

@@ -11,12 +11,13 @@ from penstock.sinks._report import SILENT_MS, sink_phase
 from penstock.sinks._sink import Followed, Sink
 from penstock.sinks._targets.address import from_address
 from penstock.sinks._targets.contract import Target
-from penstock.sinks._targets.delta import delta
 from penstock.sinks._targets.elastic import elasticsearch
 from penstock.sinks._targets.files import duckdb, sqlite
 from penstock.sinks._targets.http import http_ as http
-from penstock.sinks._targets.iceberg import iceberg
 from penstock.sinks._targets.kafka import kafka
+from penstock.sinks._targets.lake.delta import delta
+from penstock.sinks._targets.lake.iceberg import iceberg
+from penstock.sinks._targets.lake.parquet import parquet
 from penstock.sinks._targets.mysql import mysql
 from penstock.sinks._targets.postgres import postgres
 from penstock.sinks._targets.redis import redis
@@ -36,6 +37,7 @@ __all__ = [
     "iceberg",
     "kafka",
     "mysql",
+    "parquet",
     "pause",
     "postgres",
     "rebuild",

@@ -430,8 +430,7 @@ class Sink:
 
     @property
     def _nothing(self) -> Batch:
-        schema = pa.schema([pa.field(f.name, f.type) for f in self._rows.schema])
-        none = pa.RecordBatch.from_pylist([], schema)
+        none = self._rows.nothing()
         at = np.zeros(0, np.int64)
         return Batch(none, none.select(list(self._rows.key)), at, at, 0)
 

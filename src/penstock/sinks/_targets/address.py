@@ -6,12 +6,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 from penstock.errors import UserError
 from penstock.sinks._targets.contract import Target
-from penstock.sinks._targets.delta import delta
 from penstock.sinks._targets.elastic import elasticsearch
 from penstock.sinks._targets.files import duckdb, sqlite
 from penstock.sinks._targets.http import http_
-from penstock.sinks._targets.iceberg import iceberg
 from penstock.sinks._targets.kafka import kafka
+from penstock.sinks._targets.lake.delta import delta
+from penstock.sinks._targets.lake.iceberg import iceberg
+from penstock.sinks._targets.lake.parquet import parquet
 from penstock.sinks._targets.mysql import mysql
 from penstock.sinks._targets.postgres import postgres
 from penstock.sinks._targets.redis import redis
@@ -27,7 +28,7 @@ def from_address(address: str, table: str) -> Target:
         address: `postgresql://…`, `mysql://…`, `redis://…?value=hash&expire_s=60`,
             `elasticsearch+http://…`, `opensearch+https://…`, `http://…`, `kafka://…`, or a file or directory
             that ends in `.sqlite`, `.sqlite3`, `.db`, `.duckdb`,
-            `.iceberg`, `.delta` or `.tantivy`.
+            `.iceberg`, `.delta`, `.tantivy` or `.parquet` (`?partition_by=city,day(at)`).
         table: in it; empty where it has none.
 
     Raises:
@@ -49,6 +50,9 @@ def from_address(address: str, table: str) -> Target:
         return iceberg(address, table=table)
     if address.endswith(".delta"):
         return delta(address)
+    path, _, told = address.partition("?")
+    if path.endswith(".parquet"):
+        return _parquet(path, told)
     if address.endswith(".tantivy"):
         return tantivy(address)
     if address.endswith((".sqlite", ".sqlite3", ".db")):
@@ -58,10 +62,18 @@ def from_address(address: str, table: str) -> Target:
     raise UserError(
         "expected a target such as postgresql://user@host/database, mysql://user@host/database, "
         "redis://host, elasticsearch+http://host:9200, opensearch+https://host:9200, kafka://host:9092, "
-        "https://host/path, FILE.sqlite, FILE.duckdb, DIRECTORY.tantivy, DIRECTORY.iceberg or "
-        "DIRECTORY.delta; found "
+        "https://host/path, FILE.sqlite, FILE.duckdb, DIRECTORY.tantivy, DIRECTORY.iceberg, "
+        "DIRECTORY.delta or DIRECTORY.parquet; found "
         f"{address.rpartition('@')[2]!r}"
     )
+
+
+def _parquet(path: str, told: str) -> Target:
+    options = dict(parse_qsl(told))
+    by = options.pop("partition_by", "")
+    if options or (told and not by):
+        raise UserError(f"expected partition_by=COLUMNS behind {path}?; found {told!r}")
+    return parquet(path, partition_by=by)
 
 
 def _redis(address: str, table: str) -> Target:

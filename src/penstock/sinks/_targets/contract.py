@@ -70,6 +70,11 @@ class Rows:
     schema: Schema
     key: tuple[str, ...]
 
+    def nothing(self) -> pa.RecordBatch:
+        """No rows, with these columns."""
+        columns = [pa.field(one.name, one.type) for one in self.schema]
+        return pa.RecordBatch.from_pylist([], pa.schema(columns))
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock.core.schema import TIMESTAMP
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import Batch, Rows
-from penstock.sinks._targets.folders import Folder
+from penstock.sinks._targets.lake.folders import Folder
 from penstock.sinks._targets.texts import json_values, key_texts
 
 __all__ = ["TantivyTarget", "tantivy"]

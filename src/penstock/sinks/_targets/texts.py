@@ -1,12 +1,13 @@
-"""Rows as text, for targets without types of their own."""
+"""Rows as text, or with fewer types, for targets without types of their own."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.formats.json import encode_rows
+from penstock.core.schema import INTERVAL, TIME_OF_DAY, UUID
+from penstock.formats.json import encode_rows, uuid_texts
 
-__all__ = ["json_rows", "json_values", "key_texts"]
+__all__ = ["json_rows", "json_values", "key_texts", "plain_columns"]
 
 
 def json_rows(rows: pa.RecordBatch) -> list[bytes]:
@@ -40,3 +41,22 @@ def json_values(column: pa.Array) -> list[str | None]:
     """
     texts = [str(text) for text in encode_rows(pa.table({"v": column})).to_pylist()]
     return [None if text == '{"v":null}' else text[5:-1] for text in texts]
+
+
+def plain_columns(rows: pa.RecordBatch, *, times: bool = True) -> pa.Table:
+    """Rows as files have them: UUIDs are text, intervals microseconds.
+
+    Args:
+        rows: any.
+        times: whether times of day stay as they are; else they are microseconds, too.
+    """
+    whole = (INTERVAL,) if times else (INTERVAL, TIME_OF_DAY)
+    columns = [
+        uuid_texts(column).cast(pa.string())
+        if column.type == UUID
+        else column.cast(pa.int64())
+        if column.type in whole
+        else column
+        for column in rows.columns
+    ]
+    return pa.Table.from_arrays(columns, rows.schema.names)

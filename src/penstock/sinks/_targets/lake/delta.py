@@ -7,17 +7,16 @@ else has committed meanwhile lets it fail, and the table is read again.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.core.schema import INTERVAL, TIME_OF_DAY, UUID
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import Batch, Rows
-from penstock.sinks._targets.folders import Folder
+from penstock.sinks._targets.lake.folders import Folder
+from penstock.sinks._targets.texts import plain_columns
 
 __all__ = ["DeltaTarget", "delta"]
 
@@ -71,7 +70,7 @@ class DeltaTarget:
         self.close()
         self._rows, self._own = rows, f"penstock/{self._owner or sink}/{rows.topic}"
         self._folder.take()
-        schema = _plain(_nothing(rows)).schema
+        schema = plain_columns(rows.nothing(), times=False).schema
         self._delta = self._module.DeltaTable.create(
             str(self._path), schema=schema, mode="ignore", configuration=CHECKPOINTS
         )
@@ -100,7 +99,7 @@ class DeltaTarget:
         told.append(one(self._own, max(self._offsets) + 1))
         properties = self._module.CommitProperties(app_transactions=told, max_commit_retries=0)
         if not self._rows.key:
-            upserts = _plain(batch.upserts)
+            upserts = plain_columns(batch.upserts, times=False)
             self._module.write_deltalake(
                 self._delta, upserts, mode="append", commit_properties=properties
             )
@@ -109,7 +108,10 @@ class DeltaTarget:
         self._delta.update_incremental()
 
     def _merge(self, batch: Batch, properties: Any) -> None:
-        upserts, deletes = _plain(batch.upserts), _plain(batch.deletes)
+        upserts, deletes = (
+            plain_columns(batch.upserts, times=False),
+            plain_columns(batch.deletes, times=False),
+        )
         mark = pa.array([False] * len(upserts))
         source = pa.concat_tables(
             [
@@ -150,23 +152,3 @@ class DeltaTarget:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _nothing(rows: Rows) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(
-        [], pa.schema([pa.field(f.name, f.type) for f in rows.schema])
-    )
-
-
-def _plain(rows: pa.RecordBatch) -> pa.Table:
-    """Columns as Delta has them: UUIDs are text, intervals and times of day microseconds."""
-    columns: dict[str, pa.Array] = {}
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if column.type == UUID:
-            texts = [None if v is None else str(uuid.UUID(bytes=v)) for v in column.to_pylist()]
-            columns[name] = pa.array(texts, pa.string())
-        elif column.type in (INTERVAL, TIME_OF_DAY):
-            columns[name] = column.cast(pa.int64())
-        else:
-            columns[name] = column
-    return pa.table(columns)

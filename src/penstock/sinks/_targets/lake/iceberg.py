@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.databases import described
-from penstock.core.schema import INTERVAL, UUID
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import (
     Batch,
@@ -33,7 +31,8 @@ from penstock.sinks._targets.contract import (
     nothing_built,
     replaced,
 )
-from penstock.sinks._targets.folders import LOCK_MODE
+from penstock.sinks._targets.lake.folders import LOCK_MODE
+from penstock.sinks._targets.texts import plain_columns
 
 __all__ = ["IcebergTarget", "iceberg"]
 
@@ -129,7 +128,7 @@ class IcebergTarget:
         """Takes over, creates the table where it isn't there; the next offsets."""
         self.close()
         self._sink, self._rows = sink, rows
-        none = _plain(_nothing(rows))
+        none = plain_columns(rows.nothing())
         with self._alone():
             self._connect()
             self._catalog.create_namespace_if_not_exists(self.table.rpartition(".")[0])
@@ -186,7 +185,7 @@ class IcebergTarget:
         if not len(batch):
             return  # offsets alone are written with the next changes: each commit makes files
         try:
-            self._commit(_plain(batch.upserts), _plain(batch.deletes))
+            self._commit(plain_columns(batch.upserts), plain_columns(batch.deletes))
         except self._conflict:
             self._table.refresh()
             state = self._state()
@@ -303,21 +302,3 @@ def matching(keys: pa.Table) -> Any:
         parts = [of.EqualTo(name, one[name]) for name in others]
         terms.append(of.And(of.In(most, one[f"{most}_list"]), *parts))
     return of.Or(*terms)
-
-
-def _nothing(rows: Rows) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(
-        [], pa.schema([pa.field(f.name, f.type) for f in rows.schema])
-    )
-
-
-def _plain(rows: pa.RecordBatch) -> pa.Table:
-    """Columns as Iceberg has them: UUIDs are text, intervals microseconds."""
-    columns: dict[str, pa.Array] = {}
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if column.type == UUID:
-            texts = [None if v is None else str(uuid.UUID(bytes=v)) for v in column.to_pylist()]
-            columns[name] = pa.array(texts, pa.string())
-        else:
-            columns[name] = column.cast(pa.int64()) if column.type == INTERVAL else column
-    return pa.table(columns)

@@ -1,0 +1,1 @@
+"""Tables of files: Iceberg, Delta, and Parquet in directories."""
