@@ -214,3 +214,17 @@ def test_sinks_create_a_directory_s_catalog_one_after_another(tmp_path, monkeypa
     for one in threads:
         one.join()
     assert not refused
+
+
+def test_a_branch_of_another_sink_is_not_switched_to(tmp_path) -> None:
+    """The message names the sink that has built it."""
+    rows = Rows("users", Schema.parse("id BIGINT NOT NULL"), ("id",))
+    target = iceberg(tmp_path / "lake.iceberg", table="shop.users")
+    for one, name in ((target, "one"), (target.beside("one", rows), "one.rebuild")):
+        one.open(name, rows)
+        one.close()
+    with pytest.raises(UserError, match="from the sink 'two'; found one of one"):
+        target.switch("two", rows)
+    target.switch("one", rows)
+    with pytest.raises(UserError, match="from the sink 'two'; found one of one"):
+        target.go_back("two", rows)

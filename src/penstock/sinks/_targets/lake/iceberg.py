@@ -118,6 +118,7 @@ class IcebergTarget:
             )
         self._catalog: Any = None
         self._table: Any = None
+        self._lock: int | None = None
 
     @property
     def passing(self) -> tuple[type[BaseException], ...]:
@@ -156,12 +157,18 @@ class IcebergTarget:
             yield
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        place = os.open(self._folder / LOCK_FILE, os.O_CREAT | os.O_RDWR, LOCK_MODE)
+        self._lock = os.open(self._folder / LOCK_FILE, os.O_CREAT | os.O_RDWR, LOCK_MODE)
         try:
-            fcntl.flock(place, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(place)
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = None
 
     def _connect(self) -> None:
         if self._folder is not None:
@@ -211,6 +218,7 @@ class IcebergTarget:
 
     def close(self) -> None:
         """Lets the catalog go."""
+        self._unlock()
         if self._catalog is not None:
             self._catalog.close()
         self._catalog = self._table = None
@@ -254,12 +262,24 @@ class IcebergTarget:
             self._exchange(table, rows, sink, f"{sink}.old", OLD_BRANCH)
 
     def _exchange(self, table: Any, rows: Rows, sink: str, other: str, branch: str) -> None:
-        """The snapshot of a branch becomes the table's, and that the one of `OLD_BRANCH`."""
+        """The snapshot of a branch becomes the table's, and that the one of `OLD_BRANCH`.
+
+        Raises:
+            UserError: another sink has made the branch.
+        """
         from pyiceberg.table.update.snapshot import ManageSnapshots
 
         table.metadata.properties[RETRIES] = "0"
         refs, properties = table.metadata.refs, table.properties
         mine = orjson.loads(properties.get(_property(sink, rows), '{"next": {}, "epoch": 0}'))
+        if _property(other, rows) not in properties:
+            head, end = "penstock.sink.", f"{other.removeprefix(sink)}.{rows.topic}"
+            own = [one for one in properties if one.startswith(head) and one.endswith(end)]
+            names = ", ".join(one.removeprefix(head).removesuffix(end) for one in own)
+            raise UserError(
+                f"expected the branch {branch} of {self.table} from the sink {sink!r}; found one of "
+                f"{names or 'another topic'}. Give its name and topic"
+            )
         told = orjson.loads(properties[_property(other, rows)])
         epoch = max(mine["epoch"], told["epoch"]) + 1
         with table.transaction() as transaction:
