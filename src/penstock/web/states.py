@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.core.time import instant_text
-from penstock.sinks import sink_phase
 
 __all__ = ["sink_state", "state_of", "whole"]
 
@@ -24,6 +23,8 @@ def sink_state(told: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any]:
     if told is None:
         reason = "Its group has offsets and no report: an older release, or another program, writes them."
         return state_of("unknown", "wait", None, reason, "Restart the sink with this release.")
+    from penstock.sinks import sink_phase  # loads clients, which `penstock status` doesn't need
+
     phase, trouble = sink_phase(told, now_ms), str(told.get("trouble", ""))
     since_ms, at_ms = whole(told.get("since_ms")), whole(told.get("at_ms"))
     if phase == "silent":
