@@ -194,7 +194,7 @@ def _parquet(path: Path) -> Kind:
             return {}
         files = f"read_parquet('{path}/users.parquet/**/*.parquet', hive_partitioning = true)"
         [(doubled,)] = duckdb.sql(
-            f"SELECT count(*) - count(DISTINCT _offset) FROM {files}"
+            f"SELECT count(*) - count(DISTINCT (_partition, _offset)) FROM {files}"
         ).fetchall()
         assert doubled == 0
         newest = f"SELECT id, max(_offset) AS _offset FROM {files} GROUP BY id"
