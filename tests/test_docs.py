@@ -222,13 +222,11 @@ SQL_PAGE = (ROOT / "docs" / "sql.md").read_text()
 
 def test_the_page_on_sql_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its Python and its program, with what its table of statements names."""
-    from penstock.sql import SqlFlow
-
     monkeypatch.chdir(tmp_path)
     [code] = re.findall(r"```python\n(.*?)```", SQL_PAGE, re.DOTALL)
     exec(compile(code, "docs/sql.md", "exec"), {"__name__": "example"})
     program = "".join(re.findall(r"```sql\n(.*?)```", SQL_PAGE, re.DOTALL))
-    shop = SqlFlow("shop")
+    shop = ps.App("shop", directory=tmp_path / "shop.penstock")
     shop.sql(program)
     graph = shop.graph()
     assert [view.name for view in graph.views] == [
@@ -237,7 +235,7 @@ def test_the_page_on_sql_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         "corrected",
         "last_hour",
     ]
-    assert [output.topic for output in graph.outputs] == ["per-minute"]
+    assert [output.topic for output in graph.outputs] == ["per-minute", "shop.per_name"]
 
 
 OPERATORS_PAGE = (ROOT / "docs" / "operators.md").read_text()
