@@ -1,10 +1,10 @@
-"""The broker's own settings as clients see them: every one of Kafka 4.3's, with what is so here.
+"""The broker's own settings as clients see them: every setting of Kafka 4.3, with its effective value.
 
 `kafka_configs.json` has Kafka's names, types, defaults and the first sentence of their documentation, as a
-Kafka 4.3.1 node describes them (Apache Kafka, Apache License 2.0). Where this broker differs, or was
-told something, the value is what is so; a setting that means nothing here is described with Kafka's
-default. What can be changed while the broker runs is what Kafka can change, but for who gets in where:
-listeners, certificates, ways to log in (see `penstock.broker.dynamic_settings`).
+Kafka 4.3.1 node describes them (Apache Kafka, Apache License 2.0). Where this broker differs or is
+configured, the value is the effective one. A setting without a meaning here is described with Kafka's
+default. The settings that Kafka can change at run time can be changed here too, except listeners,
+certificates and login mechanisms (see `penstock.broker.dynamic_settings`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BrokerSetting:
         default: Kafka's default; None where it has none.
         doc: what it means.
         is_dynamic: whether Kafka can change it while it runs.
-        is_sensitive: whether its value is never told.
+        is_sensitive: whether its value is never shown.
     """
 
     name: str
@@ -76,8 +76,9 @@ LEGACY: Final = {
     "segment.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     "flush.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 }
-"""Topics' settings whose default Kafka has under a name in another unit, or of another thing: the broker's
-setting that may be set, and the one that has the default. Kafka tells of them once the first is set."""
+"""Topic settings whose default Kafka keeps under a name in another unit, or under another setting: the
+broker setting that may be set, and the one that has the default. Kafka lists them once the first is
+set."""
 _TOLD_AT_START: Final = (
     "config.providers",
     "cordoned.log.dirs",
@@ -130,10 +131,10 @@ TOPIC_DEFAULTS: Final = _topic_defaults()
 def broker_values(
     config: BrokerConfig, listeners: Sequence[Listener], reserve_bytes: int
 ) -> dict[str, str]:
-    """What is so here, where it isn't Kafka's default.
+    """The effective values that differ from Kafka's defaults.
 
     Args:
-        config: what the broker was told.
+        config: the broker's configuration.
         listeners: where it listens.
         reserve_bytes: how much room is left on the disk.
     """

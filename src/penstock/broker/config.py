@@ -31,10 +31,10 @@ class BrokerConfig:
         data: the data directory; made where it is missing.
         listen: `[PROTOCOL://]HOST:PORT`, several with commas between them (see
             `penstock.broker.listeners`); port 0 picks a free one.
-        advertise: `HOST:PORT` that clients are told to connect to, one for each listener; None:
-            where they have reached the broker.
-        allow_remote: permit addresses beyond this machine's loopback where nothing is
-            authenticated: whoever reaches the port can read and delete everything.
+        advertise: `HOST:PORT` that clients connect to, one for each listener; None: the address at
+            which they reached the broker.
+        allow_remote: permit addresses beyond this machine's loopback without authentication: any client
+            that reaches the port can read and delete everything.
         default_partitions: partitions of a topic that is made on first use, or with a count of -1.
         auto_create_topics: make a topic when a client asks for its metadata, as Kafka does by
             default.
@@ -47,8 +47,8 @@ class BrokerConfig:
             group.consumer.migration.policy).
         group_defaults: what groups have that aren't configured otherwise, by Kafka's names: see
             `penstock.broker.groups.settings.BROKER_WIDE`.
-        flush_interval_ms: records that nobody waits for (acks=1) are made durable this often.
-        checkpoint_interval_ms: what was appended is vouched for by a checkpoint this often (Kafka's
+        flush_interval_ms: how often records with acks=1 are made durable.
+        checkpoint_interval_ms: how often a checkpoint covers what was appended (Kafka's
             log.flush.offset.checkpoint.interval.ms).
         retention_interval_ms: how often old segments (Kafka's log.retention.check.interval.ms) and
             groups without members and offsets are looked for.

@@ -4,9 +4,9 @@ once, or for this one, which comes first.
     DATA/settings.json      {"cluster": {name: value}, "broker": {name: value}}, what was set; there from
                             the first start on
 
-Most are defaults of topics that have no setting of their own; some are the broker's own; the others are
-kept and told, and change nothing. What is so is what was set for this broker, else what was set for all,
-else what the broker was given when it started, else Kafka's default.
+Most are defaults of topics without a setting of their own. Some are the broker's own. The others are
+stored and shown, but have no effect. The effective value is the one set for this broker, else the one
+set for all, else the one given at the start, else Kafka's default.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PRODUCER_EXPIRY_MS: Final = "producer.id.expiration.ms"
 _LEAST: Final = {
     CLEANER_BACKOFF_MS: 0,
     CLEANER_BYTES_PER_S: 1,
-    CONNECTIONS: 1,  # with none, nobody could set it back
+    CONNECTIONS: 1,  # with 0, no client could set it back
     CONNECTIONS_PER_IP: 1,
     PRODUCER_EXPIRY_MS: 1,
 }
@@ -162,7 +162,7 @@ def dynamic_settings_in(content: bytes) -> dict[str, dict[str, str]]:
     """What the bytes of the file say: by `cluster` and `broker`.
 
     Raises:
-        SetupError: they say nothing, or what nobody could have set.
+        SetupError: they can't be read, or have a value that can't be set.
     """
     found = documents.load(content, PATH)
     try:
@@ -188,7 +188,7 @@ class DynamicSettings:
         if content is not None:
             self._set = dynamic_settings_in(content)
         else:
-            with contextlib.suppress(OSError):  # a full disk: what is missing is told again
+            with contextlib.suppress(OSError):  # a full disk: what is missing is reported again
                 files.store(PATH, documents.dump(self._set))
 
     def of(self, *, cluster: bool) -> Mapping[str, str]:
@@ -196,12 +196,12 @@ class DynamicSettings:
         return self._set["cluster" if cluster else "broker"]
 
     def sources(self, name: str) -> list[Source]:
-        """What was set under a name, first what is so."""
+        """What was set under a name, the effective value first."""
         found = [("broker", BROKER), ("cluster", CLUSTER)]
         return [Source(self._set[who][name], n) for who, n in found if name in self._set[who]]
 
     def value(self, name: str) -> str | None:
-        """What is so of what was set; None where nothing was."""
+        """The effective value of what was set; None where nothing was."""
         return next((one.value for one in self.sources(name)), None)
 
     def number(self, name: str, default: float) -> float:
@@ -219,8 +219,8 @@ class DynamicSettings:
         return found
 
     def replace(self, settings: Mapping[str, str], *, cluster: bool) -> None:
-        """Sets all of what is set for all brokers, or for this one, durably; followers are told. The
-        values must have been checked.
+        """Replaces all that is set for all brokers, or for this one, durably, and notifies followers.
+        The values must have been checked.
 
         Raises:
             OSError: the disk refuses; nothing is changed.

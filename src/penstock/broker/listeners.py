@@ -1,6 +1,6 @@
 """Where a broker listens, and how connections there say who they are.
 
-127.0.0.1:9092                 nobody says who they are; for this machine alone
+127.0.0.1:9092                 no authentication; for this machine alone
 SSL://0.0.0.0:9093             TLS; with a client CA, by the client's certificate
 SASL_SSL://0.0.0.0:9094        TLS and a log-in with a password
 SASL_PLAINTEXT://127.0.0.1:1   a log-in without encryption

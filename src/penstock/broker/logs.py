@@ -1,6 +1,6 @@
-"""What the broker says of itself: a line of text, or a JSON object, per event.
+"""The broker's log: a line of text, or a JSON object, per event.
 
-No secrets are logged on purpose; what looks like one in a message is blotted out all the same.
+No secrets are logged on purpose; what looks like one in a message is redacted all the same.
 """
 
 from __future__ import annotations

@@ -46,10 +46,10 @@ _log = logging.getLogger(__name__)
 
 
 class Opening:
-    """A data directory that is being opened. Its lock is the caller's affair.
+    """A data directory that is being opened. The caller holds its lock.
 
     Args:
-        config: what the broker is told.
+        config: the broker's configuration.
         listeners: where it will listen.
         advertised: the request types that it will serve, in which versions.
         loop: the event loop that it lives in.

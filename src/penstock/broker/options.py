@@ -1,5 +1,5 @@
-"""What a broker can be told on a command line: one table, of which the options of `penstock broker` and
-of `python -m penstock.broker` are made, and the way from their values to a `BrokerConfig`.
+"""The broker's command-line options: one table, from which the options of `penstock broker` and
+of `python -m penstock.broker` are made, and their conversion to a `BrokerConfig`.
 
 A value is parsed here for both, so that they take and refuse the same.
 """

@@ -1,15 +1,15 @@
-"""What a start finds out about logs from what others know of them, and what it tells.
+"""Checks logs at the start against what other files know of them, and reports what is lost.
 
 A log that lost its end exactly between two batches looks whole. But a group may have committed an
 offset beyond it, a share group may have been given the records, a transaction's marker may have been
-noted: then the end is damage, and its offsets are never given out again. Who had read further would
-pass over the new records without an error.
+noted: then the end is damage, and its offsets are never given out again. Otherwise a reader that was
+    further would skip the new records without an error.
 
 What a partition keeps itself (indexes, the producers' snapshot, the tier's manifest) is compared when
 it is recovered.
 
-Groups and transactions know partitions by their topic's name. So a topic that is deleted is forgotten
-there before its name may be another one's, whatever crashes in between (`FormerTopics`).
+Groups and transactions know partitions by their topic's name. So a deleted topic is forgotten there
+before its name can be used again, also when the broker crashes in between (`FormerTopics`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def known_ends(
 
 
 def go_on_above(topics: Topics, ends: Mapping[tuple[str, int], KnownEnd], now_ms: int) -> None:
-    """Has logs that were longer continue where they were; tells what is lost."""
+    """Has logs that were longer continue at their former end; reports what is lost."""
     for (topic, index), known in ends.items():
         served = topics.get(topic)
         hosted = None if served is None else served.partition(index)

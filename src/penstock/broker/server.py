@@ -205,7 +205,7 @@ class Broker:
             self._spawn(self._iceberg.run(services.topics))
 
     def collect(self) -> list[Metric]:
-        """Everything there is to tell in figures, now."""
+        """All metrics, now."""
         return collect(
             Sources(
                 self.services,

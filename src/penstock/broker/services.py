@@ -1,7 +1,7 @@
-"""What a broker consists of, for those who answer its requests and who operate it.
+"""The parts of a broker, for the code that answers requests and operates it.
 
-`penstock.broker.opening` makes one of a data directory. Nothing that is in it knows of it: each part is
-told of the few others that it needs.
+`penstock.broker.opening` makes one from a data directory. No part knows the whole: each gets the few
+others that it needs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Services:
     """The parts of a broker.
 
     Attributes:
-        config: what it was told.
+        config: its configuration.
         listeners: where it listens.
         advertised: the request types that it serves, in which versions.
         loop: the event loop that all of it lives in.
@@ -54,16 +54,16 @@ class Services:
         flusher: makes durable what is written.
         dynamic: what clients have set of the broker's settings.
         topics: what there is to read and write.
-        former: has those that are gone forgotten.
+        former: forgets those that are gone.
         tiering: what lies in object storage, where something may.
         guard: who gets in, and what they may do.
-        group_settings: what groups are told.
+        group_settings: settings of groups.
         group_offsets: what groups have committed.
         groups: groups of the classic protocol.
         consumer_groups: groups of KIP-848's.
         mixed_groups: both; what members say goes to it.
         group_store: keeps them.
-        registry: of which kind a group is.
+        registry: the kind of each group.
         share: share groups.
         producer_ids: ids that are given out once.
         transactions: transactions.
@@ -95,7 +95,7 @@ class Services:
     transactions: Coordinator
 
     def now_ms(self) -> int:
-        """A clock for timeouts, which nobody sets back."""
+        """A monotonic clock for timeouts."""
         return int(self.loop.time() * 1000)
 
     def next_producer_id(self) -> int:

@@ -1,4 +1,4 @@
-"""Examines a data directory that nobody serves: reads all of it, changes nothing, explains what it
+"""Examines a data directory that no broker serves: reads all of it, changes nothing, explains what it
 finds.
 
     report = examine(Path("shop.penstock"))
@@ -6,8 +6,8 @@ finds.
 
 A finding is a *note* (worth knowing), a *warning* (the next start deals with it; nothing shows whether
 what is lost was ever acknowledged), or *damage* (records that were durable are gone or changed).
-`repair` does what is safe: what the next start would do anyway, and clearing away what nothing refers
-to. Whatever the bytes are, it ends with a report.
+`repair` does only what is safe: what the next start would do anyway, and the removal of files that
+nothing refers to. It ends with a report whatever the bytes are.
 """
 
 from penstock.broker.doctor.examination import examine, is_data_directory, repair

@@ -64,7 +64,7 @@ _KNOWN_MORE: Final = {"share", "security", "transactions", "tier", "iceberg"}
 
 @contextmanager
 def _locked(data: Path) -> Iterator[bool]:
-    """Whether nobody serves the directory; nobody can while the block lasts."""
+    """Whether no broker serves the directory; none can start while the block lasts."""
     try:
         descriptor = os.open(data / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -86,7 +86,7 @@ def is_data_directory(data: Path) -> bool:
 
 
 def examine(data: Path) -> Report:
-    """Reads a data directory and says what is the matter with it.
+    """Reads a data directory and reports its faults.
 
     Raises:
         SetupError: it is none.
@@ -114,7 +114,7 @@ def examine(data: Path) -> Report:
 
 
 def repair(report: Report) -> list[Finding]:
-    """Does what is safe about a report's findings; returns those that were set right.
+    """Does what is safe about a report's findings; returns those that were repaired.
 
     Raises:
         SetupError: the directory is being served.

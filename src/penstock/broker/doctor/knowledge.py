@@ -19,7 +19,7 @@ __all__ = ["Knowledge"]
 
 @dataclass(slots=True)
 class Knowledge:
-    """What is known of partitions, by topic and number.
+    """What other files know of partitions, by topic and number.
 
     Attributes:
         lost_power: whether the machine may have gone down since a broker last recovered them.
@@ -43,7 +43,9 @@ class Knowledge:
 
         topics = {}
         for file in data.glob("topics/*/topic.json"):
-            with contextlib.suppress(ValueError, KeyError, TypeError, OSError):  # told elsewhere
+            with contextlib.suppress(
+                ValueError, KeyError, TypeError, OSError
+            ):  # reported elsewhere
                 topics[uuid.UUID(json.loads(file.read_bytes())["id"]).hex] = file.parent.name
         said = list(bodies_in(load(TRANSACTIONS) or b""))
         return cls(

@@ -71,7 +71,7 @@ class PartitionExam:
             self._add(Level.DAMAGE, name, text)
 
     def run(self) -> None:
-        """Reads all of them; what is found goes into the report."""
+        """Reads all of them; findings go into the report."""
         names = sorted(one.name for one in self._directory.iterdir())
         bases = sorted(int(name[:-4]) for name in names if _is_segment(name))
         start, self._manifest = self._examine_start(), self._examine_manifest()

@@ -59,11 +59,11 @@ class TopicSummary:
 
 @dataclass(slots=True)
 class Report:
-    """What the examination gave.
+    """The result of an examination.
 
     Attributes:
         data: the directory that was examined.
-        durable: what must be there, for whoever is told that it is.
+        durable: what must be there, because a client has an acknowledgement of it.
     """
 
     data: Path

@@ -34,7 +34,7 @@ class SegmentScan:
         next_offset: the offset there.
         fault: why they end there; empty at the end of the file.
         prefix_sum: of the batches' first bytes that the checkpoint vouches for.
-        holes: what is damaged between them, and what is the matter with it.
+        holes: what is damaged between them, and how.
         interrupted: the transactions that were open there.
         batches: how many there are; likewise the records.
     """
@@ -119,7 +119,7 @@ class SegmentScan:
         ]
 
     def _fault(self, view: memoryview) -> str:
-        """What is wrong with the batch at the end; empty: nothing."""
+        """The fault of the batch at the end; empty: none."""
         at, left = self.end, self.size - self.end
         if left < HEADER_BYTES:
             return f"{left} bytes, less than a batch's header"

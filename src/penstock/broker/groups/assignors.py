@@ -24,8 +24,8 @@ Part: TypeAlias = tuple[UUID, int]
 """A partition: the topic's id, and its number."""
 
 BALANCE_PASSES_MAX: Final = 4
-"""How often the topics are gone through to even loads out where subscriptions differ; what isn't
-even by then is left as it is. Two passes suffice where one subscription contains the other."""
+"""How often the topics are gone through to even loads out where subscriptions differ; what is uneven
+after that is left as it is. Two passes suffice where one subscription contains the other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
     PREPARING -> COMPLETING all have joined again, or their time is over: a new generation
     COMPLETING -> STABLE    the leader has sent the assignment
     COMPLETING, STABLE -> PREPARING     a member joins, changes, leaves or dies
-    PREPARING -> EMPTY      nobody joined again
+    PREPARING -> EMPTY      no member joined again
 
 Invariant (see `check`): a member of a PREPARING group that waits for its join, and one of a
 COMPLETING group that waits for its assignment, has a token; no other member has one. A *token*
@@ -276,9 +276,9 @@ class Groups:
     def _answer_return(
         self, group: Group, member: Member, token: Token, known_leader: str | None
     ) -> None:
-        """Tells a static member that it is one of the present generation. If it leads the group it
-        must not assign: the members have their assignment. Clients that can't be told that are told
-        that another one leads, the member that they were.
+        """Answers a static member that returns to the present generation. If it leads the group it must
+        not assign: the members have their assignment. For clients too old for `skip_assignment`, the
+        answer names their former member id as the leader.
         """
         can_tell = member.join.may_skip_assignment
         fields = group.told_of(member, group.leader if can_tell else known_leader)

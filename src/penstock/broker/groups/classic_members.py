@@ -50,8 +50,9 @@ class Join:
     """A JoinGroup request.
 
     Attributes:
-        requires_member_id: a new member is told its id, and joins once more with it.
-        may_skip_assignment: the client can be told that it leads, and not to assign.
+        requires_member_id: a new member is given its id, and joins again with it.
+        may_skip_assignment: the client understands an answer that makes it the leader without
+            assigning.
     """
 
     group_id: str
@@ -211,8 +212,8 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def told_of(self, member: Member, leader: str | None) -> dict[str, Any]:
-        """What a member that has joined learns of the present generation; `leader` is told what all
-        the members said.
+        """The answer to a member that has joined the present generation; the `leader` also gets the
+        metadata of all members.
         """
         members = []
         if leader == member.id:
@@ -235,7 +236,7 @@ class Group:
         }
 
     def next_end_ms(self, now_ms: int) -> int:
-        """When a session, a promise, or a phase of a rebalance will end, if nobody is heard of."""
+        """When the next session, promise, or phase of a rebalance ends if no request arrives."""
         ends = [one.session_ends_ms for one in self.members.values() if not one.waits]
         ends += self.promised.values()
         if self.state in {GroupState.PREPARING, GroupState.COMPLETING}:

@@ -1,14 +1,14 @@
 """Consumer groups in the protocol of KIP-848: a pure state machine.
 
-The coordinator assigns partitions, and each member comes to its assignment at its own pace, with
-its heartbeats. Three epochs count the way: the *group's* grows when members, subscriptions or
-topics change; the *target's* is the group epoch that the last assignment was computed for; a
-*member's* is the target epoch it has come to. A member first gives up what its target lacks
-(UNREVOKED), then gets what is free of the rest (UNRELEASED until that is all, then STABLE).
+The coordinator assigns partitions, and each member reaches its assignment at its own pace, with its
+heartbeats. Three epochs count the steps: the *group's* grows when members, subscriptions or topics
+change; the *target's* is the group epoch that the last assignment was computed for; a *member's* is the
+target epoch that it has reached. A member first gives up what its target lacks (UNREVOKED), then gets
+what is free of the rest (UNRELEASED until that is all, then STABLE).
 
-Invariant (see `check`): a partition has one owner at most: the member that it is assigned to, or
-that was told to give it up and hasn't said it did. It is given to another one only after its owner
-has said so, has left, or is fenced: its session ended, or its time to give it up.
+Invariant (see `check`): a partition has one owner at most: the member that it is assigned to, or that
+was asked to give it up and has not confirmed. It is given to another one only after its owner has
+confirmed, has left, or is fenced (its session or its time for giving it up has ended).
 
 A member that is fenced without noticing may continue for a while, but its commits are refused: its
 id is unknown by then. The protocol relies on a client's requests arriving in order, which holds for
@@ -247,7 +247,7 @@ class ConsumerGroups:
             self._changed.add(group.id)
 
     def _look_up(self, group: ConsumerGroup) -> str:
-        """Finds the subscribed topics; what tells whether they are the same as before."""
+        """Finds the subscribed topics, and a digest that changes with them."""
         names: set[str] = set()
         for member in group.members.values():
             names |= group.subscribed(member)
@@ -365,7 +365,7 @@ class ConsumerGroups:
         """Why offsets may not be committed, or asked for; None if they may.
 
         Args:
-            group_id: a group of this protocol.
+            group_id: the id of a group with this protocol.
             epoch: the member's, as it believes; below 0: not a member.
             member_id: the member.
             parts: what is committed; None: nothing, offsets are asked for. A commit from an older

@@ -78,7 +78,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Classic:
-    """What is known besides of a member that speaks the classic protocol.
+    """More about a member that speaks the classic protocol.
 
     Attributes:
         session_ms: how long it may be silent.
@@ -122,7 +122,7 @@ class Beat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the client tells everything, as after an error; it is then told everything."""
+        """Whether the request is a full one, as after an error; the answer is then full too."""
         subscribes = self.names is not None or self.regex is not None
         return self.rebalance_ms != -1 and subscribes and self.owned is not None
 
@@ -132,15 +132,15 @@ class ConsumerMember:
     """One member.
 
     Attributes:
-        epoch: the target's epoch that the member has come to.
+        epoch: the target's epoch that the member has reached.
         previous_epoch: the one before; a request that carries it was sent before the answer came.
         assigned: what it may use, with the epoch since when.
         revoking: what it was told to give up, and hasn't.
         revoke_by_ms: when it must have; None: there is nothing to give up.
         classic: it speaks the classic protocol; None: that of KIP-848.
         due_ms: when a classic member's JoinGroup or SyncGroup is due; None: none is.
-        told_ms: when it was last told its assignment, as long as it hasn't said that it has it; None: it
-            has.
+        told_ms: when its assignment was last sent, until the member confirms it; None: it has
+            confirmed.
     """
 
     id: str
@@ -175,8 +175,8 @@ class ConsumerMember:
         self.previous_epoch, self.epoch, self.state = self.epoch, epoch, state
 
     def may_not_know(self, now_ms: int, patience_ms: int, owned: frozenset[Part] | None) -> bool:
-        """Whether the answer that told the member its assignment may be lost: it has not said for a
-        while that it has it.
+        """Whether the answer with the member's assignment may be lost: the member has not confirmed it
+        for a while.
 
         KIP-848 leaves it to the member to ask again (by a full request) where an answer didn't come.
         librdkafka 2.16 doesn't, and its group would wait for the rebalance timeout: five minutes.
@@ -247,8 +247,8 @@ class ConsumerGroup:
         target_epoch: the epoch that the members' targets were computed for.
         owners: who has, or has yet to give up, a partition.
         topics: the subscribed topics, as of `catalog_version`.
-        topics_digest: tells whether they are the same as when the epoch last grew, also after a
-            restart.
+        topics_digest: changes when they change; kept to compare with when the epoch last grew, also
+            after a restart.
         matches: what the members' regular expressions match, as of then.
         ends_ms: no session and no revocation ends before.
         changed: members that the store doesn't know as they are; None: the whole group.

@@ -1,4 +1,4 @@
-"""What classic consumers tell each other through the coordinator: subscriptions and assignments.
+"""What classic consumers send each other through the coordinator: subscriptions and assignments.
 
     subscription = version:i16 topics:[string] user_data:bytes? [owned:[part]] v1
                    [generation:i32] v2 [rack:string?] v3
@@ -38,7 +38,7 @@ class MalformedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member wants, and has."""
+    """A member's subscription, and the partitions that it owns."""
 
     topics: tuple[str, ...]
     owned: frozenset[Named] = frozenset()

@@ -4,19 +4,19 @@
     JoinGroup to a consumer group with members          the member is one of that group
     the last member of KIP-848 left, classic ones stay  it becomes a classic group (downgrade)
 
-A classic member of a consumer group is told what the broker has assigned, in the answer to its
-SyncGroup. Its generation is its member epoch. A JoinGroup says what it owns, as a heartbeat of
-KIP-848 does, so it is carried out as one; it gives up partitions between two of them, as cooperative
-clients do anyway (others give up everything before each). REBALANCE_IN_PROGRESS, the answer to its
-Heartbeat, has it join again: when the group's epoch has grown, when it has to give something up, or
-when what it waited for is free.
+A classic member of a consumer group gets its assignment from the broker in the answer to its SyncGroup.
+Its generation is its member epoch. A JoinGroup says what it owns, as a heartbeat of KIP-848 does, so it
+is carried out as one; it gives up partitions between two of them, as cooperative clients do anyway
+(others give up everything before each). REBALANCE_IN_PROGRESS, the answer to its Heartbeat, has it join
+again: when the group's epoch has grown, when it has to give something up, or when what it waited for is
+    free.
 
 Either conversion can be forbidden (`group.consumer.migration.policy`). Without the upgrade members of
 KIP-848 are refused as long as there are others; without the downgrade a group of classic members may
 continue as a consumer group; without both there are no groups with members of both.
 
-Invariant (see `check`): a group id is of one coordinator; a consumer group with members has one of
-KIP-848 among them, if groups may be downgraded. That a partition has one owner is `ConsumerGroups`' affair.
+Invariant (see `check`): a group id belongs to one coordinator; a consumer group with members has one of
+KIP-848 among them, if groups may be downgraded. `ConsumerGroups` keeps each partition to one owner.
 
 In an upgrade members keep what the leader gave them, as of the generation that was the last: what
 one said it owned and wasn't given is still to be given up. In a downgrade the group begins a
@@ -457,7 +457,7 @@ def _extend(now_ms: int, group: ConsumerGroup, member: ConsumerMember, classic: 
 
 
 def _expect_join(now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
-    """The member has been told to join again, and has as long as it said that takes."""
+    """The member was asked to join again; it has the rebalance timeout that it announced."""
     if member.due_ms is None:
         member.due_ms = now_ms + member.rebalance_ms
         group.ends_ms = min(group.ends_ms or member.due_ms, member.due_ms)

@@ -7,14 +7,14 @@ DATA/groups/offsets.journal     one JSON record per commit,
     ended, [null, serial, committed?]
 
 A client may commit any offset. One beyond the log's end is followed by that end, so that the journal
-tells up to where the log once was.
+shows how long the log once was.
 
-A group is there from its first commit on, also when that is a transaction's, until it is dropped: as
-in Kafka it outlives its last offset for a while. That isn't kept over a restart.
+A group exists from its first commit on, a transaction's included, until it is dropped. As in Kafka it
+outlives its last offset for a while, but not a restart.
 
-Offsets of a transaction are *staged* until its outcome is known. They are there for nobody but
-those who ask whether an offset is stable. An ordinary commit that comes after them supersedes them,
-as it would have if the transaction had ended before it.
+Offsets of a transaction are *staged* until its outcome is known. Only requests for stable offsets see
+them. An ordinary commit that comes after them supersedes them, as it would have if the transaction had
+ended before it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How a member of a KIP-848 group comes to its assignment: a step with each of its heartbeats.
+"""How a member of a KIP-848 group reaches its assignment: one step with each heartbeat.
 
     STABLE --target lacks some of its partitions--> UNREVOKED --it says that it has given them up--+
       ^                                                                                            |
       +--it has all of its target-- UNRELEASED <--others still have some of it---------------------+
 
-Invariant (see `check`): `group.owners` says of each partition that a member has, or was told to
-give up and hasn't, whose it is; no partition has two owners.
+Invariant (see `check`): `group.owners` has the owner of each partition that a member has, or was asked
+    to give up and has not. No partition has two owners.
 
 Source: Kafka's CurrentAssignmentBuilder.
 """

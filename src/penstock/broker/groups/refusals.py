@@ -25,7 +25,7 @@ class RefusedError(Exception):
     """A heartbeat that is refused.
 
     Args:
-        code: what the member is told.
+        code: the error code of the answer.
         message: what was expected, what was found.
     """
 

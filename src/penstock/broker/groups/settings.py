@@ -182,13 +182,13 @@ BROKER_WIDE: Final = (
     "group.share.record.lock.duration.ms",
     "group.share.session.timeout.ms",
 )
-"""Kafka's names of what a broker can be told for all groups that aren't configured otherwise."""
+"""Kafka's names of the broker settings that apply to groups without a setting of their own."""
 _PREFIX: Final = "group."
 _NOTHING: Final[dict[str, str]] = {}
 
 
 def broker_wide(given: Mapping[str, str]) -> dict[str, str]:
-    """Checks what a broker is told for all groups; gives it by the names that groups' settings have.
+    """Checks a broker's settings for all groups; returns them by the names of the group settings.
 
     Raises:
         SettingError: a name or a value isn't known, or sessions would end between two heartbeats.
@@ -294,7 +294,7 @@ class GroupSettings:
         if content is not None:
             self._groups = groups_in(content)
         else:
-            with contextlib.suppress(OSError):  # a full disk: what is missing is told again
+            with contextlib.suppress(OSError):  # a full disk: what is missing is reported again
                 files.store(PATH, documents.dump({"groups": {}}))
 
     def of(self, group_id: str) -> dict[str, str]:

@@ -2,13 +2,12 @@
 
 DATA/groups/members.journal     one JSON record per change, [kind, group, what it is now or null]
 
-What a change looks like is its coordinator's affair (see `Kept`). A change is in the journal before
-the answer that tells of it is sent, so a broker that is killed continues where it was: members keep
-their generation or epoch and their partitions, and no record is read twice for it. It is durable
-with the next flush; after a power failure members may be refused and join again, as after a
-session's end.
+The coordinator defines what a change looks like (see `Kept`). A change is in the journal before the
+answer that shows it is sent. So a broker that is killed continues where it was: members keep their
+generation or epoch and their partitions, and no record is read twice. It is durable with the next
+flush; after a power failure members may be refused and join again, as after a session's end.
 
-A full disk doesn't stop groups: what could not be written is made up for by a rewrite later.
+A full disk doesn't stop groups: a later rewrite adds what could not be written.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def topic_of(call: Call, fields: Fields, *, name: str = "name") -> Topic | None:
 
 
 def missing(call: Call, name: str) -> tuple[ErrorCode, str]:
-    """What to say of a topic that isn't found: it isn't there, or it isn't served."""
+    """The error for a topic that isn't found: it doesn't exist, or it isn't served."""
     refused = call.broker.topics.refused.get(name)
     if refused is not None:
         return ErrorCode.kafka_storage_error, refused

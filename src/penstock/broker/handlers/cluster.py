@@ -26,12 +26,12 @@ groups (KIP-932); transaction.version 2: an epoch per transaction (KIP-890)."""
 ZERO_MINIMUM_FROM: Final = 4
 """Version of ApiVersions from which on clients understand a feature's least version of 0."""
 UPGRADE_TYPE_FROM: Final = 1
-"""Version of UpdateFeatures from which on a request says of what kind it is."""
+"""Version of UpdateFeatures from which on a request carries the kind of its update."""
 UPGRADE: Final = 1
 DOWNGRADES: Final = (2, 3)
 """Safe, unsafe."""
 OPERATIONS_OMITTED: Final = -(1 << 31)
-"""Kafka's mark for authorized operations that nobody asked for."""
+"""Kafka's mark for authorized operations that the request didn't ask for."""
 _log = logging.getLogger(__name__)
 
 
@@ -55,7 +55,8 @@ def api_versions(call: Call, _: Fields) -> Fields:
 def metadata(call: Call, fields: Fields) -> Fields:
     """The broker's address and the topics; makes topics on first use where that is configured.
 
-    As with Kafka, who makes a topic by asking is told that it isn't there, and finds it when he asks again.
+    As with Kafka, the request that creates a topic is answered that it doesn't exist; the next request
+    finds it.
     """
     wanted = fields["topics"]
     if wanted is None or (call.version == 0 and not wanted):
@@ -103,7 +104,7 @@ def _look_up(call: Call, wanted: Fields, *, may_create: bool) -> Fields:
 
 
 def _make(call: Call, name: str) -> ErrorCode:
-    """Makes a topic on first use; what to say of it."""
+    """Makes a topic on first use; returns the error code for the answer."""
     try:
         call.broker.topics.create(name, call.broker.config.default_partitions, {})
     except LimitError as error:
@@ -120,7 +121,7 @@ def _is_free(call: Call, name: str) -> bool:
 
 
 def described(topic: Topic, partitions: Iterable[Hosted]) -> Fields:
-    """A topic with some of its partitions, as answers tell of them."""
+    """A topic with some of its partitions, as answers describe them."""
     return {
         "name": topic.name,
         "topic_id": topic.id,

@@ -63,7 +63,7 @@ async def join_group(call: Call, fields: Fields) -> Fields:
         }
     has_protocols = fields["protocol_type"] and fields["protocols"]
     if fields["member_id"] and not has_protocols and _is_unknown(call, fields["group_id"]):
-        return {  # the fault that is told first
+        return {  # the fault that is reported first
             "error_code": ErrorCode.unknown_member_id,
             "generation_id": -1,
             "member_id": fields["member_id"],

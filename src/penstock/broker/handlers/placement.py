@@ -103,7 +103,7 @@ def elect_leaders(call: Call, fields: Fields) -> Fields:
             if not is_here:
                 code = ErrorCode.unknown_topic_or_partition
             elif fields["topic_partitions"] is None:
-                continue  # of all partitions, Kafka tells only those that were elected
+                continue  # asked for all, Kafka lists only those that were elected
             parts.append({"partition_id": index, "error_code": code, "error_message": None})
         if parts:
             results.append({"topic": name, "partition_result": parts})

@@ -12,11 +12,11 @@ from penstock.wire.kafka import ErrorCode
 __all__ = ["APIS"]
 
 FENCED_FROM: Final = 4
-"""Version from which on producers may be told that they are fenced."""
+"""Version from which on an answer may say that the producer is fenced."""
 
 
 async def init_producer_id(call: Call, fields: Fields) -> Fields:
-    """A new id; for a transactional id its own, with an epoch that fences whoever had it before."""
+    """A new id; for a transactional id its own, with an epoch that fences the previous producer."""
     broker, transactional_id = call.broker, fields["transactional_id"]
     try:
         if transactional_id is None:

@@ -266,7 +266,9 @@ async def share_acknowledge(call: Call, fields: Fields) -> Fields:
 
 
 async def share_fetch(call: Call, fields: Fields) -> Fields:
-    """Hands records to a member, or waits for some; takes what it says of earlier ones first."""
+    """Hands records to a member, or waits for some; first applies its acknowledgements of earlier
+    ones.
+    """
     session = _session(call, fields)
     if isinstance(session, ErrorCode):
         return {"error_code": session, "error_message": f"{session.name}"}
@@ -335,11 +337,11 @@ def _by_topic(parts: dict[_Place, Fields]) -> list[Fields]:
 async def _wait(
     call: Call, session: Session, fields: Fields, *, may_wait: bool
 ) -> dict[_Place, Portion]:
-    """Records as soon as there are some, or none when the time is over. A request that also brought
-    acknowledgements is answered at once, as their sender waits for that.
+    """Records as soon as there are some, or none when the time is over. A request with acknowledgements
+    is answered at once, because their sender waits for that.
 
-    A partition's fault is told at once, too, but only once: a member that continues to ask for a topic
-    that is gone, until its next heartbeat tells it, asks as often as if there were no records.
+    A partition's fault is reported at once too, but only once. A member learns from its next heartbeat
+    that a topic is gone; until then its requests for it wait as if there were no records.
     """
     broker = call.broker
     loop = asyncio.get_running_loop()
@@ -374,7 +376,7 @@ async def _wait(
 
 
 def _has_news(session: Session, parts: dict[_Place, Portion]) -> bool:
-    """Whether there are records, or faults that the member was not told last time."""
+    """Whether there are records, or faults that the last answer did not report."""
     faults = {place: part.code for place, part in parts.items() if part.code}
     is_new_fault = bool(faults.items() - session.faults.items())
     session.faults = faults
@@ -414,7 +416,7 @@ def _collect(
     )
     parts: dict[_Place, Portion] = {}
     if call.broker.share.sessions.get(session.group, session.member) is not session:
-        return parts  # it has ended: nobody would give back what it acquired now
+        return parts  # it has ended: records acquired now would stay locked
     for place, held in helds.items():
         if held is None or held.hosted.topic.is_deleted:
             known = call.broker.topics.by_id(place[0]) is not None

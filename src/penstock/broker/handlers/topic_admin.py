@@ -26,7 +26,7 @@ class _RefusedError(Exception):
 
 
 def create_topics(call: Call, fields: Fields) -> Fields:
-    """Makes topics, or says of each whether that would work."""
+    """Makes topics, or checks for each whether that would work."""
     names = [topic["name"] for topic in fields["topics"]]
     results = []
     for wanted in fields["topics"]:

@@ -26,7 +26,7 @@ from penstock.wire.kafka import ErrorCode
 __all__ = ["APIS", "carry_out", "older"]
 
 FENCED_FROM: Final = 2
-"""Version from which on requests may be told that the producer is fenced."""
+"""Version from which on an answer may say that the producer is fenced."""
 VERIFIED_FROM: Final = 4
 """Version of AddPartitionsToTxn that brokers use among themselves, for many transactions."""
 ABORTABLE_FROM: Final = 4
@@ -45,7 +45,7 @@ def older(code: ErrorCode, *, knows_fenced: bool) -> ErrorCode:
 
 
 async def carry_out(call: Call, answer: Answer) -> Answer:
-    """Carries out an answer's change, and gives what the client is to be told."""
+    """Carries out an answer's change; returns the answer for the client."""
     if answer.change is not None and not await call.broker.transactions.carry_out(answer.change):
         return Answer(ErrorCode.coordinator_not_available)
     return answer

@@ -1,1 +1,1 @@
-"""What the broker tells of itself: metrics, sizes and rates, its log."""
+"""The broker's metrics, sizes, rates and log."""

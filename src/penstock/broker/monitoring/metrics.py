@@ -1,7 +1,7 @@
 """The broker's metrics.
 
-Components keep plain counters as attributes; here they are read when somebody asks, so that nothing
-is paid for metrics that nobody reads.
+Components keep plain counters as attributes; they are read here on request, so metrics that are not
+scraped cost nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 __all__ = ["Sources", "collect"]
 
 LAG_SERIES_MAX: Final = 20_000
-"""Partitions of groups that have a series of their own; beyond, only the others are told."""
+"""Most partitions of groups that have a series of their own; beyond that, only the other metrics are
+shown."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is asked.
+    """The parts that the metrics are read from.
 
     Attributes:
         broker: its parts.
@@ -57,7 +58,7 @@ class Sources:
 
 
 def collect(sources: Sources) -> list[Metric]:
-    """Everything there is to tell, now."""
+    """All metrics, now."""
     parts = (_requests, _topics, _transactions, _upkeep, _tier, _groups, _shares, _process)
     return [metric for part in parts for metric in part(sources)]
 
@@ -168,7 +169,7 @@ def _transactions(sources: Sources) -> Iterator[Metric]:
 
 
 def _upkeep(sources: Sources) -> Iterator[Metric]:
-    """What compaction did, and what is damaged."""
+    """The metrics of compaction and of damage."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     broker = sources.broker

@@ -53,7 +53,7 @@ class MetricsServer:
     """A small HTTP server for `GET /metrics` and `GET /health`.
 
     Args:
-        collect: everything there is to tell, now.
+        collect: returns all metrics, now.
     """
 
     def __init__(self, collect: Callable[[], list[Metric]]) -> None:
@@ -104,7 +104,7 @@ class MetricsServer:
                 writer.write(body)
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a peer that says nothing sensible is told nothing
+            pass  # a malformed request gets no answer
         except Exception:  # noqa: BLE001 - a scrape must not end the broker
             _log.exception("a request for metrics failed")
         finally:

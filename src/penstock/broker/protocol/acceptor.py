@@ -1,7 +1,7 @@
 """Accepts the connections of a listener with TLS, and counts them before their handshake.
 
-asyncio's own server tells of a connection only once its handshake has succeeded; until then nobody
-would know how many there are.
+asyncio's own server reports a connection only after its handshake has succeeded; connections before
+that would not be counted.
 """
 
 from __future__ import annotations

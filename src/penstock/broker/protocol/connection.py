@@ -5,10 +5,10 @@ length promises. A connection is not read from while its reader is slow, while a
 blocks (a long poll, a join), or while too many of its requests await their answer; the peer's TCP
 window then fills up. So a connection's memory is its receive buffer and one answer.
 
-Who has not said yet who it is (TLS, SASL) gets small frames and little time. TLS is begun here, on a
-connection that was counted: a handshake that never ends takes a place and seconds, no more. What is
-encrypted is handed over in pieces as the reader takes them: an answer that lies in mapped files would
-otherwise become memory as a whole.
+A client that is not authenticated yet (TLS, SASL) gets small frames and little time. The TLS handshake
+happens here, on a connection that is already counted, so one that never ends takes one place for some
+seconds. Encrypted data is handed over in pieces as the reader takes them; otherwise an answer from
+mapped files would be copied to memory as a whole.
 """
 
 from __future__ import annotations

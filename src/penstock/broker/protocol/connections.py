@@ -73,7 +73,7 @@ class Connections(Generic[C]):
         return connection in self._open
 
     def enter(self, connection: C) -> str | None:
-        """Gives a connection a place; says what is wrong where there is none for it."""
+        """Gives a connection a place; returns the reason if there is none."""
         if len(self._open) >= self.count_max:
             return f"expected at most {self.count_max} connections"
         fault = self.guard.enter(connection)

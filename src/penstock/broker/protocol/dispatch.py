@@ -37,7 +37,7 @@ _HEAD = struct.Struct(">hhih")
 
 
 def advertised() -> list[dict[str, int]]:
-    """What is served, in which versions."""
+    """The request types that are served, and their versions."""
     ranges = {PRODUCE: PRODUCE_VERSIONS, FETCH: FETCH_VERSIONS}
     ranges |= {key: (api.first, api.last) for key, api in API_TABLE.items()}
     return [
@@ -47,7 +47,9 @@ def advertised() -> list[dict[str, int]]:
 
 
 def _address(connection: Connection) -> tuple[str, int]:
-    """Where clients are told to connect: as configured, or where this one has reached us."""
+    """The address that clients are given: as configured, or the one at which this client reached the
+    broker.
+    """
     listener = connection.listener
     return listener.advertise or (connection.local_host or listener.host, listener.port)
 

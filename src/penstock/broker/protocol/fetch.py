@@ -194,7 +194,7 @@ class FetchApi:
         topics: what is read.
         guard: who may read.
         tiering: what lies in object storage, where something may.
-        clock_s: a clock for sessions, which nobody sets back.
+        clock_s: a monotonic clock for sessions.
         sessions: what readers are remembered for.
     """
 
@@ -431,7 +431,7 @@ def _read_all(request: Request) -> list[tuple[bytes, list[tuple[Wanted, Buffer]]
 
 
 def _is_news(wanted: Wanted, data: Buffer) -> bool:
-    """Whether the client of a session must hear of a partition; it then knows."""
+    """Whether the answer to a session's client must have a partition; it then counts as sent."""
     if wanted.code or wanted.hosted is None:
         wanted.told_end = -1  # whatever it is afterwards, it is news
         return True

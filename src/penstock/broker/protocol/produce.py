@@ -258,7 +258,7 @@ class ProduceApi:
         requests: where errors are counted.
         contracts: which schemas topics take.
         clock_ms: the time.
-        flush_interval_ms: how often what nobody waits for is made durable.
+        flush_interval_ms: how often records that no request waits for are made durable.
     """
 
     topics: Topics
@@ -344,7 +344,7 @@ class ProduceApi:
         name: bytes,
         version: int,
     ) -> ErrorCode | None:
-        """What is wrong where the connection may not write to a topic; asked where authorization is on."""
+        """The error if the connection may not write to a topic; called where authorization is on."""
         kind = ResourceType.TRANSACTIONAL_ID
         if transactional_id is not None and not self.guard.allows(
             connection, Operation.WRITE, kind, transactional_id

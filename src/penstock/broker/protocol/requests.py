@@ -1,4 +1,4 @@
-"""What the broker counts of requests: plain integers, so that counting costs less than it tells.
+"""The broker's counters of requests: plain integers, so that counting is cheap.
 
 Invariant: per API, the sum of its buckets is the number of its answers; an answer of `us` microseconds
 is in bucket `us.bit_length()`, so bucket b holds those below 2**b us and the resolution is a factor of

@@ -70,7 +70,7 @@ Rule = Callable[[Asked, Fields], Answer]
 
 
 def free(asked: Asked, fields: Fields) -> Answer:
-    """Everybody may: the request tells nothing and changes nothing of others."""
+    """Always allowed: the request shows and changes nothing of others."""
     return asked.proceed(fields)
 
 

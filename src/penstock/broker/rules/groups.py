@@ -31,7 +31,7 @@ def with_group(group_operation: Operation, parts: Parts, *, per_partition: bool)
     Args:
         group_operation: which.
         parts: how the request and its answer are laid out.
-        per_partition: whether a refusal for the group is told for each partition.
+        per_partition: whether a refusal for the group is reported for each partition.
     """
 
     def rule(asked: Asked, fields: Fields) -> Answer:

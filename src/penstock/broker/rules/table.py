@@ -36,7 +36,7 @@ def _empty(key: str, operation: Operation = Operation.DESCRIBE) -> Rule:
 
 
 def _each(operation: Operation, asked: tuple[str, ...], given: str, same: Entries) -> Rule:
-    """An operation on the cluster; a refusal is told for each entry of the request.
+    """An operation on the cluster; a refusal is reported for each entry of the request.
 
     Args:
         operation: which.

@@ -106,7 +106,7 @@ def metadata(asked: Asked, fields: Fields) -> Answer:
 
 
 def create_topics(asked: Asked, fields: Fields) -> Answer:
-    """CREATE on the cluster or on each topic; its settings are told to who may see them."""
+    """CREATE on the cluster or on each topic; its settings are shown to those who may see them."""
     may_all = asked.may_cluster(Operation.CREATE)
     allowed: list[Any] = []
     refused: list[Any] = []
@@ -133,7 +133,7 @@ def _refused_topic(one: Fields) -> Fields:
 
 
 def delete_topics(asked: Asked, fields: Fields) -> Answer:
-    """DELETE on each topic; the name of one that may not be seen is not told."""
+    """DELETE on each topic; the name of a topic that may not be described is not shown."""
     wanted = fields.get("topics")
     key = "topics"
     if wanted is None:

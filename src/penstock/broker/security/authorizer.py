@@ -1,9 +1,8 @@
 """The rules of a data directory, in `security/acls.json`, and the answers that they give.
 
-Authorization is on where the broker is told so, and from the first rule on: who enters one wants it
-kept. It stays on when the last rule is removed (nothing is allowed then, but to super users); only
-removing the file turns it off, at the next start. Answers about one connection are remembered until
-the rules change.
+Authorization is on where it is configured, and from the first rule on. It stays on when the last rule
+is removed; then only super users are allowed anything. Only removing the file turns it off, at the next
+start. Answers about one connection are remembered until the rules change.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Authorizer:
         self._file = SecurityFile(data, "acls.json", "acls")
         self._is_on = always
         self.acls = AclSet(super_users, allow_if_none=allow_if_none)
-        #: Grows with each change, so that remembered answers can be told from valid ones.
+        #: Grows with each change, so that remembered answers can be checked for validity.
         self.generation = 0
         self.denials = 0
         self._load()

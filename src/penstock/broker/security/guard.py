@@ -102,7 +102,7 @@ class Guard:
         self._of_user: dict[str, set[Guarded]] = {}
 
     def limit_addresses(self, limit: int | None, limits: Mapping[str, int]) -> None:
-        """How many connections an address may have from now on; None: as the broker was told.
+        """How many connections an address may have from now on; None: as configured.
 
         Args:
             limit: any address.
@@ -114,7 +114,7 @@ class Guard:
     # -- connections -------------------------------------------------------------------------------
 
     def enter(self, connection: Guarded) -> str | None:
-        """Counts a connection; says what is wrong where it must be closed."""
+        """Counts a connection; returns the reason if it must be closed."""
         listener, host = connection.listener, connection.client_host
         limit = self._limits.get(host, self._limit)
         if limit is None and not listener.is_loopback:

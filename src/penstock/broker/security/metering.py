@@ -1,7 +1,7 @@
-"""What one request takes of its client's quotas, and how the client is told.
+"""What one request takes of its client's quotas, and how the client is throttled.
 
-A request is served and answered whatever it takes (KIP-219); the answer says for how long the
-connection is not read from.
+A request is always served and answered (KIP-219). The answer has the time for which the connection is
+not read from.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class ResourceType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What somebody wants to do with a resource."""
+    """An operation on a resource."""
 
     UNKNOWN = 0
     ANY = 1

@@ -1,11 +1,11 @@
 """Quotas: how much of the broker a user or a client id may take (KIP-13, KIP-124, KIP-219, KIP-546).
 
-A quota is about an entity: a user, a client id, or both; either may be the default, which stands for
-all that have none of their own. The most specific entity counts. Who goes beyond is answered at once,
-told for how long to be silent, and not read from for that long.
+A quota is about an entity: a user, a client id, or both; either may be the default, which applies to
+all without a quota of their own. The most specific entity counts. A client beyond its quota is answered
+at once, with a throttle time, and is not read from for that long.
 
-Where Kafka averages over a window, this is a token bucket: what was not used within `BURST_S` is
-lost, and what was taken too much must first flow in again. Time is an argument.
+Where Kafka averages over a window, this is a token bucket: what is not used within `BURST_S` is lost,
+and an excess must first be refilled. Time is an argument.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Failures:
 
 
 class Verifier:
-    """Derives keys from passwords in a thread of its own: PLAIN's check takes milliseconds."""
+    """Derives keys from passwords in a separate thread: PLAIN's check takes milliseconds."""
 
     def __init__(self, users: Users) -> None:
         self._users = users

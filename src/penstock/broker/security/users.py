@@ -145,7 +145,7 @@ class Users:
         return ServerExchange(mechanism, credential_of, secrets.token_urlsafe(NONCE_BYTES))
 
     def fits(self, user: str, password: str) -> bool:
-        """Whether this is the user's password; takes milliseconds, whoever it is."""
+        """Whether this is the user's password; takes milliseconds, also for unknown users."""
         credentials = self._users.get(user, {})
         for mechanism in reversed(MECHANISMS):
             if mechanism in credentials:
@@ -161,7 +161,7 @@ class Users:
 
 
 def name_fault(user: str) -> str | None:
-    """What is wrong with a user's name, if anything."""
+    """The fault of a user's name; None if it is valid."""
     if user and len(user.encode()) <= NAME_BYTES_MAX and user.isprintable():
         return None
     return f"expected a user's name of 1 to {NAME_BYTES_MAX} printable bytes, found {user!r}"

@@ -50,7 +50,7 @@ class Beat(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the member is told; the assignment is None where it knows it."""
+    """The answer to a member; the assignment is None where the member has it."""
 
     code: ErrorCode
     epoch: int = 0

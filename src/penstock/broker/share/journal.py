@@ -10,7 +10,7 @@
 `topic` is the topic's id in hexadecimal digits, so that a new topic of an old name starts again;
 `letters` is the number of the next dead letter, `producer` the producer id that writes them (-1:
 none yet), `until` a time of the wall clock (ms) before which an available record is not handed out.
-Who has acquired what is not written: after a restart nobody has.
+Acquisitions are not written: after a restart no record is acquired.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Key(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What the journal says of a partition; `change` is None where it is forgotten."""
+    """A partition's entry in the journal; `change` is None where it is forgotten."""
 
     key: Key
     change: Change | None

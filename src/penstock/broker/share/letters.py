@@ -48,8 +48,8 @@ class Letters:
     Attributes:
         topics: where they go.
         journal: what must be durable before them.
-        policy: what a group's settings say.
-        save: keeps note of what has changed of a partition.
+        policy: a group's settings for dead letters.
+        save: records a partition's change in the journal.
         loaded: gives what reads a log, once what it needs is at hand.
         make_durable: see `Flusher`.
         new_producer_id: gives out an id that was never given out before.
@@ -156,9 +156,9 @@ class Letters:
 
 
 def _follow(there: int, due: list[Letter]) -> bool:
-    """Whether the numbers follow each other, and what is there. They don't where a power failure
-    took rejections back that nobody was told of, or where the letters went elsewhere for a while;
-    a new producer may begin with any number.
+    """Whether the numbers follow each other, and what is there. They don't where a power failure undid
+    rejections that were never acknowledged, or where the letters went to another topic for a while. A
+    new producer may begin with any number.
     """
     first = due[0].number
     return (there < 0 or first == there + 1) and due[-1].number == first + len(due) - 1

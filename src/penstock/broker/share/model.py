@@ -37,7 +37,7 @@ class State(IntEnum):
 
 
 class AckType(IntEnum):
-    """What a member says of a record; the numbers are the protocol's."""
+    """A member's acknowledgement of a record; the numbers are the protocol's."""
 
     GAP = 0
     ACCEPT = 1
@@ -182,7 +182,7 @@ class Acquired(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """What a member says of some records: one type for all, or one for each."""
+    """A member's acknowledgement of some records: one type for all, or one for each."""
 
     first: int
     last: int

@@ -5,17 +5,17 @@
         +--release, timeout---+
 
 REJECTED is passed over where the group has no dead letters; DONE stands for acknowledged and
-archived alike: nobody gets the record again. A delivery is counted when the record is acquired.
+archived alike: the record is not delivered again. A delivery is counted when the record is acquired.
 
 The records between those that are all DONE and those that were never handed out are kept as runs
 (see `window`). Unsettled records (not DONE) are limited, and with them the runs.
 
 Invariants (see `check`): an ACQUIRED run has a member and a deadline; a delivery count is at most
 the limit in force when the record was last acquired; letters are numbered in the order in which
-they came up. With `Rules.in_key_order` at most one record of a key is ACQUIRED, and no earlier one
-of it is unsettled.
+the records were rejected. With `Rules.in_key_order` at most one record of a key is ACQUIRED, and no
+earlier one of it is unsettled.
 
-Times are those of a clock that nobody sets back, in ms. Sources: KIP-932 (share groups), KIP-1191
+Times are those of a monotonic clock, in ms. Sources: KIP-932 (share groups), KIP-1191
 (dead letters), KIP-1206 (strict limits), KIP-1222 (renewal). Unlike Kafka's, the limit counts
 unsettled records and not the window's length, so one slow record does not stop a partition.
 """
@@ -234,8 +234,8 @@ class SharePartition:
         return None
 
     def pass_over(self, first: int, last: int) -> int:
-        """Offsets that can't be read: nobody gets them who doesn't have them. Returns how many
-        were archived by it.
+        """Offsets that can't be read: they are archived unless a member has them. Returns how many were
+        archived.
         """
         first = max(first, self.start_offset)
         known = [one for one in self._window.between(first, last) if one.state is State.AVAILABLE]
@@ -245,7 +245,7 @@ class SharePartition:
         return count
 
     def _fill_gap(self, first: int, last: int) -> None:
-        """Offsets that no member is to get: they are done, as far as nobody has them."""
+        """Offsets that no member is to get: they are done, except those that a member has."""
         if first > last:
             return
         for run in self._window.between(first, last):
@@ -344,7 +344,7 @@ class SharePartition:
     # -- what members say --------------------------------------------------------------------------
 
     def acknowledge(self, now_ms: int, member: str, acks: Sequence[Ack]) -> ErrorCode | None:
-        """Takes what a member says of records that it has, all of it or nothing.
+        """Applies a member's acknowledgements of records that it has, all of them or none.
 
         Records that the log doesn't have any more (see `skip_to`) are passed over.
         """
@@ -528,7 +528,7 @@ class SharePartition:
         for run in change.runs:
             if run.last < self.start_offset:
                 continue
-            if run.first > self.end_offset:  # an entry is missing: nobody was told of its content
+            if run.first > self.end_offset:  # an entry is missing; it was never acknowledged
                 self._set(Run(self.end_offset, run.first - 1, State.AVAILABLE))
             known = run.part(max(run.first, self.start_offset), run.last)
             if known.state is State.ACQUIRED:

@@ -1,8 +1,8 @@
 """Handing out records: from the log, through a share partition's state, into an answer.
 
-What is sent are whole batches as they lie in the log (a view, not a copy); which of their records
-the member has acquired is said next to them. Offsets that can't be read (see `DamagedError`) are
-passed over, like those that compaction took away.
+Whole batches are sent as they lie in the log (a view, not a copy), with the ranges of their records
+that the member has acquired. Offsets that can't be read (see `DamagedError`) are skipped, like those
+that compaction removed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def portion(shares: Shares, held: Held, wanted: Wanted) -> Portion:
 
     Raises:
         NotLoadedError: what is to be read lies in the tier, and isn't at hand.
-        StorageError: what was acquired can't be kept note of.
+        StorageError: the acquisition can't be written to the journal.
     """
     state, log = held.state, held.hosted.log
     now_ms = shares.now_ms()

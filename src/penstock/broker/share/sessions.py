@@ -29,7 +29,7 @@ class Session:
 
     Attributes:
         partitions: (topic id, index), the next to be served first.
-        faults: of these, as the member was told of them last.
+        faults: of these, as last reported to the member.
     """
 
     group: str

@@ -45,14 +45,14 @@ class Shares:
 
     Args:
         files: the data directory.
-        settings: what groups are told.
+        settings: settings of groups.
         topics: what they share.
         make_durable: see `Flusher`.
         new_producer_id: gives out an id that was never given out before.
         clock_ms: the time.
-        now_ms: a clock for timeouts, which nobody sets back.
+        now_ms: a monotonic clock for timeouts.
         spawn: runs something next to the requests.
-        cache: what lies in object storage is read through it; None: nothing does.
+        cache: through which object storage is read; None: nothing lies there.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Shares:
 
     @property
     def journal(self) -> Any:
-        """What is to be made durable before an acknowledgement is answered."""
+        """What must be durable before an acknowledgement is answered."""
         return self._journal.journal
 
     def _restore(self, now_ms: int) -> None:

@@ -95,7 +95,7 @@ class Window:
                 yield self._runs[at].first
 
     def due(self, now_ms: int) -> list[Run]:
-        """The runs whose lock or delay is over; each is told once."""
+        """The runs whose lock or delay is over; each is returned once."""
         if now_ms < self._next_ms:
             return []
         waiting = (run.until_ms for run in self._runs if run.until_ms > now_ms)

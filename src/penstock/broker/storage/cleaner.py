@@ -1,9 +1,9 @@
 """Compacts partitions in the background: one at a time, in one thread.
 
 The partition that has the most to gain goes first. The thread rests as long as it works, so compaction
-takes at most half a core. Its priority is that of the event loop: a thread that is put off while it
-holds the interpreter would put off everybody. What must not happen while a request is served (swapping
-segments) is done in the event loop (see `penstock.log.compaction.compactor`).
+takes at most half a core. Its priority is that of the event loop: a thread that is descheduled while it
+holds the interpreter would block all others. Segments are swapped in the event loop, so never while a
+request is served (see `penstock.log.compaction.compactor`).
 
 The thread also loads the compiled loop that looks at the records of what is produced to compacted topics,
 once there is any (see `penstock.wire.inspection`).
@@ -34,7 +34,7 @@ PAUSE_S_MAX: Final = 1.0
 """Longest rest between two chunks, unless the rate is bounded."""
 
 TOLD_MAX: Final = 10_000
-"""Holes of which it is remembered that they were told of."""
+"""Most holes that are remembered as reported."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -1,9 +1,10 @@
-"""Which schemas a topic takes: those that a registry has for it.
+"""Which schemas a topic accepts: those that a registry has for it.
 
 A topic with `confluent.value.schema.validation` takes values that begin with a registry's head (a zero byte
-and a schema's id in four bytes) whose id is one of the subject TOPIC-value; keys likewise. Whether the rest
-is data of that schema is left to those who read it. The registry's records are in this log, in the topic
-`_schemas`: the broker reads them itself, so it knows a schema once a serializer was told its id.
+and a schema's id in four bytes) whose id is one of the subject TOPIC-value; keys likewise. The broker
+does not check that the rest is data of that schema. The registry's records are in this log, in the
+topic
+`_schemas`: the broker reads them itself, so it knows a schema by the time a serializer gets its id.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ VALUES: Final = "confluent.value.schema.validation"
 READ_BYTES: Final = 1 << 20
 """Of the registry's topic, at a time."""
 ERRORS_MAX: Final = 100
-"""Records at fault that are told one by one."""
+"""Most invalid records that are reported one by one."""
 TOGETHER_MIN: Final = 16
 """Records of a batch from which on they are looked at together."""
 UNFRAMED: Final = -1
@@ -120,7 +121,7 @@ class Contracts:
         self._together = frames.faults_of
 
     def _fresh(self) -> Subjects:
-        """What the registry has; of its topic, what is new is read."""
+        """The registry's schemas; reads what is new in its topic."""
         from penstock.schemas.subjects import Subjects
 
         topic = self._topics.get(SCHEMAS)
@@ -174,7 +175,7 @@ def _id(part: memoryview | None) -> int | None:
 
 
 def _fault(id_: int, subject: str, part: str) -> str:
-    """What is wrong with a key or a value."""
+    """The fault of a key or a value."""
     if id_ == UNFRAMED:
         return (
             f"expected a {part} that begins with a zero byte and a schema's id; found another one"

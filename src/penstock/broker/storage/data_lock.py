@@ -26,7 +26,7 @@ RETRY_S: Final = 0.05
 
 
 OWNER_BYTES_MAX: Final = 8192
-"""What an owner says of itself: its process id and its listeners."""
+"""What an owner writes about itself: its process id and its listeners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Owner:
 
 
 def owner_of(data: Path) -> Owner | None:
-    """Who serves a data directory now; None: nobody does."""
+    """The broker that serves a data directory now; None: none does."""
     try:
         descriptor = os.open(data / FILE, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

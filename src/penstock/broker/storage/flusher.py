@@ -1,10 +1,9 @@
 """Group commit: many requests wait for one fdatasync.
 
-While a log is being synced, whoever wants its records durable waits for the next sync; what is written
-before a thread really begins is part of it still. So under load one fdatasync serves all the requests
-that arrived during the one before it, and an idle broker answers after one. The thread of a log continues
-with it while more is wanted: on busy processors two threads that wake each other take as long as the
-disk.
+While a log is being synced, further requests wait for the next sync. A write that comes before the sync
+begins is still part of it. So under load one fdatasync serves all the requests that arrived during the
+one before it, and an idle broker answers after one. A log's thread continues with it while requests
+wait: on busy processors two threads that wake each other take as long as the disk.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["Durable", "Flusher"]
 THREADS: Final = 4
 """Logs that are synced at once: the file system merges the journal commits of concurrent syncs."""
 TOGETHER_MAX: Final = 16
-"""How many logs that nobody waits for are synced at once: others wait for these at most."""
+"""Most logs without waiting requests that are synced at once; a request waits for these at most."""
 RUNS_MAX: Final = 64
 """Syncs of a log after which its thread comes back, so that a checkpoint is written when it is due."""
 
@@ -69,9 +68,7 @@ class Durable(Protocol):
         ...
 
     def begin_sync(self) -> Any:
-        """What is to be done (a `Task`) so that everything written is durable, by the time that the
-        task begins to run.
-        """
+        """A `Task` that makes durable all that is written when the task begins to run."""
         ...
 
     def note_durable(self, upto: int) -> None:
@@ -89,7 +86,7 @@ class Durable(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    """Who wants to be told, and of how many logs it is waiting for."""
+    """A callback, and the number of logs that it waits for."""
 
     left: int
     then: Callable[[], None]
@@ -124,11 +121,11 @@ class Flusher:
         return bool(self._running)
 
     def when_durable(self, wanted: Iterable[Durable], then: Callable[[], None]) -> None:
-        """Calls `then` once all that was written so far is durable, or its keeper has failed: at
-        once where it is already.
+        """Calls `then` once all that was written so far is durable, or its keeper has failed:
+        immediately if it is already.
 
-        Of those whose wait ends together the newest is told first: a connection, whose answers have
-        an order, then sends all of them when its oldest comes.
+        Of the callbacks due together the newest is called first: a connection answers in order, so it
+        then sends all of its answers when the oldest is ready.
         """
         goals = [(one, one.end_offset) for one in wanted if one.is_dirty and one.failure is None]
         if not goals:
@@ -152,12 +149,14 @@ class Flusher:
         await done
 
     async def make_durable_by_the_way(self, wanted: Sequence[Durable]) -> None:
-        """The same for many that nobody waits for: a few at a time, so that others needn't wait long."""
+        """The same for many logs that no request waits for: a few at a time, so that requests don't
+        wait long.
+        """
         for at in range(0, len(wanted), TOGETHER_MAX):
             await self.make_durable(wanted[at : at + TOGETHER_MAX])
 
     def begin(self, wanted: Iterable[Durable]) -> None:
-        """Has all that was written so far made durable; nobody waits for it."""
+        """Starts to make durable all that was written so far; doesn't wait."""
         self.when_durable(wanted, _nobody)
 
     def begin_within(self, ms: int, log: Durable) -> None:
@@ -184,7 +183,7 @@ class Flusher:
             self._pool.submit(self._run, log, log.begin_sync(), loop)
 
     def _run(self, log: Durable, task: Any, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread: runs a task, again while more is wanted, and tells how far it came."""
+        """In a thread: runs a task, repeats it while requests wait, and reports how far it came."""
         for _ in range(RUNS_MAX):
             began_s = perf_counter()
             failure = _failure_of(task)
@@ -211,7 +210,7 @@ class Flusher:
         else:
             self._leave(log)
         self._busy_threads -= 1
-        self._begin_next()  # the disk continues while those are told whose wait is over
+        self._begin_next()  # the disk works on while the callbacks run
         _tell(over)
 
     def _leave(self, log: Durable) -> None:
@@ -258,11 +257,11 @@ class Flusher:
 
 
 def _nobody() -> None:
-    """Is told."""
+    """The callback."""
 
 
 def _set_done(done: asyncio.Future[None]) -> None:
-    if not done.done():  # nobody waits any more
+    if not done.done():  # the waiter has gone
         done.set_result(None)
 
 
@@ -270,7 +269,7 @@ def _tell(over: list[_Waiting]) -> None:
     for one in reversed(over):
         try:
             one.then()
-        except Exception:  # noqa: BLE001 - the others must be told as well
+        except Exception:  # noqa: BLE001 - the other callbacks must run as well
             _log.exception("what waited for a sync failed unexpectedly")
 
 

@@ -34,7 +34,7 @@ def faults_of(
         batch: one record batch.
         header: its header.
         wanted: for 0 (keys) and 1 (values), the ids that are known.
-        most: how many faults are told.
+        most: the most faults to return.
 
     Returns: how many there are; the first of them, each as the record's index, 0 or 1, and the id or
         `UNFRAMED`.

@@ -34,7 +34,7 @@ DOCUMENTS: Final = {
 
 
 def lost_files(has: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-    """What a directory with topics lacks, and what is to be said of that.
+    """The files that a directory with topics lacks, each with a message.
 
     >>> [path for path, _ in lost_files(lambda path: path.startswith("groups/"))]
     ['transactions/state.journal', 'share/state.journal', 'settings.json', 'producer_ids.json']

@@ -21,7 +21,7 @@ _RUN_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def _present() -> bytes:
-    """This run of the machine; empty where it can't be told."""
+    """An id of this run of the machine (boot); empty where there is none."""
     try:
         return _RUN_ID.read_bytes().strip()
     except OSError:

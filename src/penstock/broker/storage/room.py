@@ -28,7 +28,7 @@ RESERVE_SHARE: Final = 0.05
 SLACK_SHARE: Final = 0.1
 """Of the reserve that must be free beyond it before records are taken again."""
 BALLAST_BYTES: Final = 256 << 10
-"""What is set aside: retention writes a few small files, of a block each."""
+"""The reserve: retention writes a few small files, of a block each."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Room:
 
     Args:
         data: a directory on it.
-        reserve_bytes: what is left free; None: `RESERVE_BYTES`, as far as `RESERVE_SHARE` allows.
+        reserve_bytes: the bytes to leave free; None: `RESERVE_BYTES`, as far as `RESERVE_SHARE` allows.
         ask: bytes free and in all.
     """
 
@@ -125,5 +125,5 @@ class Room:
         return False
 
     def check(self) -> None:
-        """Asserts the invariant: whoever has less than the reserve takes no records."""
+        """Asserts the invariant: no records are taken while less than the reserve is free."""
         assert self.is_full or self.free_bytes >= self.reserve_bytes

@@ -1,9 +1,8 @@
-"""Topic settings: names, defaults and meaning as in Kafka; one table, no code per
-setting.
+"""Topic settings: names, defaults and meaning as in Kafka; one table, no code per setting.
 
 A topic setting that this broker carries out can be changed. One that it doesn't is reported with
-the value that describes what the broker does, and any other value is refused, so that nobody relies
-on what isn't there.
+the value that describes what the broker does, and any other value is refused, so that no client relies
+on a setting without effect.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Topic:
 
 
 def name_fault(name: str) -> str | None:
-    """What is wrong with a topic's name; None if nothing is."""
+    """The fault of a topic's name; None if it is valid."""
     if not name or len(name) > NAME_CHARACTERS_MAX or name in {".", ".."}:
         return f"expected a name of 1 to {NAME_CHARACTERS_MAX} characters, found {name!r}"
     if not _NAME.fullmatch(name):
@@ -210,7 +210,9 @@ class Topics:
         self._register(topic)
 
     def _is_unfinished(self, name: str) -> bool:
-        """Whether a topic's creation was cut short: nobody was told of it, it has but empty logs."""
+        """Whether a topic's creation was cut short: it was never acknowledged, and its logs are
+        empty.
+        """
         for partition in self._files.list(f"topics/{name}"):
             directory = f"topics/{name}/{partition}"
             for file in self._files.list(directory):
@@ -319,7 +321,7 @@ class Topics:
         return log_config({**self._defaults, **settings})
 
     def withdraw(self, topic: Topic) -> None:
-        """Begins to delete a topic: nobody finds it any more, nothing more is written to it."""
+        """Begins to delete a topic: it is no longer found, and nothing more is written to it."""
         self.version += 1
         del self._by_name[topic.name]
         del self._by_id[topic.id.bytes]

@@ -1,9 +1,9 @@
-"""The part of a fetch that concerns object storage: what has to be brought before it is answered.
+"""The part of a fetch that concerns object storage: what must be loaded before it is answered.
 
-A fetch of old offsets waits in its own connection until their bytes are at hand, at most
-`WAIT_MS_MIN` or its own patience. What takes longer continues meanwhile; the client gets an empty
-answer and finds it when it asks again. A store that is away, or silent for seconds, gives
-KAFKA_STORAGE_ERROR, which clients retry.
+A fetch of old offsets waits in its own connection until their bytes are loaded, at most `WAIT_MS_MIN`
+or its own maximum wait. A load that takes longer continues; the client gets an empty answer and finds
+the bytes when it retries. A store that is away, or silent for seconds, gives KAFKA_STORAGE_ERROR, which
+clients retry.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Appends topics to their Iceberg tables in the background (see `penstock.broker.tier.tables`).
 
-A topic with `penstock.iceberg.table` is followed from its log's start, what lies in object storage
-included, so that a table that is switched on late gets everything. Only what is durable and stable
-(no transaction open before it) is taken, because an offset that is lost in a crash is given out
-again. A commit is made when there are `COMMIT_BYTES`, or after the interval.
+A topic with `penstock.iceberg.table` is followed from its log's start, object storage included, so a
+table that is added late gets everything. Only what is durable and stable (no transaction open before
+it) is taken, because an offset that is lost in a crash is used again. A commit is made when there
+are `COMMIT_BYTES`, or after the interval.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Iceberg:
         return HistoryTable(self._catalog, name, schema, topic_id)
 
     async def _read(self, hosted: Hosted, state: _Following, held: list[object]) -> Chunk | None:
-        """The next stretch of a partition; None at the end of what is stable."""
+        """The next range of a partition; None at the end of the stable records."""
         log = hosted.log
         start, end = state.covered.get(hosted.index, 0), _end(hosted)
         if start < log.start_offset:

@@ -3,12 +3,12 @@
     tier = RemoteTier(cache)                 # what a partition asks; never blocks
     data, held = await cache.loaded(lambda: log.read(offset, n))
 
-A partition reads a remote segment as it reads a local one, but its bytes come from the cache. What
-isn't there raises `NotLoadedError`; `loaded` then fetches it in a thread and asks again. The event
-loop never waits for the store. Each chunk's checksum is compared with the one from when it was
+A partition reads a remote segment as it reads a local one, but its bytes come from the cache. A byte
+that isn't cached raises `NotLoadedError`; `loaded` then fetches its chunk in a thread and retries. The
+event loop never waits for the store. Each chunk's checksum is compared with the one from when it was
 copied.
 
-Memory: `cache_bytes` of chunks are kept for whoever comes next, and at most `PINNED_BYTES_MAX` more
+Memory: `cache_bytes` of chunks are kept for later reads, and at most `PINNED_BYTES_MAX` more
 are held by answers on their way out; beyond that, loading waits.
 """
 
@@ -48,7 +48,7 @@ ROUNDS_MAX: Final = 64
 FAILED_PAUSE_S: Final = 0.5
 """After a failure the store is left alone for this long; questions wait, so clients don't spin."""
 SILENT_S_MAX: Final = 3.0
-"""How long the store may take before readers are told that it fails: they ask again anyway."""
+"""How long the store may take before readers get an error; they retry anyway."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class Cache:
         self._is_failing = False
         self._silent_since_s: float | None = None  # when something was asked for and nothing came
 
-    # -- what is at hand ---------------------------------------------------------------------------
+    # -- what is loaded ----------------------------------------------------------------------------
 
     def open(self, remote: RemoteSegment) -> Segment:
         """The segment; raises NotLoadedError where its index isn't at hand."""
@@ -179,7 +179,7 @@ class Cache:
                 self.kept_bytes -= len(block) if block is not None else 0
 
     def empty(self) -> None:
-        """Gives everything up that nobody holds."""
+        """Drops everything that no reader holds."""
         self._kept.clear()
         self._opened.clear()
         self.kept_bytes = self._opened_bytes = 0
@@ -230,7 +230,7 @@ class Cache:
     def _begin(
         self, remote: RemoteSegment, chunks: Sequence[int]
     ) -> list[asyncio.Future[list[_Block]]]:
-        """Starts what isn't under way; what to wait for."""
+        """Starts the loads that aren't running; returns what to wait for."""
         if not chunks:
             return [self._start(remote, [-1])]
         waited, run = [], list[int]()

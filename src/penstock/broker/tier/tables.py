@@ -1,13 +1,12 @@
 """A topic's history as an Iceberg table: its records' rows (`penstock.formats.rows`), each once.
 
-Contract: a commit appends the rows of offsets [covered, next) of some partitions and says in the
-same commit, in its snapshot's summary, that they are covered up to `next`. The catalog takes a
-commit only if the table is still at the snapshot that it was made for. So a commit whose answer was
-lost, a crash, or a second writer can't append a record twice: whoever comes next reads what is
-covered first.
+Contract: a commit appends the rows of offsets [covered, next) of some partitions and records in the
+same commit, in its snapshot's summary, that they are covered up to `next`. The catalog takes a commit
+only if the table is still at the snapshot that it was made for. So a commit whose answer was lost, a
+crash, or a second writer can't append a record twice: the next writer first reads what is covered.
 
 A data file holds rows of one partition, in order, so that a stretch of offsets is found by the
-files' bounds. A value that the schema doesn't fit goes to TABLE_dead_letters with its reason; that
+files' bounds. A value that doesn't fit the schema goes to TABLE_dead_letters with its reason; that
 table has its own covered offsets, is written first, and passes over what it has.
 
 Blocking: call it in a thread. Needs pyiceberg (`pip install 'penstock[iceberg]'`).
@@ -134,12 +133,12 @@ class _Target:
         return {}
 
     def refresh(self) -> None:
-        """Looks again at what is covered."""
+        """Reads again what is covered."""
         self.table.refresh()
         self.covered = self._read_covered()
 
     def append(self, rows: pa.Table, covered: Mapping[int, int]) -> None:
-        """Appends rows that follow on what is covered, in one commit with what then is."""
+        """Appends rows that follow the covered ones, in one commit with the new covered offsets."""
         said = {COVERED: json.dumps({str(part): upto for part, upto in sorted(covered.items())})}
         # A retry would append what another writer of ours has appended. This is said here, not in
         # the table: those who compact it, say, should try again when we were faster.
@@ -188,10 +187,10 @@ class HistoryTable:
         self._dead = None
 
     def append(self, chunks: Iterable[Chunk]) -> tuple[int, int]:
-        """Appends chunks that follow on what is covered; how many rows and dead letters.
+        """Appends chunks that follow the covered rows; returns the numbers of rows and dead letters.
 
         Raises:
-            HistoryError: another writer was faster, or chunks don't follow; nothing was appended.
+            HistoryError: another writer was first, or the chunks don't follow; nothing was appended.
         """
         covered = self.covered
         rows, dead = [self._rows.schema.empty_table()], [DEAD_COLUMNS.empty_table()]

@@ -1,4 +1,5 @@
-"""Copies closed segments to object storage, and drops there and here what retention no longer keeps.
+"""Copies closed segments to object storage, and deletes what retention no longer keeps, there and
+locally.
 
     CLUSTER/TOPIC-ID/N/00000000000000000000-TOKEN.log          a segment
     CLUSTER/TOPIC-ID/N/00000000000000000000-TOKEN.log.index    its index and checksums
@@ -6,12 +7,13 @@
 
 Order is everything: objects, then the manifest on the local disk (which is the truth), then the
 copy of the manifest, then what is no longer needed. Each attempt to copy has a name of its own, so
-a late write of an earlier one harms nobody. What the manifest doesn't list is an orphan; orphans
+a late write of an earlier one does no harm. What the manifest doesn't list is an orphan; orphans
 are looked for when a partition is first worked on, and after each failure. Where the local manifest
 is lost, nothing is an orphan: it is restored from its copy before anything else is done.
 
-A deleted topic's objects are removed from a note in `tier/removals/`, which is written before the
-topic goes and outlives a store that is away. See `penstock.log.tier` for the invariant.
+A deleted topic's objects are listed in `tier/removals/` and removed by that list. It is written before
+the topic is deleted, and kept while the store is unavailable. See `penstock.log.tier` for the
+invariant.
 """
 
 from __future__ import annotations
@@ -228,8 +230,8 @@ class Tiering:
             await self._restore(hosted, copy)
 
     async def _copy_all(self, hosted: Hosted, state: _State) -> None:
-        """Copies what is closed. A damaged segment is passed over; it and what follows it stay on the
-        local disk too, until it is restored or deleted.
+        """Copies what is closed. A damaged segment is skipped. It and the segments after it stay on the
+        local disk until it is restored or deleted.
         """
         waiting = list(self._uncopied(hosted))
         bases = {one.base_offset for one in waiting}
@@ -530,7 +532,7 @@ class Tiering:
         return sum(len(one.damaged) for one in self._states.values())
 
     async def close(self) -> None:
-        """Gives up what is under way; what was begun on the local disk is finished."""
+        """Cancels copies in progress; finishes changes on the local disk."""
         self._is_closing = True
         await self.cache.close()
         self._store_pool.shutdown(wait=False, cancel_futures=True)

@@ -9,7 +9,7 @@ nor into the producer's next transaction. What is open in a partition but not in
 "add" was not durable) is part of the producer's transaction again, or aborted where that has ended.
 
 Where a log is damaged, a marker may be missing though it was durable: it is written again if the
-journal still has the transaction's outcome. Whatever of a committed transaction is lost is told.
+journal still has the transaction's outcome. Any loss from a committed transaction is reported.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ END_UNKNOWN: Final = (1 << 63) - 1
 TICK_S: Final = 0.5
 """How often timeouts are looked at."""
 TICKS_PER_CONFIRM: Final = 2
-"""Markers are made durable once a second: nobody waits for that."""
+"""Markers are made durable once a second: no request waits for that."""
 _log = logging.getLogger(__name__)
 
 
@@ -127,7 +127,7 @@ class Coordinator:
     async def carry_out(self, change: Change) -> bool:
         """Carries a change out, as durably as it must be; False where the disk refuses.
 
-        Whoever waits may go away: a change that was submitted is settled nevertheless.
+        The waiting request may be cancelled; a submitted change is settled nevertheless.
         """
         try:
             self.submit(change)
@@ -276,7 +276,7 @@ class Coordinator:
                 _log.info("aborted the transaction of %s: its time was over", change.id)
 
     async def expire(self) -> None:
-        """Forgets ids that nobody has used for long."""
+        """Forgets ids that have not been used for long."""
         for change in self.machine.expired(self._clock_ms()):
             await self.carry_out(change)
 
@@ -332,7 +332,9 @@ class Coordinator:
     # -- after a restart ---------------------------------------------------------------------------
 
     def recover(self, partitions: Iterable[Hosted]) -> None:
-        """Completes what was prepared, finds again what was open, aborts what belongs to nobody."""
+        """Completes what was prepared, finds again what was open, aborts what belongs to no
+        transaction.
+        """
         known, last_serial = self._replay()
         self._reached = reached_in(self.journal)
         self._unmarked = set(self._unsettled)
@@ -354,7 +356,7 @@ class Coordinator:
                 self._resume(hosted, producer_id, now_ms)
 
     def _mend(self, partitions: list[Hosted]) -> None:
-        """Writes markers again that damage has taken, and tells of transactions that it has split."""
+        """Rewrites markers that are lost to damage, and reports transactions that it has split."""
         marred = [one for one in partitions if one.log.holes() or one.log.open_transactions()]
         outcomes = outcomes_in(self.journal) if marred else {}
         for hosted in marred:
@@ -417,7 +419,9 @@ class Coordinator:
         return known, last_serial
 
     def _resume(self, hosted: Hosted, producer_id: int, now_ms: int) -> None:
-        """What is open in a partition is somebody's present transaction, or nobody's."""
+        """Handles an open transaction of a partition: it is a producer's present one, or belongs to
+        none.
+        """
         place = hosted.topic.name, hosted.index
         owner = self.machine.owner_of(producer_id)
         if owner is not None and owner.state.is_prepared:

@@ -7,12 +7,12 @@
 
 A method answers with a `Change` where the state must change. The caller writes it to the journal
 (`record_of`), calls `begin`, then, once it is as durable as `Change.is_commit_point` asks,
-`complete`. In between, whoever asks for the same id is told to come back.
+`complete`. In between, requests for the same id are answered that they should retry.
 
 Invariants (see `check`): a producer id belongs to one transactional id; only ONGOING and PREPARE_*
-have partitions; a transaction's outcome never changes once it is prepared, and prepared it ends.
-A change that is a commit point (PREPARE_*, a new epoch) is durable before anyone hears of it; so a
-producer that was fenced stays fenced, and what was said to be committed is.
+have partitions; a prepared transaction's outcome never changes, and it always ends.
+A change that is a commit point (PREPARE_*, a new epoch) is durable before any client sees it. So a
+fenced producer stays fenced, and a transaction that was reported as committed is committed.
 
 Sources: Kafka's TransactionCoordinator and TransactionMetadata; KIP-98 (transactions), KIP-360
 (epoch bump), KIP-890 (version 2: an epoch per transaction, partitions added by Produce).
@@ -149,7 +149,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request is told, once its change (if any) has been carried out."""
+    """The answer to a request, once its change (if any) has been carried out."""
 
     code: ErrorCode = ErrorCode.none
     producer_id: int = NO_ID
@@ -212,7 +212,8 @@ class Transactions:
     def init(
         self, now_ms: int, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None
     ) -> Answer:
-        """A producer takes an id over: whoever had it is fenced, what they left open is aborted.
+        """A producer takes an id over: the previous producer is fenced, and its open transaction is
+        aborted.
 
         Args:
             now_ms: the time.
@@ -252,7 +253,7 @@ class Transactions:
         if expected is not None and expected != (known.producer_id, known.epoch):
             if not known.is_retry(*expected):
                 return Answer(ErrorCode.producer_fenced)
-            after = known  # it was told before, or the coordinator has bumped its epoch
+            after = known  # it has its answer, or the coordinator bumped its epoch
         elif known.epoch >= EPOCH_LAST:
             after = replace(
                 known,
@@ -401,7 +402,7 @@ class Transactions:
         return Answer(ErrorCode.none, *after.identity, Change(before, after))
 
     def _fence(self, now_ms: int, known: Transaction) -> Change:
-        """Aborts a transaction against its producer's will: under an epoch that nobody has."""
+        """Aborts a transaction against its producer's will: under an epoch that no producer has."""
         assert known.state is State.ONGOING
         after = replace(
             known,
@@ -485,7 +486,7 @@ class Transactions:
     def restore(
         self, transactions: Collection[Transaction], left: Mapping[int, set[Place]], serial: int
     ) -> None:
-        """Takes over what a journal tells.
+        """Takes over the contents of a journal.
 
         Args:
             transactions: one per transactional id.
@@ -517,7 +518,7 @@ class Transactions:
             epoch: under which it was written.
             place: where.
             groups: the groups whose offsets were found.
-            serial: of the transaction, where what was found tells it.
+            serial: of the transaction, where it is known.
 
         Returns:
             False where it can't be: then it is to be aborted.

@@ -1,8 +1,8 @@
 """What damage to a log did to transactions, as far as the journal and the log show.
 
-A marker that is lost leaves its transaction open: nobody would read on, or the producer's next
-transaction would decide for both. A committed transaction of which records are lost stays committed, in
-this partition and in the others: that is told, as nobody could see it.
+A marker that is lost leaves its transaction open: readers would stop there, or the producer's next
+transaction would decide for both. A committed transaction that lost records stays committed, in this
+partition and in the others. That is reported, because no reader could see it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def told_of_split(
     holes: Sequence[tuple[int, int]],
     ended_as: Callable[[int, int], bool | None],
 ) -> Iterator[str]:
-    """What is to be said of transactions that may have lost records in a partition, or their end.
+    """The reports on transactions that may have lost records in a partition, or their end.
 
     Args:
         outcomes: of the partition's transactions.

@@ -1,12 +1,12 @@
-"""Producer ids: numbers that are given out once, ever.
+"""Producer ids: numbers that are never given out twice.
 
     DATA/producer_ids.json          {"next": the first id that was not reserved yet}
 
-A block of ids is reserved on disk before its first one is given out; a restart skips what is left. The
+A block of ids is reserved on disk before its first one is given out; a restart skips the rest. The
 file is there from the first start on. Where it is missing, damaged, or older than what the logs know
-(a copy was put back), ids continue above the highest that is known, and skip many more: a producer that
-has an id and has written nothing with it, or nothing that is still remembered, is known nowhere.
-A new producer under an earlier id would have its first records taken for repetitions.
+(a restored backup), ids continue far above the highest known one, because a producer may have an id
+that no log knows. A new producer under an earlier id would have its first records taken for
+repetitions.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["ProducerIds"]
 BLOCK: Final = 1000
 """Ids that are reserved at a time."""
 SKIPPED: Final = 1 << 32
-"""Ids that are skipped where nobody knows which were given out: more than producers ever ask for, and
-few of the 2^63 that there are."""
+"""Ids that are skipped where it isn't known which were given out: more than producers ever ask for, and
+few of the 2^63 in all."""
 GIVEN_MAX: Final = 1 << 62
 """No id from here on was ever given out. A client may write under an id that it made up."""
 PATH: Final = "producer_ids.json"
@@ -65,7 +65,7 @@ class ProducerIds:
         """The first id that was not reserved; None where nothing says so."""
         content = self._files.load(PATH)
         if content is None:
-            return None  # what is to be said of that is `lost_files`'
+            return None  # `lost_files` reports that
         try:
             return int(documents.load(content, PATH)["next"])
         except (SetupError, KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The records of the transactions' journal, and what they tell of partitions.
+"""The records of the transactions' journal, and what they say about partitions.
 
 ["id", id, producer, ..., places, groups, ends]     a transactional id's whole state; a prepared one
                                                     with an end for each of its partitions:
@@ -9,8 +9,8 @@
 ["forget", id]
 ["reached", [[topic, index, offset], ...]]          logs were durable up to there: what rewriting
                                                     the journal leaves of the former
-["gone", topic]                                     the topic was deleted: what was said of it
-                                                    isn't about another one of that name
+["gone", topic]                                     the topic was deleted: earlier records don't apply
+to a new one of that name
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def with_added(
     )
 
 
-# -- what they tell of partitions ------------------------------------------------------------------
+# -- what they say about partitions ----------------------------------------------------------------
 
 
 def outcomes_in(bodies: Iterable[bytes]) -> dict[Place, list[Outcome]]:

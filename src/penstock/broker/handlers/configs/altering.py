@@ -165,8 +165,8 @@ def _alter_broker(call: Call, wanted: Fields, change: Change, *, dry_run: bool) 
 
 
 def _is_so(call: Call, wanted: Fields) -> bool:
-    """Whether something that can't be changed is to be set to what it is, by a tool that sets all that
-    it was told.
+    """Whether a setting that can't be changed is set to the value that it has, as tools do that send
+    back all settings.
     """
     setting = broker_settings().get(wanted["name"])
     if setting is None or setting.is_changeable or setting.is_sensitive:
@@ -178,7 +178,9 @@ def _is_so(call: Call, wanted: Fields) -> bool:
 
 
 def _check_dynamic(name: str, value: str | None) -> str:
-    """As `validate_dynamic`; what Kafka has another code for than for topics' settings is told so."""
+    """As `validate_dynamic`; errors for which Kafka has another code than for topic settings get that
+    code.
+    """
     if name not in broker_settings():
         raise SettingError(f"expected a setting of the broker, found {name!r}")
     try:

@@ -80,13 +80,13 @@ def topic_configs(
     Args:
         dynamic: the broker's.
         given: the topic's own.
-        fields: what is wanted besides values: `include_synonyms`, `include_documentation`.
+        fields: what to return besides values: `include_synonyms`, `include_documentation`.
     """
     return _settings(TOPIC_SETTINGS, given, OF_TOPIC, lambda one: _fallbacks(dynamic, one), fields)
 
 
 def _fallbacks(dynamic: DynamicSettings, setting: Setting) -> list[Fields]:
-    """What holds where a topic has no setting of its own: synonyms, the first is so."""
+    """The values for a topic without a setting of its own: synonyms, the effective one first."""
     name, tail = LEGACY.get(setting.name, (synonym_of("topics", setting.name), None))
     if name is None:
         return []

@@ -1,4 +1,4 @@
-"""What has settings, by Kafka's numbers, and what is said of what has none."""
+"""The resources that have settings, by Kafka's numbers, and the answer for those that have none."""
 
 from __future__ import annotations
 
