@@ -31,12 +31,6 @@ if standby.stand_by(lambda: None):
 """
 
 
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of other tests' sessions in this process are left to these."""
-    monkeypatch.setattr(standby, "_begun", [])
-
-
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[standby.Begun]:
     """A process that stands by, without the imports."""

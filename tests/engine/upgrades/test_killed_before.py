@@ -46,7 +46,7 @@ class Host:
         return reports
 
 
-NO_SPARK: Any = SimpleNamespace(is_here=False)
+NO_SPARK: Any = SimpleNamespace(session=SimpleNamespace(conf={}))
 
 
 class Upto(Watcher):
