@@ -277,8 +277,7 @@ class _Standing:
         self._tag = f"penstock-{uuid.uuid4().hex}"
         self._error: BaseException | None = None
         self._over = threading.Event()
-        self._turning = threading.Lock()
-        self._has_job, self._is_closing = False, False
+        self._is_closing = False
         self._interrupt: Callable[[], object] = lambda: None  # until there is a job
         self._wake, self._waker = socket.socketpair()
         self._conductor = Conductor(lanes, spark.host, self._wake, self._check, self._on_wait)
@@ -295,13 +294,10 @@ class _Standing:
             try:
                 standby.fork_lanes(stand_in, lanes)
                 session = _session(spark)
-                with self._turning:
-                    if self._is_closing:
-                        return
-                    run, self._interrupt = _tasks(session, lanes, stay, self._tag)
-                    self._has_job = True
                 on_start()
-                run()
+                run, self._interrupt = _tasks(session, lanes, stay, self._tag)
+                if not self._is_closing:
+                    run()
             except BaseException as error:  # noqa: BLE001 - told by `_check`, on the driver's thread
                 self._error = error
             finally:
@@ -337,12 +333,11 @@ class _Standing:
 
     def close(self) -> None:
         """Stops the lanes, and Spark's job with them."""
-        with self._turning:
-            if self._is_closing:
-                return
-            self._is_closing = True
+        if self._is_closing:
+            return
+        self._is_closing = True
         self._conductor.stop()
-        if self._has_job and not (self._conductor.is_complete and self._over.wait(STOP_S)):
+        if not self._conductor.is_complete or not self._over.wait(STOP_S):
             self._end_job()
         self._conductor.close()
         self._wake.close()

@@ -118,25 +118,12 @@ class Spark:
         return session
 
     def close(self) -> None:
-        """Stops the session, if it is the pipeline's. One that still starts is stopped on another thread."""
+        """Stops the session, if it is the pipeline's."""
         self._is_closed = True
-        if self._start is None:
-            return
-        standby.end()
-        if self._session.done():
-            self._end()
-        else:
-            thread = threading.Thread(target=self._end, name="penstock-spark-end", daemon=True)
-            _ending.append(thread)
-            thread.start()
-
-    def _end(self) -> None:
-        with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
-            self.session.stop()
-        standby.end()
-
-
-_ending: list[threading.Thread] = []  # which stop sessions that weren't there yet
+        if self._start is not None:
+            with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
+                self.session.stop()
+            standby.end()
 
 
 @contextlib.contextmanager
@@ -149,8 +136,6 @@ def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> I
     Raises:
         FlowError: the program's session has another master than the pipeline's.
     """
-    while _ending:  # PySpark has one session for each process: it would be taken for the program's
-        _ending.pop().join()
     theirs = None
     if "pyspark" in sys.modules:  # else there is none, and the import takes 0.4 s
         from pyspark.sql import SparkSession
