@@ -9,11 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.patience import wait_until
 
 from penstock.engine.spark import host as module
 from penstock.engine.spark.host import SparkHost
-from penstock.errors import BrokerError, FlowError, PenstockError
+from penstock.errors import BrokerError, PenstockError
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -68,6 +67,7 @@ def run(
         spark or Spark(),  # type: ignore[arg-type]
         job,
         lanes=1,
+        host="127.0.0.1",
         log="spark.log",
         on_restart=lambda: told.append(None),
     )
@@ -138,10 +138,9 @@ def test_a_jvm_that_stays_away_is_told(
 
 def test_a_job_that_has_not_begun_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop may come before Spark knows of the job, which can't be interrupted then."""
-    is_begun, is_stopping, is_known, is_interrupted = (threading.Event() for _ in range(4))
+    is_stopping, is_known, is_interrupted = (threading.Event() for _ in range(3))
 
     def run() -> None:
-        is_begun.set()
         assert is_stopping.wait(60)  # the first interruption finds no job
         is_known.set()
         assert is_interrupted.wait(60)
@@ -153,58 +152,8 @@ def test_a_job_that_has_not_begun_is_stopped(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(module, "_tasks", lambda *_: (run, interrupt))
     monkeypatch.setattr(module, "INTERRUPT_S", 0.001)
-    standing = standing_on(SimpleNamespace(session=None, host="127.0.0.1"))
-    assert is_begun.wait(60)
+    anything: Any = None
+    standing = module._Standing(anything, anything, 2, "127.0.0.1", lambda: True)
     standing.close()
     assert is_interrupted.is_set()
     assert standing._over.is_set()
-
-
-def standing_on(spark: Any) -> Any:
-    """What holds two lanes of nothing."""
-    anything: Any = None
-    return module._Standing(spark, anything, 2, lambda: None, lambda: True)
-
-
-def test_no_job_begins_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Spark is there only then."""
-
-    class Late:
-        host = "127.0.0.1"
-        is_there = threading.Event()
-
-        @property
-        def session(self) -> None:
-            assert self.is_there.wait(60)
-
-    def run() -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(module, "_tasks", lambda *_: (run, Late.is_there.set))
-    standing = standing_on(Late())
-    standing._interrupt = Late.is_there.set
-    standing.close()
-    assert standing._over.is_set()
-    assert standing._error is None
-
-
-def test_why_spark_did_not_start_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not tried again."""
-
-    class Missing:
-        host = "127.0.0.1"
-        can_start_again = True
-
-        @property
-        def session(self) -> None:
-            raise FlowError("expected a Java runtime; found none")
-
-    standing = standing_on(Missing())
-    assert standing._over.wait(60)
-    host = SparkHost(Missing(), standing, lanes=2, log="spark.log")  # type: ignore[arg-type]
-    with pytest.raises(module._NotStartedError) as raised:
-        wait_until(standing.listen)
-    host._failed(raised.value)
-    assert isinstance(host._failure, FlowError)
-    assert host._stop.is_set()
-    standing.close()

@@ -35,15 +35,7 @@ class _StoppedError(Exception):
     """The pipeline stops."""
 
 
-def serve(
-    job: Job,
-    lane: int,
-    lanes: int,
-    address: tuple[str, int],
-    secret: bytes,
-    *,
-    stands_in: bool = False,
-) -> None:
+def serve(job: Job, lane: int, lanes: int, address: tuple[str, int], secret: bytes) -> None:
     """Runs batches until the driver says that there are no more.
 
     Args:
@@ -52,7 +44,6 @@ def serve(
         lanes: how many there are.
         address: of the driver.
         secret: of this run.
-        stands_in: whether this is a lane for as long as Spark's isn't there.
 
     Raises:
         EOFError: the driver is gone.
@@ -60,7 +51,7 @@ def serve(
     control = connect(address, secret)
     runner = _Runner(job, lane, lanes, control, secret)
     exchange = runner.exchange
-    control.send(Hello(lane, os.getpid(), exchange.host, exchange.port, stands_in))
+    control.send(Hello(lane, os.getpid(), exchange.host, exchange.port))
     try:
         with _beating(control), contextlib.suppress(_StoppedError):
             runner.run()

@@ -25,7 +25,6 @@ from penstock.engine.driver import Progress
 from penstock.engine.lanes.conductor import Assignment, Conductor, LaneFailedError
 from penstock.engine.lanes.lane import serve
 from penstock.engine.plan import Execute, Work
-from penstock.engine.spark import standby
 from penstock.engine.spark.session import Spark, context_of
 from penstock.engine.store import Json
 from penstock.engine.tasks import Job
@@ -57,10 +56,6 @@ class _JobEndedError(Exception):
     """Spark's job has ended, and its lanes with it."""
 
 
-class _NotStartedError(Exception):
-    """There is no Spark."""
-
-
 class _StoppedError(Exception):
     """The pipeline is stopped while its lanes are not there yet."""
 
@@ -87,8 +82,8 @@ class SparkHost:
         spark: the session.
         job: what the lanes do.
         lanes: how many.
+        host: of this machine, where lanes reach it.
         log: where Spark's own log is, for messages.
-        on_start: called when Spark is there, on another thread.
         on_restart: called when a JVM that was gone has been started again.
     """
 
@@ -98,13 +93,13 @@ class SparkHost:
         job: Job,
         *,
         lanes: int,
+        host: str,
         log: str,
-        on_start: Callable[[], None] = lambda: None,
         on_restart: Callable[[], None] = lambda: None,
     ) -> None:
         self.spark, self.job, self.lanes = spark, job, lanes
-        self._spark_log = log
-        self._on_start, self._on_restart = on_start, on_restart
+        self._host, self._spark_log = host, log
+        self._on_restart = on_restart
         self._is_gone = False  # the JVM
         self._stop = threading.Event()
         self._ended = threading.Event()
@@ -186,16 +181,12 @@ class SparkHost:
             self._on_restart()
         if self._standing is None:
             self._standing = _Standing(
-                self.spark, self.job, self.lanes, self._on_start, self._stop.is_set
+                self.spark.session, self.job, self.lanes, self._host, self._stop.is_set
             )
         return self._standing
 
     def _failed(self, error: Exception) -> None:
         """Tries the batch again where that may help: it has a plan, so it will be the same one."""
-        if isinstance(error, _NotStartedError):
-            self._failure = error.__cause__
-            self._stop.set()
-            return
         may_pass = not isinstance(error, PenstockError) or error.retriable
         if may_pass and self._stop.is_set():
             return  # the lanes were stopped under a batch that took long; the next run repeats it
@@ -267,10 +258,10 @@ class _Standing:
 
     def __init__(
         self,
-        spark: Spark,
+        session: SparkSession,
         job: Job,
         lanes: int,
-        on_start: Callable[[], None],
+        host: str,
         is_stopped: Callable[[], bool],
     ) -> None:
         self._is_stopped = is_stopped
@@ -278,26 +269,19 @@ class _Standing:
         self._error: BaseException | None = None
         self._over = threading.Event()
         self._is_closing = False
-        self._interrupt: Callable[[], object] = lambda: None  # until there is a job
         self._wake, self._waker = socket.socketpair()
-        self._conductor = Conductor(lanes, spark.host, self._wake, self._check, self._on_wait)
+        self._conductor = Conductor(lanes, host, self._wake, self._check, self._on_wait)
         address, secret = self._conductor.address, self._conductor.secret
 
         def stay(numbers: Iterable[int]) -> None:
             for lane in numbers:
                 serve(job, lane, lanes, address, secret)
 
-        def stand_in(lane: int) -> None:
-            serve(job, lane, lanes, address, secret, stands_in=True)
+        run, self._interrupt = _tasks(session, lanes, stay, self._tag)
 
         def collect() -> None:
             try:
-                standby.fork_lanes(stand_in, lanes)
-                session = _session(spark)
-                on_start()
-                run, self._interrupt = _tasks(session, lanes, stay, self._tag)
-                if not self._is_closing:
-                    run()
+                run()
             except BaseException as error:  # noqa: BLE001 - told by `_check`, on the driver's thread
                 self._error = error
             finally:
@@ -353,26 +337,12 @@ class _Standing:
 
     def _check(self) -> None:
         if self._over.is_set():
-            if isinstance(self._error, _NotStartedError):
-                raise self._error
             found = "it ended" if self._error is None else _short(self._error)
             raise _JobEndedError(f"expected Spark's job to stay; found: {found}") from self._error
 
     def _on_wait(self) -> None:
         if self._is_stopped():
             raise _StoppedError
-
-
-def _session(spark: Spark) -> SparkSession:
-    """The session, once it is there.
-
-    Raises:
-        _NotStartedError: it can't be started; its cause says why.
-    """
-    try:
-        return spark.session
-    except BaseException as error:
-        raise _NotStartedError from error
 
 
 def _tasks(

@@ -30,9 +30,6 @@ __all__ = ["Spark", "context_of", "session_for", "start_session"]
 # small, it holds 304 MB after its first jobs instead of 398, for the same processor time.
 # Figures for jstat, which nobody reads, would wake it twenty times a second.
 JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms48m -Xmn16m -XX:-UsePerfData"
-LOOPBACK: Final = "127.0.0.1"
-# Each task has one core; libraries that start a thread per core would fight over it.
-THREADS: Final = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 LANE_FAILURES_MAX: Final = 64
 """Times that Spark starts one lane again before it gives up the job, which is then started again."""
 
@@ -43,16 +40,14 @@ class Spark:
     Args:
         session: the first one; None: it is begun on another thread, and there when it is asked for.
         start: begins another; None: the session is the program's own, which alone may begin it again.
-        master: of the session that is begun; None is this machine.
     """
 
     def __init__(
         self,
         session: SparkSession | None = None,
         start: Callable[[], SparkSession] | None = None,
-        master: str | None = None,
     ) -> None:
-        self._start, self._own_master = start, master
+        self._start = start
         self._is_closed = False
         self._session: Future[SparkSession] = Future()
         if session is not None:
@@ -75,20 +70,6 @@ class Spark:
             Exception: it can't be started: Spark's, the set-up's, or the system's.
         """
         return self._session.result()
-
-    @property
-    def is_here(self) -> bool:
-        """Whether all of Spark runs on this machine; waits for the session where a cluster may be meant."""
-        if self.can_start_again and self._own_master is None:
-            return True
-        return str(self.session.conf.get("spark.master", "")).startswith("local")
-
-    @property
-    def host(self) -> str:
-        """Where lanes reach this process; waits for the session likewise."""
-        if self.can_start_again and self._own_master is None:
-            return LOOPBACK
-        return self.session.conf.get("spark.driver.host", None) or LOOPBACK
 
     @property
     def can_start_again(self) -> bool:
@@ -152,9 +133,7 @@ def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> I
         yield Spark(theirs)
         return
     start = functools.partial(start_session, name, master, folder, cores=cores)
-    if master is None and "pyspark" not in sys.modules:  # else its JVM may be there
-        _stand_by(folder)
-    spark = Spark(start=start, master=master)
+    spark = Spark(start=start)
     try:
         yield spark
     finally:
@@ -223,15 +202,17 @@ def start_session(
         jvm_options = archive.use_options(java)
     os.environ["JAVA_HOME"] = str(java)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Each task has one core; libraries that start a thread per core would fight over it.
+    threads = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     options: dict[str, str] = {
         "spark.app.name": name,
         "spark.master": master or f"local[{cores},{LANE_FAILURES_MAX}]",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
-        "spark.driver.bindAddress": LOOPBACK,
-        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "penstock.engine.spark.workers",
         "spark.sql.session.timeZone": "UTC",
@@ -243,7 +224,7 @@ def start_session(
         "spark.task.maxFailures": str(LANE_FAILURES_MAX),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log4j(folder)} "
         f"{JVM_OPTIONS} {jvm_options}",
-        **{f"spark.executorEnv.{k}": v for k, v in THREADS.items()},
+        **{f"spark.executorEnv.{k}": v for k, v in threads.items()},
     }
     if master is None:
         temporary = scratch.begin(folder)
@@ -253,20 +234,14 @@ def start_session(
         for key in ("spark.driver.bindAddress", "spark.driver.host"):
             del options[key]
     if SparkContext._gateway is None:  # noqa: SLF001 - else there is a JVM, which is used again
-        beside = _stand_by(folder) if master is None else {}
-        with (folder / "spark.log").open("ab") as log, _environment(THREADS | beside):
-            _launch(options, log)
+        with (folder / "spark.log").open("ab") as log:
+            beside = standby.begin(threads, log) if master is None else {}
+            with _environment(threads | beside):
+                _launch(options, log)
     builder = SparkSession.builder
     for key, value in options.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
-
-
-def _stand_by(folder: Path) -> dict[str, str]:
-    """Has a process stand by, unless one does; the environment variable for the JVM."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "spark.log").open("ab") as log:
-        return standby.ready(THREADS, log)
 
 
 def _is_not_py4js(record: logging.LogRecord) -> bool:
