@@ -81,7 +81,7 @@ def change(topic: Any, random_: random.Random, rows: dict[int, str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_every_target_equals_the_topic_after_kills(
     request, topic, seed: int, tmp_path: Path
 ) -> None:

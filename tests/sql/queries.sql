@@ -82,6 +82,6 @@ SELECT t.k, sum(v) AS s FROM t JOIN u ON t.k = u.k GROUP BY t.k HAVING sum(v) > 
 SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE w > 3) AND v NOT IN (SELECT w FROM u JOIN s ON u.k = s.k WHERE w IS NOT NULL);
 SELECT id FROM t WHERE [k, v] IN (SELECT [k, w] FROM u) OR id = 1;
 SELECT id FROM t WHERE [k, id % 2] IN (SELECT [k, id % 2] FROM u);
-SELECT t.id, u.id AS uid FROM t LEFT JOIN u ON [t.k] = [u.k]
+SELECT t.id, u.id AS uid FROM t LEFT JOIN u ON [t.k] = [u.k];
 SELECT id, lead(x, 2, 'none') OVER (ORDER BY v DESC NULLS FIRST, id) AS a, last_value(x) OVER (PARTITION BY k ORDER BY id) AS b, nth_value(v, 2) OVER (ORDER BY id) AS c, max(x) OVER (PARTITION BY k ORDER BY v) AS d FROM t;
 SELECT id, lag(v + 1, 1, 0) OVER (PARTITION BY k ORDER BY v + 1, id) AS a, sum(v) FILTER (WHERE v > 1) OVER (ORDER BY id DESC ROWS 2 PRECEDING) AS b, sum(v) OVER (PARTITION BY k ORDER BY id RANGE BETWEEN 2 PRECEDING AND CURRENT ROW) AS c FROM t;
