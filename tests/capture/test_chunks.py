@@ -7,7 +7,6 @@ import random
 import threading
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 from tests.patience import PATIENCE_S
@@ -90,8 +89,6 @@ class Reads:
         begin = bisect.bisect(self.keys, *after) if after else 0
         found = self.keys[begin : bisect.bisect(self.keys, *end)]
         with self.lock:
-            if self.random.random() < 0.1:
-                raise psycopg.errors.LockNotAvailable
             if self.random.random() < 0.3:
                 found = found[: self.random.randint(1, len(found))]
         rows = pa.array([one.encode() for one in found])
@@ -114,7 +111,7 @@ def take_all(chunks: Chunks, ready: threading.Event) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_key_is_in_one_chunk_in_the_keys_order(seed, monkeypatch) -> None:
-    """However many connections read, chunks are cut, tables are locked, and chunks are read again."""
+    """However many connections read, chunks are cut, and chunks are read again."""
     random_ = random.Random(seed)
     reads = Reads(seed, random_.choice([0, 1, 500]))
     monkeypatch.setattr(_chunks, "_Reader", reads)

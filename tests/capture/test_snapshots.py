@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
 from click.testing import CliRunner
+from tests.patience import PATIENCE_S, wait_until
 
 from penstock.capture import drop, snapshot, status
+from penstock.capture._postgres._server import Server
 from penstock.capture._postgres._snapshots import _chunks, _incremental, _initial
+from penstock.capture._postgres._snapshots._chunks import Mark, Part
 from penstock.capture._postgres._snapshots._incremental import Progress
 from penstock.cli import main
 from penstock.errors import SetupError, UserError
@@ -64,6 +69,32 @@ def test_rows_that_change_after_a_chunk_was_read_keep_the_newer_value(source, mo
         source.follows(capture, lambda: not status(source.name, source.log).snapshot)
     assert reads(source, topic) == [(i, f"it's {i}") for i in range(4, 11)]
     assert {*replayed(source, topic).values()} == {*source.rows("TABLE t")}
+
+
+def test_a_table_that_is_rewritten_loses_no_rows(source) -> None:
+    """To snapshots from before it is empty: they are taken when the table is locked."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    source.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 30) i")
+    waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
+    server, part = Server(source.url), Part("public.t")
+    reader = _chunks._Reader(server, "precise")
+    reads: tuple[Callable[[], object], ...] = (
+        lambda: reader.opened(part).last,
+        lambda: reader.end(Part("public.t", last=("30",)), ()),
+        lambda: reader.read(part, (), ("30",), Mark(0)).count,
+    )
+    try:
+        with ThreadPoolExecutor() as pool:
+            for read, type_, expected in zip(
+                reads, ("text", "int", "text"), [("30",), ("20",), 30], strict=True
+            ):
+                with psycopg.connect(source.url) as one:
+                    one.execute(f"ALTER TABLE t ALTER v TYPE {type_} USING v::{type_}")
+                    found = pool.submit(read)
+                    wait_until(lambda: source.rows(waiting), "a read that waits for the table")
+                assert found.result(PATIENCE_S) == expected
+    finally:
+        server.close()
 
 
 def test_a_large_table_is_read_in_chunks_that_go_on_after_a_restart(source, monkeypatch) -> None:

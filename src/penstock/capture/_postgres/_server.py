@@ -25,10 +25,10 @@ __all__ = ["Server", "parse_tables"]
 
 SETTINGS: Final = (
     "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=3 "
-    "-c bytea_output=hex -c lc_monetary=C -c statement_timeout=0 "
+    "-c bytea_output=hex -c lc_monetary=C -c statement_timeout=0 -c lock_timeout=0 "
     "-c idle_in_transaction_session_timeout=0"
 )
-"""Of sessions: values as texts of one form, whatever the database's defaults are."""
+"""Of sessions: values as texts of one form, and no timeouts, whatever the database's defaults are."""
 VERSION_MIN: Final = 130_000
 FAILOVER_MIN: Final = 170_000
 """From this version on slots can be synchronized to standbys."""

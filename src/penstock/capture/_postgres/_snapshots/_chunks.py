@@ -38,8 +38,6 @@ CONNECTIONS: Final = 3
 """That read chunks at a time."""
 AHEAD: Final = 2
 """Chunks that are in memory beside those that are being read."""
-LOCK_MS: Final = 2000
-"""How long a chunk waits for a table that is locked; then it is tried again, with a newer snapshot."""
 _PAGE, _SEGMENT = 8192, 16 << 20
 _PAGE_HEAD, _SEGMENT_HEAD = 24, 40
 
@@ -264,22 +262,12 @@ class Chunks:
         return job if job.result is None else None
 
     def _read(self, reader: _Reader, job: _Job) -> None:
-        from psycopg import errors
-
         with self._changed:
             job.mark = self._mark()
-        while True:
-            try:
-                result: Chunk | Exception = reader.read(self._part, job.after, job.end, job.mark)
-            except errors.LockNotAvailable:
-                if self._is_closed:
-                    return
-                with self._changed:
-                    job.mark = self._mark()
-                continue
-            except Exception as error:  # noqa: BLE001 - raised by `first`
-                result = error
-            break
+        try:
+            result: Chunk | Exception = reader.read(self._part, job.after, job.end, job.mark)
+        except Exception as error:  # noqa: BLE001 - raised by `first`
+            result = error
         with self._changed:
             job.result = result
 
@@ -293,46 +281,47 @@ class _Reader:
 
     def opened(self, part: Part) -> Part:
         """A part with its last key and an estimate; without one where there are no rows."""
-        name, key = self._key(part)
-        columns = ", ".join(quoted(one) for one in key)
-        order = ", ".join(f"{quoted(one)} DESC" for one in key)
-        rows = list(
-            self._copy(f"SELECT {columns} {_from(name, part, [])} ORDER BY {order} LIMIT 1")
-        )
-        if not rows:
-            return part
-        last = tuple((one or b"").decode() for one in split(rows[0]))
-        return replace(part, last=last, estimate=max(self._server.estimated_rows(name), 0))
+        name = self._name(part)
+        with self._locked(name):
+            key = self._keyed(name)[0].key
+            columns = ", ".join(quoted(one) for one in key)
+            order = ", ".join(f"{quoted(one)} DESC" for one in key)
+            rows = [
+                *self._copy(f"SELECT {columns} {_from(name, part, [])} ORDER BY {order} LIMIT 1")
+            ]
+            if not rows:
+                return part
+            last = tuple((one or b"").decode() for one in split(rows[0]))
+            return replace(part, last=last, estimate=max(self._server.estimated_rows(name), 0))
 
     def end(self, part: Part, after: Key) -> Key:
         """The last key of the chunk behind a key."""
-        name, key = self._key(part)
-        columns = ", ".join(quoted(one) for one in key)
-        conditions = self._between(key, after, part.last)
-        rows = list(
-            self._copy(
-                f"SELECT {columns} {_from(name, part, conditions)} ORDER BY {columns} "
-                f"OFFSET {CHUNK_ROWS - 1} LIMIT 1"
-            )
-        )
+        name = self._name(part)
+        with self._locked(name):
+            key = self._keyed(name)[0].key
+            columns = ", ".join(quoted(one) for one in key)
+            conditions = self._between(key, after, part.last)
+            rows = [
+                *self._copy(
+                    f"SELECT {columns} {_from(name, part, conditions)} ORDER BY {columns} "
+                    f"OFFSET {CHUNK_ROWS - 1} LIMIT 1"
+                )
+            ]
         return tuple((one or b"").decode() for one in split(rows[0])) if rows else part.last
 
     def read(self, part: Part, after: Key, end: Key, mark: Mark) -> Chunk:
         """A chunk."""
-        server = self._server
-        with server.sql.transaction():
-            server.sql.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            server.sql.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
-            [(snapshot, insert)] = server.ask(
+        name = self._name(part)
+        with self._locked(name):
+            [(snapshot, insert)] = self._server.ask(
                 "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
             )
-            name, key = self._key(part)
-            table, shape = self._table(name)
+            table, shape = self._keyed(name)
             columns = ", ".join(quoted(one.name) for one in table.relation.columns)
-            order = ", ".join(quoted(one) for one in key)
+            order = ", ".join(quoted(one) for one in table.key)
             lines, size = [], 0
             query = (
-                f"SELECT {columns} {_from(name, part, self._between(key, after, end))} "
+                f"SELECT {columns} {_from(name, part, self._between(table.key, after, end))} "
                 f"ORDER BY {order} LIMIT {2 * CHUNK_ROWS}"
             )
             with contextlib.closing(self._copy(query)) as found_lines:
@@ -341,7 +330,7 @@ class _Reader:
                     size += len(line)
                     if size > CHUNK_BYTES:
                         break
-        rows = rows_of(table, b"".join(lines), key) if lines else None
+        rows = rows_of(table, b"".join(lines), table.key) if lines else None
         is_cut = rows is not None and (size > CHUNK_BYTES or len(lines) == 2 * CHUNK_ROWS)
         return Chunk(
             part,
@@ -354,11 +343,24 @@ class _Reader:
             shape,
         )
 
-    def _key(self, part: Part) -> tuple[TableName, Key]:
-        """A table's name and primary key.
+    @contextlib.contextmanager
+    def _locked(self, name: TableName) -> Generator[None, None, None]:
+        """A transaction whose snapshot is taken when the table is locked, so that it isn't altered.
+
+        A table that ALTER TABLE has rewritten is empty to snapshots that were taken before (PostgreSQL's
+        documentation, "Caveats" of concurrency control).
+        """
+        sql = self._server.sql
+        with sql.transaction():
+            sql.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            sql.execute(f"LOCK TABLE {quoted(name[0])}.{quoted(name[1])} IN ACCESS SHARE MODE")
+            yield
+
+    def _name(self, part: Part) -> TableName:
+        """A table's name.
 
         Raises:
-            UserError: it has none, or it was dropped.
+            GoneError: it was dropped.
         """
         found = self._server.ask(
             "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -367,16 +369,23 @@ class _Reader:
         )
         if not found:
             raise GoneError(f"expected the table {part.table}; found that it was dropped")
-        table, _ = self._table(found[0])
+        return found[0][0], found[0][1]
+
+    def _keyed(self, name: TableName) -> tuple[Table, Shape]:
+        """A table as it is now.
+
+        Raises:
+            UserError: it has no primary key.
+        """
+        table, shape = self._table(name)
         if not table.has_primary_key:
             raise UserError(
-                f"expected the table {spelled(found[0])} to have a primary key that its records are keyed "
-                "by; found none"
+                f"expected the table {spelled(name)} to have a primary key that its records are keyed by; "
+                "found none"
             )
-        return found[0], table.key
+        return table, shape
 
     def _table(self, name: TableName) -> tuple[Table, Shape]:
-        """A table as it is now."""
         relation = self._server.relation(name)
         facts = self._server.facts(relation.oid)
         if self._known is None or self._known[:2] != (relation, facts):
