@@ -36,6 +36,8 @@ CHUNK_BYTES: Final = 16 << 20
 """Of these rows, beyond which a chunk has fewer of them."""
 CONNECTIONS: Final = 3
 """That read chunks at a time."""
+AGAIN_S: Final = 0.02
+"""How long a chunk waits for a transaction that a snapshot lacks; longer where a standby must confirm it."""
 AHEAD: Final = 2
 """Chunks that are in memory beside those that are being read."""
 _PAGE, _SEGMENT = 8192, 16 << 20
@@ -74,10 +76,12 @@ class Mark(NamedTuple):
     Attributes:
         number: of its transactions that had begun.
         known: the version of the table's schema that it had come to.
+        recent: those of the transactions that a snapshot may lack: one is sent before all see it.
     """
 
     number: int
     known: Version | None = None
+    recent: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Chunk:
         table: how they were read; None: the table has no rows.
         rows: as JSON; None: there are none.
         end: the key up to which they were read: all of them, or as many as a chunk may have.
-        mark: how far the stream was before they were read.
+        mark: how far the stream was before they were read; all of its transactions are in them.
         high: the position of the database's log that has all that is in them.
         visible: whether a transaction is in them.
         shape: what the table looked like.
@@ -184,14 +188,6 @@ class Chunks:
             raise found
         return found
 
-    def again(self) -> None:
-        """Lets the next chunk be read again."""
-        with self._changed:
-            job = self._jobs[0]
-            job.mark = job.result = None
-            self._todo.appendleft(job)
-            self._changed.notify_all()
-
     def pop(self) -> None:
         """Takes the next chunk out of the queue; what it doesn't have up to its end is read next."""
         with self._changed:
@@ -262,14 +258,18 @@ class Chunks:
         return job if job.result is None else None
 
     def _read(self, reader: _Reader, job: _Job) -> None:
-        with self._changed:
-            job.mark = self._mark()
-        try:
-            result: Chunk | Exception = reader.read(self._part, job.after, job.end, job.mark)
-        except Exception as error:  # noqa: BLE001 - raised by `first`
-            result = error
-        with self._changed:
-            job.result = result
+        result: Chunk | Exception | None = None
+        while result is None:
+            with self._changed:
+                job.mark = self._mark()
+            try:
+                result = reader.read(self._part, job.after, job.end, job.mark)
+            except Exception as error:  # noqa: BLE001 - raised by `first`
+                result = error
+            with self._changed:
+                job.result = result
+                if result is None and self._changed.wait_for(lambda: self._is_closed, AGAIN_S):
+                    return
 
 
 class _Reader:
@@ -309,13 +309,16 @@ class _Reader:
             ]
         return tuple((one or b"").decode() for one in split(rows[0])) if rows else part.last
 
-    def read(self, part: Part, after: Key, end: Key, mark: Mark) -> Chunk:
-        """A chunk."""
+    def read(self, part: Part, after: Key, end: Key, mark: Mark) -> Chunk | None:
+        """A chunk; None: its snapshot would lack a transaction that the stream has sent."""
         name = self._name(part)
         with self._locked(name):
             [(snapshot, insert)] = self._server.ask(
                 "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
             )
+            visible = visible_in(snapshot)
+            if not all(map(visible, mark.recent)):
+                return None
             table, shape = self._keyed(name)
             columns = ", ".join(quoted(one.name) for one in table.relation.columns)
             order = ", ".join(quoted(one) for one in table.key)
@@ -339,7 +342,7 @@ class _Reader:
             rows.last if rows is not None and is_cut else end,
             mark,
             _flushed(lsn_number(insert)),
-            visible_in(snapshot),
+            visible,
             shape,
         )
 

@@ -6,14 +6,17 @@ Source: Andreakis and Papapanagiotou, "DBLog: A Watermark Based Change-Data-Capt
 connections read chunks ahead (`_chunks`), each with a snapshot of its own, which says which transactions it
 has. Chunks are written in the order of their keys, each once the stream has passed the position at which it
 was read. Changes that were written since the read began are remembered: where one's transaction isn't in the
-chunk's snapshot, the chunk's row is older, and is dropped. Nothing is written to the database: the snapshot's
-list of transactions takes the place of DBLog's watermark table.
+chunk's snapshot, the chunk's row is older, and is dropped. A snapshot must have all transactions that were
+sent before, and is taken again where it lacks one: the server sends a transaction a moment before all see it,
+and long before where a synchronous standby hasn't confirmed it yet. Nothing is written to the database: the
+snapshot's list of transactions takes the place of DBLog's watermark table.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -35,6 +38,7 @@ from penstock.capture._postgres._snapshots._chunks import (
     Mark,
     Part,
 )
+from penstock.capture._schemas import Version
 from penstock.errors import UserError
 
 __all__ = ["DETAIL", "Changes", "Incremental", "Progress"]
@@ -44,7 +48,7 @@ KEYS_MAX: Final = 1_000_000
 STEP_S: Final = 0.05
 """How long chunks are written, before changes are looked for."""
 RECENT: Final = 20_000
-"""Transactions that are remembered: one that has committed may be missing from a snapshot for a moment."""
+"""Transactions that are remembered, as a snapshot may lack them though they have committed."""
 DETAIL: Final = "snapshot"
 """Where the progress is in `State.details`."""
 _NOTIFIED: Final = {
@@ -126,15 +130,22 @@ class Changes:
 
     def __init__(self) -> None:
         self.number, self._xid = 0, 0
+        self._lock = threading.Lock()
         self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
         # Number and xid of a transaction, and the key that it has changed; True: all of them.
         self._keys: deque[tuple[int, int, bytes | bool | None]] = deque()
 
     def begin(self, xid: int) -> None:
         """A transaction's changes follow."""
-        self.number += 1
-        self._xid = xid
-        self._recent.append((self.number, xid))
+        with self._lock:
+            self.number += 1
+            self._xid = xid
+            self._recent.append((self.number, xid))
+
+    def mark(self, known: Version | None = None) -> Mark:
+        """How far the stream is, and the version of the table's schema that it knows; in any thread."""
+        with self._lock:
+            return Mark(self.number, known, tuple(xid for _, xid in self._recent))
 
     def add(self, key: bytes | bool | None) -> None:  # noqa: FBT001
         """It has changed the row of a key; True: all rows. Not remembered once there are too many."""
@@ -146,15 +157,6 @@ class Changes:
         """Whether there are as many keys as are remembered at most."""
         return len(self._keys) >= KEYS_MAX
 
-    def are_in(self, chunk: Chunk) -> bool:
-        """Whether a chunk has all transactions that had begun before it was read.
-
-        One that has committed may be missing from a snapshot for a moment.
-        """
-        return all(
-            chunk.visible(xid) for number, xid in self._recent if number <= chunk.mark.number
-        )
-
     def newer(self, chunk: Chunk) -> set[bytes | bool | None]:
         """Keys whose rows in a chunk are older than what was written."""
         return {
@@ -163,11 +165,18 @@ class Changes:
             if number > chunk.mark.number and not chunk.visible(xid)
         }
 
-    def forget(self, number: int) -> None:
-        """Chunks that are read now, or later, have the transactions up to this one."""
-        for entries in (self._recent, self._keys):
-            while entries and entries[0][0] <= number:
-                entries.popleft()
+    def forget(self, seen: int, oldest: int) -> None:
+        """Forgets what isn't needed any more.
+
+        Args:
+            seen: the number of a chunk that was read: later snapshots have its transactions, too.
+            oldest: the smallest number of the chunks that are read, or being read.
+        """
+        with self._lock:
+            while self._recent and self._recent[0][0] <= seen:
+                self._recent.popleft()
+        while self._keys and self._keys[0][0] <= oldest:
+            self._keys.popleft()
 
     def clear(self) -> None:
         """Forgets the keys: nothing is read."""
@@ -289,7 +298,7 @@ class Incremental:
         known = self._output.schemas.known
         self._chunks = Chunks(
             *(self._url, self._values, part, self._connections),
-            mark=lambda: Mark(self._changes.number, known.get(table)),
+            mark=lambda: self._changes.mark(known.get(table)),
             ready=self._ring,
         )
 
@@ -335,12 +344,10 @@ class Incremental:
             return False
         if chunk is None or self._output.received < chunk.high:
             return False
-        if not self._changes.are_in(chunk):
-            chunks.again()
-            return False
         self._write(chunk)
         chunks.pop()
-        self._changes.forget(chunks.oldest(chunk.mark.number))
+        number = chunk.mark.number
+        self._changes.forget(number, chunks.oldest(number))
         if chunk.is_last:
             self._abandon()
         return True
