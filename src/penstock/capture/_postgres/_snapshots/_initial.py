@@ -4,13 +4,14 @@
 
 A temporary slot is created; it says where the log is read from and exports the snapshot that fits that
 place (PostgreSQL's documentation, CREATE_REPLICATION_SLOT). Tables are read by COPY in one transaction
-with that snapshot: no lock is held but that tables can't be altered meanwhile.
+with that snapshot: no lock is held but that tables can't be altered meanwhile. One that was rewritten before
+it was locked is empty to the snapshot, which then is taken again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -29,6 +30,10 @@ __all__ = ["Snapshot"]
 
 LARGE_ROWS: Final = 1_000_000
 """A table with more rows is read in chunks afterwards, while its changes are captured already."""
+
+
+class _RewrittenError(OSError):
+    """A table is empty to a snapshot that is older."""
 
 
 class Snapshot:
@@ -88,7 +93,12 @@ class Snapshot:
     def read(
         self, topics: Mapping[TableName, str]
     ) -> Generator[tuple[TableName, Record], None, None]:
-        """The rows of tables, in the tables' order; Debezium's markers say which are first and last."""
+        """The rows of tables, in the tables' order; Debezium's markers say which are first and last.
+
+        Raises:
+            OSError: a table was rewritten since the snapshot was taken.
+        """
+        self._lock(topics)
         self._encoder.at(self._time_us, self._xid, None)
         tables: dict[TableName, tuple[Table, Router | None]] = {}
         for name in topics:
@@ -108,6 +118,25 @@ class Snapshot:
     def details(self) -> dict[str, Any]:
         """For the state: which tables are to be read in chunks."""
         return self._progress.details
+
+    def _lock(self, tables: Iterable[TableName]) -> None:
+        """Keeps tables as they are, until all are read.
+
+        Raises:
+            OSError: one was rewritten since the snapshot was taken.
+        """
+        names = [f"{quoted(schema)}.{quoted(name)}" for schema, name in tables]
+        self._server.sql.execute(f"LOCK TABLE {', '.join(names)} IN ACCESS SHARE MODE")
+        # The row is the snapshot's, the function looks at what is there now.
+        rewritten = self._server.ask(
+            "SELECT DISTINCT name FROM unnest(%s::text[]) name, LATERAL (SELECT name::regclass oid UNION "
+            "SELECT relid FROM pg_partition_tree(name::regclass)) part JOIN pg_class USING (oid) "
+            "WHERE relfilenode <> coalesce(pg_relation_filenode(oid), 0)",
+            names,
+        )
+        if rewritten:
+            found = ", ".join(name for (name,) in rewritten)
+            raise _RewrittenError(f"{found} was rewritten since the snapshot was taken")
 
     def _record(
         self, table: Table, router: Router | None, topic: str, texts: Texts, marker: str
