@@ -37,6 +37,8 @@ from penstock.flow import session as session
 from penstock.flow import sliding as sliding
 from penstock.flow import stddev as stddev
 from penstock.flow import sum as sum  # noqa: A004
+from penstock.flow import theta_sketch_agg as theta_sketch_agg
+from penstock.flow import theta_union_agg as theta_union_agg
 from penstock.flow import tumbling as tumbling
 from penstock.flow import variance as variance
 from penstock.history import History as History

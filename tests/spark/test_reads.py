@@ -17,6 +17,7 @@ from tests.serve.committing import clicks, commit
 import penstock as ps
 from penstock.broker import BrokerProcess
 from penstock.client import Client, Producer
+from penstock.core.duck import connection
 from penstock.serve import Views
 from penstock.spark import _filters, _pins
 
@@ -214,3 +215,24 @@ def test_a_topic_is_read_between_offsets_and_times(session: Any, broker: BrokerP
     assert rows_of(some.where("n < 10")) == [{"n": n} for n in (0, 1, 2, 3, 4, 5, 8, 9)]
     cut = read.options(values="n BIGINT", start=5, end="2026-01-01T00:00:00.010Z").load()
     assert sorted(row["n"] for row in rows_of(cut)) == list(range(10, 20))
+
+
+def test_sparks_functions_read_theta_sketches(session: Any) -> None:
+    """Sketches have the same bytes, so that Spark's own can be put together with them."""
+    con = connection()
+    [(some,)] = con.sql("SELECT theta_sketch_agg(x) FROM range(30000) AS t(x)").fetchall()
+    [(few,)] = con.sql("SELECT theta_sketch_agg(x) FROM range(29990, 30010) AS t(x)").fetchall()
+    [(one,)] = con.sql("SELECT theta_sketch_agg(x) FROM range(1) AS t(x)").fetchall()
+    [(none,)] = con.sql("SELECT theta_sketch_agg(x) FROM range(0) AS t(x)").fetchall()
+    session.createDataFrame(
+        [(name, bytearray(s)) for name, s in zip("abcd", (some, few, one, none), strict=True)],
+        "name STRING, s BINARY",
+    ).createOrReplaceTempView("sketches")
+    rows = session.sql("SELECT name, theta_sketch_estimate(s) AS n FROM sketches").collect()
+    [(wanted,)] = con.execute("SELECT theta_sketch_estimate(?::BLOB)", [some]).fetchall()
+    assert {row.name: row.n for row in rows} == {"a": wanted, "b": 20, "c": 1, "d": 0}
+    query = (
+        "SELECT theta_sketch_estimate(theta_difference(s, (SELECT theta_sketch_agg(id) "
+        "FROM range(30000)))) AS n FROM sketches WHERE name = 'b'"
+    )
+    assert session.sql(query).collect()[0].n == 10

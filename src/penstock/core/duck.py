@@ -1,10 +1,12 @@
-"""DuckDB in memory: one connection for each thread, one core, no files, no network, UTC."""
+"""DuckDB in memory, with functions of sketches: a connection for each thread, one core, no files, UTC."""
 
 from __future__ import annotations
 
 import atexit
 import threading
 from typing import TYPE_CHECKING, cast
+
+from penstock.core.sketches.functions import add_functions
 
 # DuckDB is imported where it is used: most lanes need none, and start sooner.
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ def connection() -> duckdb.DuckDBPyConnection:
     if not hasattr(_thread, "connection"):
         con = duckdb.connect(":memory:")
         con.execute("SET threads = 1")
+        add_functions(con)
         confine(con)
         _thread.connection = con
         _opened.append(con)

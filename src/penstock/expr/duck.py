@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.core.duck import confine, connection
 from penstock.core.schema import UUID
+from penstock.core.sketches.functions import add_functions
 
 # DuckDB is imported where it is used: most lanes need none, and start sooner.
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EvaluationError",
+    "add_functions",
     "confine",
     "connection",
     "evaluate",

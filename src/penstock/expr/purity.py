@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.schema import Schema
+from penstock.core.sketches.functions import AGGREGATES
 from penstock.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -212,4 +213,4 @@ def _catalogue(con: duckdb.DuckDBPyConnection) -> _Catalogue:
             macros[name] = (*macros.get(name, ()), (known, body))
     volatile = frozenset(name for name, kind, *_ in rows if kind == "scalar")
     aggregates = frozenset(name for name, kind, *_ in rows if kind == "aggregate")
-    return _Catalogue((volatile | _ALSO_VOLATILE) - {_FAILS}, aggregates, macros)
+    return _Catalogue((volatile | _ALSO_VOLATILE) - {_FAILS}, aggregates | AGGREGATES, macros)

@@ -26,6 +26,8 @@ from penstock.flow.functions import (
     session,
     stddev,
     sum,  # noqa: A004
+    theta_sketch_agg,
+    theta_union_agg,
     tumbling,
     variance,
 )
@@ -76,6 +78,8 @@ __all__ = [
     "sliding",
     "stddev",
     "sum",
+    "theta_sketch_agg",
+    "theta_union_agg",
     "tumbling",
     "variance",
 ]

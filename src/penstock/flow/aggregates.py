@@ -137,6 +137,8 @@ def inputs_of(schema: Schema, calls: Mapping[str, AggregateCall]) -> Inputs:
 
 
 def _value(call: AggregateCall, schema: Schema, computed: dict[str, str]) -> str | None:
+    if call.kind == "theta_union_agg":
+        return _checked_sketch(call, schema, computed)
     is_double = call.kind in _OF_DOUBLES and pa.types.is_decimal(_type_of(call, schema))
     if call.where is None and not is_double and (call.column is None or call.column in schema):
         return call.column and schema[call.column].name
@@ -150,6 +152,24 @@ def _value(call: AggregateCall, schema: Schema, computed: dict[str, str]) -> str
         check_condition(call.where, schema)
         value = f"CASE WHEN ({call.where}) THEN ({value}) END"
     computed[name] = value
+    return name
+
+
+def _checked_sketch(call: AggregateCall, schema: Schema, computed: dict[str, str]) -> str:
+    """A column of sketches that have been read once: a row whose value isn't one is a dead letter."""
+    found = _type_of(call, schema)
+    if found != pa.binary():
+        raise FlowError(
+            f"expected a BINARY column of theta sketches for theta_union_agg({call.column}); found {found}. "
+            "theta_sketch_agg makes them"
+        )
+    assert call.column is not None, "it is of a column"
+    value = quoted(call.column) if call.column in schema else call.column
+    if call.where is not None:
+        check_condition(call.where, schema)
+        value = f"CASE WHEN ({call.where}) THEN ({value}) END"
+    name = f"theta_union({call.text})"
+    computed[name] = f"theta_union({value}, {value})"
     return name
 
 

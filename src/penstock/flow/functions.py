@@ -40,6 +40,8 @@ __all__ = [
     "session",
     "stddev",
     "sum",
+    "theta_sketch_agg",
+    "theta_union_agg",
     "tumbling",
     "variance",
 ]
@@ -190,6 +192,28 @@ def approx_quantile(column: str, share: float, *, where: str | None = None) -> A
     return replace(
         _call("approx_quantile", column, where), parameter=_share(share, "approx_quantile")
     )
+
+
+def theta_sketch_agg(column: str, *, where: str | None = None) -> AggregateCall:
+    """The theta sketch of a column's distinct values, as BINARY of 32 KiB at most; of none the empty sketch.
+
+    In expressions, `theta_sketch_estimate` gives how many values there are (standard error 1.6 %),
+    `theta_sketch_lower_bound` and `theta_sketch_upper_bound` between which the number lies with 95 %;
+    `theta_union`, `theta_intersection` and `theta_difference` of two sketches give a sketch. The bytes are
+    those of Apache DataSketches, which Spark's functions of the same names read.
+
+    For streams. Arguments as for `sum`.
+    """
+    return _call("theta_sketch_agg", column, where)
+
+
+def theta_union_agg(column: str, *, where: str | None = None) -> AggregateCall:
+    """The union of a BINARY column's theta sketches: that of all values that any of them has.
+
+    Rows whose value isn't a theta sketch are dead letters. For streams, such as `closed()` windows.
+    Arguments as for `sum`.
+    """
+    return _call("theta_union_agg", column, where)
 
 
 def arg_min(column: str, by: str, *, where: str | None = None) -> AggregateCall:

@@ -22,7 +22,7 @@ from penstock.core.names import hint, known_names, unknown
 from penstock.core.time import instant_text
 from penstock.engine.store import NO_SAVEPOINTS, Json, Store
 from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
-from penstock.expr.duck import confine, known
+from penstock.expr.duck import add_functions, confine, known
 from penstock.ops import operator_from_spec
 from penstock.serve.arrivals import Arrivals, wait_for
 from penstock.serve.carets import one_select, pointed
@@ -463,6 +463,7 @@ class Snapshot:
         with duckdb.connect(":memory:") as con:
             for name, value in settings.items():
                 con.execute(f"SET {name} = {value}")
+            add_functions(con)
             if prepare is None:
                 confine(con)
                 names = self._views_of(con, query)

@@ -8,6 +8,7 @@ from typing import Final
 
 from sqlglot import exp
 
+from penstock.core.sketches.functions import AGGREGATES
 from penstock.errors import SchemaError
 from penstock.flow import AggregateCall, Stream
 from penstock.flow.rolling import RowWindow
@@ -101,6 +102,8 @@ def _of_window(tree: exp.Expr, where: str | None) -> AggregateCall | None:
         case exp.ApproxQuantile() if isinstance(share := tree.args.get("quantile"), exp.Literal):
             column = lowered(tree.this)
             return AggregateCall("approx_quantile", column, where, parameter=float(share.this))
+        case exp.Anonymous() if tree.name.lower() in AGGREGATES and len(tree.expressions) == 1:
+            return AggregateCall(tree.name.lower(), lowered(tree.expressions[0]), where)
         case _ if type(tree) in OF_WINDOWS and not isinstance(tree.this, exp.Distinct):
             return AggregateCall(OF_WINDOWS[type(tree)], lowered(tree.this), where)
         case _:

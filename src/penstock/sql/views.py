@@ -21,6 +21,7 @@ from penstock.flow import Flow, Table
 from penstock.sql.queries import compile_tree
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.constants import with_values
+from penstock.sql.rules.filters import with_cases
 from penstock.sql.rules.temporal import clocks_of, with_bounds, without_bounds
 from penstock.sql.scope import Environment, Named
 from penstock.sql.tables import with_rows, with_windows
@@ -63,7 +64,7 @@ def query_rows(
 
 
 def _rows(flow: Flow, query: str, tables: Mapping[str, Relation], dialect: str) -> Relation:
-    tree = parsed(query, dialect)
+    tree = with_cases(parsed(query, dialect))
     env = Environment(flow, {name.lower(): Named.of(rows) for name, rows in tables.items()})
     tree, env = with_values(tree, env)
     tree, env = with_windows(with_bounds(with_rows(tree, env)), env)

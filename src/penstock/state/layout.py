@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core import vectors
+from penstock.core.sketches import theta
 from penstock.core.vectors import Vector
 from penstock.state import kernels
 from penstock.state.sketches import merged
@@ -46,13 +47,16 @@ class Value:
         type: of the first column.
         reduce: how: `sum`, `min`, `max`; `first` and `last` take the least or greatest pair of a second
             column (type `by`) and the first; `single` is a value that one row of a group has;
-            `registers` and `histogram` are sketches (`penstock.state.sketches`).
+            `registers` and `histogram` are sketches (`penstock.state.sketches`), and so is `theta`
+            (`penstock.core.sketches.theta`).
         by: type of the second column.
     """
 
     name: str
     type: pa.DataType
-    reduce: Literal["sum", "min", "max", "first", "last", "single", "registers", "histogram"]
+    reduce: Literal[
+        "sum", "min", "max", "first", "last", "single", "registers", "histogram", "theta"
+    ]
     by: pa.DataType | None = None
 
     @property
@@ -342,6 +346,8 @@ def combine(value: Value, rows: pa.RecordBatch, ids: Vector, groups: int) -> lis
         return [take(column, _rows(out))]
     if value.reduce == "registers" or value.reduce == "histogram":
         return [merged(value.reduce, column, ids, groups)]
+    if value.reduce == "theta":
+        return [theta.merged(column, ids, groups)]
     if value.reduce != "sum":
         return [pick(column, value.reduce, ids, groups)]
     x = vectors.raw(column)

@@ -141,12 +141,13 @@ class TopicTables:
         """
         import duckdb
 
-        from penstock.expr.duck import confine
+        from penstock.expr.duck import add_functions, confine
 
         names = [name for name in self.names() if name.lower() in query.lower()]
         with duckdb.connect(":memory:") as con:
             for name in names:
                 con.register(name, self._records(name))
+            add_functions(con)
             confine(con)
             try:
                 found: pa.Table = con.sql(query).to_arrow_table()

@@ -21,6 +21,7 @@ from penstock.ops.aggregates.lists import (
 )
 from penstock.ops.aggregates.sketches import ApproxCountDistinct, ApproxQuantile
 from penstock.ops.aggregates.sums import Avg, Sum
+from penstock.ops.aggregates.theta import ThetaSketch, ThetaUnion
 from penstock.ops.aggregates.variance import Stddev, Variance
 
 __all__ = [
@@ -40,7 +41,7 @@ FUNCTIONS: Final[Mapping[str, type[Function]]] = {
     for one in (
         *(Count, CountDistinct, Sum, Avg, Variance, Stddev),
         *(Min, Max, ArgMin, ArgMax),
-        *(ApproxCountDistinct, ApproxQuantile),
+        *(ApproxCountDistinct, ApproxQuantile, ThetaSketch, ThetaUnion),
         *(Quantile, Collect, CollectDescending, Frequent, Frequencies),
     )
 }

@@ -1,0 +1,71 @@
+"""`theta_sketch_agg` and `theta_union_agg`: sketches as values, of which expressions compute sizes of sets.
+
+A sketch (see `penstock.core.sketches.theta`) is a function of its group's values, and what is kept of a group
+is its sketch. It can't forget: a value that is taken back may have been there twice, or not be kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core import vectors
+from penstock.core.sketches.murmur import theta_hashes
+from penstock.core.sketches.theta import ALL, EMPTY, merged, sketch, written
+from penstock.errors import FlowError
+from penstock.ops.aggregates.function import Function, Part, Rows, check_plain
+from penstock.state.layout import Value
+
+__all__ = ["ThetaSketch", "ThetaUnion"]
+
+
+@dataclass(frozen=True)
+class ThetaSketch(Function):
+    """The theta sketch of a column's values; NULL is none."""
+
+    kind: ClassVar[str] = "theta_sketch_agg"
+    counts: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_plain(self.of, self.kind)
+
+    @property
+    def type(self) -> pa.DataType:
+        """See `Function`."""
+        return pa.binary()
+
+    def parts(self, *, retracts: bool) -> tuple[Part, ...]:
+        """See `Function`."""
+        if retracts:
+            raise FlowError(
+                f"expected rows that are never taken back for {self.kind}({self.of.name}); found a table, or "
+                "windows that are corrected. Take it of the stream, or of closed() windows"
+            )
+        return (Part(Value(f"${self.kind}.{self.of.name}", pa.binary(), "theta"), self._lift),)
+
+    def result(self, full: pa.RecordBatch) -> pa.Array:
+        """See `Function`."""
+        return full.column(f"${self.kind}.{self.of.name}").fill_null(EMPTY)
+
+    def _lift(self, rows: Rows) -> list[pa.Array]:
+        column, ids = rows.columns[self.of.name], rows.ids
+        hashes = theta_hashes(column)
+        valid = vectors.validity(column)
+        if valid is not None:
+            hashes, ids = hashes[valid], ids[valid]
+        made = sketch(hashes, ids, np.full(rows.groups, ALL))
+        return [written(made, missing=made.empty)]
+
+
+@dataclass(frozen=True)
+class ThetaUnion(ThetaSketch):
+    """The union of a column's theta sketches; NULL is none. All are right: an expression has read them."""
+
+    kind: ClassVar[str] = "theta_union_agg"
+
+    def _lift(self, rows: Rows) -> list[pa.Array]:
+        return [merged(rows.columns[self.of.name], rows.ids, rows.groups)]

@@ -1,0 +1,27 @@
+"""`theta_sketch_agg(x) FILTER (WHERE c)` as `theta_sketch_agg(CASE WHEN c THEN x END)`.
+
+To DuckDB the aggregates of sketches are macros, which take no FILTER; NULL is no value of theirs.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from penstock.core.sketches.functions import AGGREGATES
+
+__all__ = ["with_cases"]
+
+
+def with_cases(tree: exp.Expr) -> exp.Expr:
+    """The query without FILTER after aggregates of sketches."""
+
+    def changed(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Filter):
+            return node
+        call, condition = node.this, node.expression.this
+        if not isinstance(call, exp.Anonymous) or call.name.lower() not in AGGREGATES:
+            return node
+        cases = [exp.Case().when(condition, one) for one in call.expressions]
+        return exp.Anonymous(this=call.this, expressions=cases)
+
+    return tree.transform(changed)
