@@ -340,6 +340,36 @@ def test_records_that_retention_took_are_counted() -> None:
     assert [row["n"] for row in run.view("counts").rows()] == [3]
 
 
+def test_retention_while_a_batch_reads() -> None:
+    """Where records go between two chunks, the batch ends, and its repetition reads what is left."""
+    run = ps.testing.run(counted(), shaken=False)
+    for second in range(5):
+        run.send("clicks", user="ann", at=f"12:00:0{second}")
+    read, first = run.log.read, 0
+
+    def read_from(topic: str, partition: int, start: int, end: int) -> Iterator[Records]:
+        nonlocal first
+        if start < first:
+            raise BrokerError("out of range", code=1)
+        if first == 0:
+            yield from read(topic, partition, start, 2)
+            first = 3
+            raise BrokerError("out of range", code=1)
+        yield from read(topic, partition, start, end)
+
+    run.log.read = read_from  # type: ignore[assignment, method-assign]
+    run.log.start_offsets = lambda topics: {t: {0: first} for t in topics}  # type: ignore[method-assign]
+    with pytest.raises(
+        BrokerError, match="retention has just removed records of clicks/0"
+    ) as caught:
+        run.step()
+    assert caught.value.retriable
+    progress = run.step()
+    assert progress is not None
+    assert progress.lost_rows == 3
+    assert [row["n"] for row in run.view("counts").rows()] == [2]
+
+
 def test_an_error_of_the_users_function_names_its_place() -> None:
     """What a function of the user's raises is told with its file and line."""
 

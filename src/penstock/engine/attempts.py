@@ -21,7 +21,9 @@ class Attempts:
     The broker leaves out what it has under the same number, so an attempt that fails may be repeated. Where
     retention has removed input since, other rows come of it: under the same numbers the broker would take
     them for those that it has, and lose rows. Such an attempt gets writers of its own; what the one before
-    has written may then be there twice.
+    has written may then be there twice. Retention may also strike between the question and a lane's reading:
+    an attempt under numbers that were used says that it needs all its input. A lane that misses some ends
+    the attempt before it writes rows of that partition, and the next attempt asks again.
 
     Attributes:
         log: that is read and written.
@@ -44,9 +46,9 @@ class Attempts:
                     self.plan.version,
                     ", ".join(gone),
                 )
-                self.plan = replace(
-                    self.plan, writers={name: new_writer(self.log) for name in self.plan.writers}
-                )
+                writers = {name: new_writer(self.log) for name in self.plan.writers}
+                self.plan = replace(self.plan, writers=writers)
+            self.plan = replace(self.plan, needs_all=not gone)
         self.is_first = False
         return self.plan
 

@@ -56,6 +56,8 @@ class Plan:
             program had begun it.
         transaction: of one attempt at the batch, how it writes; never written down. See
             `penstock.engine.transactions`.
+        needs_all: whether all that is read must still be there, as rows of an attempt before may stand in
+            topics under the same numbers; never written down. See `penstock.engine.attempts`.
         activity: by topic, when data was last seen; see `penstock.engine.watermarks`.
         writers: by name, producer id, epoch and next sequences, as they are before the batch.
     """
@@ -74,6 +76,7 @@ class Plan:
     repeats: Json | None = None
     bytes_max: int | None = None
     transaction: Json | None = None
+    needs_all: bool = False
 
     def to_json(self) -> Json:
         """The plan as plain values."""

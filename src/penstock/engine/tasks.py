@@ -299,8 +299,16 @@ class LaneBatch:
             try:
                 chunk = next(chunks, None)
             except BrokerError as error:
-                if error.code != OFFSET_OUT_OF_RANGE or reader.row_count or reader.lost_count:
+                if error.code != OFFSET_OUT_OF_RANGE:
                     raise
+                if self.plan.needs_all or reader.row_count or reader.lost_count:
+                    raise BrokerError(
+                        f"expected the input of batch {self.plan.version} to be there until it is read; "
+                        "found that retention has just removed records of "
+                        f"{split.topic}/{split.partition}. The batch is repeated with what is left",
+                        code=OFFSET_OUT_OF_RANGE,
+                        retriable=True,
+                    ) from error
                 first = self.log.start_offsets([split.topic])[split.topic][split.partition]
                 reader.lost_count = min(first, split.end) - split.start
                 chunks = self.log.read(split.topic, split.partition, first, split.end)

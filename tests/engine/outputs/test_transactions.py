@@ -242,6 +242,41 @@ def test_retention_between_two_attempts_without_transactions(
     assert ids(run.log.records("one")) == sorted([*range(8), *[2, 3, 4] * crashes])
 
 
+@pytest.mark.parametrize("strikes", [1, 2])
+def test_retention_between_the_question_and_the_read(strikes: int) -> None:
+    """An attempt that finds less than when it was planned ends, and is made again under other numbers."""
+    flow = ps.App("p")
+    rows = flow.stream("t", "id BIGINT NOT NULL, user STRING NOT NULL", partitions=1)
+    rows.to("one", partitions=3)
+    flow.view("all", rows.group_by("user").agg(n=ps.count()))
+    run = ps.testing.run(flow, shaken=False)
+    for number in range(5):
+        run.send("t", id=number, user="a")
+    assert run.crash(after="output")
+    first, coming = 0, [1, 3][:strikes]
+
+    def asks(topics: Any) -> Any:
+        """Answers, and then lets retention strike."""
+        nonlocal first
+        found = {topic: {0: first} for topic in topics}
+        if coming:
+            first = coming.pop(0)
+            retain_from(run, first)
+            run.log.start_offsets = asks  # type: ignore[method-assign]
+        return found
+
+    run.log.start_offsets = asks  # type: ignore[method-assign]
+    with pytest.raises(BrokerError, match="retention has just removed records of t/0") as caught:
+        run.step()
+    assert caught.value.retriable
+    for number in range(5, 8):
+        run.send("t", id=number, user="a")
+    run.settle()
+    left = list(range(2 * strikes - 1, 8))
+    assert run.view("all").rows()[0]["n"] == len(left)
+    assert ids(run.log.records("one")) == sorted([*range(5), *left])
+
+
 def test_batches_without_output_take_no_transaction() -> None:
     """Nothing is asked of the log where nothing is written."""
     run = ps.testing.run(app())
