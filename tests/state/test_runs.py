@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from penstock.state import MemoryStateFiles, Writer
 
@@ -36,3 +37,26 @@ def test_the_same_rows_are_the_same_bytes() -> None:
     plain = pa.array([True, False, True])
     assert loose.equals(plain)
     assert written(one.set_column(2, "flag", loose)) == written(one.set_column(2, "flag", plain))
+
+
+@pytest.mark.parametrize(
+    "type_", [pa.int64(), pa.int32(), pa.bool_(), pa.float64(), pa.decimal128(20, 2), pa.binary(16)]
+)
+def test_what_lies_under_a_null_is_not_written(type_: pa.DataType) -> None:
+    """Arrow's functions leave there whatever was in memory."""
+
+    def written(under: int) -> bytes:
+        bitmap = pa.py_buffer(bytes([0b101]))
+        if pa.types.is_boolean(type_):
+            data = pa.py_buffer(bytes([0b101 | under & 0b10]))
+        else:
+            width = type_.bit_width // 8
+            row = bytes([7] * width)
+            data = pa.py_buffer(row + bytes([under] * width) + row)
+        numbers = pa.array(np.arange(3))
+        column = pa.Array.from_buffers(type_, 3, [bitmap, data])
+        rows = pa.RecordBatch.from_arrays([numbers, numbers, column], ["$window", "$hash", "x"])
+        files = MemoryStateFiles()
+        return files.read(Writer(files, "t", 1, "a").write(rows).path)
+
+    assert written(255) == written(0)
