@@ -232,6 +232,7 @@ def compile_graph(
     placed: dict[str, Placed] = {}
     places: dict[str, _Place] = {}
     changes, closed = _wanted(graph)
+    names = _names(graph)
     for node in graph.stateful():
         above = [_place(o, places, partitions, unkeyed) for i in node.inputs for o in origins(i)]
         fused = len(above) == 1 and above[0].holds(node) and not node.operator.always
@@ -255,7 +256,7 @@ def compile_graph(
             shards=place.shards,
             fused=fused,
             topic=place.topic,
-            names=_names(graph, node),
+            names=names[id(node)],
             hashed_by=place.order if fused else None,
         )
     levels = 1 + max((p.level for p in placed.values()), default=0)
@@ -347,15 +348,19 @@ def _unchanged(node: Node, columns: frozenset[str]) -> bool:
             return True
 
 
-def _names(graph: Graph, node: Stateful) -> tuple[str, ...]:
-    """The views and topics that show an operator; else what it is, and which of them depend on it."""
+def _names(graph: Graph) -> dict[int, tuple[str, ...]]:
+    """By `id`, what shows an operator: views and topics; else what it is, and which depend on it."""
+    shown: dict[int, list[str]] = {}
+    below: dict[int, list[str]] = {}
     ends = [(v.name, v.node) for v in graph.views] + [(o.topic, o.node) for o in graph.outputs]
-    shown = [
-        name
-        for name, end in ends
-        if any((o.table if isinstance(o, Closed) else o) is node for o in origins(end))
-    ]
-    if shown:
-        return tuple(shown)
-    below = [name for name, end in ends if any(one is node for one in ancestors(end))]
-    return (f"{node.operator.kind} for {' and '.join(below)}",)
+    for name, end in ends:
+        above = {id(o.table if isinstance(o, Closed) else o) for o in origins(end)}
+        for one in above:
+            shown.setdefault(one, []).append(name)
+        for node in ancestors(end):
+            below.setdefault(id(node), []).append(name)
+    found = {}
+    for node in graph.stateful():
+        text = f"{node.operator.kind} for {' and '.join(below.get(id(node), []))}"
+        found[id(node)] = tuple(shown.get(id(node), [text]))
+    return found
