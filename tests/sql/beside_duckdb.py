@@ -10,11 +10,13 @@ from decimal import Decimal
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 import penstock as ps
+from penstock.serve.views import Snapshot
 from penstock.sql import SqlFlow
 
-__all__ = ["Difference", "compare"]
+__all__ = ["Difference", "compare", "compare_all", "failing"]
 
 LATENESS = timedelta(minutes=15)
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -142,11 +144,32 @@ def compare(
     Raises:
         Difference: after some batch, the view has other rows, or other columns.
     """
+    compare_all([query], seed=seed, batches=batches, cores=cores, views=views)
+
+
+def compare_all(
+    queries: Sequence[str],
+    *,
+    seed: int,
+    batches: int = 4,
+    cores: int = 2,
+    views: Mapping[str, str] | None = None,
+) -> None:
+    """Runs queries over random changes, as views of one program: as `compare` does, for less each.
+
+    Raises:
+        Difference: of the first view that differs.
+    """
     app = flow()
     named = dict(views or {})
     for i, (name, text) in enumerate(named.items()):
         app.sql(f"CREATE {'MATERIALIZED ' if i % 2 else ''}VIEW {name} AS {text}")
-    app.view("q", sql=query)
+    for i, query in enumerate(queries):
+        try:
+            app.view(f"q{i}", sql=query)
+        except Exception as error:
+            error.add_note(query)
+            raise
     run = ps.testing.run(app, cores=cores)
     world = World(run, seed, events=views is not None)
     for batch in range(batches):
@@ -154,23 +177,52 @@ def compare(
         run.settle()
         for name, text in named.items():
             world.con.execute(f"CREATE OR REPLACE VIEW {name} AS {world.as_of_now(text)}")
-        found = world.con.execute(world.as_of_now(query))
-        names = [one[0] for one in found.description]
-        expected = _counted(found.fetchall())
-        if not run.view("q").table.column_names:
-            continue  # nothing that the query reads has come yet, so there is no version
-        rows = run.view("q").rows()
-        if rows and list(rows[0]) != names:
-            raise Difference(f"expected the columns {names}; found {list(rows[0])}")
-        view = _counted([list(row.values()) for row in rows])
-        if view != expected:
-            letters = [letter.headers for letter in run.dead_letters()][:3]
-            raise Difference(
-                f"{query}\nseed {seed}, batch {batch}: missing {dict(expected - view)}, "
-                f"too many {dict(view - expected)}, dead letters {letters}"
-            )
+        version = run.store.newest_version()
+        shown = Snapshot(run.store, run.store.version(version)) if version else None
+        for i, query in enumerate(queries):
+            found = world.con.execute(world.as_of_now(query))
+            if shown is None:
+                continue  # nothing that the queries read has come yet
+            try:
+                _check(found, shown.table(f"q{i}"))
+            except Difference as error:
+                letters = [letter.headers for letter in run.dead_letters()][:3]
+                raise Difference(
+                    f"{query}\nseed {seed}, batch {batch}: {error}, dead letters {letters}"
+                ) from None
         if batch == batches // 2:
             run.restart()
+
+
+def failing(queries: Sequence[str], **how: Any) -> list[tuple[str, Exception]]:
+    """Those of some queries that fail, each with its error: alone if it does so alone.
+
+    Args:
+        queries: as of `compare_all`.
+        how: its other arguments.
+    """
+    try:
+        compare_all(queries, **how)
+    except Exception as error:
+        if len(queries) == 1:
+            return [(queries[0], error)]
+        half = len(queries) // 2
+        return [
+            *failing(queries[:half], **how),
+            *failing(queries[half:], **how),
+        ] or [("; ".join(queries), error)]
+    return []
+
+
+def _check(found: duckdb.DuckDBPyConnection, view: pa.Table) -> None:
+    """Compares a view with DuckDB's answer."""
+    names = [one[0] for one in found.description or []]
+    if view.column_names != names:
+        raise Difference(f"expected the columns {names}; found {view.column_names}")
+    expected = _counted(found.fetchall())
+    shown = _counted(list(zip(*(column.to_pylist() for column in view.columns), strict=True)))
+    if shown != expected:
+        raise Difference(f"missing {dict(expected - shown)}, too many {dict(shown - expected)}")
 
 
 def _counted(rows: Sequence[Sequence[Any]]) -> Counter[Any]:

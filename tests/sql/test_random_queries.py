@@ -1,32 +1,47 @@
 """Random queries as views, over random changes, equal to DuckDB after every batch.
 
-PENSTOCK_SQL_QUERIES and PENSTOCK_SQL_PROGRAMS say how many, PENSTOCK_SQL_FIRST where to begin.
+PENSTOCK_SQL_QUERIES, PENSTOCK_SQL_WINDOWS and PENSTOCK_SQL_PROGRAMS say how many, PENSTOCK_SQL_FIRST where to
+begin. Queries are views of one program, `TOGETHER` at a time: most of what one costs alone is the program.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 from tests.effort import rounds
-from tests.sql.beside_duckdb import compare
+from tests.sql.beside_duckdb import Difference, compare, compare_all, failing
 from tests.sql.random_queries import random_program, random_query
+from tests.sql.random_windows import random_windows
 
 PARTS = 4
-QUERIES = rounds("PENSTOCK_SQL_QUERIES", quick=40, full=160)
+TOGETHER = 20
+QUERIES = rounds("PENSTOCK_SQL_QUERIES", quick=80, full=480)
+WINDOWS = rounds("PENSTOCK_SQL_WINDOWS", quick=40, full=240)
 PROGRAMS = rounds("PENSTOCK_SQL_PROGRAMS", quick=4, full=16)
 FIRST = int(os.environ.get("PENSTOCK_SQL_FIRST", "0"))
 
 
+def run(make: Callable[[int], str], first: int, last: int) -> None:
+    """Runs the queries of some seeds; those that fail are told one by one."""
+    for seed in range(first, last, TOGETHER):
+        queries = [make(one) for one in range(seed, min(seed + TOGETHER, last))]
+        for query, error in failing(queries, seed=seed, batches=3, cores=2):
+            error.add_note(f"query {seed + queries.index(query) if query in queries else seed}")
+            error.add_note(f"compare({query!r}, seed={seed}, batches=3) repeats it")
+            raise error
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_views_equal_duckdb(part: int) -> None:
-    for seed in range(FIRST + part, FIRST + QUERIES, PARTS):
-        query = random_query(seed)
-        try:
-            compare(query, seed=seed, batches=3)
-        except Exception as error:
-            error.add_note(f"query {seed}: {query}")
-            raise
+    of_part = QUERIES // PARTS
+    run(random_query, FIRST + part * of_part, FIRST + (part + 1) * of_part)
+
+
+def test_random_window_functions_equal_duckdb() -> None:
+    """Of every frame, with ties and NULLs, over tables whose rows change, come and go."""
+    run(random_windows, FIRST, FIRST + WINDOWS)
 
 
 def test_random_programs_equal_duckdb() -> None:
@@ -38,3 +53,17 @@ def test_random_programs_equal_duckdb() -> None:
         except Exception as error:
             error.add_note(f"program {seed}: {views} {query}")
             raise
+
+
+def test_the_query_that_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among those that run in one program with it."""
+    from penstock.sql.relation import Relation
+
+    monkeypatch.setattr(Relation, "distinct", lambda relation: relation.kept())
+    wrong = "SELECT DISTINCT k FROM t"
+    queries = ["SELECT k FROM t", "SELECT v FROM t", wrong, "SELECT w FROM u"]
+    with pytest.raises(Difference, match="DISTINCT"):
+        compare_all(queries, seed=0, batches=10)
+    [(query, error)] = failing(queries, seed=0, batches=10)
+    assert query == wrong
+    assert isinstance(error, Difference)
