@@ -11,6 +11,7 @@ from tests.capture.sources import MysqlSource, PostgresSource, Source, SqliteSou
 from tests.databases import log, server
 
 from penstock.capture import _output
+from penstock.registry import RegistryServer
 
 __all__ = ["log", "server"]  # fixtures
 _numbers = itertools.count()
@@ -33,6 +34,14 @@ def source(server, log) -> Iterator[PostgresSource]:
     # A slot that stays would keep the server's log.
     for (slot,) in server.rows("SELECT slot_name FROM pg_replication_slots WHERE NOT active"):
         server.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+
+
+@pytest.fixture
+def registry(log) -> Iterator[str]:
+    """A registry of the log: its schemas stay, topics have names of their own."""
+    server = RegistryServer(log, port=0)
+    yield server.url
+    server.close()
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -10,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import orjson
 import psycopg
 from tests.databases import Postgres
@@ -17,6 +20,7 @@ from tests.patience import wait_until
 
 from penstock.capture import Capture, Captured
 from penstock.client import Client, Reader
+from penstock.client.schemas import registered_schemas
 
 
 @dataclass
@@ -26,6 +30,7 @@ class Source:
     log: str
     name: str
     errors: list[BaseException] = field(default_factory=list, kw_only=True)
+    registry: str = field(default="", kw_only=True)
     tables = ("*",)
     truncates = True
 
@@ -90,18 +95,27 @@ class Source:
         wait_until(look, lambda: f"the capture ({capture.done})")
 
     def records(self, topic: str) -> list[tuple[Any, Any]]:
-        """Keys and values of a topic's committed records, as JSON; a partition's in their order."""
+        """Keys and values of a topic's committed records, from JSON or, with a registry, from Avro; a
+        partition's in their order.
+        """
         with Client(self.log) as client, Reader(self.log) as reader:
             if topic not in client.topics():
                 return []
+            read = self._read_avro if self.registry else orjson.loads
             return [
-                (None if k is None else orjson.loads(k), None if v is None else orjson.loads(v))
+                (None if k is None else read(k), None if v is None else read(v))
                 for partition, end in client.offsets(topic).items()
                 for records in reader.read(topic, partition, 0, end)
                 for k, v in zip(
                     records.keys().to_pylist(), records.values().to_pylist(), strict=True
                 )
             ]
+
+    def _read_avro(self, data: bytes) -> Any:
+        if data[0]:
+            return orjson.loads(data)
+        text = registered_schemas(self.registry)(int.from_bytes(data[1:5], "big"))
+        return fastavro.schemaless_reader(io.BytesIO(data[5:]), json.loads(text or ""))
 
     def table(self, topic: str, *key: str) -> dict[Any, Any]:
         """What a topic's records make of a table, each change checked against the state before it."""

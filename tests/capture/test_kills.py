@@ -24,8 +24,9 @@ PROGRAM = """
 import sys
 from penstock.capture import Capture, _output
 _output.STEP_BYTES = 4096
-url, to, log, format = sys.argv[1:]
-Capture(url, ["public.*"], to=to, log=log, format=format, partitions=3).run()
+url, to, log, registry = sys.argv[1:]
+avro = {"format": "avro", "registry": registry} if registry else {}
+Capture(url, ["public.*"], to=to, log=log, partitions=3, **avro).run()
 """
 CHANGES = [
     "INSERT INTO account(balance, note) VALUES ({n}, md5(random()::text))",
@@ -55,7 +56,7 @@ def write(source, seed: int, end: threading.Event) -> None:
 
 def start(source) -> subprocess.Popen[bytes]:
     """A capture in a process of its own."""
-    command = [sys.executable, "-c", PROGRAM, source.url, source.name, source.log, "debezium"]
+    command = [sys.executable, "-c", PROGRAM, source.url, source.name, source.log, source.registry]
     return subprocess.Popen(command, env={**os.environ, "PYTHONWARNINGS": "ignore"})
 
 
@@ -65,8 +66,13 @@ def partitioned(source, topic: str) -> dict[int, dict[str, object]]:
 
 
 @pytest.mark.timeout(600)
-def test_no_kill_of_the_capture_or_the_database_loses_or_doubles_a_change(source) -> None:
+@pytest.mark.parametrize("form", ["debezium", pytest.param("avro", marks=pytest.mark.slow)])
+def test_no_kill_of_the_capture_or_the_database_loses_or_doubles_a_change(
+    source, registry, form
+) -> None:
     """The records make exactly the tables that are in the database at the end."""
+    avro = {} if form == "debezium" else {"format": "avro", "registry": registry}
+    source.registry = avro.get("registry", "")
     seed = random.randrange(2**32)
     print(f"PENSTOCK_CAPTURE_KILLS={KILLS}, seed {seed}")
     source.execute(
@@ -96,7 +102,7 @@ def test_no_kill_of_the_capture_or_the_database_loses_or_doubles_a_change(source
             one.join()
         process.send_signal(signal.SIGKILL)
         process.wait()
-    source.run(partitions=3)
+    source.run(partitions=3, **avro)
     for table in ("account", "entry"):
         found = partitioned(source, f"{source.name}.public.{table}")
         assert sorted(found) == [

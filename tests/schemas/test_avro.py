@@ -123,7 +123,9 @@ def test_a_comparison_looks_at_each_pair_once() -> None:
 
     ints, longs, texts = (parse(Kind.AVRO, chain(one)) for one in ("int", "long", "string"))
     assert longs.breaks(ints) == []
-    assert {one.rule for one in ints.breaks(texts)} == {"MISSING_UNION_BRANCH"}
+    found = ints.breaks(texts)
+    assert {one.rule for one in found} == {"MISSING_UNION_BRANCH", "TYPE_MISMATCH"}
+    assert len(found) < 100
 
 
 primitives = st.sampled_from(

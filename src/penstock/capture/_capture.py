@@ -18,8 +18,9 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from penstock.capture._avro import Registered
 from penstock.capture._database import (
     Database,
     Kind,
@@ -88,7 +89,9 @@ class Capture:
         log: the broker's address.
         name: of lower-case letters, digits, `_`, `.` and `-`: under which the position is kept; one process
             at a time has it, another one that begins fences the first. By default `to`.
-        format: `debezium`, envelopes, or `flat`, rows.
+        format: `debezium`, envelopes, or `flat`, rows, as JSON; or `avro`, envelopes as Debezium writes them
+            with Confluent's Avro converter.
+        registry: the schema registry's URL, with `avro`.
         values: `precise`, Debezium's types, or `readable`: decimals, dates and times as text.
         slot: of replication, created where it isn't there; by default `penstock_NAME`.
         publication: likewise.
@@ -122,7 +125,8 @@ class Capture:
         to: str | None = None,
         log: str = "127.0.0.1:9092",
         name: str | None = None,
-        format: Format = "debezium",  # noqa: A002 - the field's name
+        format: Format | Literal["avro"] = "debezium",  # noqa: A002 - the field's name
+        registry: str | None = None,
         values: Values = "precise",
         slot: str | None = None,
         publication: str | None = None,
@@ -146,6 +150,7 @@ class Capture:
             "slot": slot,
             "publication": publication,
             "outbox": outbox,
+            "registry": registry,
             "transactions": transactions or None,
             "heartbeat_s": heartbeat_s,
             "max_lag": max_lag,
@@ -159,7 +164,7 @@ class Capture:
             to=to,
             address=log.removeprefix("kafka://"),
             client=settings,
-            format=format,
+            format="debezium" if format == "avro" else format,
             values=values,
             partitions=partitions,
             is_compact=compact,
@@ -169,6 +174,7 @@ class Capture:
             notifications=notifications,
         )
         self._check_options()
+        self._check_avro(format)
         self._run = _Run()
         self.name, self.done = self._settings.name, self._run.done
 
@@ -181,6 +187,34 @@ class Capture:
         if unknown := self._settings.options.keys() - self._kind.options:
             raise UserError(
                 f"expected options of {self._kind.name}; found {', '.join(sorted(unknown))}, which it hasn't"
+            )
+
+    def _check_avro(self, format_: str) -> None:
+        """Checks what goes with Avro.
+
+        Raises:
+            UserError: something else is given.
+        """
+        settings, registry = self._settings, self._settings.options.get("registry")
+        if (format_ == "avro") != (registry is not None):
+            raise UserError(
+                "expected registry='http://…', a schema registry's URL, with format='avro' and with no "
+                f"other format; found format={format_!r} and registry={registry!r}"
+            )
+        if registry is None:
+            return
+        if not registry.startswith(("http://", "https://")):
+            raise UserError(f"expected a registry's URL, http://…; found {registry!r}")
+        if settings.values != "precise":
+            raise UserError(
+                f"expected values='precise' with format='avro', whose schemas say what they mean; found "
+                f"{settings.values!r}"
+            )
+        topics = [*(settings.topics or {}).values()]
+        if twice := sorted({one for one in topics if topics.count(one) > 1}):
+            raise UserError(
+                "expected a topic for each table with format='avro', as a topic has one schema; found "
+                f"several tables for {', '.join(twice)}"
             )
 
     def stop(self) -> None:
@@ -412,7 +446,11 @@ class _Session:
             settings.on_schema_change,
         )
         former, state = state.tables, replace(state, tables=kept)
-        output = Output(self._log, state, self._done, self._run.owner, schemas, notifications)
+        registry = settings.options.get("registry")
+        avro = None if registry is None else Registered(registry, database.source[0])
+        output = Output(
+            *(self._log, state, self._done, self._run.owner, schemas, notifications), avro
+        )
         new = {t: topic for t, topic in topics.items() if spelled(t) not in kept}
         if new:
             read_again = _read_again(new, kept, former, schemas.known)
@@ -458,6 +496,8 @@ class _Session:
             with contextlib.closing(snapshot.read(new)) as rows:
                 for table, record in rows:
                     if table != reading:
+                        # Not before: it can't be altered now.
+                        output.use(new[table], self._database.shape(table))
                         reading, more = table, {"current_collection_in_progress": spelled(table)}
                         output.notify_now(INITIAL, "IN_PROGRESS", id_, names, **more)
                     output.add(record)

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.capture._envelope import Put, Record
+from penstock.capture._avro import HEAD_BYTES, Registered
+from penstock.capture._envelope import Headers, Put, Record
 from penstock.capture._notifications import Notifications
 from penstock.capture._progress import Log, State, Watched
 from penstock.capture._schemas import Schemas, Shape
@@ -61,6 +62,7 @@ class Output:
         owner: the process that has the capture.
         schemas: the tables' versions.
         notifications: of snapshots.
+        avro: makes records of tables Avro; None: they are JSON.
     """
 
     def __init__(
@@ -71,9 +73,10 @@ class Output:
         owner: str,
         schemas: Schemas,
         notifications: Notifications,
+        avro: Registered | None = None,
     ) -> None:
         self._log, self.state, self.done, self._owner = log, state, done, owner
-        self.schemas, self._notifications = schemas, notifications
+        self.schemas, self._notifications, self._avro = schemas, notifications, avro
         self._received = self._counted = 0
         self._closed_at: float | None = None  # when the oldest transaction that waits was complete
         self._stored_at = time.monotonic()
@@ -109,16 +112,38 @@ class Output:
 
     def add(self, record: Record) -> None:
         """Takes a record."""
-        self._log.add(record)
+        self.put(record.topic, record.key, record.value, record.time_ms, record.headers)
         self.is_open = True
 
     @property
     def put(self) -> Put:
         """Takes a record of a transaction that was said to be open, in its parts; see `Log.put`."""
-        return self._log.put
+        return self._log.put if self._avro is None else self._put_avro
 
-    def put_all(self, topic: str, keys: pa.Array[Any], values: pa.Array[Any], time_ms: int) -> None:
-        """Takes records of a topic, and sends them; see `Log.put_all`."""
+    def _put_avro(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        time_ms: int,
+        headers: Headers = (),
+    ) -> None:
+        assert self._avro is not None
+        self._log.put(topic, *self._avro.record(topic, key, value), time_ms, headers)
+
+    def use(self, topic: str, shape: Shape) -> None:
+        """What is put into a table's topic from here on has these columns. Of rows that `put_all` takes it
+        says itself, as they may have been read before a change, or after one that hasn't come yet.
+        """
+        if self._avro is not None:
+            self._avro.use(topic, shape)
+
+    def put_all(
+        self, topic: str, keys: pa.Array[Any], values: pa.Array[Any], time_ms: int, shape: Shape
+    ) -> None:
+        """Takes rows of a table, and sends them; see `Log.put_all`."""
+        if self._avro is not None:
+            keys, values = self._avro.columns(topic, keys, values, shape)
         self._log.put_all(topic, keys, values, time_ms)
 
     def describe(
@@ -171,7 +196,9 @@ class Output:
         watched = self.state.tables[name]
         if watched.unseen:
             offsets = (watched.topic, watched.emptied, watched.unseen)
-            yield from self._log.delete_unseen(*offsets, time.time_ns() // 1_000_000)
+            head_bytes = 0 if self._avro is None else HEAD_BYTES
+            now_ms = time.time_ns() // 1_000_000
+            yield from self._log.delete_unseen(*offsets, now_ms, head_bytes)
             tables = {**self.state.tables, name: replace(watched, unseen=())}
             self.state = replace(self.state, tables=tables)
 

@@ -34,6 +34,8 @@ TIMEOUT_MS: Final = 15 * 60 * 1000
 transaction.max.timeout.ms."""
 LOOKED_BACK: Final = 1000
 """Records that are looked at for the newest state, before all of them are."""
+_KEY_BYTES_MAX: Final = 2**31 - 1
+"""Of a key: Arrow's offsets are 32 bits."""
 FOLDED_BYTES: Final = 64 << 20
 """Keys of records that are in memory, beside as many as those that are different."""
 _KEY: Final = b"state"
@@ -318,7 +320,12 @@ class Log:
         return tuple(end for _, end in sorted(self.client.offsets(topic, uncommitted=True).items()))
 
     def delete_unseen(
-        self, topic: str, since: Sequence[int], begins: Sequence[int], time_ms: int
+        self,
+        topic: str,
+        since: Sequence[int],
+        begins: Sequence[int],
+        time_ms: int,
+        head_bytes: int = 0,
     ) -> Generator[None, None, None]:
         """Deletes each key that a topic has before some offsets and not behind them, in the open transaction.
 
@@ -330,6 +337,8 @@ class Log:
             since: by partition, the offset before which all keys are deleted; 0 where there is none.
             begins: by partition, the offsets.
             time_ms: of the records, since 1970.
+            head_bytes: at the front of keys, which don't say which row it is: a schema's id, another one
+                after the key's type was changed.
 
         Yields: after each part of the topic that is read.
         """
@@ -351,7 +360,11 @@ class Log:
                 for records in reader.read(topic, partition, begin, ends[partition]):
                     seen.add(records.keys())
                     yield
-            gone = former.filter(pc.invert(pc.is_in(former, value_set=seen.array())))
+            rows, there = (
+                pc.binary_slice(one, head_bytes, _KEY_BYTES_MAX) if head_bytes else one
+                for one in (former, seen.array())
+            )
+            gone = former.filter(pc.invert(pc.is_in(rows, value_set=there)))
             if count := len(gone):
                 columns = (gone, pa.nulls(count, pa.binary()), np.full(count, time_ms))
                 self._writer.send_together([Part(topic, partition, *columns)])

@@ -12,11 +12,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import orjson
 
+from penstock.capture._connect import Member
 from penstock.capture._envelope import Put, version_text
 from penstock.errors import CorruptError, SetupError
 
@@ -72,10 +73,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Shape:
-    """A table's columns in order, and the columns that its records are keyed by."""
+    """A table's columns in order, and the columns that its records are keyed by.
+
+    Attributes:
+        members: the columns that records have, for schemas of Avro; not stored.
+    """
 
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    members: tuple[Member, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,8 @@ class Version:
 
     def encoded(self) -> bytes:
         """As a record's value."""
-        return orjson.dumps(asdict(self))
+        shape = {"columns": [asdict(one) for one in self.shape.columns], "key": self.shape.key}
+        return orjson.dumps({"number": self.number, "shape": shape, "topic": self.topic})
 
     @staticmethod
     def decoded(value: bytes) -> Version:

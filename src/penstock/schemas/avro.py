@@ -361,11 +361,15 @@ class _Resolution:
         if writer.kind == "union":
             for at, one in enumerate(writer.parts):
                 if not self._reads(reader, one):
-                    yield Break(
-                        "MISSING_UNION_BRANCH" if reader.kind == "union" else "TYPE_MISMATCH",
-                        path if reader.kind == "union" else f"{path}/{at}",
-                        f"the writer may write {one}, which the reader's {reader} doesn't have",
-                    )
+                    same = [part for part in reader.parts if part.kind == one.kind]
+                    inner = list(self.breaks(same[0], one, path)) if len(same) == 1 else []
+                    yield from inner or [
+                        Break(
+                            "MISSING_UNION_BRANCH" if reader.kind == "union" else "TYPE_MISMATCH",
+                            path if reader.kind == "union" else f"{path}/{at}",
+                            f"the writer may write {one}, which the reader's {reader} doesn't have",
+                        )
+                    ]
         elif reader.kind == "union":
             if not any(self._reads(one, writer) for one in reader.parts):
                 same = [one for one in reader.parts if one.kind == writer.kind]

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from penstock.capture._connect import Member
 from penstock.capture._mysql._binlog import TableMap
+from penstock.capture._mysql._connect import avro_of
 from penstock.capture._schemas import Column as SchemaColumn
 from penstock.capture._schemas import Shape
 from penstock.core.schema import DECIMAL_DIGITS_MAX
@@ -193,15 +195,14 @@ _TYPES: Final[dict[str, set[int]]] = {
 
 def shape_of(definition: Definition, table_map: TableMap | None = None) -> Shape:
     """What a table looks like: what the binary log says of its columns, and else the catalog."""
-    columns = tuple(
-        SchemaColumn(
-            one.name,
-            _spelled(one, None if table_map is None else (table_map.types[i], table_map.metas[i])),
-            one.required if one.is_known else None,
-        )
-        for i, one in enumerate(definition.columns)
-    )
-    return Shape(columns, definition.key)
+    columns, members = [], []
+    for i, one in enumerate(definition.columns):
+        logged = None if table_map is None else (table_map.types[i], table_map.metas[i])
+        spelled, required = _spelled(one, logged), one.required if one.is_known else None
+        columns.append(SchemaColumn(one.name, spelled, required))
+        bits = one.size if logged is None else (logged[1] >> 8) * 8 + (logged[1] & 0xFF)
+        members.append(Member(one.name, avro_of(spelled, bits), bool(required)))
+    return Shape(tuple(columns), definition.key, tuple(members))
 
 
 def _spelled(column: Column, logged: tuple[int, int] | None) -> str:

@@ -128,7 +128,7 @@ def describe(url: str, table: str) -> tuple[Schema, tuple[str, ...]]:
 MYSQL: Final = Kind(
     name="mysql",
     schemes=("mysql", "mariadb"),
-    options=frozenset(),
+    options=frozenset({"registry"}),
     open=MysqlDatabase,
     patterns=_patterns,
     position=place_text,

@@ -80,6 +80,8 @@ class _Table:
         )
         self.name = table_map.schema, table_map.name
         self.is_described = False
+        #: What it looks like.
+        self.shape = shape_of(definition, table_map)
         self._decoders: dict[bytes, Decoder] = {}
 
     def decoder(self, present: bytes, values: Values) -> Decoder:
@@ -424,10 +426,10 @@ class Stream:
             raise CorruptError("expected rows in a transaction; found some outside one")
         if self._begin < max(table.since, self._from):
             return
+        self._output.use(table.topic, table.shape)
         if not table.is_described:
             table.is_described = True
-            shape = shape_of(table.definition, table.table_map)
-            self._output.describe(table.name, shape, at[0] * 1000, is_reported=True)
+            self._output.describe(table.name, table.shape, at[0] * 1000, is_reported=True)
         old = table.decoder(first, self._values)
         new = table.decoder(second, self._values)
         for record in self._records(kind, table, data, p, (old, new), at):

@@ -142,7 +142,7 @@ POSTGRES: Final = Kind(
     options=frozenset(
         (
             *("slot", "publication", "transactions", "heartbeat_s", "outbox", "max_lag"),
-            "snapshot_connections",
+            *("snapshot_connections", "registry"),
         )
     ),
     open=PostgresDatabase,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.capture._database import TableName
+from penstock.capture._postgres._connect import members
 from penstock.capture._postgres._pgoutput import Column, Relation, lsn_number, lsn_text
 from penstock.capture._postgres._rows import Facts
 from penstock.capture._postgres._types import Type
@@ -327,7 +328,7 @@ class Server:
             )
             for one, (text,) in zip(columns, types, strict=True)
         )
-        return Shape(tuple(made), key)
+        return Shape(tuple(made), key, members(relation, facts, self.type))
 
     def type(self, oid: int, modifier: int) -> Type:
         """What a type is; asked once of each."""

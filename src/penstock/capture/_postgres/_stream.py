@@ -319,11 +319,10 @@ class Stream:
         is_outbox = f"{relation.schema}.{relation.name}" == self._extras.outbox
         router = Router(table) if is_outbox else None
         self._tables[relation.oid] = _Watch(table, watched.topic, watched.since, router)
+        shape = self._server.shape(relation, facts, table.key)
+        self._output.use(watched.topic, shape)
         if not self._skips and self._commit_lsn >= watched.since:
-            name, shape = (
-                (relation.schema, relation.name),
-                self._server.shape(relation, facts, table.key),
-            )
+            name = relation.schema, relation.name
             self._output.describe(name, shape, self._encoder.time_ms)
 
     def _renamed_to(self, relation: Relation) -> str | None:

@@ -68,10 +68,15 @@ def capture() -> None:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["debezium", "flat"]),
+    type=click.Choice(["debezium", "flat", "avro"]),
     default="debezium",
     show_default=True,
-    help="Envelopes, or rows.",
+    help="Envelopes or rows, as JSON; avro: envelopes as Debezium's Avro converter writes them.",
+)
+@click.option(
+    "--registry",
+    metavar="URL",
+    help="The schema registry, with --format avro. Its password is read from PENSTOCK_REGISTRY_PASSWORD.",
 )
 @click.option(
     "--values",

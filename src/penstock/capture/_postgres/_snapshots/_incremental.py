@@ -402,7 +402,7 @@ class Incremental:
         if not len(keys):
             return
         values = self._encoder.reads(table, values, chunk.high, b"incremental")
-        output.put_all(self._topic, keys, values, self._encoder.time_ms)
+        output.put_all(self._topic, keys, values, self._encoder.time_ms, shape)
         output.done.snapshot_rows += len(keys)
 
     def _skip(self, status: str) -> None:
