@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import sqlite3
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import orjson
+import pyarrow as pa
 import pytest
 from tests.databases import Postgres
 from tests.mariadb import MariaDB
@@ -20,6 +23,8 @@ from tests.sinks.elastic_server import Elastic
 
 import penstock as ps
 from penstock.client import Client, Reader
+from penstock.core.schema import Field, Schema
+from penstock.sinks._targets.contract import Batch, Rows
 from penstock.sinks._targets.http import Web
 
 NAMES = [
@@ -29,6 +34,7 @@ NAMES = [
     "duckdb",
     "redis",
     "tantivy",
+    "vectors",
     "elastic",
     "opensearch",
     "iceberg",
@@ -52,6 +58,7 @@ class Kind:
         switches: whether it can be built anew.
         steps: of a simulation, of 100 that are told: they take from milliseconds to seconds.
         wait: lets time pass, after which locks of a process that was killed are free.
+        adapt: makes it take rows of `id` and `name` alone.
     """
 
     address: str
@@ -62,12 +69,13 @@ class Kind:
     switches: bool = True
     steps: int = 100
     wait: Callable[[], object] = lambda: None
+    adapt: Callable[[Any], Any] = lambda target: target
 
     def make(self) -> Any:
         """A new one, each time for the same table, of columns `id` (the key) and `name`."""
         target: Any = ps.sinks.from_address(self.address, self.table)
         target.pace_s = 0.0
-        return target
+        return self.adapt(target)
 
 
 def kind(name: str, request: pytest.FixtureRequest, path: Path) -> Kind:
@@ -141,6 +149,59 @@ def _tantivy(path: Path) -> Kind:
         return {one["id"][0]: one["name"][0] if "name" in one else None for one in found}
 
     return Kind(str(path / "users.tantivy"), "", rows, is_alone=True)
+
+
+class _Embedded:
+    """A vector index as the target of rows without vectors: each has the one of its name."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    @staticmethod
+    def _rows(rows: Rows) -> Rows:
+        vector = Field("vector", pa.list_(pa.float32()), required=False)
+        return replace(rows, schema=Schema((*rows.schema, vector)))
+
+    def open(self, sink: str, rows: Rows) -> dict[int, int]:
+        found: dict[int, int] = self._target.open(sink, self._rows(rows))
+        return found
+
+    def write(self, batch: Batch, offsets: dict[int, int]) -> None:
+        vectors = [vector_of(one) for one in batch.upserts.column("name").to_pylist()]
+        column = pa.array(vectors, pa.list_(pa.float32()))
+        rows = batch.upserts.append_column("vector", column)
+        self._target.write(replace(batch, upserts=rows), offsets)
+
+    def beside(self, sink: str, rows: Rows) -> _Embedded:
+        return _Embedded(self._target.beside(sink, self._rows(rows)))
+
+
+def vector_of(name: str) -> list[float]:
+    """A name's: another one has another direction."""
+    angle = zlib.crc32(name.encode()) / 2**32 * 6
+    return [math.cos(angle), math.sin(angle), 0.5]
+
+
+def _vectors(path: Path) -> Kind:
+    pytest.importorskip("usearch", reason="usearch is not installed")
+    folder = path / "users.vectors"
+
+    def rows() -> dict[int, str | None]:
+        with contextlib.closing(sqlite3.connect(folder / "rows.sqlite")) as one:
+            texts = one.execute("SELECT key, row FROM rows").fetchall()
+        found = {int(key): orjson.loads(text) for key, text in texts}
+        with ps.sinks.Vectors(folder) as index:
+            assert sorted(one.row["id"] for one in index.search([1, 0, 0], 100)) == sorted(found)
+            for row in found.values():
+                nearest = index.search(vector_of(row["name"]), 1)[0]
+                assert nearest.row["name"] == row["name"]
+        return {id_: row["name"] for id_, row in found.items()}
+
+    address = f"{folder}?column=vector&dimensions=3"
+    return Kind(address, "", rows, is_alone=True, adapt=_Embedded)
 
 
 def _elastic(elastic: Elastic) -> Kind:

@@ -13,7 +13,8 @@ from penstock.errors import SetupError, UserError
 __all__ = ["described", "is_target", "mysql_parameters", "psycopg_module", "pymysql_module"]
 
 TARGET_SUFFIXES: Final = (
-    ".sqlite", ".sqlite3", ".db", ".duckdb", ".iceberg", ".delta", ".tantivy", ".parquet"
+    ".sqlite", ".sqlite3", ".db", ".duckdb", ".iceberg", ".delta", ".tantivy", ".parquet",
+    ".vectors",
 )  # fmt: skip
 """Of files and directories that sinks write; `penstock.sinks.from_address` makes targets of them."""
 

@@ -22,12 +22,15 @@ from penstock.sinks._targets.mysql import mysql
 from penstock.sinks._targets.postgres import postgres
 from penstock.sinks._targets.redis import redis
 from penstock.sinks._targets.tantivy import tantivy
+from penstock.sinks._targets.vectors import Match, Vectors, vectors
 
 __all__ = [
     "SILENT_MS",
     "Followed",
+    "Match",
     "Sink",
     "Target",
+    "Vectors",
     "delta",
     "duckdb",
     "elasticsearch",
@@ -49,4 +52,5 @@ __all__ = [
     "sqlite",
     "status",
     "tantivy",
+    "vectors",
 ]

@@ -63,7 +63,7 @@ def _options(command: Any) -> Any:
                 default="",
                 metavar="TABLE",
                 help="Created if it doesn't exist; of Redis, the form of its keys: users:{id}. A .tantivy, "
-                ".delta or .parquet directory and https://… have none.",
+                ".vectors, .delta or .parquet directory and https://… have none.",
             ),
             click.option("--schema", required=True, metavar="COLUMNS", help="Of the rows."),
             click.option(
@@ -130,7 +130,7 @@ def run(*, once: bool, metrics: str | None, otel: bool, **told: Any) -> None:
     Ctrl-C and SIGTERM end it after the transaction in flight; a second one ends it at once.
 
     TARGET is postgresql://…, mysql://…, redis://…, elasticsearch+http://…, opensearch+http://…, kafka://…,
-    https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy, .iceberg, .delta,
+    https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy, .vectors, .iceberg, .delta,
     .parquet).
     """
     one = _made(**told)

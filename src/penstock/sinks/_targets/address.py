@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from penstock.errors import UserError
@@ -17,6 +18,7 @@ from penstock.sinks._targets.mysql import mysql
 from penstock.sinks._targets.postgres import postgres
 from penstock.sinks._targets.redis import redis
 from penstock.sinks._targets.tantivy import tantivy
+from penstock.sinks._targets.vectors import vectors
 
 __all__ = ["from_address"]
 
@@ -28,7 +30,8 @@ def from_address(address: str, table: str) -> Target:
         address: `postgresql://…`, `mysql://…`, `redis://…?value=hash&expire_s=60`,
             `elasticsearch+http://…`, `opensearch+https://…`, `http://…`, `kafka://…`, or a file or directory
             that ends in `.sqlite`, `.sqlite3`, `.db`, `.duckdb`,
-            `.iceberg`, `.delta`, `.tantivy` or `.parquet` (`?partition_by=city,day(at)`).
+            `.iceberg`, `.delta`, `.tantivy`, `.parquet` (`?partition_by=city,day(at)`) or `.vectors`
+            (`?column=embedding&dimensions=384&metric=cos`).
         table: in it; empty where it has none.
 
     Raises:
@@ -53,6 +56,8 @@ def from_address(address: str, table: str) -> Target:
     path, _, told = address.partition("?")
     if path.endswith(".parquet"):
         return _parquet(path, told)
+    if path.endswith(".vectors"):
+        return _vectors(path, told)
     if address.endswith(".tantivy"):
         return tantivy(address)
     if address.endswith((".sqlite", ".sqlite3", ".db")):
@@ -63,7 +68,7 @@ def from_address(address: str, table: str) -> Target:
         "expected a target such as postgresql://user@host/database, mysql://user@host/database, "
         "redis://host, elasticsearch+http://host:9200, opensearch+https://host:9200, kafka://host:9092, "
         "https://host/path, FILE.sqlite, FILE.duckdb, DIRECTORY.tantivy, DIRECTORY.iceberg, "
-        "DIRECTORY.delta or DIRECTORY.parquet; found "
+        "DIRECTORY.delta, DIRECTORY.parquet or DIRECTORY.vectors; found "
         f"{address.rpartition('@')[2]!r}"
     )
 
@@ -74,6 +79,17 @@ def _parquet(path: str, told: str) -> Target:
     if options or (told and not by):
         raise UserError(f"expected partition_by=COLUMNS behind {path}?; found {told!r}")
     return parquet(path, partition_by=by)
+
+
+def _vectors(path: str, told: str) -> Target:
+    options = dict(parse_qsl(told))
+    column, dimensions = options.pop("column", ""), options.pop("dimensions", "")
+    metric: Any = options.pop("metric", "cos")
+    if options or not column or not dimensions.isdigit():
+        raise UserError(
+            f"expected column=NAME&dimensions=NUMBER, and metric=… if need be, behind {path}?; found {told!r}"
+        )
+    return vectors(path, column=column, dimensions=int(dimensions), metric=metric)
 
 
 def _redis(address: str, table: str) -> Target:
