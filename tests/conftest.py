@@ -12,6 +12,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.effort import QUICK, examples
 
+try:
+    from xdist.scheduler import LoadFileScheduling
+except ImportError:  # an environment without it, which runs tests in one process
+    LoadFileScheduling = None
+
 # Examples are timed by nobody: machines that run tests are shared and noisy.
 _quiet = {
     "deadline": None,
@@ -44,6 +49,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if "slow" not in item.keywords]
         config.hook.pytest_deselected(items=slow)
         config.stash[LEFT_OUT] = len(slow)
+
+
+if LoadFileScheduling is not None:
+
+    class _SharedFolders(LoadFileScheduling):
+        """Keeps the tests of a file in one process, and those of a folder that share a Spark session."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.split("::", 1)[0]
+            folder = path.rpartition("/")[0]
+            return folder if folder == "tests/spark" else path
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+        """Used with `--dist loadfile`, as `./test` does."""
+        if config.getoption("dist") == "loadfile":
+            return _SharedFolders(config, log)
+        return None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

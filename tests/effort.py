@@ -7,9 +7,12 @@ and has others try fewer rounds. `./test --all`, and pytest by itself, do everyt
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Collection, Iterable
+from typing import Any, Final
 
-__all__ = ["QUICK", "examples", "rounds"]
+import pytest
+
+__all__ = ["QUICK", "examples", "rounds", "some_slow"]
 
 VARIABLE: Final = "PENSTOCK_TESTS"
 QUICK: Final = os.environ.get(VARIABLE, "all") == "quick"
@@ -22,5 +25,10 @@ def rounds(variable: str, *, quick: int, full: int) -> int:
 
 
 def examples(full: int) -> int:
-    """How many examples Hypothesis tries: a quarter of them in a quick run."""
-    return full // 4 if QUICK else full
+    """How many examples Hypothesis tries: a tenth of them in a quick run, but some."""
+    return min(full, max(full // 10, 4)) if QUICK else full
+
+
+def some_slow(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
+    """The values of a parameter; those that aren't in `quick` are marked `slow`."""
+    return [one if one in quick else pytest.param(one, marks=pytest.mark.slow) for one in values]

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
+from tests.effort import some_slow
 
 import penstock as ps
 
@@ -63,7 +64,7 @@ def test_all_but_two_queries_are_tried_in_sql(nexmark: dict[str, Any]) -> None:
     assert sql_names() == list(nexmark["queries"].LANGUAGES["sql"])
 
 
-@pytest.mark.parametrize("name", sql_names())
+@pytest.mark.parametrize("name", some_slow(sql_names(), quick=["q1", "q4", "q5", "q8", "q20"]))
 def test_a_query_in_sql_gives_what_duckdb_finds(nexmark: dict[str, Any], name: str) -> None:
     """Likewise."""
     check(nexmark, nexmark["queries"].LANGUAGES["sql"][name])

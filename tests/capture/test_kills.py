@@ -19,7 +19,7 @@ from tests.patience import wait_until
 from penstock.capture import Capture, Captured
 from penstock.errors import FencedError
 
-KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=4, full=10)
+KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=2, full=10)
 PROGRAM = """
 import sys
 from penstock.capture import Capture, _output

@@ -20,7 +20,7 @@ from penstock.client import Client, Reader
 from penstock.errors import SetupError, UserError
 from penstock.formats.changelog import ChangelogDecoder
 
-KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=3, full=6)
+KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=1, full=6)
 PROGRAM = """
 import sys
 from penstock.capture import Capture, _output

@@ -265,7 +265,7 @@ def test_it_survives_sigkill(broker: BrokerProcess, topic: str, tmp_path: Path) 
     command = [sys.executable, str(PROGRAM), broker.address, str(folder), topic]
     log = tmp_path / "stderr"
     progress = 0
-    for _ in range(rounds("PENSTOCK_KILLS", quick=2, full=4)):
+    for _ in range(rounds("PENSTOCK_KILLS", quick=1, full=4)):
         with log.open("ab") as errors:
             process = subprocess.Popen(command, stderr=errors)
         wait_until(

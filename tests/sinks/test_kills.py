@@ -18,7 +18,7 @@ from penstock.capture import Capture
 from penstock.client import Client
 from penstock.sinks import Sink, postgres
 
-KILLS = rounds("PENSTOCK_SINK_KILLS", quick=4, full=10)
+KILLS = rounds("PENSTOCK_SINK_KILLS", quick=2, full=10)
 SCHEMA = "id INT NOT NULL, owner STRING NOT NULL, balance DECIMAL(12, 2), at TIMESTAMP"
 TABLE = "id serial PRIMARY KEY, owner text NOT NULL, balance numeric(12, 2), at timestamptz"
 CAPTURE = """

@@ -17,9 +17,9 @@ from tests.sql.random_windows import random_windows
 
 PARTS = 4
 TOGETHER = 20
-QUERIES = rounds("PENSTOCK_SQL_QUERIES", quick=80, full=480)
-WINDOWS = rounds("PENSTOCK_SQL_WINDOWS", quick=40, full=240)
-PROGRAMS = rounds("PENSTOCK_SQL_PROGRAMS", quick=4, full=16)
+QUERIES = rounds("PENSTOCK_SQL_QUERIES", quick=40, full=480)
+WINDOWS = rounds("PENSTOCK_SQL_WINDOWS", quick=20, full=240)
+PROGRAMS = rounds("PENSTOCK_SQL_PROGRAMS", quick=2, full=16)
 FIRST = int(os.environ.get("PENSTOCK_SQL_FIRST", "0"))
 
 

@@ -10,6 +10,7 @@ import duckdb
 import pytest
 import sqlglot
 from sqlglot import exp
+from tests.effort import rounds
 
 import penstock as ps
 from penstock.engine.explain import explain
@@ -34,6 +35,7 @@ REWRITTEN = {
     "at + INTERVAL 1 MONTH > now()": "now() < \"at\" + INTERVAL '1' MONTH",
 }
 START = datetime(2026, 1, 1, tzinfo=UTC)
+BATCHES = rounds("PENSTOCK_SQL_BATCHES", quick=4, full=6)
 
 
 def at_time(sql: str, now: str) -> str:
@@ -106,7 +108,7 @@ def test_views_follow_event_time() -> None:
     con.execute("SET TimeZone = 'UTC'; CREATE TABLE s(k BIGINT, v BIGINT, \"at\" TIMESTAMPTZ)")
     con.execute("CREATE TABLE t(id BIGINT PRIMARY KEY, x VARCHAR, since TIMESTAMPTZ)")
     chance, newest = random.Random(7), START
-    for batch in range(6):
+    for batch in range(BATCHES):
         for _ in range(6):
             at = newest + timedelta(minutes=chance.randint(-8, 4))
             newest = max(newest, at)
@@ -123,7 +125,7 @@ def test_views_follow_event_time() -> None:
             expected = Counter(con.execute(at_time(query, now)).fetchall())
             found = Counter(tuple(row.values()) for row in run.view(name).rows())
             assert found == expected, (name, batch)
-        if batch == 3:
+        if batch == 2:
             run.restart()
 
 

@@ -58,7 +58,8 @@ def types_of(tables: Mapping[str, pa.Schema], query: str) -> list[tuple[str, pa.
     Raises:
         EvaluationError: it can't be computed of such rows.
     """
-    with _asked({name: one.empty_table() for name, one in tables.items()}, query) as relation:
+    empty = {name: pa.Table.from_batches([], one) for name, one in tables.items()}
+    with _asked(empty, query) as relation:
         names = [str(one) for one in relation.types]
         types = relation.to_arrow_table().schema.types
         return list(zip(relation.columns, types, names, strict=True))

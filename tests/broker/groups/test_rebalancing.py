@@ -74,9 +74,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
 
 
-def run_group(broker: BrokerProcess, variant: tuple[str, str], suffix: str = "") -> None:
+def run_group(broker: BrokerProcess, variant: tuple[str, str]) -> None:
     """Members come, leave, and die; then every record was read, and the offsets say so."""
-    name = "-".join(variant) + suffix
+    name = "-".join(variant)
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
     admin.create_topics([NewTopic(name, PARTITIONS)])[name].result()
     make_quick(admin, name)
@@ -290,21 +290,11 @@ def test_members_stay_over_a_restart(own_broker: BrokerProcess) -> None:
             member.end(kill=True)
 
 
-@pytest.mark.parametrize(
-    "variants",
-    [
-        [("confluent", "uniform"), ("kafka-python", "cooperative-sticky")],
-        pytest.param(list(VARIANTS), marks=pytest.mark.slow),
-    ],
-    ids=["some", "all"],
-)
-def test_members_join_leave_and_die(
-    broker: BrokerProcess, variants: list[tuple[str, str]], request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.slow
+def test_members_join_leave_and_die(broker: BrokerProcess) -> None:
     """No record is lost, few are read twice, and the committed offsets are right. The groups run at
     once, since most of the time is spent on waiting.
     """
-    suffix = f"-{request.node.callspec.id}"
-    with ThreadPoolExecutor(len(variants)) as pool:
-        for outcome in [pool.submit(run_group, broker, one, suffix) for one in variants]:
+    with ThreadPoolExecutor(len(VARIANTS)) as pool:
+        for outcome in [pool.submit(run_group, broker, one) for one in VARIANTS]:
             outcome.result()

@@ -206,6 +206,7 @@ def test_handshakes_that_never_end(victim: Victim) -> None:
     victim.check(before, 512 * 150_000)
 
 
+@pytest.mark.slow
 def test_log_ins_by_the_hundred(victim: Victim) -> None:
     """Wrong passwords without end keep nobody else from being served."""
     before = victim.memory()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from tests.effort import some_slow
 from tests.patience import PATIENCE_S, wait_until
 
 import penstock as ps
@@ -189,7 +190,7 @@ def damaged(file: Path, how: str) -> Iterator[None]:
     file.write_bytes(whole)
 
 
-@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("how", some_slow(DAMAGES, quick=["lost", "torn"]))
 def test_a_topic_without_its_description_is_refused_alone(
     kept: Kept, connect: Connect, how: str
 ) -> None:

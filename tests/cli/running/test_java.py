@@ -14,6 +14,7 @@ from tests.patience import PATIENCE_S
 README = (Path(__file__).resolve().parents[3] / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_all_but_running_works_without_any_java(broker: str, tmp_path: Path) -> None:
     """The README's program is explained and tested, topics are used; to run it, a message says what helps."""
     environment = without_java(tmp_path / "env", packaged=False)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.effort import rounds
+from tests.effort import rounds, some_slow
 from tests.engine.hosts.everything import everything, waves
 from tests.engine.hosts.looks import content, difference
 
@@ -58,7 +58,7 @@ def test_hosts_agree(seed: int) -> None:
         assert difference(still, fed(run, seed, restarts=shaking == seed)) is None, shaking
 
 
-@pytest.mark.parametrize("cores", [1, 2, 7])
+@pytest.mark.parametrize("cores", some_slow([1, 2, 7], quick=[2]))
 def test_any_number_of_shards_gives_the_same_views(cores: int) -> None:
     """How state is cut, and by whom it is kept, is not seen in what it holds."""
     one = still_run(0)
