@@ -130,8 +130,9 @@ class Heartbeat:
         self._sinks = figures
 
     def spark_started(self) -> None:
-        """Spark is there."""
-        self._note(spark_us=self._clock_us())
+        """Spark is there; told again where its job is begun anew."""
+        if self._facts.spark_us is None:
+            self._note(spark_us=self._clock_us())
 
     def spark_restarted(self) -> None:
         """Spark was gone, and is there again."""

@@ -87,7 +87,7 @@ class Watcher:
         return False
 
     def spark_started(self) -> None:
-        """Spark is up."""
+        """Spark is up; batches may have run before. Called on another thread."""
 
     def spark_restarted(self) -> None:
         """Spark was gone, and has been started again. Called on another thread."""
@@ -154,12 +154,11 @@ def run_pipeline(
         lay_out(graph, log, None, cores=cores)  # producers need the topics while Spark still starts
     with contextlib.closing(log):
         run = _Run(graph, settings, address, log, store, spark, watcher)
-        watcher.spark_started()
         run.carry_out(upgrade, finding)
 
 
 class _Run:
-    """A run of a pipeline, once Spark is up. Arguments as of `run_pipeline`."""
+    """A run of a pipeline. Arguments as of `run_pipeline`."""
 
     def __init__(
         self,
@@ -175,9 +174,6 @@ class _Run:
         self._spark, self._watcher = spark, watcher
         self._open_store = functools.partial(open_store, settings.state_uri)
         self._open_log = functools.partial(open_log, address)
-        conf = spark.session.conf
-        self._host_name = conf.get("spark.driver.host", None) or "127.0.0.1"
-        self._is_here = str(conf.get("spark.master", "")).startswith("local")
 
     def carry_out(self, upgrade: Upgrade | None, find: Callable[[], Upgrade | None]) -> None:
         """Upgrades what has to be, and runs the program's batches."""
@@ -212,7 +208,7 @@ class _Run:
             open_store=self._open_store,
             open_log=self._open_log,
             beside=True,
-            relaxed=self._is_here,
+            relaxed=self._spark.is_here,
         )
 
     def _host(self, job: Job, lanes: int) -> SparkHost:
@@ -220,8 +216,8 @@ class _Run:
             self._spark,
             job,
             lanes=lanes,
-            host=self._host_name,
             log=str(self._settings.spark_folder / "spark.log"),
+            on_start=self._watcher.spark_started,
             on_restart=self._watcher.spark_restarted,
         )
 

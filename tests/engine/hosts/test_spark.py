@@ -126,7 +126,6 @@ def test_spark_agrees(tmp_path: Path) -> None:
                 Spark(session),
                 job,
                 lanes=driver.lanes,
-                host="127.0.0.1",
                 log=str(tmp_path / "spark.log"),
             )
             with Producer(broker.address) as producer:

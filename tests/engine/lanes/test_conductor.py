@@ -34,15 +34,20 @@ class JobEndedError(Exception):
 class Lane(threading.Thread):
     """A lane that does to its n-th order what its script says; then whatever comes last."""
 
-    def __init__(self, conductor: Conductor, lane: int, script: list[Any]) -> None:
+    def __init__(
+        self, conductor: Conductor, lane: int, script: list[Any], *, stands_in: bool = False
+    ) -> None:
         super().__init__(daemon=True)
         self.conductor, self.lane, self.script = conductor, lane, script
+        self.pid = 1_000 + lane + (100 if stands_in else 0)
+        self.stands_in, self.is_greeted = stands_in, False
         self.heard: list[object] = []
         self.start()
 
     def run(self) -> None:
         connection = connect(self.conductor.address, self.conductor.secret)
-        connection.send(Hello(self.lane, 1_000 + self.lane, "127.0.0.1", 9))
+        connection.send(Hello(self.lane, self.pid, "127.0.0.1", 9, self.stands_in))
+        self.is_greeted = True
         with contextlib.suppress(EOFError, OSError):
             while True:
                 message = connection.receive()
@@ -246,3 +251,35 @@ def test_who_does_not_know_the_secret_is_refused() -> None:
         assert conductor.run(assign, write) == REPORTS[:1]
         thread.join(PATIENCE_S)
         assert failures, "the stranger was told nothing"
+
+
+def test_sparks_lanes_take_the_places_of_those_that_stand_in() -> None:
+    """Between two batches, each when it is there; those that come too late are sent away."""
+    with conducting(2) as (conductor, _):
+        early = [Lane(conductor, number, [report], stands_in=True) for number in (0, 1)]
+        assert conductor.run(assign, write) == REPORTS
+        late = Lane(conductor, 0, [report])
+        wait_until(lambda: conductor.listen() or conductor.pids[0] == late.pid)
+        early[0].join(PATIENCE_S)
+        assert isinstance(early[0].heard[-1], Stop)
+        assert conductor.run(assign, write) == REPORTS
+        too_late = Lane(conductor, 0, [report], stands_in=True)
+        wait_until(lambda: conductor.listen() or not too_late.is_alive())
+        assert too_late.heard == []
+        assert conductor.pids == {0: late.pid, 1: early[1].pid}
+        assert conductor.run(assign, write) == REPORTS
+
+
+def test_a_lane_is_there_where_the_one_that_stands_in_is_lost() -> None:
+    """In a batch, too, which is run again."""
+    with conducting(1) as (conductor, _):
+        latest: list[Lane] = []
+
+        def die_once_the_other_is_there(connection: Connection, go: Go) -> object:
+            latest.append(Lane(conductor, 0, [report]))
+            wait_until(lambda: latest[0].is_greeted)
+            return DIE
+
+        Lane(conductor, 0, [die_once_the_other_is_there], stands_in=True)
+        assert conductor.run(assign, write) == REPORTS[:1]
+        assert conductor.pids == {0: latest[0].pid}

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.engine.spark import host as module
 from penstock.engine.spark.host import SparkHost
-from penstock.errors import BrokerError, PenstockError
+from penstock.errors import BrokerError, FlowError, PenstockError
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -48,15 +48,19 @@ class Spark:
     def __init__(self, *, can_start_again: bool = True) -> None:
         self.can_start_again, self.starts = can_start_again, 0
 
-    def is_there(self) -> bool:
-        return False  # as often as it is asked
+    def is_gone(self) -> bool:
+        return True  # as often as it is asked
 
     def start_again(self) -> None:
         self.starts += 1
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, steps: Steps, spark: Spark | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    steps: Any,
+    spark: Spark | None = None,
+    *,
+    is_settled: bool = True,
 ) -> tuple[list[Any], int]:
     """The batches until there is one, and how often a JVM was started again."""
     monkeypatch.setattr(module, "ROOM_WAIT_S", 0.0)
@@ -67,17 +71,19 @@ def run(
         spark or Spark(),  # type: ignore[arg-type]
         job,
         lanes=1,
-        host="127.0.0.1",
         log="spark.log",
         on_restart=lambda: told.append(None),
     )
 
-    def standing(*_: object) -> Any:
-        return SimpleNamespace(execute=None, listen=lambda: None, close=lambda: None)
+    def standing(_spark: object, _job: object, _lanes: int, on_start: Any, _: object) -> Any:
+        on_start()
+        return SimpleNamespace(
+            execute=None, listen=lambda: None, close=lambda: None, is_settled=is_settled
+        )
 
     monkeypatch.setattr(module, "_Standing", standing)
     done: list[Any] = []
-    host.run(steps, done.append, lambda: bool(done))  # type: ignore[arg-type]
+    host.run(steps, done.append, lambda: bool(done))
     return done, len(told)
 
 
@@ -138,9 +144,10 @@ def test_a_jvm_that_stays_away_is_told(
 
 def test_a_job_that_has_not_begun_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop may come before Spark knows of the job, which can't be interrupted then."""
-    is_stopping, is_known, is_interrupted = (threading.Event() for _ in range(3))
+    is_begun, is_stopping, is_known, is_interrupted = (threading.Event() for _ in range(4))
 
     def run() -> None:
+        is_begun.set()
         assert is_stopping.wait(60)  # the first interruption finds no job
         is_known.set()
         assert is_interrupted.wait(60)
@@ -152,8 +159,102 @@ def test_a_job_that_has_not_begun_is_stopped(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(module, "_tasks", lambda *_: (run, interrupt))
     monkeypatch.setattr(module, "INTERRUPT_S", 0.001)
-    anything: Any = None
-    standing = module._Standing(anything, anything, 2, "127.0.0.1", lambda: True)
+    standing = standing_on(SimpleNamespace(session=None, host="127.0.0.1"))
+    assert is_begun.wait(60)
     standing.close()
     assert is_interrupted.is_set()
     assert standing._over.is_set()
+
+
+def standing_on(spark: Any) -> Any:
+    """What holds two lanes of nothing."""
+    anything: Any = None
+    return module._Standing(spark, anything, 2, lambda: None, lambda: True)
+
+
+def test_no_job_begins_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Spark is there only then."""
+
+    class Late:
+        host = "127.0.0.1"
+        is_there = threading.Event()
+
+        @property
+        def session(self) -> None:
+            assert self.is_there.wait(60)
+
+    def run() -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(module, "_tasks", lambda *_: (run, run))
+    standing = standing_on(Late())
+    standing.close()
+    assert not standing._over.is_set()
+    Late.is_there.set()
+    assert standing._over.wait(60)
+    assert standing._error is None
+
+
+class Failing:
+    """A session that can't be started; it is the pipeline's own."""
+
+    host = "127.0.0.1"
+    can_start_again = True
+
+    def __init__(self, error: Exception) -> None:
+        self.error, self.starts = error, 0
+
+    @property
+    def session(self) -> None:
+        raise self.error
+
+    def is_gone(self) -> bool:
+        return True
+
+    def start_again(self) -> None:
+        self.starts += 1
+
+
+def failed(spark: Failing, monkeypatch: pytest.MonkeyPatch) -> BaseException | None:
+    """What ends a pipeline that has this session."""
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    job: Any = SimpleNamespace(physical=SimpleNamespace(graph=SimpleNamespace(nodes=())))
+    host = SparkHost(spark, job, lanes=2, log="spark.log")  # type: ignore[arg-type]
+
+    class Idle:
+        def step(self, _: Any, *, timeout_s: float = 0.0) -> Any:
+            return None
+
+    with pytest.raises(PenstockError) as raised:
+        host.run(Idle(), lambda _: None, lambda: False)
+    return raised.value
+
+
+def test_a_set_up_that_can_not_start_spark_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not tried again."""
+    spark = Failing(FlowError("expected a Java runtime; found none"))
+    assert failed(spark, monkeypatch) is spark.error
+    assert not spark.starts
+
+
+def test_a_jvm_that_ends_while_it_starts_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within bounds, and why is told."""
+    spark = Failing(ConnectionRefusedError("nobody there"))
+    assert "expected Spark to start; found: nobody there" in str(failed(spark, monkeypatch))
+    assert spark.starts == module.JOBS_MAX - 1
+
+
+def test_batches_of_lanes_that_stand_in_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM that never stays is given up, though the pipeline has batches meanwhile."""
+    steps = iter([GONE, None] * (module.JOBS_MAX - 1) + [GONE])
+
+    class Alternating:
+        def step(self, _: Any, *, timeout_s: float = 0.0) -> Any:
+            if error := next(steps):
+                raise error
+            return "a batch"
+
+    monkeypatch.setattr(module, "POLL_S", 60)
+    with pytest.raises(PenstockError, match="has ended"):
+        run(monkeypatch, Alternating(), is_settled=False)
+    assert not list(steps)

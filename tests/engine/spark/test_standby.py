@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.patience import wait_until
 
 from penstock.engine.spark import standby
 
@@ -27,6 +29,12 @@ if standby.stand_by(lambda: None):
     print("taken", os.getpid(), os.environ["WORD"], os.getcwd(), sys.argv[1:], flush=True)
     sys.stdin.read()
 """
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of other tests' sessions in this process are left to these."""
+    monkeypatch.setattr(standby, "_begun", [])
 
 
 @pytest.fixture
@@ -66,6 +74,20 @@ def test_the_one_that_stands_by_becomes_the_daemon(waiting: standby.Begun, tmp_p
     assert ended(process) == told
     assert waiting.process.wait(PATIENCE_S) == 0
     assert not waiting.folder.exists()
+
+
+def test_lanes_are_forked_until_a_daemon_comes(waiting: standby.Begun, tmp_path: Path) -> None:
+    """Any number, as often as they are asked for; who comes after it gets none."""
+
+    def work(number: int, name: str = "", folder: Path = tmp_path) -> None:
+        (folder / f"{name}{number}").write_text("here")
+
+    assert standby.fork_lanes(work, 2)
+    assert standby.fork_lanes(functools.partial(work, name="again"), 1)
+    process = daemon(tmp_path, WORD="this", **{standby.ADDRESS: waiting.address})
+    assert ended(process).startswith(f"taken {waiting.process.pid} ")
+    wait_until(lambda: all((tmp_path / name).exists() for name in ("0", "1", "again0")))
+    assert not standby.fork_lanes(work, 1)
 
 
 def test_only_one_daemon_is_taken_over(waiting: standby.Begun, tmp_path: Path) -> None:

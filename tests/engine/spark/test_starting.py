@@ -6,7 +6,9 @@ import threading
 from typing import Any
 
 import pytest
+from tests.patience import wait_until
 
+from penstock.engine.spark import session as module
 from penstock.engine.spark.session import Spark
 from penstock.errors import SetupError
 
@@ -36,17 +38,39 @@ def test_what_fails_is_raised_where_the_session_is_asked_for() -> None:
 
 
 def test_a_session_that_still_starts_is_stopped_once_it_is_there() -> None:
-    """Whoever closes it waits for that: nothing is left behind."""
+    """Nobody waits for that but who needs another one."""
     goes_on, session = threading.Event(), Session()
 
     def start() -> Any:
         assert goes_on.wait(PATIENCE_S)
         return session
 
-    spark = Spark(start=start)
-    closing = threading.Thread(target=spark.close)
-    closing.start()
+    Spark(start=start).close()
     assert not session.is_stopped
     goes_on.set()
-    closing.join(PATIENCE_S)
-    assert session.is_stopped
+    wait_until(lambda: session.is_stopped)
+
+
+def test_another_session_takes_the_place_of_one_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who asks waits for it; meanwhile it isn't gone."""
+    monkeypatch.setattr(module, "_let_go", lambda _: None)  # of other tests' JVM
+    goes_on, session = threading.Event(), Session()
+    starts = iter([ConnectionRefusedError(), session])
+    told: list[str] = []
+
+    def start() -> Any:
+        found = next(starts)
+        if isinstance(found, Exception):
+            raise found
+        assert goes_on.wait(PATIENCE_S)
+        return found
+
+    spark = Spark(start=start, before=lambda: told.append("before"))
+    wait_until(spark.is_gone)
+    spark.start_again()
+    assert told == ["before"] * 2
+    assert not spark.is_gone()
+    goes_on.set()
+    assert spark.session is session

@@ -46,7 +46,7 @@ class Host:
         return reports
 
 
-NO_SPARK: Any = SimpleNamespace(session=SimpleNamespace(conf={}))
+NO_SPARK: Any = SimpleNamespace(is_here=False)
 
 
 class Upto(Watcher):

@@ -1,4 +1,8 @@
-"""The driver's side of the lanes: it lets them run batches, and runs a batch again when one is lost."""
+"""The driver's side of the lanes: it lets them run batches, and runs a batch again when one is lost.
+
+While Spark starts, lanes that stand in do the work (`penstock.engine.spark.standby`). Spark's take their
+places between two batches, each when it is there.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +79,7 @@ class _Lane:
     pid: int
     address: tuple[str, int]
     heard_s: float
+    stands_in: bool
 
 
 class Conductor:
@@ -106,6 +111,7 @@ class Conductor:
         self._selector.register(wake, selectors.EVENT_READ, None)
         self._wake = wake
         self._there: dict[int, _Lane] = {}
+        self._next: dict[int, _Lane] = {}  # Spark's, while others stand in for them
         self._ticket = 0
         self._reports: dict[int, Json] = {}
 
@@ -115,9 +121,10 @@ class Conductor:
         return {number: lane.pid for number, lane in self._there.items()}
 
     @property
-    def is_complete(self) -> bool:
-        """Whether all lanes are there."""
-        return len(self._there) == self.lanes
+    def is_settled(self) -> bool:
+        """Whether all of Spark's lanes are there."""
+        known = (*self._there.values(), *self._next.values())
+        return sum(not lane.stands_in for lane in known) == self.lanes
 
     def run(self, assign: Callable[[int], Assignment], write: Callable[[], None]) -> list[Json]:
         """Has every lane run its part of a batch; their reports, by lane.
@@ -132,6 +139,7 @@ class Conductor:
         """
         for _ in range(LOSSES_MAX):
             try:
+                self._replace()
                 self._gather()
                 self._ticket += 1
                 self._reports = {}
@@ -155,19 +163,21 @@ class Conductor:
         with contextlib.suppress(_LostError):
             while self._turn(0.0):
                 pass
+            self._replace()
             self._look_for_silence()
 
     def stop(self) -> None:
         """Tells all lanes that there are no more batches."""
-        for lane in self._there.values():
+        for lane in (*self._there.values(), *self._next.values()):
             with contextlib.suppress(OSError):
                 lane.connection.send(Stop())
 
     def close(self) -> None:
         """Closes all sockets."""
-        for lane in self._there.values():
+        for lane in (*self._there.values(), *self._next.values()):
             lane.connection.close()
         self._there.clear()
+        self._next.clear()
         self._selector.close()
         self._listener.close()
 
@@ -176,7 +186,7 @@ class Conductor:
     def _gather(self) -> None:
         began = time.monotonic()
         told = False
-        while not self.is_complete:
+        while len(self._there) < self.lanes:
             waited = time.monotonic() - began
             missing = sorted(set(range(self.lanes)) - set(self._there))
             if waited > GATHER_S:
@@ -274,15 +284,41 @@ class Conductor:
             return
         # Neither a report nor a plan may take longer than a lane may be silent.
         sock.settimeout(SILENCE_S)
+        there = self._there.get(hello.lane)
+        if hello.stands_in and there is not None:
+            connection.close()  # it comes too late
+            return
+        address = (hello.host, hello.port)
+        lane = _Lane(connection, hello.pid, address, time.monotonic(), hello.stands_in)
+        if there is not None and there.stands_in:
+            if (former := self._next.pop(hello.lane, None)) is not None:
+                former.connection.close()
+            self._next[hello.lane] = lane
+            return
+        if (stale := self._next.pop(hello.lane, None)) is not None:
+            stale.connection.close()
         lost = None
-        if hello.lane in self._there:  # Spark has started it again before we noticed
+        if there is not None:  # Spark has started it again before we noticed
             lost = self._lose(hello.lane, "another task has taken its place")
-        self._there[hello.lane] = _Lane(
-            connection, hello.pid, (hello.host, hello.port), time.monotonic()
-        )
-        self._selector.register(connection, selectors.EVENT_READ, hello.lane)
+        self._enlist(hello.lane, lane)
         if lost is not None:
             raise lost
+
+    def _enlist(self, number: int, lane: _Lane) -> None:
+        lane.heard_s = time.monotonic()
+        self._there[number] = lane
+        self._selector.register(lane.connection, selectors.EVENT_READ, number)
+
+    def _replace(self) -> None:
+        """Lets Spark's lanes take the places of those that stand in for them."""
+        while self._next:
+            number, lane = self._next.popitem()
+            if (former := self._there.pop(number, None)) is not None:
+                self._selector.unregister(former.connection)
+                with contextlib.suppress(OSError):
+                    former.connection.send(Stop())
+                former.connection.close()
+            self._enlist(number, lane)
 
     def _look_for_silence(self) -> None:
         now = time.monotonic()

@@ -35,7 +35,15 @@ class _StoppedError(Exception):
     """The pipeline stops."""
 
 
-def serve(job: Job, lane: int, lanes: int, address: tuple[str, int], secret: bytes) -> None:
+def serve(
+    job: Job,
+    lane: int,
+    lanes: int,
+    address: tuple[str, int],
+    secret: bytes,
+    *,
+    stands_in: bool = False,
+) -> None:
     """Runs batches until the driver says that there are no more.
 
     Args:
@@ -44,6 +52,7 @@ def serve(job: Job, lane: int, lanes: int, address: tuple[str, int], secret: byt
         lanes: how many there are.
         address: of the driver.
         secret: of this run.
+        stands_in: whether this is a lane for as long as Spark's isn't there.
 
     Raises:
         EOFError: the driver is gone.
@@ -51,7 +60,7 @@ def serve(job: Job, lane: int, lanes: int, address: tuple[str, int], secret: byt
     control = connect(address, secret)
     runner = _Runner(job, lane, lanes, control, secret)
     exchange = runner.exchange
-    control.send(Hello(lane, os.getpid(), exchange.host, exchange.port))
+    control.send(Hello(lane, os.getpid(), exchange.host, exchange.port, stands_in))
     try:
         with _beating(control), contextlib.suppress(_StoppedError):
             runner.run()

@@ -53,12 +53,17 @@ PEER_LOST: Final = "PeerLost"
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A lane reports for duty: its number, its process, and where other lanes reach it."""
+    """A lane reports for duty: its number, its process, and where other lanes reach it.
+
+    Attributes:
+        stands_in: whether it works only until Spark's lane of that number is there.
+    """
 
     lane: int
     pid: int
     host: str
     port: int
+    stands_in: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from penstock.engine.driver import Progress
 from penstock.engine.lanes.conductor import Assignment, Conductor, LaneFailedError
 from penstock.engine.lanes.lane import serve
 from penstock.engine.plan import Execute, Work
+from penstock.engine.spark import standby
 from penstock.engine.spark.session import Spark, context_of
 from penstock.engine.store import Json
 from penstock.engine.tasks import Job
@@ -56,6 +57,10 @@ class _JobEndedError(Exception):
     """Spark's job has ended, and its lanes with it."""
 
 
+class _NotStartedError(Exception):
+    """There is no Spark."""
+
+
 class _StoppedError(Exception):
     """The pipeline is stopped while its lanes are not there yet."""
 
@@ -82,9 +87,9 @@ class SparkHost:
         spark: the session.
         job: what the lanes do.
         lanes: how many.
-        host: of this machine, where lanes reach it.
         log: where Spark's own log is, for messages.
-        on_restart: called when a JVM that was gone has been started again.
+        on_start: called when Spark is there, on another thread.
+        on_restart: called when a JVM that was gone has been started again, likewise.
     """
 
     def __init__(
@@ -93,13 +98,13 @@ class SparkHost:
         job: Job,
         *,
         lanes: int,
-        host: str,
         log: str,
+        on_start: Callable[[], None] = lambda: None,
         on_restart: Callable[[], None] = lambda: None,
     ) -> None:
         self.spark, self.job, self.lanes = spark, job, lanes
-        self._host, self._spark_log = host, log
-        self._on_restart = on_restart
+        self._spark_log = log
+        self._on_start, self._on_restart = on_start, on_restart
         self._is_gone = False  # the JVM
         self._stop = threading.Event()
         self._ended = threading.Event()
@@ -166,7 +171,8 @@ class SparkHost:
                 if progress is None:
                     on_idle()
                 else:
-                    self._jobs = 0
+                    if standing.is_settled:
+                        self._jobs = 0
                     on_progress(progress)
         except BaseException as error:  # noqa: BLE001 - of the callbacks
             self._failure = error
@@ -175,25 +181,30 @@ class SparkHost:
 
     def _stand(self) -> _Standing:
         """The lanes; begins them, and Spark, where they are not there."""
-        if self._is_gone:
-            self.spark.start_again()
-            self._is_gone = False
-            self._on_restart()
         if self._standing is None:
+            on_start = self._on_start
+            if self._is_gone:
+                self.spark.start_again()
+                self._is_gone = False
+                on_start = self._on_restart
             self._standing = _Standing(
-                self.spark.session, self.job, self.lanes, self._host, self._stop.is_set
+                self.spark, self.job, self.lanes, on_start, self._stop.is_set
             )
         return self._standing
 
     def _failed(self, error: Exception) -> None:
         """Tries the batch again where that may help: it has a plan, so it will be the same one."""
+        if isinstance(error, _NotStartedError) and isinstance(error.__cause__, PenstockError):
+            self._failure = error.__cause__  # of the set-up: no attempt changes that
+            self._stop.set()
+            return
         may_pass = not isinstance(error, PenstockError) or error.retriable
         if may_pass and self._stop.is_set():
             return  # the lanes were stopped under a batch that took long; the next run repeats it
         if _lacks_room(error):
             self._wait_for_room(error)
             return
-        of_spark = not isinstance(error, PenstockError) and not self.spark.is_there()
+        of_spark = not isinstance(error, PenstockError) and self.spark.is_gone()
         if of_spark or isinstance(error, _JobEndedError):
             self._job_ended(error)
             return
@@ -229,14 +240,17 @@ class SparkHost:
             self._standing.close()
             self._standing = None
         self._jobs += 1
-        is_gone = not self.spark.is_there()
-        found = "its process (java) has ended, killed or out of memory"
+        is_gone = self.spark.is_gone()
+        to, found = "continue", "its process (java) has ended, killed or out of memory"
+        if isinstance(error, _NotStartedError):
+            to, found = "start", _short(error.__cause__ or error)
         if self._jobs < JOBS_MAX and (self.spark.can_start_again or not is_gone):
             self._is_gone = is_gone
             if is_gone:
                 _log.warning(
-                    "expected Spark to continue; found: %s. It is started again, and the batch in flight is "
+                    "expected Spark to %s; found: %s. It is started again, and the batch in flight is "
                     "repeated. Spark's log is %s",
+                    to,
                     found,
                     self._spark_log,
                 )
@@ -246,7 +260,7 @@ class SparkHost:
             return
         told = found if is_gone else _short(error)
         self._failure = PenstockError(
-            f"expected Spark to continue; found: {told}. Nothing is lost: run the pipeline again, and it "
+            f"expected Spark to {to}; found: {told}. Nothing is lost: run the pipeline again, and it "
             f"continues after the last committed batch. Spark's log is {self._spark_log}"
         )
         self._failure.__cause__ = error
@@ -258,29 +272,40 @@ class _Standing:
 
     def __init__(
         self,
-        session: SparkSession,
+        spark: Spark,
         job: Job,
         lanes: int,
-        host: str,
+        on_start: Callable[[], None],
         is_stopped: Callable[[], bool],
     ) -> None:
         self._is_stopped = is_stopped
         self._tag = f"penstock-{uuid.uuid4().hex}"
         self._error: BaseException | None = None
         self._over = threading.Event()
-        self._is_closing = False
+        self._turning = threading.Lock()
+        self._has_job, self._is_closing = False, False
+        self._interrupt: Callable[[], object] = lambda: None  # until there is a job
         self._wake, self._waker = socket.socketpair()
-        self._conductor = Conductor(lanes, host, self._wake, self._check, self._on_wait)
+        self._conductor = Conductor(lanes, spark.host, self._wake, self._check, self._on_wait)
         address, secret = self._conductor.address, self._conductor.secret
 
         def stay(numbers: Iterable[int]) -> None:
             for lane in numbers:
                 serve(job, lane, lanes, address, secret)
 
-        run, self._interrupt = _tasks(session, lanes, stay, self._tag)
+        def stand_in(lane: int) -> None:
+            serve(job, lane, lanes, address, secret, stands_in=True)
 
         def collect() -> None:
             try:
+                standby.fork_lanes(stand_in, lanes)
+                session = _session(spark)
+                with self._turning:
+                    if self._is_closing:
+                        return
+                    run, self._interrupt = _tasks(session, lanes, stay, self._tag)
+                    self._has_job = True
+                on_start()
                 run()
             except BaseException as error:  # noqa: BLE001 - told by `_check`, on the driver's thread
                 self._error = error
@@ -311,17 +336,23 @@ class _Standing:
         except LaneFailedError as error:
             raise _raised(error.content) from None
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all of Spark's lanes are there."""
+        return self._conductor.is_settled
+
     def listen(self) -> None:
         """Hears the lanes between batches."""
         self._conductor.listen()
 
     def close(self) -> None:
         """Stops the lanes, and Spark's job with them."""
-        if self._is_closing:
-            return
-        self._is_closing = True
+        with self._turning:
+            if self._is_closing:
+                return
+            self._is_closing = True
         self._conductor.stop()
-        if not self._conductor.is_complete or not self._over.wait(STOP_S):
+        if self._has_job and not (self.is_settled and self._over.wait(STOP_S)):
             self._end_job()
         self._conductor.close()
         self._wake.close()
@@ -337,12 +368,26 @@ class _Standing:
 
     def _check(self) -> None:
         if self._over.is_set():
+            if isinstance(self._error, _NotStartedError):
+                raise self._error
             found = "it ended" if self._error is None else _short(self._error)
             raise _JobEndedError(f"expected Spark's job to stay; found: {found}") from self._error
 
     def _on_wait(self) -> None:
         if self._is_stopped():
             raise _StoppedError
+
+
+def _session(spark: Spark) -> SparkSession:
+    """The session, once it is there.
+
+    Raises:
+        _NotStartedError: it can't be started; its cause says why.
+    """
+    try:
+        return spark.session
+    except BaseException as error:
+        raise _NotStartedError from error
 
 
 def _tasks(

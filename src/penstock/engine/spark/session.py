@@ -30,6 +30,9 @@ __all__ = ["Spark", "context_of", "session_for", "start_session"]
 # small, it holds 304 MB after its first jobs instead of 398, for the same processor time.
 # Figures for jstat, which nobody reads, would wake it twenty times a second.
 JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms48m -Xmn16m -XX:-UsePerfData"
+LOOPBACK: Final = "127.0.0.1"
+# Each task has one core; libraries that start a thread per core would fight over it.
+THREADS: Final = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 LANE_FAILURES_MAX: Final = 64
 """Times that Spark starts one lane again before it gives up the job, which is then started again."""
 
@@ -40,27 +43,36 @@ class Spark:
     Args:
         session: the first one; None: it is begun on another thread, and there when it is asked for.
         start: begins another; None: the session is the program's own, which alone may begin it again.
+        master: of the session that is begun; None is this machine.
+        before: called before a session is begun, on the caller's thread.
     """
 
     def __init__(
         self,
         session: SparkSession | None = None,
         start: Callable[[], SparkSession] | None = None,
+        master: str | None = None,
+        before: Callable[[], object] = lambda: None,
     ) -> None:
-        self._start = start
-        self._is_closed = False
+        self._start, self._own_master, self._before = start, master, before
         self._session: Future[SparkSession] = Future()
         if session is not None:
             self._session.set_result(session)
         else:
-            threading.Thread(target=self._begin, name="penstock-spark-start", daemon=True).start()
+            self._begin()
 
     def _begin(self) -> None:
-        assert self._start is not None, "there is no session"
-        try:
-            self._session.set_result(self._start())
-        except BaseException as error:  # noqa: BLE001 - raised where the session is asked for
-            self._session.set_exception(error)
+        assert self._start is not None, "it is the program's own"
+        start, begun = self._start, self._session
+
+        def begin() -> None:
+            try:
+                begun.set_result(start())
+            except BaseException as error:  # noqa: BLE001 - raised where the session is asked for
+                begun.set_exception(error)
+
+        self._before()
+        threading.Thread(target=begin, name="penstock-spark-start", daemon=True).start()
 
     @property
     def session(self) -> SparkSession:
@@ -72,39 +84,58 @@ class Spark:
         return self._session.result()
 
     @property
+    def is_here(self) -> bool:
+        """Whether all of Spark runs on this machine; waits for the session where a cluster may be meant."""
+        if self.can_start_again and self._own_master is None:
+            return True
+        return str(self.session.conf.get("spark.master", "")).startswith("local")
+
+    @property
+    def host(self) -> str:
+        """Where lanes reach this process; waits for the session likewise."""
+        if self.can_start_again and self._own_master is None:
+            return LOOPBACK
+        return self.session.conf.get("spark.driver.host", None) or LOOPBACK
+
+    @property
     def can_start_again(self) -> bool:
         """Whether the session is the pipeline's."""
         return self._start is not None
 
-    def is_there(self) -> bool:
-        """Whether the JVM answers."""
-        try:
-            return bool(self.session.version)
-        except Exception:  # noqa: BLE001 - py4j's, and sockets'
+    def is_gone(self) -> bool:
+        """Whether the JVM doesn't answer, or the session could not be started."""
+        if not self._session.done():
             return False
+        try:
+            return not self.session.version
+        except Exception:  # noqa: BLE001 - py4j's, and sockets'
+            return True
 
-    def start_again(self) -> SparkSession:
-        """Another session instead of the one whose JVM is gone.
-
-        Raises:
-            Exception: it can't be started: Spark's, or the system's.
-        """
-        assert self._start is not None, "it is the pipeline's own"
-        _let_go(self.session)
-        session = self._start()
+    def start_again(self) -> None:
+        """Begins another session instead of the one whose JVM is gone."""
+        _let_go(None if self._session.exception() else self.session)
         self._session = Future()
-        self._session.set_result(session)
-        if self._is_closed:  # meanwhile
-            self.close()
-        return session
+        self._begin()
 
     def close(self) -> None:
-        """Stops the session, if it is the pipeline's."""
-        self._is_closed = True
-        if self._start is not None:
-            with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
-                self.session.stop()
-            standby.end()
+        """Stops the session, if it is the pipeline's. One that still starts is stopped on another thread."""
+        if self._start is None:
+            return
+        standby.end()
+        if self._session.done():
+            self._end()
+        else:
+            thread = threading.Thread(target=self._end, name="penstock-spark-end", daemon=True)
+            _ending.append(thread)
+            thread.start()
+
+    def _end(self) -> None:
+        with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
+            self.session.stop()
+        standby.end()
+
+
+_ending: list[threading.Thread] = []  # which stop sessions that weren't there yet
 
 
 @contextlib.contextmanager
@@ -117,6 +148,8 @@ def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> I
     Raises:
         FlowError: the program's session has another master than the pipeline's.
     """
+    while _ending:  # PySpark has one session for each process: it would be taken for the program's
+        _ending.pop().join()
     theirs = None
     if "pyspark" in sys.modules:  # else there is none, and the import takes 0.4 s
         from pyspark.sql import SparkSession
@@ -133,21 +166,23 @@ def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> I
         yield Spark(theirs)
         return
     start = functools.partial(start_session, name, master, folder, cores=cores)
-    spark = Spark(start=start)
+    stand_by = functools.partial(_stand_by, folder) if master is None else lambda: None
+    spark = Spark(start=start, master=master, before=stand_by)
     try:
         yield spark
     finally:
         spark.close()
 
 
-def _let_go(session: SparkSession) -> None:
+def _let_go(session: SparkSession | None) -> None:
     """Forgets a session whose JVM is gone: PySpark has one for each process, and would use it again."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it isn't stopped in order
-        session.stop()
+        if session is not None:
+            session.stop()
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - no public name lets go of it
     with SparkContext._lock:  # noqa: SLF001
         SparkContext._gateway = None  # noqa: SLF001
@@ -202,17 +237,15 @@ def start_session(
         jvm_options = archive.use_options(java)
     os.environ["JAVA_HOME"] = str(java)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Each task has one core; libraries that start a thread per core would fight over it.
-    threads = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     options: dict[str, str] = {
         "spark.app.name": name,
         "spark.master": master or f"local[{cores},{LANE_FAILURES_MAX}]",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.driver.host": LOOPBACK,
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "penstock.engine.spark.workers",
         "spark.sql.session.timeZone": "UTC",
@@ -224,7 +257,7 @@ def start_session(
         "spark.task.maxFailures": str(LANE_FAILURES_MAX),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log4j(folder)} "
         f"{JVM_OPTIONS} {jvm_options}",
-        **{f"spark.executorEnv.{k}": v for k, v in threads.items()},
+        **{f"spark.executorEnv.{k}": v for k, v in THREADS.items()},
     }
     if master is None:
         temporary = scratch.begin(folder)
@@ -234,14 +267,23 @@ def start_session(
         for key in ("spark.driver.bindAddress", "spark.driver.host"):
             del options[key]
     if SparkContext._gateway is None:  # noqa: SLF001 - else there is a JVM, which is used again
-        with (folder / "spark.log").open("ab") as log:
-            beside = standby.begin(threads, log) if master is None else {}
-            with _environment(threads | beside):
-                _launch(options, log)
+        beside = _stand_by(folder) if master is None else {}
+        with (folder / "spark.log").open("ab") as log, _environment(THREADS | beside):
+            _launch(options, log)
     builder = SparkSession.builder
     for key, value in options.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _stand_by(folder: Path) -> dict[str, str]:
+    """Has a process stand by, unless one does, or there is a JVM already; the environment variable for it."""
+    pyspark = sys.modules.get("pyspark")  # else there is no JVM, and the import takes 0.4 s
+    if pyspark is not None and pyspark.SparkContext._gateway is not None:  # noqa: SLF001
+        return {}
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "spark.log").open("ab") as log:
+        return standby.ready(THREADS, log)
 
 
 def _is_not_py4js(record: logging.LogRecord) -> bool:

@@ -1,6 +1,7 @@
 """A process that imports what Spark's Python workers need while the JVM still starts.
 
     session.py    starts it (`python -m penstock.engine.spark.workers --standby`) and the JVM at once
+    host.py       has it fork lanes that stand in for Spark's: the first batches don't wait for the JVM
     JVM           starts its daemon (`python -m penstock.engine.spark.workers`) when the first task comes
     the daemon    hands its standard streams and environment to the one that stands by, which
                   becomes the daemon; it then only waits, since the JVM ends the process that it has started
@@ -20,19 +21,33 @@ import fcntl
 import json
 import logging
 import os
+import pickle
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from penstock.engine.spark.scratch import is_held
 
-__all__ = ["ADDRESS", "OPTION", "Begun", "begin", "begun", "end", "hand_over", "stand_by"]
+__all__ = [
+    "ADDRESS",
+    "OPTION",
+    "Begun",
+    "begin",
+    "begun",
+    "end",
+    "fork_lanes",
+    "hand_over",
+    "ready",
+    "stand_by",
+]
 
 ADDRESS: Final = "PENSTOCK_STANDBY"
 """The environment variable with the socket's path."""
@@ -84,12 +99,17 @@ class Begun:
                 process_group=0,  # Ctrl-C is for the pipeline, and the daemon ends its group
             )
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it lives, and no daemon has taken it."""
+        return self.folder.exists() and self.process.poll() is None
+
     def end(self) -> None:
         """Ends it, unless it has become a daemon, which the JVM ends."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        if self.process.poll() is None and self.folder.exists():  # nobody has taken it
-            self.process.kill()
+        if self.is_waiting:
+            os.killpg(self.process.pid, signal.SIGKILL)  # and the lanes that stand in
             self.process.wait()
         if self.process.returncode is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -123,6 +143,42 @@ def begin(threads: dict[str, str], log: BinaryIO | None = None) -> dict[str, str
         _log.debug("no process stands by: %s", error)
         return {}
     return {ADDRESS: _begun[-1].address}
+
+
+def ready(threads: dict[str, str], log: BinaryIO | None = None) -> dict[str, str]:
+    """The environment variable for the JVM, of what stands by already; else as `begin`, of which these are
+    the arguments.
+    """
+    one = begun()
+    if one is not None and one.is_waiting:
+        return {ADDRESS: one.address}
+    return begin(threads, log)
+
+
+def fork_lanes(work: Callable[[int], None], count: int) -> bool:
+    """Has the process that stands by fork lanes, which work until Spark's take their places.
+
+    Args:
+        work: what a lane does, with its number; it is pickled.
+        count: of lanes.
+
+    Returns:
+        Whether one stands by. It forks them once it has imported what they need.
+    """
+    one = begun()
+    if one is None or not one.is_waiting:
+        return False
+    from pyspark import cloudpickle
+
+    body = pickle.dumps((sys.path, cloudpickle.dumps(work), count))  # type: ignore[no-untyped-call]
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(one.address)
+            connection.sendall(len(body).to_bytes(HEAD_BYTES, "big") + body)
+    except OSError as error:
+        _log.debug("no lanes stand in: %s", error)
+        return False
+    return True
 
 
 def end() -> None:
@@ -164,7 +220,7 @@ def hand_over() -> bool:
 
 
 def stand_by(load: Callable[[], None]) -> bool:
-    """In the process that stands by: takes over from a daemon.
+    """In the process that stands by: forks lanes that are asked for, and takes over from a daemon.
 
     Args:
         load: the imports. A daemon may come meanwhile; it waits.
@@ -175,23 +231,49 @@ def stand_by(load: Callable[[], None]) -> bool:
     address = os.environ.pop(ADDRESS)
     with socket.socket(fileno=int(sys.argv[-1])) as listener:
         load()
-        here = listener.fileno()
-        ready, _, _ = select.select([here, 0], [], [])
-        connection = listener.accept()[0] if here in ready else None
+        while listener.fileno() in select.select([listener.fileno(), 0], [], [])[0]:
+            connection, _ = listener.accept()
+            head, streams, _, _ = socket.recv_fds(connection, HEAD_BYTES, len(STREAMS))
+            body = _exactly(connection, int.from_bytes(head, "big"))
+            if streams:  # a daemon's
+                shutil.rmtree(Path(address).parent, ignore_errors=True)
+                _become(connection, streams, json.loads(body))
+                return True
+            connection.close()
+            _fork(listener, *pickle.loads(body))  # noqa: S301 - in a folder of this user's alone
     shutil.rmtree(Path(address).parent, ignore_errors=True)
-    if connection is None:
-        return False
-    _become(connection)
-    return True
+    return False
 
 
-def _become(connection: socket.socket) -> None:
-    head, streams, _, _ = socket.recv_fds(connection, HEAD_BYTES, len(STREAMS))
-    size = int.from_bytes(head, "big")
-    body = b""
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    body = bytearray()
     while len(body) < size and (part := connection.recv(size - len(body))):
         body += part
-    told: dict[str, Any] = json.loads(body)
+    return bytes(body)
+
+
+def _fork(listener: socket.socket, path: list[str], work: bytes, count: int) -> None:
+    """Forks lanes."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them, as in PySpark's daemon
+    for number in range(count):
+        if os.fork():
+            continue
+        status = 1
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.dup2(2, 1)  # what functions print goes where that of Spark's workers goes
+            listener.close()
+            sys.path[:] = path
+            with contextlib.suppress(OSError, EOFError):  # the driver is gone, or has Spark's lanes
+                pickle.loads(work)(number)  # noqa: S301 - as above
+            status = 0
+        except BaseException:  # noqa: BLE001 - whatever it is: this is a process's end
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+
+def _become(connection: socket.socket, streams: list[int], told: dict[str, Any]) -> None:
     for stream, own in zip(streams, STREAMS, strict=True):
         os.dup2(stream, own)
         os.close(stream)
