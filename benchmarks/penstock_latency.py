@@ -2,11 +2,15 @@
 
 Prints one line of JSON with the address that the view is served at, then runs until its standard
 input ends, as Spark's side does (`peers/spark_latency.py`).
+
+The view is served by a process of its own (`--serve`), as the page and `penstock ui` are: it reads what was
+committed, next to the pipeline, which shares no interpreter with it.
 """
 
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -20,10 +24,40 @@ SCHEMA = "user BIGINT NOT NULL, seq BIGINT NOT NULL, v DOUBLE NOT NULL, ts TIMES
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--bootstrap", required=True, help="the broker, HOST:PORT")
-    parser.add_argument("--topic", required=True)
+    parser.add_argument(
+        "--serve", type=Path, help="serve the view of this directory, and nothing else"
+    )
+    parser.add_argument("--bootstrap", help="the broker, HOST:PORT")
+    parser.add_argument("--topic")
     parser.add_argument("--parallelism", type=int, default=2)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.serve is None and not (options.bootstrap and options.topic):
+        parser.error("expected --serve, or --bootstrap and --topic")
+    return options
+
+
+def serve(directory: Path) -> None:
+    """Serve what each commit makes visible until standard input ends; prints the address."""
+    newest: dict[int, int] = {}
+    views = ps.serve.Views(directory)
+
+    def follow() -> None:
+        with views.arrivals() as arrivals:
+            seen = 0
+            while True:
+                if views.version != seen:  # 0 before the first
+                    snapshot = views.snapshot()
+                    seen, rows = snapshot.version, snapshot.table("per_user")
+                    columns = (rows.column(name).to_pylist() for name in ("user", "seq"))
+                    for user, seq in zip(*columns, strict=True):
+                        newest[user] = max(seq, newest.get(user, -1))
+                arrivals.wait(1.0)
+
+    threading.Thread(target=follow, daemon=True).start()
+    server = serve_json(lambda: dict(newest))
+    print(f"http://127.0.0.1:{server.server_address[1]}/", flush=True)
+    sys.stdin.read()
+    server.shutdown()
 
 
 def run(options: argparse.Namespace, work: Path) -> None:
@@ -40,43 +74,26 @@ def run(options: argparse.Namespace, work: Path) -> None:
     )
     windows = events.window(ps.tumbling("1 minute")).group_by("user")
     app.view("per_user", windows.agg(n=ps.count(), total=ps.sum("v"), seq=ps.max("seq")))
-    newest: dict[int, int] = {}
     batch_ms: list[float] = []
-    changed = threading.Event()
-
-    def committed(progress: ps.Progress) -> None:
-        batch_ms.append(progress.batch_ms)
-        changed.set()
-
-    def read_view() -> None:
-        """Serves what a commit made visible: read back from the committed view, next to the next batch."""
-        views = None
-        while changed.wait():
-            changed.clear()
-            views = views or ps.serve.Views(directory)
-            rows = views.table("per_user")
-            columns = (rows.column(name).to_pylist() for name in ("user", "seq"))
-            for user, seq in zip(*columns, strict=True):
-                newest[user] = max(seq, newest.get(user, -1))
 
     def until_input_ends() -> None:
         sys.stdin.read()
         app.stop()
 
-    threading.Thread(target=until_input_ends, daemon=True).start()
-    threading.Thread(target=read_view, daemon=True).start()
-    server = serve_json(lambda: dict(newest))
-    url = f"http://127.0.0.1:{server.server_address[1]}/"
-    announced: list[str] = []
-
     def idle() -> None:
         """The first time that the log was read to its end, the pipeline is up."""
-        if not announced:
-            announced.append(url)
-            print(json.dumps({"url": url}), flush=True)
+        if not readers:
+            command = [sys.executable, __file__, "--serve", str(directory)]
+            readers.append(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            print(json.dumps({"url": readers[0].stdout.readline().strip()}), flush=True)
 
-    app.run(on_progress=committed, on_idle=idle)
-    server.shutdown()
+    readers: list[subprocess.Popen[str]] = []
+    threading.Thread(target=until_input_ends, daemon=True).start()
+    app.run(on_progress=lambda progress: batch_ms.append(progress.batch_ms), on_idle=idle)
+    for reader in readers:
+        reader.communicate()
     print(
         json.dumps(
             {
@@ -89,8 +106,12 @@ def run(options: argparse.Namespace, work: Path) -> None:
 
 
 def main() -> int:
+    options = arguments()
+    if options.serve:
+        serve(options.serve)
+        return 0
     with tempfile.TemporaryDirectory(prefix="penstock-latency-") as work:
-        run(arguments(), Path(work))
+        run(options, Path(work))
     return 0
 
 
