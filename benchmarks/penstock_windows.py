@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import duckdb
-import pyarrow.parquet as pq
 
 import penstock as ps
 from peers.batches import Batch, steady_rows_per_s
@@ -118,7 +117,7 @@ def write(directory: Path, out: Path) -> None:
     query = 'SELECT epoch_ms(window_start) AS window_start_ms, "user", n, total FROM rows'
     with duckdb.connect() as connection:
         connection.register("rows", rows)
-        pq.write_table(connection.sql(query).to_arrow_table(), out / "windows.parquet")
+        connection.sql(query).write_parquet(str(out / "windows.parquet"))
 
 
 def main() -> int:

@@ -182,7 +182,7 @@ def table(layout: str, results: list[dict[str, Any]]) -> str:
             speed = result.get(rate)
             cells += f"{speed:>12,}" if speed else f"{'?':>12}"
             cells += f"{ratio:>11.2f} x" if ratio else f"{'':13}"
-        cells += f"{result['peak_rss_mib']:>10,}  "
+        cells += f"{result['peak_mib']:>10,}  "
         windows = result.get("windows")
         if windows is None:
             cells += "not compared"

@@ -14,7 +14,7 @@ import psutil
 
 from peers import cache
 
-RSS_INTERVAL_S = 0.25
+SAMPLE_INTERVAL_S = 0.25
 ERROR_CHARS = 1500  # of a failed side's standard error
 PENSTOCK = "penstock"
 HERE = Path(__file__).resolve().parents[1]
@@ -71,7 +71,11 @@ class SideError(Exception):
 
 
 class _Usage(threading.Thread):
-    """Samples the resident memory of a process and all its children, and their processor time."""
+    """Samples the memory of a process and all its children, and their processor time.
+
+    Pages that several processes share are counted once (proportional set size), where the system tells;
+    elsewhere memory is what is resident, process by process.
+    """
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -86,11 +90,11 @@ class _Usage(threading.Thread):
         return sum(self._cpu_s.values())
 
     def run(self) -> None:
-        while not self._ended.wait(RSS_INTERVAL_S):
+        while not self._ended.wait(SAMPLE_INTERVAL_S):
             total = 0
             try:
                 for process in (self._root, *self._root.children(recursive=True)):
-                    total += process.memory_info().rss
+                    total += _memory_bytes(process)
                     self._cpu_s[process.pid] = sum(process.cpu_times()[:2])
             except psutil.Error:
                 continue  # one of them has just ended
@@ -99,6 +103,11 @@ class _Usage(threading.Thread):
     def end(self) -> None:
         self._ended.set()
         self.join()
+
+
+def _memory_bytes(process: psutil.Process) -> int:
+    found = process.memory_full_info() if psutil.LINUX else process.memory_info()
+    return getattr(found, "pss", found.rss)
 
 
 def run_program(command: Sequence[str], *, work: Path, timeout_s: float) -> dict[str, object]:
@@ -110,7 +119,7 @@ def run_program(command: Sequence[str], *, work: Path, timeout_s: float) -> dict
         timeout_s: After which it is ended, with a SideError.
 
     Returns:
-        What it printed, and `peak_rss_mib` and `cpu_s` of it and its children together.
+        What it printed, and `peak_mib` and `cpu_s` of it and its children together.
     """
     work.mkdir(parents=True, exist_ok=True)
     console = work / "stderr.log"
@@ -144,7 +153,7 @@ def run_program(command: Sequence[str], *, work: Path, timeout_s: float) -> dict
     lines = printed.strip().splitlines()
     if not lines:
         raise SideError("expected a line of JSON on standard output; found nothing")
-    used = {"peak_rss_mib": usage.peak_mib, "cpu_s": round(usage.cpu_s, 2)}
+    used = {"peak_mib": usage.peak_mib, "cpu_s": round(usage.cpu_s, 2)}
     return {**json.loads(lines[-1]), **used}
 
 

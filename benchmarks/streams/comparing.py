@@ -175,7 +175,7 @@ def _shown(results: list[dict[str, Any]]) -> str:
             run = found[side]
             cpu_us = 1e6 * run["cpu_s"] / found["rows"]
             cells = [f"{run['rows_per_s']:,}", f"{run['steady_rows_per_s'] or 0:,}"]
-            cells += [f"{cpu_us:.2f}", f"{run['peak_rss_mib']:,}"]
+            cells += [f"{cpu_us:.2f}", f"{run['peak_mib']:,}"]
             equal = found.get(f"{side}_equal")
             told = "not compared" if equal is None else "equal" if equal else "DIFFER"
             lines.append(
