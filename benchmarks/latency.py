@@ -3,10 +3,10 @@
     python benchmarks/latency.py [--rate 1000] [--seconds 30] [--json]
 
 Each event has a user and an increasing `seq`; the view has per user and minute a count, a sum and
-the newest `seq`. Events are produced one by one through confluent-kafka (acks=1) and the view is
-polled over HTTP every few milliseconds; an event is visible at the first answer in which its
-user's newest `seq` has reached its own. Latency runs from just before the event is handed to the
-producer to the arrival of that answer. Both sides go through the same code here.
+the newest `seq`. Events are produced one by one through confluent-kafka (acks=1). The view is followed
+over HTTP: a request is answered when the view has changed, and sent again at once. An event is visible
+at the first answer in which its user's newest `seq` has reached its own. Latency runs from just before
+the event is handed to the producer to the arrival of that answer. Both sides go through the same code here.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from common.events import TOPIC_CONFIG
 from common.sides import HERE, PENSTOCK, SideError, end_cleanly, limit_cores
 from peers import cache
 
-POLL_INTERVAL_S = 0.004
+DRAIN_INTERVAL_S = 0.01
 START_TIMEOUT_S = 120.0  # a Spark session on a busy machine
 WARM_UP_TIMEOUT_S = 180.0  # after which a side is measured as it is
 WARM_UP_CHANGES = 5  # of the view, before a side counts as warm
@@ -77,27 +77,16 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def newest_by_user(answer: object) -> dict[int, int]:
-    """The newest `seq` of each user in a view's answer, rows or an object."""
-    if isinstance(answer, dict):
-        return {int(user): seq for user, seq in answer.items()}
-    newest: dict[int, int] = {}
-    for row in answer:
-        newest[row["user"]] = max(row["seq"], newest.get(row["user"], -1))
-    return newest
-
-
 @dataclass
-class Poller(threading.Thread):
-    """Samples a view over one connection and keeps what changed.
+class Follower(threading.Thread):
+    """Follows a view over one connection and keeps what changed.
 
     Args:
-        url: Answers with the newest `seq` of each user.
+        url: Answers with the newest `seq` of each user (`peers/served.py`).
     """
 
     url: str
     samples: list[tuple[float, dict[int, int]]] = field(default_factory=list)
-    polls: int = 0
     error: str | None = None
 
     def __post_init__(self) -> None:
@@ -112,19 +101,20 @@ class Poller(threading.Thread):
         where = urlsplit(self.url)
         connection = http.client.HTTPConnection(where.hostname, where.port, timeout=30)
         path = where.path + (f"?{where.query}" if where.query else "")
-        former = b""
+        known = ""
         try:
-            while not self._ended.wait(POLL_INTERVAL_S):
-                connection.request("GET", path)
+            while not self._ended.is_set():
+                connection.request("GET", path, headers={"If-None-Match": known})
                 answer = connection.getresponse()
                 body = answer.read()
                 seen = time.monotonic()
+                if answer.status == 304:
+                    continue
                 if answer.status != 200:
                     raise ValueError(f"the view answered {answer.status}: {body[:200]!r}")
-                self.polls += 1
-                if body != former:
-                    former = body
-                    self.newest = newest_by_user(json.loads(body))
+                known = answer.headers["ETag"]
+                self.newest = {int(user): seq for user, seq in json.loads(body).items()}
+                if self.newest:
                     self.samples.append((seen, self.newest))
         except (OSError, ValueError, http.client.HTTPException) as error:
             self.error = repr(error)
@@ -232,20 +222,20 @@ def run_side(name: str, bootstrap: str, options: argparse.Namespace, work: Path)
     try:
         url = json.loads(first_line(process, console))["url"]
         say(f"{name}: view at {url}; producing …")
-        poller = Poller(url)
-        poller.start()
-        produced = produce(bootstrap, topic, options, poller.samples)
-        drain(poller, produced.last_by_user())
-        poller.end()
+        follower = Follower(url)
+        follower.start()
+        produced = produce(bootstrap, topic, options, follower.samples)
+        drain(follower, produced.last_by_user())
+        follower.end()
         process.stdin.close()
         process.wait(STOP_TIMEOUT_S)
         last = process.stdout.read().strip().splitlines()
     finally:
         end_group(process)
-    if poller.error:
-        raise SideError(poller.error)
+    if follower.error:
+        raise SideError(follower.error)
     details = json.loads(last[-1]) if last else {}
-    return {"side": name, **summary(produced, poller), **details}
+    return {"side": name, **summary(produced, follower), **details}
 
 
 def end_group(process: subprocess.Popen[str]) -> None:
@@ -279,29 +269,28 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
     admin.create_topics([NewTopic(topic, partitions, 1, config=TOPIC_CONFIG)])[topic].result()
 
 
-def drain(poller: Poller, last: dict[int, int]) -> None:
+def drain(follower: Follower, last: dict[int, int]) -> None:
     """Wait until each user's last event is visible, or for DRAIN_TIMEOUT_S."""
     deadline = time.monotonic() + DRAIN_TIMEOUT_S
-    while poller.is_alive() and time.monotonic() < deadline:
-        newest = poller.newest
+    while follower.is_alive() and time.monotonic() < deadline:
+        newest = follower.newest
         if all(newest.get(user, -1) >= seq for user, seq in last.items()):
             return
-        time.sleep(POLL_INTERVAL_S)
+        time.sleep(DRAIN_INTERVAL_S)
 
 
-def summary(produced: Produced, poller: Poller) -> dict[str, Any]:
+def summary(produced: Produced, follower: Follower) -> dict[str, Any]:
     """Percentiles of the events after the warm-up."""
-    measured = latencies_ms(produced, poller.samples)[produced.measured_from :]
+    measured = latencies_ms(produced, follower.samples)[produced.measured_from :]
     seen = measured[np.isfinite(measured)]
     found: dict[str, Any] = {"events": len(measured), "never_visible": len(measured) - len(seen)}
     if len(seen):
         quantiles = np.percentile(seen, (50, 90, 99, 100))
         names = ("p50_ms", "p90_ms", "p99_ms", "max_ms")
         found |= {name: round(float(q), 1) for name, q in zip(names, quantiles, strict=True)}
-    sampled_s = poller.samples[-1][0] - poller.samples[0][0] if poller.samples else 0
+    sampled_s = follower.samples[-1][0] - follower.samples[0][0] if follower.samples else 0
     span = produced.at_s[-1] - produced.at_s[0]
-    found["poll_interval_ms"] = round(1000 * span / max(1, poller.polls), 1)
-    found["changes_per_s"] = round(len(poller.samples) / sampled_s, 1) if sampled_s else None
+    found["changes_per_s"] = round(len(follower.samples) / sampled_s, 1) if sampled_s else None
     found["rate"] = round(len(produced.user) / span)
     return found
 

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 
 import penstock as ps
-from peers.served import serve_json
+from peers.served import Served
 
 SCHEMA = "user BIGINT NOT NULL, seq BIGINT NOT NULL, v DOUBLE NOT NULL, ts TIMESTAMP NOT NULL"
 
@@ -39,25 +39,28 @@ def arguments() -> argparse.Namespace:
 def serve(directory: Path) -> None:
     """Serve what each commit makes visible until standard input ends; prints the address."""
     newest: dict[int, int] = {}
-    views = ps.serve.Views(directory)
+    served, views = Served(), ps.serve.Views(directory)
+    is_over = threading.Event()
 
-    def follow() -> None:
-        with views.arrivals() as arrivals:
-            seen = 0
-            while True:
-                if views.version != seen:  # 0 before the first
-                    snapshot = views.snapshot()
-                    seen, rows = snapshot.version, snapshot.table("per_user")
-                    columns = (rows.column(name).to_pylist() for name in ("user", "seq"))
-                    for user, seq in zip(*columns, strict=True):
-                        newest[user] = max(seq, newest.get(user, -1))
-                arrivals.wait(1.0)
+    def until_input_ends() -> None:
+        sys.stdin.read()
+        is_over.set()
 
-    threading.Thread(target=follow, daemon=True).start()
-    server = serve_json(lambda: dict(newest))
-    print(f"http://127.0.0.1:{server.server_address[1]}/", flush=True)
-    sys.stdin.read()
-    server.shutdown()
+    threading.Thread(target=until_input_ends, daemon=True).start()
+    print(served.url, flush=True)
+    with views.arrivals() as arrivals:
+        seen = 0
+        while not is_over.is_set():
+            if views.version != seen:  # 0 before the first
+                seen, rows = views.read(
+                    None, lambda found: (found.version, found.table("per_user"))
+                )
+                columns = (rows.column(name).to_pylist() for name in ("user", "seq"))
+                for user, seq in zip(*columns, strict=True):
+                    newest[user] = max(seq, newest.get(user, -1))
+                served.put(newest)
+            arrivals.wait(1.0)
+    served.end()
 
 
 def run(options: argparse.Namespace, work: Path) -> None:

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from cache import problem
-from served import serve_json
+from served import Served
 from spark_session import STATE_PROVIDERS, checkpoint, events, session
 
 SCHEMA = "user long, seq long, v double, ts long"
@@ -33,10 +33,12 @@ def run(options: argparse.Namespace, work: Path) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     newest: dict[int, int] = {}
+    served = Served()
 
     def collect(batch: object, _batch_id: int) -> None:
         for user, seq in batch.select("user", "seq").collect():
             newest[user] = max(seq, newest.get(user, -1))
+        served.put(newest)
 
     windows = (
         events(spark, options.bootstrap, options.topic, SCHEMA, None)
@@ -50,14 +52,13 @@ def run(options: argparse.Namespace, work: Path) -> None:
         .foreachBatch(collect)
         .start()
     )
-    server = serve_json(lambda: dict(newest))
-    print(json.dumps({"url": f"http://127.0.0.1:{server.server_address[1]}/"}), flush=True)
+    print(json.dumps({"url": served.url}), flush=True)
     sys.stdin.read()
     if error := query.exception():
         raise RuntimeError(f"the query failed: {error}")
     spent = [p.batchDuration for p in query.recentProgress if p.numInputRows]
     query.stop()
-    server.shutdown()
+    served.end()
     spark.stop()
     found = {"batches": len(spent), "batch_ms_p50": statistics.median(spent) if spent else None}
     print(json.dumps(found), flush=True)

@@ -3,6 +3,9 @@
 import json
 import subprocess
 import sys
+import threading
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import duckdb
@@ -126,12 +129,34 @@ class TestLatencies:
         produced = Produced(np.array([1, 2]), np.array([1.0, 1.0]), 0)
         assert np.isinf(latencies_ms(produced, [(2.0, {1: 0})])).tolist() == [False, True]
 
-    def test_a_view_may_answer_with_rows(self):
-        """A user's rows of several windows count as their newest."""
-        from latency import newest_by_user
+    def test_a_value_is_served_when_it_changes(self):
+        """Who knows the last one waits for another one."""
+        from peers.served import Served
 
-        rows = [{"user": 1, "seq": 4}, {"user": 1, "seq": 9}, {"user": 2, "seq": 3}]
-        assert newest_by_user(rows) == newest_by_user({"1": 9, "2": 3}) == {1: 9, 2: 3}
+        served = Served()
+        try:
+            assert _got(served.url, "") == ("0", {})
+            asked = threading.Thread(target=lambda: told.append(_got(served.url, "0")))
+            told: list[tuple[str, dict[str, int]]] = []
+            asked.start()
+            served.put({1: 4})
+            asked.join(60)
+            assert told == [("1", {"1": 4})]
+        finally:
+            served.end()
+
+
+def _got(url: str, known: str) -> tuple[str, dict[str, int]]:
+    """The number and the value of an answer, which is asked for until there is one."""
+    while True:
+        try:
+            request = urllib.request.Request(url, headers={"If-None-Match": known})
+            with urllib.request.urlopen(request) as answer:
+                return answer.headers["ETag"], json.load(answer)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != 304:
+                raise
 
 
 class TestSteadyRate:
