@@ -42,6 +42,7 @@ ERROR_CHARS = 1500
 
 PROGRAMS = {
     PENSTOCK: ["penstock_latency.py"],
+    f"{PENSTOCK}-join": ["penstock_latency.py", "--join"],
     "spark": ["peers/spark_latency.py", "--state", "memory"],
     "spark-rocksdb": ["peers/spark_latency.py", "--state", "rocksdb"],
 }
@@ -67,7 +68,9 @@ def arguments() -> argparse.Namespace:
     options.sides = [name for name in options.sides.split(",") if name]
     if unknown := set(options.sides) - set(PROGRAMS):
         parser.error(f"--sides: expected {', '.join(PROGRAMS)}; found {', '.join(unknown)}")
-    if set(options.sides) - {PENSTOCK} and (reason := cache.problem("spark")):
+    if any(not one.startswith(PENSTOCK) for one in options.sides) and (
+        reason := cache.problem("spark")
+    ):
         parser.error(reason)
     return options
 

@@ -14,12 +14,18 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
 
 import penstock as ps
 from peers.served import Served
+from penstock.client import Client, Producer
 
 SCHEMA = "user BIGINT NOT NULL, seq BIGINT NOT NULL, v DOUBLE NOT NULL, ts TIMESTAMP NOT NULL"
+ITEMS = 50
 
 
 def arguments() -> argparse.Namespace:
@@ -30,6 +36,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--bootstrap", help="the broker, HOST:PORT")
     parser.add_argument("--topic")
     parser.add_argument("--parallelism", type=int, default=2)
+    parser.add_argument(
+        "--join",
+        action="store_true",
+        help="in front of the windows, join with a table: two exchanges, as the log isn't taken for keyed",
+    )
     options = parser.parse_args()
     if options.serve is None and not (options.bootstrap and options.topic):
         parser.error("expected --serve, or --bootstrap and --topic")
@@ -63,6 +74,16 @@ def serve(directory: Path) -> None:
     served.end()
 
 
+def fill(bootstrap: str, topic: str) -> None:
+    """A table of items."""
+    with Client(bootstrap) as client, Producer(bootstrap) as producer:
+        client.create_topic(topic, 1, exists_ok=True)
+        rows = [json.dumps({"item": item, "price": item + 0.5}).encode() for item in range(ITEMS)]
+        keys = [str(item).encode() for item in range(ITEMS)]
+        at_ms = np.full(ITEMS, time.time_ns() // 1_000_000)
+        producer.send(topic, 0, pa.array(keys, pa.binary()), pa.array(rows, pa.binary()), at_ms)
+
+
 def run(options: argparse.Namespace, work: Path) -> None:
     """Keep the view until standard input ends."""
     directory = work / "latency.penstock"
@@ -72,9 +93,17 @@ def run(options: argparse.Namespace, work: Path) -> None:
         directory=directory,
         cores=options.parallelism,
     )
-    events = app.stream(
-        options.topic, SCHEMA, time=ps.event_time("ts", lateness="2 seconds"), key="user"
-    )
+    when = ps.event_time("ts", lateness="2 seconds")
+    if options.join:
+        topic = f"{options.topic}-items"
+        items = app.table(topic, "item BIGINT NOT NULL, price DOUBLE NOT NULL", key="item")
+        fill(options.bootstrap, topic)
+        bought = app.stream(options.topic, SCHEMA, time=when).select(
+            "user", "seq", "v", "ts", item=f"seq % {ITEMS}"
+        )
+        events = bought.enrich(items, on="item").select("user", "seq", "ts", v="v * price")
+    else:
+        events = app.stream(options.topic, SCHEMA, time=when, key="user")
     windows = events.window(ps.tumbling("1 minute")).group_by("user")
     app.view("per_user", windows.agg(n=ps.count(), total=ps.sum("v"), seq=ps.max("seq")))
     batch_ms: list[float] = []

@@ -200,10 +200,11 @@ class TestSmoke:
         assert json.loads(ran.stdout)["keyed"][0]["windows"]["equal"]
 
     def test_latency(self):
-        """Every event of the smoke size becomes visible in Penstock's view."""
-        ran = _run("benchmarks/latency.py", "--smoke", "--sides", "penstock", "--json")
+        """Every event of the smoke size becomes visible in Penstock's view, through a join as well."""
+        sides = "penstock,penstock-join"
+        ran = _run("benchmarks/latency.py", "--smoke", "--sides", sides, "--json")
         assert ran.returncode == 0, ran.stderr
-        assert json.loads(ran.stdout)["sides"][0]["never_visible"] == 0
+        assert [one["never_visible"] for one in json.loads(ran.stdout)["sides"]] == [0, 0]
 
 
 @pytest.mark.slow
