@@ -233,6 +233,7 @@ def test_the_page_on_sql_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         "per_name",
         "per_minute",
         "corrected",
+        "newest",
         "last_hour",
     ]
     assert [output.topic for output in graph.outputs] == ["per-minute", "shop.per_name"]

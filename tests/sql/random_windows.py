@@ -81,7 +81,10 @@ def random_windows(seed: int) -> str:
          "(SELECT t.id * 10 + u.id AS id, t.k, u.w AS v, t.x FROM t JOIN u ON t.k = u.k)"]
     )  # fmt: skip
     sql = f"SELECT id, v, {', '.join(made)} FROM {source} AS t"
-    if maker.chance.random() < 0.2:
-        whole = maker.order(whole=True)
-        sql += f" QUALIFY row_number() OVER ({maker.partition()}{whole}) <= {maker.chance.randint(1, 2)}"
+    roll, bound = maker.chance.random(), maker.chance.choice(["<= 1", "<= 2", "< 4", "= 1", "= 2"])
+    number = f"row_number() OVER ({maker.partition()}{maker.order(whole=True)})"
+    if roll < 0.15:
+        sql += f" QUALIFY {number} {bound}"
+    elif roll < 0.3:
+        sql = f"SELECT * FROM ({sql.replace(' FROM', f', {number} AS n FROM', 1)}) AS r WHERE n {bound}"
     return sql

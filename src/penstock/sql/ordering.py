@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from sqlglot import exp
@@ -12,7 +13,7 @@ from penstock.flow.shaping import TOP_MAX, top
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.scope import Scope
 
-__all__ = ["limited"]
+__all__ = ["first_rows", "limited"]
 
 
 def limited(scope: Scope, query: exp.Expr, carried: Sequence[str]) -> Relation:
@@ -29,17 +30,8 @@ def limited(scope: Scope, query: exp.Expr, carried: Sequence[str]) -> Relation:
     on = distinct.args.get("on") if isinstance(distinct, exp.Distinct) else None
     order = [] if query.args.get("order") is None else query.args["order"].expressions
     labels = [name for alias, name in scope.names if alias == ""]
-    trees = [_named(one, labels) for one in order]
-    scope, columns = scope.computed([tree for tree, _, _ in trees], "order")
-    added: dict[str, str] = {}
-    by: list[tuple[str, bool]] = []
-    for name, (_, descending, nulls_first) in zip(columns, trees, strict=True):
-        if nulls_first:
-            extra = scope.fresh(f"{name} is null", added)
-            added[extra] = f"CASE WHEN {quoted(name)} IS NULL THEN 0 ELSE 1 END"
-            by.append((extra, False))
-        by.append((name, descending))
-    rows = scope.rows.added(added) if added else scope.rows
+    scope, by = _ordered(scope, [_named(one, labels) for one in order])
+    rows = scope.rows
     if on is not None:
         wide, keys = Scope(rows, scope.names).computed(on.expressions, "on")
         rows = _first(wide.rows, by, 1, [*carried, *keys])
@@ -61,6 +53,45 @@ def limited(scope: Scope, query: exp.Expr, carried: Sequence[str]) -> Relation:
         f"FROM rows0) WHERE {quoted(number)} > {low}{high}",
         placed=carried,
     )
+
+
+def first_rows(
+    scope: Scope, order: Sequence[exp.Ordered], n: int, per: Sequence[str]
+) -> Scope | None:
+    """The first n rows of each group, with the same columns; None where no operator keeps them.
+
+    Args:
+        scope: the rows.
+        order: of a window.
+        n: how many.
+        per: columns that make up a group.
+    """
+    if not 1 <= n <= TOP_MAX or any(isinstance(one.this, exp.Literal) for one in order):
+        return None
+    columns = scope.rows.names
+    trees = [
+        (one.this, bool(one.args.get("desc")), bool(one.args.get("nulls_first"))) for one in order
+    ]
+    wide, by = _ordered(scope, trees)
+    if any(pa.types.is_nested(wide.rows.schema[name].type) for name in (*per, *dict(by))):
+        return None
+    return replace(scope, rows=_first(wide.rows, by, n, per).only(columns))
+
+
+def _ordered(
+    scope: Scope, trees: Sequence[tuple[exp.Expr, bool, bool]]
+) -> tuple[Scope, list[tuple[str, bool]]]:
+    """The rows with columns that they are ordered by, and these: their names, and whether descending."""
+    scope, columns = scope.computed([tree for tree, _, _ in trees], "order")
+    added: dict[str, str] = {}
+    by: list[tuple[str, bool]] = []
+    for name, (_, descending, nulls_first) in zip(columns, trees, strict=True):
+        if nulls_first:
+            extra = scope.fresh(f"{name} is null", added)
+            added[extra] = f"CASE WHEN {quoted(name)} IS NULL THEN 0 ELSE 1 END"
+            by.append((extra, False))
+        by.append((name, descending))
+    return (replace(scope, rows=scope.rows.added(added)) if added else scope), by
 
 
 def _first(rows: Relation, by: Sequence[tuple[str, bool]], n: int, per: Sequence[str]) -> Relation:

@@ -10,7 +10,7 @@ subquery is kept up, at any depth, without a rule for each form.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Final
@@ -21,9 +21,10 @@ from sqlglot import exp
 from penstock.errors import SchemaError
 from penstock.expr.expression import sql_type
 from penstock.sql.aggregation import Called, aggregated, call_of, counts, of_nothing, with_defaults
-from penstock.sql.ordering import limited
+from penstock.sql.ordering import first_rows, limited
 from penstock.sql.recursion import recursive
 from penstock.sql.relation import Relation, quoted
+from penstock.sql.rules.first_rows import at_most
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope, Windows
 from penstock.sql.sources import From, joined_back
 from penstock.sql.subqueries import Subqueries
@@ -305,22 +306,30 @@ class _Select:
     def _windowed(self, scope: Scope) -> Scope:
         """The rows with a column for each window function."""
         named = {one.this.name: one for one in self.select.args.get("windows") or []}
-        trees = [*self.items, *self._clauses()]
-        found = list(
-            dict.fromkeys(w for tree in trees for w in window_functions(tree) if not _defines(w))
-        )
-        by: dict[tuple[exp.Expr, ...], list[exp.Window]] = {}
+        found = list(dict.fromkeys(self._window_functions()))
         whole = {window: _with_definition(window, named) for window in found}
+        number, n = self._bounded_by(whole)
+        scope = self._over(scope, {w: full for w, full in whole.items() if w is not number})
+        if number is None:
+            return scope
+        full = whole[number]
+        scope, keys = self._partition(scope, full.args.get("partition_by") or ())
+        order = [scope.resolved(one) for one in full.args["order"].expressions]
+        first = first_rows(scope, [o for o in order if isinstance(o, exp.Ordered)], n, keys)
+        if first is not None:
+            scope = first  # the first rows of these are numbered as they are among all
+            self._qualify([c for c in self._qualified() if at_most(c) != n or c.this != number])
+        still = any(one == number for one in self._window_functions())
+        return self._over(scope, {number: full}) if still else scope
+
+    def _over(self, scope: Scope, whole: Mapping[exp.Window, exp.Window]) -> Scope:
+        """The rows with a column for each of some window functions; of each, its whole definition."""
+        by: dict[tuple[exp.Expr, ...], list[exp.Window]] = {}
         for window, full in whole.items():
             by.setdefault(tuple(full.args.get("partition_by") or ()), []).append(window)
         made: dict[exp.Expr, exp.Expr] = {}
         for partition, windows in by.items():
-            for part in partition:
-                scope, plain = self.subqueries.attached(scope, part)
-                if plain is not part:
-                    raise SchemaError("expected PARTITION BY without subqueries; found one")
-            scope, keys = scope.computed(partition, "partition")
-            keys = list(dict.fromkeys([*self.carried, *keys]))
+            scope, keys = self._partition(scope, partition)
             over = []
             for window in windows:
                 name = scope.fresh(f"window{len(made)}")
@@ -333,6 +342,39 @@ class _Select:
         if made:
             self._rewrite(made)
         return scope
+
+    def _partition(self, scope: Scope, partition: Sequence[exp.Expr]) -> tuple[Scope, list[str]]:
+        """The rows with columns that make up a partition, and their names."""
+        for part in partition:
+            scope, plain = self.subqueries.attached(scope, part)
+            if plain is not part:
+                raise SchemaError("expected PARTITION BY without subqueries; found one")
+        scope, keys = scope.computed(partition, "partition")
+        return scope, list(dict.fromkeys([*self.carried, *keys]))
+
+    def _window_functions(self) -> list[exp.Window]:
+        trees = [*self.items, *self._clauses()]
+        return [w for tree in trees for w in window_functions(tree) if not _defines(w)]
+
+    def _qualified(self) -> list[exp.Expr]:
+        qualify = self.select.args.get("qualify")
+        return conjuncts(None if qualify is None else qualify.this)
+
+    def _qualify(self, conditions: Sequence[exp.Expr]) -> None:
+        self.select = self.select.copy()
+        left = [one.copy() for one in conditions]
+        self.select.set("qualify", exp.Qualify(this=exp.and_(*left)) if left else None)
+
+    def _bounded_by(self, whole: Mapping[exp.Window, exp.Window]) -> tuple[exp.Window | None, int]:
+        """Of a condition that leaves the first rows of each partition: `row_number() OVER (…) <= n`."""
+        for condition in self._qualified():
+            n = at_most(condition)
+            if n is None:
+                continue
+            number = next((one for one in whole if one == condition.this), None)
+            if number is not None and whole[number].args.get("order") is not None:
+                return number, n
+        return None, 0
 
     # -- the result ---------------------------------------------------------------------------------
 

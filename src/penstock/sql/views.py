@@ -22,6 +22,7 @@ from penstock.sql.queries import compile_tree
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.constants import with_values
 from penstock.sql.rules.filters import with_cases
+from penstock.sql.rules.first_rows import with_first_rows
 from penstock.sql.rules.temporal import clocks_of, with_bounds, without_bounds
 from penstock.sql.scope import Environment, Named
 from penstock.sql.tables import with_rows, with_windows
@@ -79,7 +80,7 @@ def _rows(flow: Flow, query: str, tables: Mapping[str, Relation], dialect: str) 
         qualified = qualify(tree, schema=schema, dialect="duckdb", quote_identifiers=False)
     except SqlglotError as error:
         raise SchemaError(f"expected a query over {', '.join(schema)}; found: {error}") from None
-    answer = compile_tree(qualified, env)
+    answer = compile_tree(with_first_rows(qualified), env)
     names = labels or answer.labels
     twice = [name for name in names if names.count(name) > 1]
     if twice:
