@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 from tests.effort import rounds
 from tests.sql.beside_duckdb import Difference, compare, compare_all, failing
-from tests.sql.random_queries import random_program, random_query
-from tests.sql.random_windows import random_windows
+from tests.sql.chance.queries import random_program, random_query
+from tests.sql.chance.windows import random_windows
 
 PARTS = 4
 TOGETHER = 20
