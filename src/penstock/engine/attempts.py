@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Final
 
 from penstock.engine.log import Log
-from penstock.engine.plan import Plan
+from penstock.engine.plan import Plan, Split
 from penstock.engine.store import Json
+from penstock.errors import BrokerError
 
-__all__ = ["Attempts", "new_writer"]
+__all__ = ["OFFSET_OUT_OF_RANGE", "Attempts", "input_gone", "new_writer"]
 
+OFFSET_OUT_OF_RANGE: Final = 1  # Kafka's error code
 _LOG = logging.getLogger(__name__)
 
 
@@ -67,3 +70,13 @@ def new_writer(log: Log) -> Json:
     """A writer of a topic as plans have it, which has written nothing."""
     new = log.new_writer()
     return {"producer_id": new.producer_id, "epoch": new.epoch, "next_sequence": {}}
+
+
+def input_gone(plan: Plan, split: Split) -> BrokerError:
+    """What ends an attempt that misses input which it needs."""
+    return BrokerError(
+        f"expected the input of batch {plan.version} to be there until it is read; found that retention has "
+        f"just removed records of {split.topic}/{split.partition}. The batch is repeated with what is left",
+        code=OFFSET_OUT_OF_RANGE,
+        retriable=True,
+    )

@@ -30,7 +30,7 @@ from penstock.engine.progress.nodes import NodeProgress, Nodes
 from penstock.engine.store import Json, Store
 from penstock.engine.transactions import OutputTransactions, transactional_id
 from penstock.engine.upkeep.keeper import Keeper
-from penstock.engine.versions import first_version, of_program, same_program
+from penstock.engine.versions import first_version, noted_floors, of_program, same_program
 from penstock.engine.watermarks import Look, keep_producers, look, no_producers, take_producers
 from penstock.errors import BrokerError, FencedError, FlowError, PenstockError
 from penstock.flow.graph import Closed, RowStep, Source, Union, origins
@@ -129,8 +129,10 @@ class Driver:
                 f"expected the program that version {number} is of; found one that has changed. Run it: "
                 "its new operators are computed from the log first"
             )
-        # Names and steps of views may change: they are applied when a view is read.
+        # Names and steps of views may change: readers know them with the next version.
+        told = self.version["views"] if number else None
         self.version = of_program(self.version, physical)
+        self._is_told = told in (None, self.version["views"])
         self._call_off_switch()
         self._activity: Json = self.version.get("activity", {})
         self._ends: dict[str, dict[int, int]] = {}
@@ -182,7 +184,7 @@ class Driver:
         # Whoever has taken over meanwhile waits for this batch, or repeats it; it is the same in any case.
         if not self.store.commit(plan.version, content, relaxed=self._keeper.relaxed):
             content = self.store.version(plan.version)
-        self.version = content
+        self.version, self._is_told = content, True
         has_written = any(report["writers"] or report["transaction"] for report in reports)
         self._keeper.committed(content, has_written=has_written)
         ended = time.perf_counter()
@@ -283,7 +285,7 @@ class Driver:
         self._activity = found.activity
         frontiers = self.physical.frontiers(found.watermark_us, now_us, self.version["frontier_us"])
         idle = all(s.start == s.end for s in splits) and not self._wakes(frontiers)
-        if begun is None and idle and not self._must_keep(found, now_us):
+        if begun is None and idle and self._is_told and not self._must_keep(found, now_us):
             return None
         return Plan(
             version=self.version["version"] + 1,
@@ -489,6 +491,8 @@ class Driver:
             raise PenstockError(
                 f"expected reports of all splits of batch {plan.version}; found {done}"
             )
+        floors = content.get("floors", {})
+        content["floors"] = noted_floors(floors, self._sources(), plan, reports)
         counts = content["counts"]
         for report in reports:
             for source in report["sources"]:

@@ -26,6 +26,9 @@ class Split:
         lane: that reads it.
         producers: where they have watermarks of their own, what is known of them before `start`; see
             `penstock.engine.watermarks`.
+        floors: of a backfill, watermarks that the topic once had: pairs of the offset from which each counts
+            and the time in us, both ascending; see
+            `noted_floors`.
     """
 
     topic: str
@@ -35,6 +38,7 @@ class Split:
     newest_us: int | None
     lane: int
     producers: Json | None = None
+    floors: list[list[int]] | None = None
 
 
 @dataclass(frozen=True)

@@ -150,12 +150,22 @@ class SourceReader:
             rows, times, index = rows.filter(pa.array(fits)), times[fits], index[fits]
         rows, times, index = self._keyed(rows, times, index)
         marks = self._marks(rows, self._moves(rows, times, index), index)
-        watermark = np.maximum(marks - self.source.time.lateness_us, self._floor_us)
+        watermark = np.maximum(marks - self.source.time.lateness_us, self._floors(index))
         return (
             rows.append_column(TIME, pa.array(times).view(TIMESTAMP))
             .append_column(WATERMARK, pa.array(watermark))
             .append_column(OFFSET, pa.array(self._chunk.offset[index]))
         )
+
+    def _floors(self, index: np.ndarray) -> np.ndarray | int:
+        """The topic's watermark for each row: the plan's, or what it was when the row was read first."""
+        if not self.split.floors:
+            return self._floor_us
+        assert self._chunk is not None
+        offsets, floors = np.array(self.split.floors, np.int64).T
+        floors = np.concatenate([[NOTHING_YET_US], floors])
+        at = np.searchsorted(offsets, self._chunk.offset[index], side="right")
+        return np.asarray(np.maximum(floors[at], self._floor_us))
 
     def _moves(self, rows: pa.Table, times: np.ndarray, index: np.ndarray) -> np.ndarray:
         """The time to which each row moves the watermark; `NOTHING_YET_US` for nowhere."""

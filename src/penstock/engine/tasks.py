@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from penstock.core import vectors
 from penstock.core.delta import OFFSET, TIME, WATERMARK
+from penstock.engine.attempts import OFFSET_OUT_OF_RANGE, input_gone
 from penstock.engine.letters.letters import Letters
 from penstock.engine.letters.reasons import Reasons
 from penstock.engine.log import Log, Outgoing, Writer
@@ -45,7 +46,6 @@ from penstock.engine.source import SourceReader
 from penstock.engine.store import Json, Store
 from penstock.errors import BrokerError, PenstockError
 from penstock.flow.graph import Closed, Node, Origin, OutputNode, RowStep, Source, Union, origins
-from penstock.formats.json import encode_rows
 from penstock.ops import Context
 from penstock.ops.rows import Explanations, Refused
 from penstock.ops.windows import NO_TIME, NOTHING_YET_US
@@ -54,7 +54,6 @@ from penstock.wire.columns import Records
 
 __all__ = ["Handed", "Hot", "Job", "LaneBatch", "Parcel", "described"]
 
-OFFSET_OUT_OF_RANGE: Final = 1  # Kafka's error code
 WRITTEN: Final = (
     ">"  # begins the name under which parts of a topic are handed on; no operator's does
 )
@@ -302,13 +301,7 @@ class LaneBatch:
                 if error.code != OFFSET_OUT_OF_RANGE:
                     raise
                 if self.plan.needs_all or reader.row_count or reader.lost_count:
-                    raise BrokerError(
-                        f"expected the input of batch {self.plan.version} to be there until it is read; "
-                        "found that retention has just removed records of "
-                        f"{split.topic}/{split.partition}. The batch is repeated with what is left",
-                        code=OFFSET_OUT_OF_RANGE,
-                        retriable=True,
-                    ) from error
+                    raise input_gone(self.plan, split) from error
                 first = self.log.start_offsets([split.topic])[split.topic][split.partition]
                 reader.lost_count = min(first, split.end) - split.start
                 chunks = self.log.read(split.topic, split.partition, first, split.end)
@@ -460,9 +453,8 @@ class LaneBatch:
             else:
                 inputs.append([table])
         for bad in refused:
-            values = encode_rows(bad.rows).cast(pa.binary())
-            letters = [Letters.of_values(values, self.plan.wall_us // 1_000, bad.reason)]
-            self.bury(placed.name, place, letters)
+            letters = Letters.of_rows(bad.rows, self.plan.wall_us // 1_000, bad.reason)
+            self.bury(placed.name, place, [letters])
         self._finish(readers, inputs, origin, shard)
 
     def _evaluate(

@@ -6,15 +6,17 @@ depend on. So a program that has changed shares with a version what it computes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock.core.schema import INTERVAL, UUID, type_text
 from penstock.engine.physical import Physical, Placed
+from penstock.engine.plan import Plan
 from penstock.engine.store import Json, Store
+from penstock.engine.watermarks import no_producers
 from penstock.errors import CorruptError
 from penstock.flow.graph import Closed, OutputNode, RowStep, Source, Stateful, origins, row_key
 from penstock.ops import Operator
@@ -26,6 +28,7 @@ __all__ = [
     "before_first",
     "change_of",
     "first_version",
+    "noted_floors",
     "of_program",
     "operator_entry",
     "recovered",
@@ -34,6 +37,9 @@ __all__ = [
     "without_topics",
     "writes_alike",
 ]
+
+FLOORS_MAX: Final = 256
+"""Floors of a partition: a version is written with each batch, and has a few KiB of them."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +199,7 @@ def without_topics(version: Json, sources: Collection[Source]) -> Json:
             "newest_us",
             "watermark_us",
             "producers",
+            "floors",
             "activity",
             "held",
             "sources",
@@ -288,3 +295,38 @@ def writes_alike(version: Json, plan: Json, physical: Physical) -> bool:
             if shards and not (is_cut_so and shards == physical.shards_of(origin)):
                 return False
     return True
+
+
+def noted_floors(
+    before: Json, sources: tuple[Source, ...], plan: Plan, reports: Iterable[Json]
+) -> Json:
+    """By topic and partition, where a topic's watermark, and not the rows before, decides what is late.
+
+    A row is late by the rows before it, which the log has, or by its topic's watermark, which passes a
+    partition or a producer that is idle. The wall clock decided that. A rebuild, or a view that is new,
+    reads the same rows at another time, and takes it from here: pairs of the offset from which a watermark
+    counts and the watermark; the newest `FLOORS_MAX` of a partition are kept.
+
+    Args:
+        before: the same before the batch.
+        sources: the plan's.
+        plan: of the batch.
+        reports: of its lanes.
+    """
+    late_us = {source.topic: source.time.lateness_us for source in sources}
+    floors = {topic: dict(of) for topic, of in before.items() if topic in late_us}
+    of_split = {(s["topic"], s["partition"]): s["producers"] for r in reports for s in r["sources"]}
+    for split in plan.splits:
+        floor_us, name = plan.watermark_us.get(split.topic), str(split.partition)
+        if split.start == split.end or floor_us is None:
+            continue
+        known = split.producers or no_producers()
+        marks = [us for us in (split.newest_us, *known["marks_us"]) if us is not None]
+        is_behind = not marks or min(marks) - late_us[split.topic] < floor_us
+        # A producer that was idle is forgotten; the one that comes back is as a new one.
+        found = of_split[split.topic, split.partition] or {"known": {}}
+        if is_behind or not found["known"].keys() <= set(known["names"]):
+            noted = floors.setdefault(split.topic, {}).get(name, [])
+            if not noted or noted[-1][1] < floor_us:
+                floors[split.topic][name] = [*noted, [split.start, floor_us]][-FLOORS_MAX:]
+    return floors

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.delta import WEIGHT
 from penstock.core.vectors import from_int64
+from penstock.formats.json import encode_rows
 from penstock.wire.columns import Records, gather_column, header_bytes
 
 __all__ = ["Letters", "headers_of"]
@@ -84,8 +86,15 @@ class Letters:
         )
 
     @staticmethod
+    def of_rows(rows: pa.Table, timestamp_ms: int, reason: str) -> Letters:
+        """Letters of rows that were no records; one that is taken back had its letter when it came."""
+        if WEIGHT in rows.column_names:
+            rows = rows.filter(pc.greater(rows.column(WEIGHT), pa.scalar(0)))
+        return Letters.of_values(encode_rows(rows).cast(pa.binary()), timestamp_ms, reason)
+
+    @staticmethod
     def of_values(values: Any, timestamp_ms: int, reason: str) -> Letters:
-        """Letters of rows that were no records."""
+        """Letters of values that were no records."""
         n = len(values)
         none, times = np.full(n, -1, np.int64), np.full(n, timestamp_ms, np.int64)
         return Letters.made(

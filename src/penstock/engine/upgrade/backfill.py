@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.engine.driver import Driver
+from penstock.engine.plan import Split
 from penstock.engine.store import Json
 from penstock.engine.watermarks import Look
 
@@ -91,6 +92,19 @@ class Backfill(Driver):
                 marks[topic] = most
         here = {source.topic for source in self.physical.graph.sources}
         return replace(found, watermark_us={t: us for t, us in marks.items() if t in here})
+
+    def _splits(self) -> tuple[Split, ...]:
+        """What was late when it was read first is late again, also where idleness decided it."""
+        before = self._base.get("topic_ids", {})
+        floors = {
+            topic: of
+            for topic, of in self._base.get("floors", {}).items()
+            if self._topic_ids.get(topic) == before.get(topic)
+        }
+        return tuple(
+            replace(split, floors=floors.get(split.topic, {}).get(str(split.partition)))
+            for split in super()._splits()
+        )
 
     def _must_keep(self, found: Look, now_us: int) -> bool:  # noqa: ARG002
         return False  # what is idle is the pipeline's to know
