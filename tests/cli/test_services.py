@@ -79,7 +79,7 @@ def test_the_container_runs_a_command_that_there_is() -> None:
     assert program == "penstock"
     check(words)
     assert "VOLUME /data" in text
-    assert "\nUSER penstock\n" in text
+    assert re.search(r"^USER [1-9]\d*$", text, re.MULTILINE)
     [port] = re.findall(r"^EXPOSE (\d+)$", text, re.MULTILINE)
     assert f"0.0.0.0:{port}" in words
     [health] = re.findall(r"^HEALTHCHECK .*CMD (\[.*\])$", text, re.MULTILINE)
