@@ -450,7 +450,7 @@ class Run:
 
     @contextlib.contextmanager
     def _seeded(self) -> Iterator[None]:
-        """Says of an error how it is repeated."""
+        """Adds to an error how it is repeated."""
         try:
             yield
         except Exception as error:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["DatabaseFlow", "Running"]
 
 DRAIN_S: Final = 5.0
-"""How long sinks may go on when the pipeline has ended, until they have written what there is."""
+"""How long sinks may continue when the pipeline has ended, until they have written what there is."""
 TARGET_OPTIONS: Final = ("table", "topic", "sink", "partitions", "retention")
 """Of CREATE SINK … INTO an address."""
 _SOURCES: Final = {"postgres": postgres, "mysql": mysql, "mariadb": mysql, "sqlite": sqlite}
@@ -298,7 +298,7 @@ class Running:
     """Captures and sinks in threads.
 
     An error of a capture that doesn't pass ends the pipeline, which gets nothing more to read. One of a sink
-    is logged, and the others go on.
+    is logged, and the others continue.
     """
 
     def __init__(self, captures: list[Capture], sinks: list[Sink]) -> None:

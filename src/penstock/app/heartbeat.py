@@ -197,7 +197,7 @@ class Heartbeat:
 
 
 class _Ear(logging.Handler):
-    """Hears warnings, and lets them be told as if nobody had heard them."""
+    """Hears warnings, and passes them on as if nobody had heard them."""
 
     def __init__(self, heard: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)

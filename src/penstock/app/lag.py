@@ -18,7 +18,7 @@ from penstock.errors import BrokerError, PenstockError
 __all__ = ["Measured", "Meter", "Waiting"]
 
 EVERY_S: Final = 1.0  # between two looks
-PATIENCE_S: Final = 2.0  # with a log that doesn't answer, before that is told
+PATIENCE_S: Final = 2.0  # with a log that doesn't answer, before that is reported
 ANSWER_S: Final = 5.0  # for one answer
 BEHIND_US: Final = 5_000_000  # a delay of batches that follow each other, on a busy machine as well
 SAMPLES_MAX: Final = 512
@@ -28,7 +28,7 @@ Offsets = Mapping[Partition, int]
 
 
 class Waiting:
-    """What the log holds and the views don't, and since when. Pure: it is told all it knows."""
+    """What the log holds and the views don't, and since when. Pure: all it knows is passed in."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, Offsets]] = deque()
@@ -50,7 +50,7 @@ class Waiting:
             self.lag[topic] = self.lag.get(topic, 0) + more
         if (
             len(self._samples) == SAMPLES_MAX
-        ):  # the oldest tells since when; of the others some will do
+        ):  # the oldest says since when; of the others some will do
             self._samples = deque(list(self._samples)[::2])
         self._samples.append((now_us, ends))
         while self._samples and _covers(read, self._samples[0][1]):

@@ -360,7 +360,7 @@ class _Session:
             except _StoppedError:
                 pass
             except SetupError:
-                self._log.abort()  # nobody goes on soon: readers needn't wait for what is open
+                self._log.abort()  # nobody continues soon: readers needn't wait for what is open
                 raise
             finally:
                 self._database.close()

@@ -192,7 +192,7 @@ class Database(Protocol):
 
     def tables(self, patterns: Iterable[str]) -> dict[TableName, int]:
         """The tables that patterns name, in their names' order; a number says which table it is, another one
-        where it was created anew.
+        where it was created again.
 
         Raises:
             UserError: a pattern names none.

@@ -146,7 +146,7 @@ class Envelope:
 
 
 def version_text() -> str:
-    """What `source` says of the version."""
+    """What `source` says about the version."""
     try:
         return f"penstock {version('penstock')}"
     except PackageNotFoundError:  # a checkout that isn't installed

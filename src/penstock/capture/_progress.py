@@ -37,7 +37,7 @@ LOOKED_BACK: Final = 1000
 _KEY_BYTES_MAX: Final = 2**31 - 1
 """Of a key: Arrow's offsets are 32 bits."""
 FOLDED_BYTES: Final = 64 << 20
-"""Keys of records that are in memory, beside as many as those that are different."""
+"""Keys of records that are in memory, in addition to as many as those that are different."""
 _KEY: Final = b"state"
 COMMAND: Final = b"command"
 """The key of `pause` and `resume` in the topic of its requests."""
@@ -53,7 +53,7 @@ class Watched:
         topic: where its records go.
         since: the position of its snapshot: transactions that committed before are in that.
         rows: of the snapshot.
-        identity: which table it is: another number where it was created anew.
+        identity: which table it is: another number where it was created again.
         emptied: by partition of the topic, the offset behind which keys are that aren't deleted: where the
             table was emptied last.
         unseen: by partition, the offset from which on all its rows are written again, while they are; keys
@@ -76,7 +76,7 @@ class State:
         server: its address, without a password.
         system: which database it is.
         kind: of database.
-        details: what this kind of database needs to go on: `slot`, `publication`.
+        details: what this kind of database needs to continue: `slot`, `publication`.
         position: transactions that committed before it are in the log.
         time_us: when the newest of them committed, since 1970.
         tables: by name.

@@ -225,7 +225,7 @@ def _snapshot_text(state: State) -> str:
 def drop(name: str, log: str, *, url: str | None = None, **settings: Any) -> None:
     """Forgets a capture, which must not run: what the database keeps for it, and its position.
 
-    Topics stay, also that of the versions of their tables' schemas. If a capture begins anew under this name
+    Topics stay, also that of the versions of their tables' schemas. If a capture starts again under this name
     and writes to the same topics, it deletes the keys in them that its tables no longer have.
 
     Raises:

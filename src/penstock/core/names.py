@@ -1,4 +1,4 @@
-"""What messages say of a user's program: names that were meant, and where something was built."""
+"""What messages say about a user's program: names that were meant, and where something was built."""
 
 from __future__ import annotations
 

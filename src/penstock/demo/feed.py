@@ -171,7 +171,7 @@ class LineFeed(Feed):
         clock_ms: as in `Feed`.
         lines: where they come from.
         first_offset: the offset of the first line in the topic.
-        on_file: told the device and inode of each file that is begun, and its first line's offset.
+        on_file: called with the device and inode of each file that is begun, and its first line's offset.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Finds the example programs: beside this package, else in the checkout."""
+"""Finds the example programs: next to this package, else in the checkout."""
 
 from __future__ import annotations
 

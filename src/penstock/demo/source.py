@@ -57,7 +57,7 @@ class Lines:
         """All lines, in blocks.
 
         Args:
-            on_file: told the device and inode of each file before its lines come.
+            on_file: called with the device and inode of each file before its lines come.
 
         Raises:
             UserError: the file's compression is broken, or a compressed file is to be followed.

@@ -252,7 +252,7 @@ class Driver:
         return replace(plan, splits=splits)
 
     def _call_off_switch(self) -> None:
-        """Goes on with this program where another was about to take over, and didn't."""
+        """Continues with this program where another was about to take over, and didn't."""
         number = self.version["version"] + 1
         content = self.store.plan(number)
         if content is not None and SWITCH in content:
@@ -262,7 +262,7 @@ class Driver:
 
     def _new_plan(self, timeout_s: float) -> Plan | None:
         self._planning_since = time.perf_counter()
-        # Whoever waits is told at once if there is more than was seen just now.
+        # Whoever waits is notified at once if there is more than was seen just now.
         if timeout_s == 0 or time.monotonic() - self._looked_s > LOOK_AGE_MAX_S:
             self._look_for_ends()
         plan = self._planned()
@@ -372,7 +372,7 @@ class Driver:
         return self.physical.graph.sources
 
     def _splits(self) -> tuple[Split, ...]:
-        """A split for every partition, empty ones too: closing windows is work as well."""
+        """A split forevery partition, empty ones too: closing windows is work as well."""
         ranges = []
         for source in self._sources():
             starts = self.version["offsets"][source.topic]

@@ -91,7 +91,7 @@ class Log(Protocol):
         ...
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """What tells a topic from others that had its name; topics of logs without such are left out."""
+        """What distinguishes a topic from others that had its name; without it, topics are left out."""
         ...
 
     def start_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:

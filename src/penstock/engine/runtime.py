@@ -271,7 +271,7 @@ class _Upto:
 
 
 def _begun_as_it_is(graph: Graph, store: Store, log: Log, *, cores: int) -> int:
-    """The number of a batch that this program began before its state was to be cut anew; 0: there is none."""
+    """The number of a batch that this program began before its state was to be cut again; 0: none."""
     number = store.newest_version()
     plan = store.plan(number + 1) if number else None
     if plan is None:

@@ -175,7 +175,7 @@ class SourceReader:
         if time.processing or not len(times):
             return moves
         oldest_us = int(self._chunk.timestamp_ms.min()) * 1_000
-        # Two plain passes tell in most chunks that no row can be ahead.
+        # Two plain passes show in most chunks that no row can be ahead.
         if time.column is not None and int(times.max()) - oldest_us > time.ahead_us:
             stamps = self._stamps(index)
             wrong = (times - stamps > time.ahead_us) & (self._chunk.timestamp_ms[index] > 0)

@@ -586,7 +586,7 @@ class LaneBatch:
 
 
 def _in_log_order(rows: pa.Table) -> pa.Table:
-    """Rows of one partition that took several ways, in an order that doesn't tell where chunks ended."""
+    """Rows of one partition that took several ways, in an order that doesn't show where chunks ended."""
     if OFFSET not in rows.column_names:
         return rows
     order = np.argsort(_vector(rows, OFFSET), kind="stable")

@@ -1,4 +1,4 @@
-"""What a version says of the program that it is of, and what another program has in common with it.
+"""What a version says about the program that it is of, and what another program has in common with it.
 
 State belongs to operators, and these are distinguished by their identity, a digest of all that their rows
 depend on. So a program that has changed shares with a version what it computes in the same way.
@@ -99,7 +99,7 @@ def of_program(version: Json, physical: Physical) -> Json:
 
 
 def operator_entry(placed: Placed, traces: Json) -> Json:
-    """What a version says of an operator."""
+    """What a version says about an operator."""
     return {
         "spec": placed.node.operator.to_spec(),
         "name": placed.name,

@@ -47,7 +47,7 @@ _NAMED: Final[dict[str, pa.DataType]] = {
     "HUGEINT": pa.int64(),
     "UHUGEINT": pa.int64(),
 }
-"""What Arrow's types don't tell apart. HUGEINT is what whole numbers become, as in `list_sum`."""
+"""What Arrow's types don't distinguish. HUGEINT is what whole numbers become, as in `list_sum`."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ OPTIONS_MAX: Final = 16
 """Of IN: each is a comparison here, where DuckDB looks them up in a table."""
 _INTEGERS: Final = (pa.int32(), pa.int64())
 _DIGITS: Final = {pa.int32(): 10, pa.int64(): 19}
-"""Of a DECIMAL that an integer becomes beside one."""
+"""Of a DECIMAL that an integer becomes next to one."""
 _FOLDED: Final = ("BOOLEAN", "INTEGER", "BIGINT", "DECIMAL", "VARCHAR", "DATE", "TIMESTAMP")
 """What constants may be. Arrow has others as one of these, which compare in ways of their own: UUID, JSON."""
 _EPOCH: Final = dt.date(1970, 1, 1)
@@ -55,7 +55,7 @@ class Constant:
 
     Attributes:
         value: of a date, its days since 1970.
-        text: of a number with a point, as it is written: beside a DECIMAL it is one.
+        text: of a number with a point, as it is written: next to a DECIMAL it is one.
     """
 
     value: bool | int | float | str | Decimal
@@ -315,7 +315,7 @@ def _fits(value: Any, type_: pa.DataType) -> bool:
 
 
 def _as_decimal(value: Tree) -> Tree:
-    """A number as a DECIMAL of the width that DuckDB gives it beside another."""
+    """A number as a DECIMAL of the width that DuckDB gives it next to another."""
     if is_decimal(value.type):
         return value
     if isinstance(value, Constant) and value.text:
@@ -392,7 +392,7 @@ def _decimal_of(name: str, left: Any, right: Any) -> pa.DataType:
 def _check_double(left: Tree, right: Tree) -> None:
     """Lets pass what is computed in doubles: one is a column of them, the other a number.
 
-    A constant with a point is a DECIMAL in DuckDB, and is computed as such beside anything else.
+    A constant with a point is a DECIMAL in DuckDB, and is computed as such next to anything else.
     """
     numbers = (pa.float64(), *_INTEGERS)
     if left.type not in numbers or right.type not in numbers:

@@ -58,7 +58,7 @@ class FileState:
         return replace(self, at=place.at, line=place.line)
 
     def is_same(self, other: FileState) -> bool:
-        """Whether it is the same file with the same content, as far as the directory tells."""
+        """Whether it is the same file with the same content, as far as the directory shows."""
         return (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
 
     def encoded(self) -> bytes:
@@ -67,7 +67,7 @@ class FileState:
 
 
 def load(address: str, topic: str, **settings: Any) -> dict[str, FileState]:
-    """What the topic says of each path.
+    """What the topic says about each path.
 
     Raises:
         CorruptError: somebody else has written to it.

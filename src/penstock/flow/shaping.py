@@ -164,7 +164,7 @@ def process(
 
 @dataclass(frozen=True)
 class Told:
-    """A table that a function is told: its rows, or their changes, and what they are."""
+    """A table that a function is given: its rows, or their changes, and what they are."""
 
     node: Node
     rules: Rules
@@ -244,7 +244,7 @@ def closes(node: Node) -> bool:
 
 
 def is_one_row(node: Node) -> bool:
-    """Whether all is one group, so that there is nothing to tell apart."""
+    """Whether all is one group, so that there is nothing to distinguish."""
     return all(
         isinstance(one, Stateful)
         and isinstance(one.operator, WindowedAggregate)

@@ -263,7 +263,7 @@ def skip_key(buffer, p, end):
 def skip_value(buffer, p, end):
     """Past any value, or -1: not valid, or deeper than `DEPTH_MAX` within a row's object.
 
-    The stack is a word: bit 0 tells whether the innermost container is an object.
+    The stack is a word: bit 0 says whether the innermost container is an object.
     """
     if p >= end or (buffer[p] != 91 and buffer[p] != 123):
         return skip_scalar(buffer, p, end)

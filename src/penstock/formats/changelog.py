@@ -4,7 +4,7 @@ The rules, by format; a record without a value (a *tombstone*) deletes its key i
 
 - `json`: the value is the row.
 - `debezium`: the value is an envelope `{"op", "before", "after", …}`, be it by itself or as the
-  `payload` beside a `schema`. `c`, `r` and `u` are upserts of `after`, `d` deletes the key of `before`,
+  `payload` next to a `schema`. `c`, `r` and `u` are upserts of `after`, `d` deletes the key of `before`,
   or the record's key where there is no `before`. `t`, a truncation, is no change where its header
   `penstock.emptied` says that each key is deleted as well, as `penstock.capture` does it; else it is bad.
 - `debezium-precise`: the same; decimals are base64 of the unscaled number, big-endian and in two's

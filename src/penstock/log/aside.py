@@ -4,7 +4,7 @@
     DIRECTORY/BASE.log.lost     a segment that doesn't follow on the one before it
 
 Bytes that are cut off may be all that is left of records that were acknowledged; they may as well be
-a write that a crash cut short. Nothing in them tells which.
+a write that a crash cut short. Nothing in them shows which.
 """
 
 from __future__ import annotations

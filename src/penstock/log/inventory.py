@@ -1,7 +1,7 @@
 """What a partition's directory says before any segment is read: where its segments begin, where the
 log starts, and what of it lies in the tier.
 
-An index file without its segment tells of one that is lost: it is stored after the segment and
+An index file without its segment is evidence of one that is lost: it is stored after the segment and
 deleted before it. So does the tier's manifest, of a segment between local ones.
 """
 
@@ -36,7 +36,7 @@ class Inventory:
 
     Attributes:
         names: of all files.
-        bases: where segments begin: those that are there, and those of which something tells.
+        bases: where segments begin: those that are there, and those of which there is evidence.
         start_offset: of the log; None where that can't be read.
         remote: what lies in the tier.
         tier_fault: why that isn't known, if it isn't.
@@ -64,7 +64,7 @@ class Inventory:
         return max(self.start_offset or 0, self.remote.end_offset)
 
     def _find_bases(self, names: list[str]) -> list[int]:
-        """Where segments begin: those that are there, and those of which an index file tells.
+        """Where segments begin: those that are there, and those for which there is an index file.
 
         Retention may delete a segment whose index a sync is about to store: such an index speaks
         of nothing beyond the log's start.
@@ -88,7 +88,7 @@ class Inventory:
 
     def _load_manifest(self, bases: list[int], *, may_tier: bool, was_there: bool) -> Manifest:
         """What lies in the tier. Where that is lost, what is local is kept and served; offsets
-        below are refused rather than taken for deleted, until `adopt` is told what there is.
+        below are refused rather than taken for deleted, until `adopt` is given what there is.
         """
         path = f"{self._directory}/tier"
         try:

@@ -150,7 +150,7 @@ class Partition(SyncedPartition):
             self.segments.insert(0, hole)
 
     def go_on_above(self, offset: int, now_ms: int) -> None:
-        """The log was longer than its files tell: offsets up to this one, which is beyond its end, were
+        """The log was longer than its files show: offsets up to this one, which is beyond its end, were
         given out once, and are a hole. For a partition that was just opened.
         """
         assert offset > self.end_offset
@@ -163,7 +163,7 @@ class Partition(SyncedPartition):
         self._names_changed = True
 
     def _go_on_from(self, offset: int, now_ms: int) -> None:
-        """Goes on behind what the tier has; what it lacks stays."""
+        """Continues behind what the tier has; what it lacks stays."""
         if self.remote.segments and self.uncopied_offset < min(offset, self.end_offset):
             self.active.give_up(offset)
             self.segments.append(begin_after_hole(self._files, self.directory, offset, now_ms))
@@ -334,7 +334,7 @@ class Partition(SyncedPartition):
         """Sees to it that what producers did before an offset is known without the records there."""
         if self._snapshot_offset < before_offset and not self._syncing:
             if self.failure is None:
-                self.sync()  # a snapshot tells how far the log came, whatever is lost later
+                self.sync()  # a snapshot shows how far the log came, whatever is lost later
             snapshot = self.producers.snapshot(self.end_offset)
             self._files.store(f"{self.directory}/producers", snapshot)
             self._snapshot_offset = self.end_offset

@@ -45,7 +45,7 @@ class Stored(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """What DescribeProducers tells of a producer; -1 where there is nothing to tell."""
+    """What DescribeProducers reports of a producer; -1 where there is nothing to report."""
 
     producer_id: int
     epoch: int

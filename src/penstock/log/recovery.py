@@ -1,4 +1,4 @@
-"""Recovery: what a partition's files tell after whatever ended the last process.
+"""Recovery: what a partition's files show after whatever ended the last process.
 
 What a checkpoint vouches for is believed without being read. The rest of each segment is scanned:
 whole batches are kept, what is damaged between them is left where it is, a torn end is cut, and the
@@ -12,7 +12,7 @@ write that was cut short looks like a file that was. Only after the machine went
 cut with them, behind a place that was never written (see `penstock.log.segments.scanning`). A segment
 with damage is closed, so that a copy of its file can take its place.
 
-A segment that is lost, of which something else tells (see `penstock.log.inventory`), keeps its place;
+A segment that is lost, of which there is other evidence (see `penstock.log.inventory`), keeps its place;
 what the tier's manifest lists is read there meanwhile.
 
 Source: Kafka's LogLoader.
@@ -59,7 +59,7 @@ class Interrupted(NamedTuple):
 
 @dataclass(slots=True)
 class Recovered:
-    """A partition as its files tell it.
+    """A partition as its files show it.
 
     Attributes:
         remote: what lies in the tier.
@@ -393,7 +393,7 @@ class _Recovery:
             marker = segment.marker(position, header)
             note_end(self._producers, segment, header, marker, self._now_ms)
         else:
-            # Nobody knows when the batch was written: its records may tell of any time, so a
+            # Nobody knows when the batch was written: its records may be of any time, so a
             # producer of old events must not be taken for one that was silent for long.
             self._producers.record(header, header.base_offset, self._now_ms)
 

@@ -269,7 +269,7 @@ class Operator(Protocol):
 
 
 class Clockless:
-    """What holds for every operator that sees no clock."""
+    """What holds forevery operator that sees no clock."""
 
     @property
     def clock_us(self) -> int:
@@ -292,7 +292,7 @@ class Clockless:
 
 
 class Unwindowed(Clockless):
-    """What holds for every operator whose rows are in no windows of their own."""
+    """What holds forevery operator whose rows are in no windows of their own."""
 
     @property
     def closes(self) -> bool:

@@ -256,7 +256,7 @@ def _reason(row: pa.Table, expressions: Sequence[Expression], explanations: Expl
 
 
 def same_function(mine: Any, theirs: Any) -> bool:
-    """Whether two functions of the user's do the same, as far as can be told.
+    """Whether two functions of the user's do the same, as far as can be known.
 
     A function that is defined in another one is a new object at each call of it: the code is the
     same, and what it took along decides.

@@ -1,4 +1,4 @@
-"""The registry's server: HTTP in a thread of its own, next to a broker or beside it."""
+"""The registry's server: HTTP in a thread of its own, next to a broker or on its own."""
 
 from __future__ import annotations
 

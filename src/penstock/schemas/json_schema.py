@@ -161,7 +161,7 @@ class _Comparison:
     """Pairs of schemas are known by their identities, so each schema lives as long as the comparison.
 
     A pair is looked at once: it is assumed to hold while it is looked at (schemas may have circles) and
-    afterwards, and what a trial assumed goes on if it succeeds. A pair that fails does so under any
+    afterwards, and what a trial assumed continues to hold if it succeeds. A pair that fails does so under any
     assumptions. So a comparison takes a number of steps that grows with the pairs, not with the paths.
     """
 

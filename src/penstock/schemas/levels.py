@@ -13,7 +13,7 @@ __all__ = ["Incompatible", "Level", "breaks_between"]
 
 
 class Level(StrEnum):
-    """What must go on to work when a schema changes.
+    """What must continue to work when a schema changes.
 
     BACKWARD: the new schema reads data of the one before: consumers change first. FORWARD: the one before
     reads data of the new: producers change first. FULL: both. The transitive ones ask that of all before.

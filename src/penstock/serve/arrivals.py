@@ -1,8 +1,8 @@
 """Readers that wait for a version are woken when one is committed.
 
-A version is a file (`versions/N.json` of the state), which whoever commits it moves into place. Linux tells
+A version is a file (`versions/N.json` of the state), which whoever commits it moves into place. Linux reports
 of files in a directory of the machine (inotify): the same way for readers in the pipeline's process and in
-others. One thread of the process reads what it tells, whatever the number of readers. Elsewhere (object
+others. One thread of the process reads its reports, whatever the number of readers. Elsewhere (object
 stores, other systems, a directory that isn't there yet) readers look for themselves: at first often, then
 less often.
 """
@@ -27,9 +27,9 @@ from penstock.state import LocalStateFiles
 __all__ = ["Arrivals", "wait_for"]
 
 LOOK_S_MIN: Final = 0.02
-"""Between two looks at first, where nobody tells."""
+"""Between two looks at first, where nobody notifies."""
 LOOK_S_MAX: Final = 1.0
-"""Between two looks after a while; also where the system tells, which may not hear of other machines."""
+"""Between two looks after a while; also where the system notifies, which may not hear of other machines."""
 LOOK_SHARE: Final = 0.1
 """Of the time since the last version, until the next look: what waiting adds to a batch's own time."""
 GONE_S: Final = 0.1
@@ -44,7 +44,7 @@ _READ_BYTES: Final = 1 << 16
 
 
 class Arrivals:
-    """Tells of versions that come, or are taken back, until `close`; also a context.
+    """Notifies of versions that come, or are taken back, until `close`; also a context.
 
     Args:
         store: the pipeline's record.
@@ -80,7 +80,7 @@ class Arrivals:
             watcher.remove(self._folder, self)
 
     def told(self, *, goes_on: bool = True) -> None:
-        """Notes that something has happened; called by the thread that reads what the system tells.
+        """Notes that something has happened; called by the thread that reads the system's reports.
 
         Args:
             goes_on: whether the directory is still there.
@@ -92,7 +92,7 @@ class Arrivals:
             self._call()
 
     def pause_s(self) -> float:
-        """How many seconds may pass until the next look, if nothing is told meanwhile."""
+        """How many seconds may pass until the next look, if nothing is reported meanwhile."""
         if self.is_told:
             return LOOK_S_MAX
         waited = time.monotonic() - self._since_s
@@ -159,7 +159,7 @@ class _Watcher:
         threading.Thread(target=self._read, name="penstock-arrivals", daemon=True).start()
 
     def add(self, folder: str, reader: Arrivals) -> bool:
-        """Tells a reader from now on; False where the system can't."""
+        """Notifies a reader from now on; False where the system can't."""
         with self._lock:
             mask = _MOVED_TO | _CREATED | _DELETED
             number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(folder), mask)
@@ -170,7 +170,7 @@ class _Watcher:
             return True
 
     def remove(self, folder: str, reader: Arrivals) -> None:
-        """Tells a reader no more."""
+        """Stops notifying a reader."""
         with self._lock:
             number = self._numbers.get(folder)
             readers = self._readers.get(number, set()) if number is not None else set()

@@ -82,7 +82,7 @@ def follow(
     ask: Callable[[int | None], Answer],
     stopped: Callable[[], bool],
 ) -> Iterator[Answer]:
-    """The changes of a view from now on. The reader is told of a version once it asks for the next answer.
+    """The changes of a view from now on. The reader hears of a version when it asks for the next answer.
 
     Args:
         views: the pipeline's.

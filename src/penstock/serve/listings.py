@@ -84,7 +84,7 @@ def listed(snapshot: Listable, query: str) -> pa.Table | None:
 
 
 def running_facts(where: Path) -> dict[str, Any]:
-    """What the process of a pipeline says of itself; empty where it says nothing.
+    """What the process of a pipeline says about itself; empty where it says nothing.
 
     Args:
         where: the directory of the state.

@@ -55,8 +55,8 @@ class QueryLimits:
 
     Attributes:
         seconds: until its answer is there; a process that has yet to start has more.
-        memory_bytes: of DuckDB; the process as a whole may reserve twice as much beside what it does at
-            rest.
+        memory_bytes: of DuckDB; the process as a whole may reserve twice as much in addition to what it
+            does at rest.
         rows: of an answer.
         at_once: queries; the next one waits, and not for longer than its own seconds.
     """
@@ -182,7 +182,7 @@ class _Process:
             self._started = True
         deadline = time.monotonic() + limits.seconds
         what = f"answer within {limits.seconds:g} s (QUERY_SECONDS_MAX)"
-        with contextlib.suppress(BrokenPipeError):  # told below, as an end without an answer
+        with contextlib.suppress(BrokenPipeError):  # reported below, as an end without an answer
             assert self._process.stdin is not None
             self._process.stdin.write(orjson.dumps(query) + b"\n")
             self._process.stdin.flush()

@@ -34,7 +34,7 @@ class Question:
         version: that is read; None: the last one, or what the query says itself.
         dialect: `postgres`: the query may name PostgreSQL's catalogs.
         kind: `rows`, `columns` of the answer without rows, or the `changes` of a view up to the version.
-        types: by parameter ($1, …), as DuckDB calls it; None where the query is to tell.
+        types: by parameter ($1, …), as DuckDB calls it; None where the query is to say.
         since: of `changes`, the version that they begin after; None: with nothing.
         bytes_max: of the answer.
         explain: the answer is the query's plan; `analyze` runs it, and adds what the pipeline did.
@@ -147,7 +147,7 @@ def parameter_types(
     columns: Mapping[str, str],
     dialect: str = "duckdb",
 ) -> list[str]:
-    """What DuckDB calls the types of a query's parameters: as given, or as their surroundings tell.
+    """What DuckDB calls the types of a query's parameters: as given, or as their surroundings show.
 
     A parameter that is cast has that type; one that is compared with a column or added to one has its.
     Others are text.

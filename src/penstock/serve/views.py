@@ -349,7 +349,7 @@ class Snapshot:
         return list(self._view(name).get("row_key", ()))
 
     def kept_by(self, name: str) -> tuple[str, Json]:
-        """The identity of the operator that keeps a view up to date, and what the version says of it."""
+        """The identity of the operator that keeps a view up to date, and what the version says about it."""
         identity = self._view(name)["operator"]
         return identity, self._content["operators"][identity]
 

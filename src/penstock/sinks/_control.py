@@ -1,6 +1,6 @@
-"""What is done with sinks from outside: they are paused, looked at, and their tables built anew.
+"""What is done with sinks from outside: they are paused, looked at, and their tables rebuilt.
 
-A sink may run anywhere, so it is told by a record of the log: the newest one of `NAME.sink.control`.
+A sink may run anywhere, so it is controlled by a record of the log: the newest one of `NAME.sink.control`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pause(address: str, name: str, **settings: Any) -> None:
 
 
 def resume(address: str, name: str, **settings: Any) -> None:
-    """Lets a paused sink go on. Arguments and errors as of `pause`."""
+    """Lets a paused sink continue. Arguments and errors as of `pause`."""
     _tell(address, name, "resume", settings)
 
 
@@ -110,11 +110,11 @@ def _behind_s(told: dict[str, Any]) -> float | None:
 
 
 def rebuild(sink: Sink) -> Followed:
-    """Builds a sink's table anew from the topic, beside the live one, and puts it in its place.
+    """Rebuilds a sink's table from the topic, next to the live one, and puts it in its place.
 
     The live one stays as it is, and is written by its sink, until `TABLE__new` has all that the topic has.
     Then that takes its place, with its offsets; the old one is `TABLE__old` until the next time. A sink that
-    runs goes on with the new one by itself. If this is killed, the next one goes on.
+    runs continues with the new one by itself. If this is killed, the next one continues.
 
     Args:
         sink: as the live one is, with what the new table should have.
@@ -157,7 +157,7 @@ def _switchable(sink: Sink) -> Switchable:
 
 @contextlib.contextmanager
 def _reported(target: Target) -> Iterator[None]:
-    """Errors that pass are told to the one who waits.
+    """Transient errors are reported to the one who waits.
 
     Raises:
         SetupError: the target is away, or somebody else has what is needed.

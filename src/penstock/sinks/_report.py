@@ -1,4 +1,4 @@
-"""What a sink says of itself: text next to its group's offsets, where the console finds it.
+"""What a sink says about itself: text next to its group's offsets, where the console finds it.
 
 A sink may run on any machine, under any service manager. What everybody can reach is the log, and a
 committed offset has room for a text. It is written once a second, so silence means something, too.

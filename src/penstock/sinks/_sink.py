@@ -100,7 +100,7 @@ class Sink:
         target: such as `ps.sinks.postgres(…)`; docs/sinks.md lists them.
         topic: what it follows.
         schema: the columns, as for `App.table`.
-        key: the column, or columns, that tell rows apart; without one, rows are appended.
+        key: the column, or columns, that distinguish rows; without one, rows are appended.
         log: the broker's address.
         format: of the records: `json`, `debezium`, `debezium-precise` or `maxwell`.
         name: under which offsets are kept; by default `TOPIC.TABLE`. One process at a time has it: another
@@ -257,7 +257,7 @@ class Sink:
         }
 
     def _report(self, client: Client | None = None) -> None:
-        """Commits the group's offsets, which show the lag, with what this sink says of itself."""
+        """Commits the group's offsets, which show the lag, with what this sink says about itself."""
         done, topic = self.done, self._rows.topic
         if done.lag != 0:
             done.behind_s = time.monotonic() - self._level_at
@@ -352,7 +352,7 @@ class Sink:
                 self._end.wait(WAIT_S)
 
     def _hear(self, client: Client, reader: Reader) -> None:
-        """Looks once in a while whether it is to pause or to go on."""
+        """Looks once in a while whether it is to pause or to continue."""
         if time.monotonic() - self._asked < SHOWN_S:
             return
         self._asked, topic = time.monotonic(), control_topic(self.name)

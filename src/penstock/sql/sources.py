@@ -476,7 +476,7 @@ def carried(scope: Scope, columns: Sequence[exp.Column]) -> Carry:
 
 
 def joined_back(scope: Scope, right: Relation, carry: Carry, how: str) -> Scope:
-    """Rows beside what a subquery gave for their combination of carried columns."""
+    """Rows next to what a subquery gave for their combination of carried columns."""
     sources = {name: key for key, name in carry.names.items()}
     mine: dict[str, str] = {}
     for name in carry.columns:

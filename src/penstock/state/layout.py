@@ -109,7 +109,7 @@ class Layout:
 
     @cached_property
     def identity(self) -> tuple[pa.Field, ...]:
-        """What tells rows of one window and hash apart."""
+        """What distinguishes rows of one window and hash."""
         if self.tie is None:
             return self.keys
         order = () if self.order is None else (self.order,)

@@ -10,8 +10,8 @@ bisection: the time is that of the rows that are read, and the logarithm of the 
     around(trace, groups, places)    the rows near some places of groups
 
 Of a range some rows are read, and more the next time. What was read of all ranges of a group is complete up
-to the least of the last rows of those that go on; up to there weights are summed. Rows that were taken back
-are read, too, until a merge has met both of them.
+to the least of the last rows of those that continue; up to there weights are summed. Rows that were taken
+back are read, too, until a merge has met both of them.
 """
 
 from __future__ import annotations

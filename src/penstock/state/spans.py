@@ -2,9 +2,9 @@
 
     spans(rows, starts, length)[i] = combine(rows at starts[i], ..., starts[i] + length - 1)
 
-Each place is first combined with the one beside it, then with the one two further, and so on, so that after k
-rounds it has what 2**k places have; a span is made of as many of these as its length has bits. With n places
-that are O(n log length) combinations instead of `length` for each span.
+Each place is first combined with the one next to it, then with the one two further, and so on, so that after
+k rounds it has what 2**k places have; a span is made of as many of these as its length has bits. With n
+places that are O(n log length) combinations instead of `length` for each span.
 """
 
 from __future__ import annotations

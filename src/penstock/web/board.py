@@ -1,6 +1,6 @@
 """The status board: what the page and the terminal show of a pipeline, put together from what is known.
 
-Three sources: the facts that the pipeline's process tells (`penstock.app.Facts`), from which its
+Three sources: the facts that the pipeline's process reports (`penstock.app.Facts`), from which its
 state is judged; the committed version, whose counts hold over restarts; and, in the process itself,
 the engine's report of each batch, which says where its time went.
 """

@@ -121,7 +121,7 @@ def _empty() -> dict[str, Any]:
 
 
 def _every_us(table: pa.Table, starts: np.ndarray) -> int:
-    """The distance of windows as far as rows tell: the least, but no more than a window's size."""
+    """The distance of windows as far as rows show: the least, but no more than a window's size."""
     least = [int(np.diff(starts).min())] if len(starts) > 1 else []
     if "window_end" in table.column_names:
         ends = table["window_end"].cast(pa.int64()).to_numpy()

@@ -32,8 +32,8 @@ __all__ = [
 NO_TIMESTAMP: Final = -1
 """The time of a record that has none; it is never out of range."""
 FAULTS_MAX: Final = 1 << 14
-"""Most records at fault that are told one by one: nothing compresses so well as many empty records, and an
-answer takes about 100 bytes for each."""
+"""Most records at fault that are reported one by one: nothing compresses so well as many empty records, and
+an answer takes about 100 bytes for each."""
 _RECORD_BYTES_MIN: Final = 6
 """Attributes, two deltas, key length, value length, header count."""
 _INT64_MIN: Final = -(1 << 63)

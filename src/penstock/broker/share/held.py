@@ -25,7 +25,7 @@ class Held:
         self.waiters: set[asyncio.Future[None]] = set()
 
     def wake(self) -> None:
-        """Tells the waiters that records may be available."""
+        """Notifies the waiters that records may be available."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -141,7 +141,7 @@ class SharePartition:
                         yield offset
 
     def learn_keys(self, keys: Mapping[int, int]) -> None:
-        """Tells the keys of the window's records, after a restart (see `lacks_keys`)."""
+        """Reports the keys of the window's records, after a restart (see `lacks_keys`)."""
         unsettled = (State.AVAILABLE, State.ACQUIRED)
         self._keys |= {
             offset: key for offset, key in keys.items() if self.state_of(offset).state in unsettled

@@ -56,7 +56,7 @@ class Hosted:
         return self.is_tiering or self.log.is_syncing or self.log.compactor.is_busy
 
     def wake(self) -> None:
-        """Tells the waiters that something changed."""
+        """Notifies the waiters that something changed."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -194,7 +194,7 @@ _TYPES: Final[dict[str, set[int]]] = {
 
 
 def shape_of(definition: Definition, table_map: TableMap | None = None) -> Shape:
-    """What a table looks like: what the binary log says of its columns, and else the catalog."""
+    """What a table looks like: what the binary log says about its columns, and else the catalog."""
     columns, members = [], []
     for i, one in enumerate(definition.columns):
         logged = None if table_map is None else (table_map.types[i], table_map.metas[i])

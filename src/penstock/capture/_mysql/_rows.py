@@ -91,7 +91,7 @@ _INTEGERS: Final = {
 def _lines(
     i: int, table_map: TableMap, column: Column, values: Values, names: dict[str, Any]
 ) -> list[str]:
-    """The lines that read the value of a column to `v{i}` and go on."""
+    """The lines that read the value of a column to `v{i}` and continue."""
     kind, meta = table_map.types[i], table_map.metas[i]
     is_precise = values == "precise"
     unsigned = column.unsigned and not (is_precise and kind == 8)  # as Debezium's long mode

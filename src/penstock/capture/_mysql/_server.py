@@ -176,7 +176,7 @@ class Server:
     # -- tables -----------------------------------------------------------------------------------------
 
     def tables(self, patterns: Iterable[str]) -> dict[TableName, int]:
-        """The tables that patterns name. The binary log has whether one was created anew.
+        """The tables that patterns name. The binary log has whether one was created again.
 
         Raises:
             UserError: a pattern names none.
@@ -272,7 +272,7 @@ def replica_of(details: Mapping[str, Any]) -> int:
 
 
 def replica_details(details: Mapping[str, Any]) -> dict[str, int]:
-    """What a state says of that number."""
+    """What a state says about that number."""
     return {"replica": replica_of(details)}
 
 

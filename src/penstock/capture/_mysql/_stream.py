@@ -237,7 +237,7 @@ class Stream:
         return True
 
     def _check_born(self, time_s: int) -> None:
-        """A file begins, or goes on, that was begun at a time: another one under its name is another log.
+        """A file begins, or continues, that was begun at a time: another one under its name is another log.
 
         Raises:
             SetupError: changes were lost.

@@ -30,7 +30,7 @@ _POINT: Final = record(
     "Geometry (POINT)",
 )
 _BITS_MAX: Final = 2**31 - 1
-"""What Debezium says of a BIT VARYING without a length."""
+"""What Debezium says about a BIT VARYING without a length."""
 _PLAIN: Final[dict[str, Avro]] = {
     "bool": "boolean",
     "int2": {"type": "int", "connect.type": "int16"},

@@ -1,7 +1,7 @@
 """PostgreSQL's changes to records of topics. Pure: the clock is an argument.
 
-What a record's envelope says of its table is made once for the table, what it says of the transaction once
-for the transaction. So a change costs its row's JSON, one template that is filled in, and its position.
+What a record's envelope says about its table is made once for the table, what it says about the transaction
+once for the transaction. So a change costs its row's JSON, one template that is filled in, and its position.
 """
 
 from __future__ import annotations

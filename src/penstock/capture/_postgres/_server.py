@@ -65,8 +65,8 @@ def parse_tables(tables: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Slot:
-    """What the server says of a replication slot; bytes of its log that aren't confirmed, that may be written
-    before it is lost, and that are kept for it.
+    """What the server says about a replication slot; bytes of its log that aren't confirmed, that may be
+    written before it is lost, and that are kept for it.
     """
 
     confirmed: int
@@ -289,7 +289,7 @@ class Server:
         return Relation(oid, *table, identity, tuple(Column(*row) for row in rows))
 
     def facts(self, oid: int) -> Facts:
-        """What the catalog says of a table; nothing where it is gone."""
+        """What the catalog says about a table; nothing where it is gone."""
         keys = self.ask(
             "SELECT a.attname FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY "
             "AS k(num, place) JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.num "

@@ -1,6 +1,6 @@
 """Changes of a transaction that is still open, until its end says whether they count.
 
-The server sends a large transaction while it goes on (protocol 2, `streaming`), in pieces between those of
+The server sends a large transaction before it ends (protocol 2, `streaming`), in pieces between those of
 others. Messages wait in memory up to a bound, and in a temporary file beyond it. Those of subtransactions
 that were rolled back are left out.
 """

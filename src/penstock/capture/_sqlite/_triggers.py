@@ -4,7 +4,7 @@
     _penstock_NAME_layouts   layout, tbl, info               what columns the values are of
 
 Values stay as SQLite stores them. The number of a layout says when its triggers were made: a table that was
-created anew, or has other columns, gets another one.
+created again, or has other columns, gets another one.
 
 A row that REPLACE deletes because of another row's unique key fires no trigger (SQLite's documentation,
 "The ON CONFLICT Clause"). So the rows in its way are written before an insert as candidates `?`, before an
@@ -158,8 +158,8 @@ class Triggers:
 
         Args:
             table: which.
-            position: changes from there on weren't captured yet. What they say of rows that are still there
-                is completed: triggers of another layout didn't know of new columns.
+            position: changes from there on weren't captured yet. What they say about rows that are still
+                there is completed: triggers of another layout didn't know of new columns.
         """
         now, before = self.look(table), self.installed(table)
         if before is not None and before.columns == now.columns and before.table == table:

@@ -182,7 +182,7 @@ class _Run:
         self._backfilled: Backfilled | None = None
 
     def _found(self) -> Found | None:
-        """What this process says of the pipeline; nothing before it runs."""
+        """What this process says about the pipeline; nothing before it runs."""
         from penstock.app import Found
 
         facts = self.app.facts()

@@ -17,7 +17,7 @@ __all__ = ["TableFile", "TableRows", "is_plain"]
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A file of a table, and what its statistics say of its rows; None where they don't.
+    """A file of a table, and what its statistics say about its rows; None where they don't.
 
     Attributes:
         task: as pyiceberg plans it, with what is deleted of it.
@@ -131,7 +131,7 @@ def _reads_as(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _bare(type_: pa.DataType) -> pa.DataType:
-    """The type without what Arrow alone tells apart: widths of lengths, names of items."""
+    """The type without what Arrow alone distinguishes: widths of lengths, names of items."""
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return pa.list_(_bare(type_.value_type))
     if pa.types.is_struct(type_):

@@ -12,7 +12,7 @@ With figures of the running pipeline, each line ends with what its node has done
 rows in and out, seconds of processor time, and their share of all nodes' time, as in
 `(1,204 -> 12 rows, 0.310 s, 41.0%)`.
 
-A node stands below what it reads. Where it reads several, it is told in full below the first, and its
+A node stands below what it reads. Where it reads several, it is shown in full below the first, and its
 number stands below the others.
 """
 

@@ -81,7 +81,7 @@ def _paths(java: Path) -> tuple[Path, Path]:
     binary = (java / "bin" / "java").resolve()
     with binary.open("rb") as file:
         head = file.read(SCRIPT_BYTES_MAX)
-    # A launcher script lies beside each pipeline's state, so what it launches stands for it.
+    # A launcher script lies next to each pipeline's state, so what it launches stands for it.
     runtime = head if head.startswith(b"#!") else f"{binary} {binary.stat().st_mtime_ns}"
     about = f"{runtime!r} {pyspark.__file__} {pyspark.__version__}"
     key = hashlib.sha256(about.encode()).hexdigest()[:16]

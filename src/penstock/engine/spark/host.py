@@ -307,7 +307,7 @@ class _Standing:
                     self._has_job = True
                 on_start()
                 run()
-            except BaseException as error:  # noqa: BLE001 - told by `_check`, on the driver's thread
+            except BaseException as error:  # noqa: BLE001 - reported by `_check`, on the driver's thread
                 self._error = error
             finally:
                 self._over.set()

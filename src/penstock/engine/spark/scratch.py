@@ -60,7 +60,7 @@ def is_held(path: Path) -> bool:
     """Whether a process holds a lock.
 
     Raises:
-        OSError: it can't be told.
+        OSError: it can't be found out.
     """
     try:
         file = os.open(path, os.O_RDWR)

@@ -223,7 +223,7 @@ def start_session(
         master: `spark://…`; None runs Spark in a process of this machine.
         folder: for Spark's log and the Java launcher.
         cores: to use on this machine, where `master` is None.
-        jvm_options: beside Penstock's own; None uses the archive of classes, where there is one.
+        jvm_options: in addition to Penstock's own; None uses the archive of classes, where there is one.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession

@@ -456,7 +456,7 @@ class Upgrade:
         return content
 
     def _of_sources(self, what: str, made: Json) -> Json:
-        """By topic, what the version says of it: as before, or, where it is read otherwise, as backfilled."""
+        """By topic, what the version says of it: as before, or as backfilled where it is read otherwise."""
         found = {}
         for topic in (source.topic for source in self.target.physical.graph.sources):
             is_kept = topic in self._kept_sources or what == "offsets"

@@ -1,1 +1,1 @@
-"""What a driver does beside its batches."""
+"""What a driver does next to its batches."""

@@ -1,7 +1,7 @@
 """Records that are lines of text, by schema: CSV, and whatever a pattern describes.
 
 The texts that a line is made of become columns as `penstock.formats.lines.text` says; of a line that doesn't
-fit, as of JSON rows, the reason is told, and others aren't touched by it.
+fit, as of JSON rows, the reason is reported, and others aren't touched by it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Pattern:
 
 
 LineFormat = Csv | Pattern | Avro
-"""What a stream's values may be beside JSON."""
+"""What a stream's values may be other than JSON."""
 
 
 @functools.lru_cache(maxsize=256)

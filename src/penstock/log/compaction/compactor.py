@@ -177,7 +177,7 @@ class Compactor:
     Args:
         partition: whose segments it replaces.
         files: where they are.
-        ended: is told that a pass has ended.
+        ended: called when a pass has ended.
     """
 
     def __init__(

@@ -225,7 +225,7 @@ def judge(
 ) -> None:
     """Decides which records of the batches are kept: the last one of each key.
 
-    `keeps_tombstones` says of each batch whether its null values are still within their grace time.
+    `keeps_tombstones` says for each batch whether its null values are still within their grace time.
     Records from `mapped_upto` on are not in the map, and kept. `records` receives a row for each
     record that the looked-at batches claim, `found` one for each batch.
     """

@@ -6,9 +6,9 @@ memory.
 
 Recovery keeps the whole records up to the first torn one, which it cuts off with all that follows. A
 record in the middle that was changed (its checksum is wrong, a whole record follows) is left out.
-Either is told. `rewrite` replaces the file by one that holds only what is still of use.
+Either is reported. `rewrite` replaces the file by one that holds only what is still of use.
 
-An end that is lost exactly between two records can't be seen in the file. The length next to it tells:
+An end that is lost exactly between two records can't be seen in the file. The length next to it shows it:
 it is stored after a sync once the journal has grown by `LENGTH_STEP_BYTES`, and when it is closed;
 before the journal becomes shorter it is deleted. So it never says too much, whatever crashes.
 """
@@ -31,7 +31,7 @@ __all__ = ["Journal", "bodies_in", "length_path", "lost_text", "records_in", "st
 RECORD_BYTES_MAX: Final = 64 << 20
 """Largest record: what a request may carry; a greater length is damage."""
 LENGTH_STEP_BYTES: Final = 1 << 20
-"""Growth after which the durable length is stored anew: a small file for each MiB costs nothing."""
+"""Growth after which the durable length is stored again: a small file for each MiB costs nothing."""
 _HEAD = struct.Struct(">II")
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Journal:
         self.durable_offset = self.size
 
     def _recover(self) -> None:
-        """Finds the end; counts and tells what is left out."""
+        """Finds the end; counts and reports what is left out."""
         on_disk, kept = self._file.size(), 0
         for body, end in _scan(self._file.read, on_disk):
             kept += _HEAD.size + len(body)
@@ -258,7 +258,7 @@ def stored_length(data: bytes | None) -> int:
 
 
 def lost_text(expected: int, found: int) -> str:
-    """What is to be said of a journal that is shorter than it was."""
+    """What is to be said about a journal that is shorter than it was."""
     return (
         f"expected {expected} bytes of whole records at least, found {found}: records that were durable "
         "are lost; stop the broker and put the file back from a copy"

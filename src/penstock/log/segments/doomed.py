@@ -46,6 +46,6 @@ class DoomedSegments:
 
 
 def remove_segment(files: LogFiles, segment: Segment) -> None:
-    """Removes a segment's files; the index first: one without its segment tells of a loss."""
+    """Removes a segment's files; the index first: one without its segment is evidence of a loss."""
     files.delete(segment.index_path)
     files.delete(segment.path)

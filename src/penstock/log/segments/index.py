@@ -56,7 +56,7 @@ _HEAD = struct.Struct("<8sqqqqIIIII")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What an index file says of its segment."""
+    """What an index file says about its segment."""
 
     valid_bytes: int
     next_offset: int

@@ -163,7 +163,7 @@ class Segment:
             self.missing_upto = loaded[1].next_offset
 
     def _leave_hole(self, damage: Damage) -> None:
-        """Goes on behind damage."""
+        """Continues behind damage."""
         if self._verification is None:
             self._verification = Verification(SparseIndex(), 0, 0, 0, has_gaps=False)
         self._verification.note(damage)

@@ -4,7 +4,7 @@ A segment that is opened with a checkpoint is not read. Its batches are checked 
 comes near them, an index interval (16 KiB, or one batch) at a time: each checksum, and, as offsets
 lie outside the checksums, the running sum of the batches' first 16 bytes that the index holds.
 
-Damage stays where it is: of an interval that is not as it was, the batches that can be told to be
+Damage stays where it is: of an interval that is not as it was, the batches that can be shown to be
 whole are served, and what lies between is refused. Readers who ask for an offset beyond it continue.
 """
 

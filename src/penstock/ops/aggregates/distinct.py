@@ -1,6 +1,6 @@
 """`count_distinct`: exact, of values that are kept one by one.
 
-Counts of panes can't be added up, as a value may be in several panes of a window; nor can a count tell
+Counts of panes can't be added up, as a value may be in several panes of a window; nor can a count show
 whether a value that comes is new. So each value is kept, and the view counts them where it is read. A batch
 whose changes are asked for looks at the values that it brings (`penstock.ops.reading.values`).
 """

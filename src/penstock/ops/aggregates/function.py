@@ -7,7 +7,7 @@ lifted from the rows as they come, if partial columns can be combined and rows c
 them. A part that can't is lifted from the group's values, which are kept one by one with their weights
 (`Kept`), when the view is read.
 
-A new function is a file beside this one and a line in the registry (`penstock.ops.aggregates`).
+A new function is a file next to this one and a line in the registry (`penstock.ops.aggregates`).
 """
 
 from __future__ import annotations

@@ -346,7 +346,7 @@ class IntervalJoin(Stream):
             port: of the rows.
             rows: in their bag's layout; none is NULL in its key.
             side: the other port's.
-            payload: whether all columns are wanted, and not just those that tell whether there is a partner.
+            payload: whether all columns are wanted, and not just those that show whether there is a partner.
         """
         bag, key = side.bag, self.key(1 - port)
         names = bag.layout.schema.names

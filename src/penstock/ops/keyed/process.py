@@ -9,7 +9,7 @@ key is to be looked at again, though no row comes: a timer of event time.
 
 The function is given many keys at once, as columns: it is called once a batch and shard, not once a row.
 
-It may be told a table next to them (`penstock.ops.keyed.rules`). Where that is as of the event time, rows
+It may be given a table next to them (`penstock.ops.keyed.rules`). Where that is as of the event time, rows
 wait for its changes, too, and a batch's rows are cut where the table changes: one call for each version that
 rows or timers meet.
 """
@@ -68,7 +68,7 @@ class Process(Stream):
         name: what the function is known by, over restarts.
         function: sees what is said above; None where only the state is read.
         gives: whether `step` gives rows.
-        rules: the table that it is told; None where there is none.
+        rules: the table that it is given; None where there is none.
     """
 
     kind: ClassVar[str] = "process"
@@ -107,7 +107,7 @@ class Process(Stream):
 
     @property
     def everywhere(self) -> frozenset[str]:
-        """See `Operator`: each shard knows the whole table that the function is told."""
+        """See `Operator`: each shard knows the whole table that the function is given."""
         return frozenset() if self.rules is None else frozenset({"rules"})
 
     def emitting(self, *, changes: bool, closed: bool) -> Process:  # noqa: ARG002

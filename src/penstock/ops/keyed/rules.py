@@ -1,4 +1,4 @@
-"""What a function of the user's is told beside its rows: a table, all of which is on every shard.
+"""What a function of the user's is given next to its rows: a table, all of which is on every shard.
 
 As of the event time, the table comes as changes with times:
 

@@ -66,7 +66,7 @@ class Top(Timeless):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """See `Operator`: of a group with one row, the group; else what told the input's rows apart."""
+        """See `Operator`: of a group with one row, the group; else what distinguished the input's rows."""
         return self.per if self.n == 1 else self.row_key
 
     def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002

@@ -100,7 +100,7 @@ class Function:
 
     @property
     def before(self) -> int:
-        """How many rows before it a value depends on, beside totals."""
+        """How many rows before it a value depends on, in addition to totals."""
         if self.kind == "lag":
             return max(self.n, 0)
         return max(-self.frame.bounds[0], 0) if self.frame.bounds is not None else 0
@@ -169,7 +169,7 @@ class Rows:
         hi: int64[n], the row after its last one.
         peers: bool[n], whether a row differs from the one before in the order; a stretch begins with one
             that does.
-        base: int64[n], where totals begin anew: the row of `before` whose totals they go on from, or -1 at
+        base: int64[n], where totals begin again: the row of `before` whose totals they continue, or -1 at
             the beginning of a group; elsewhere -2.
         kept: int64[n], of rows before these in their stretches: the row of `before` that has their totals;
             elsewhere -1.
@@ -278,7 +278,7 @@ class Rows:
         return take(both, _rows(at))
 
     def _counted(self, total: Total, x: Vector) -> pa.Array:
-        """Sums that go on from those before."""
+        """Sums that continue those before."""
         base = self.base[self.base != -2]
         start = np.where(base >= 0, np.append(vectors.raw(self._kept(total)), 0)[base], 0)
         sums = np.cumsum(x)

@@ -46,7 +46,7 @@ def running_sums(x: Any, valid: Any, base: Any, out: Any) -> None:
     Args:
         x: the values; behind the rows' those that sums begin from.
         valid: of the rows.
-        base: where a sum begins anew, the place in `x` of what it begins from, or -1 for 0; elsewhere -2.
+        base: where a sum begins again, the place in `x` of what it begins from, or -1 for 0; elsewhere -2.
         out: of each row.
     """
     total = 0.0

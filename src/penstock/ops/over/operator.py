@@ -41,7 +41,7 @@ __all__ = ["Ordered", "WindowFunctions"]
 
 COPY: Final = "$copy"  # int64, how many rows before are equal to a row in all columns
 READ_ROWS: Final = (
-    4  # above 0; of each side of a change and each piece, beside those that are needed
+    4  # above 0; of each side of a change and each piece, in addition to those that are needed
 )
 READ_TIMES: Final = 8  # as many the next time
 

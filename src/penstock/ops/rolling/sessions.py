@@ -3,7 +3,7 @@
     session of a key = a maximal set of its rows in which each lies less than `gap` after the one before
     view(version)    = the sessions of all rows up to the version that were in time, with aggregates
 
-What a session was can't be told from its aggregates once a row goes: it may fall apart. So rows are kept, by
+What a session was can't be known from its aggregates once a row goes: it may fall apart. So rows are kept, by
 key, as long as something may come that changes their session; the sessions of a key that is touched are
 recomputed, from all its rows that are kept, and compared with what they were. That also takes
 aggregates that need all values. `penstock.ops.sessions` is for rows that only ever come: it keeps

@@ -1,1 +1,1 @@
-"""What PostgreSQL says of tables, said of views: `catalog` its catalogs, `types` its types."""
+"""What PostgreSQL says about tables, for views: `catalog` its catalogs, `types` its types."""

@@ -35,7 +35,7 @@ FIRST_OID: Final = 16384
 """Of the first view; lower numbers are PostgreSQL's own."""
 PUBLIC, PG_CATALOG, INFORMATION, OWNER, DATABASE, HEAP = 2200, 11, 13000, 10, 5, 2
 ARRAY_IN: Final = 750
-"""The function that reads an array: by it, clients tell types of arrays from others."""
+"""The function that reads an array: by it, clients distinguish types of arrays from others."""
 SCHEMAS: Final = {"pg_catalog": "pgc", "information_schema": "info"}
 """What the schemas are called in DuckDB, which has some of the same names itself."""
 _ABOUT: Final = re.compile(

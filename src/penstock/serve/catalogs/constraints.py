@@ -188,7 +188,7 @@ ROWS: Final[dict[tuple[str, str], Rows]] = {
     ("information_schema", "key_column_usage"): _key_columns,
     ("information_schema", "constraint_column_usage"): _used_columns,
 }
-"""Rows of relations, beside those of views themselves; called with the first view's OID."""
+"""Rows of relations other than views themselves; called with the first view's OID."""
 
 
 def definitions(snapshot: Snapshot) -> tuple[str, str]:

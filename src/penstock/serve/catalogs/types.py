@@ -148,7 +148,7 @@ def oid_of_duck(name: str) -> int:
 
 
 def duck_of_oid(oid: int) -> str | None:
-    """What DuckDB calls a type; None where it isn't known, or is not to be told."""
+    """What DuckDB calls a type; None where it isn't known, or is not to be shown."""
     if oid in _ELEMENT:
         return f"{_ELEMENT[oid].duck}[]"
     found = _BY_OID.get(oid)

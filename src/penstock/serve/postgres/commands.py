@@ -37,7 +37,7 @@ class Refused(Exception):  # noqa: N818 - it is what is answered, not a failure 
 
 
 class Setting(NamedTuple):
-    """What a session is told or asked of a setting."""
+    """What a session says or is asked about a setting."""
 
     name: str
     value: str | None

@@ -154,7 +154,7 @@ def _with_options(query: str, tokens: list[Token]) -> Copying:
 
 
 def copied(how: Copying, answer: Answer) -> Iterator[bytes]:
-    """The messages of a copy, but for the last one, which tells the number of rows."""
+    """The messages of a copy, but for the last one, which has the number of rows."""
     writing = Writing(how, answer.types or ("",) * answer.table.num_columns)
     yield writing.begin(answer.table)
     yield from writing.rows(answer.table)
@@ -176,7 +176,7 @@ class Writing:
         """As PostgreSQL sends it: together with what follows first."""
 
     def begin(self, table: pa.Table) -> bytes:
-        """What is said of a table's columns."""
+        """What is said about a table's columns."""
         count, binary = table.num_columns, int(self._is_binary)
         begun = message(b"H", struct.pack("!bh", binary, count) + struct.pack("!h", binary) * count)
         if self._how.header and not binary:

@@ -37,7 +37,7 @@ PASSWORD_VARIABLE: Final = "PENSTOCK_POSTGRES_PASSWORD"  # noqa: S105 - its name
 CONNECTIONS_MAX: Final = 64  # each has a thread; pools of clients are smaller
 STARTUP_BYTES_MAX: Final = 10_000  # PostgreSQL's own limit
 MESSAGE_BYTES_MAX: Final = 16 << 20  # of a client's: a query with its parameters
-STARTING_MAX: Final = 64  # connections beside them, which are yet to log in, or only cancel
+STARTING_MAX: Final = 64  # connections in addition to them, which are yet to log in, or only cancel
 LOG_IN_S_MAX: Final = 60.0  # PostgreSQL's authentication_timeout
 ACCEPT_PAUSE_S: Final = (
     0.1  # after a connection that the system couldn't give, for lack of files say
@@ -280,7 +280,7 @@ class _Connection:
             self._server.leave(self, number)
 
     def _startup(self) -> dict[str, str] | None:
-        """What the client says of itself; None where it only cancels."""
+        """What the client says about itself; None where it only cancels."""
         while True:
             size = _LENGTH.unpack(self._take(4))[0]
             if not 8 <= size <= STARTUP_BYTES_MAX:

@@ -3,7 +3,7 @@
 Each statement reads one committed version, by default the newest (`READ COMMITTED`). A transaction of
 `REPEATABLE READ` or `SERIALIZABLE` reads one version from its first statement to its end.
 
-A statement is told apart by its first word. What isn't a query is the session's (`SET`, `BEGIN`,
+A statement is recognized by its first word. What isn't a query is the session's (`SET`, `BEGIN`,
 cursors) or is refused: the endpoint only reads. An error within an extended query skips what the client
 has sent ahead, up to its `Sync`, and fails its transaction, as in PostgreSQL.
 """
@@ -82,7 +82,7 @@ class Session:
         newest: the number of the last committed version.
         wait: waits for a token, so many seconds at most; the version that has read it.
         cancelled: whether the client has asked to cancel what runs.
-        told: what the client said of itself when it connected.
+        told: what the client said about itself when it connected.
         hold: takes note of how many bytes the session keeps; False where all sessions keep too much.
         now: a clock in seconds.
         follow: gives a view's changes, until nobody reads them any more.
@@ -117,7 +117,7 @@ class Session:
         return self._deadline_s is not None and self._now() >= self._deadline_s
 
     def greeting(self) -> bytes:
-        """What the server says of itself."""
+        """What the server says about itself."""
         return messages.parameters({shown: self._settings[n] for n, shown in REPORTED.items()})
 
     def ready(self) -> bytes:

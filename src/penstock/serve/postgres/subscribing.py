@@ -31,7 +31,7 @@ def columns_question(what: Subscription) -> Question:
 def subscribed(
     what: Subscription, how: Copying, portal: Portal, head: Answer, changes: Iterator[Answer]
 ) -> Iterator[bytes]:
-    """The messages of a copy, but for the last one, which tells the number of rows.
+    """The messages of a copy, but for the last one, which has the number of rows.
 
     Args:
         what: is followed.

@@ -9,7 +9,7 @@ Contract of a `Target`, which the tests in `tests/sinks` check for each kind:
 3. A row that the system doesn't take raises `RefusedError`, and nothing is written. What passes, such as a
    server that is away, is an error of `passing`.
 
-Contract of a `Switchable`, a target that is built anew beside the live one:
+Contract of a `Switchable`, a target that is rebuilt next to the live one:
 
 4. `beside` is a target for the sink `NAME.rebuild`, with offsets of its own. What was written to it stays
    when that is killed; what somebody has removed begins with the first record.
@@ -63,7 +63,7 @@ class Rows:
     Attributes:
         topic: where they come from.
         schema: their columns.
-        key: those that tell rows apart; empty where rows only appear.
+        key: those that distinguish rows; empty where rows only appear.
     """
 
     topic: str
@@ -143,7 +143,7 @@ class Target(Protocol):
 
 @runtime_checkable
 class Switchable(Target, Protocol):
-    """A target that is built anew beside the live one; see the contract above."""
+    """A target that is rebuilt next to the live one; see the contract above."""
 
     def beside(self, sink: str, rows: Rows) -> Target:
         """What the rebuild of a sink writes to."""

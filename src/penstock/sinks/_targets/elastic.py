@@ -40,7 +40,7 @@ __all__ = ["ElasticTarget", "elasticsearch"]
 
 STATE_INDEX: Final = "penstock-sinks"
 DELETED_KEPT: Final = "1h"
-"""How long the version of a deleted document is remembered: as long as a process may hang and then go on."""
+"""How long the version of a deleted document is kept: as long as a process may hang and then continue."""
 NOT_THE_ROWS: Final = frozenset({401, 403, 404, 429})
 """Statuses of a document that say something of its index or of the server: nothing is wrong with the row."""
 
@@ -282,7 +282,7 @@ class ElasticTarget:
         """Ends the connection."""
         self._web.close()
 
-    # -- indices that are built anew --------------------------------------------------------------------
+    # -- indices that are rebuilt --------------------------------------------------------------------
 
     def beside(self, sink: str, rows: Rows) -> ElasticTarget:
         """An index with the alias `TABLE__new`."""

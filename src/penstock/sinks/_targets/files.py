@@ -230,5 +230,5 @@ class DuckTarget(SqlTarget):
         try:
             self.execute(statement.replace("{rows}", "penstock_staged"))
         finally:
-            with contextlib.suppress(self._module.Error):  # what went wrong is told already
+            with contextlib.suppress(self._module.Error):  # what went wrong is reported already
                 self._connection.unregister("penstock_staged")

@@ -273,7 +273,7 @@ class MysqlTarget(SqlTarget):
             f"AS r LEFT JOIN {self.path} AS t ON {_same(rows)} WHERE t.{first} IS NULL"
         )
 
-    # -- tables that are built anew ---------------------------------------------------------------------
+    # -- tables that are rebuilt ---------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _alone(self, sink: str, topic: str) -> Iterator[None]:

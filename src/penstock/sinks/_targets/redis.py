@@ -205,7 +205,7 @@ class RedisTarget:
             self._connection.close()
         self._connection = None
 
-    # -- keys that are built anew -----------------------------------------------------------------------
+    # -- keys that are rebuilt -----------------------------------------------------------------------
 
     def beside(self, sink: str, rows: Rows) -> RedisTarget:
         """The same with `__new` behind the beginning of the keys."""
@@ -280,7 +280,7 @@ class RedisTarget:
         """What all keys begin with, of the live ones (`end` is empty), or of others.
 
         Raises:
-            UserError: they begin with nothing that could be told apart: `users__new1` is of the form
+            UserError: they begin with nothing that could be distinguished: `users__new1` is of the form
                 `users{id}` as well.
         """
         first = _parsed(self._form, rows.key)[0][0]

@@ -276,7 +276,7 @@ class SqlTarget(abc.ABC):
         """Holds up who switches the sink's tables, where that is no single transaction."""
         yield
 
-    # -- tables that are built anew ---------------------------------------------------------------------
+    # -- tables that are rebuilt ---------------------------------------------------------------------
 
     def beside(self, sink: str, rows: Rows) -> Self:
         """`TABLE__new`; if somebody has removed that, its offsets are removed, too."""

@@ -1,8 +1,8 @@
 """A search index in a directory, by tantivy: documents and offsets appear with one commit.
 
-tantivy's commits have no room for a text, so offsets are in a file beside the index, which is replaced before
-a commit. It has the offsets before and after that commit, and the index's operation number before it: which
-of them hold is told by the number that the index has.
+tantivy's commits have no room for a text, so offsets are in a file next to the index, which is replaced
+before a commit. It has the offsets before and after that commit, and the index's operation number before it:
+which of them hold is known from the number that the index has.
 
 A rebuild writes `PATH__new`, which changes names with `PATH` at once (`folders`).
 """

@@ -40,7 +40,7 @@ class Apart:
 
 
 def apart(conditions: Sequence[exp.Expr], left: Scope, right: Scope) -> Apart | None:
-    """What conditions say of the distance of two streams' rows; None where they don't bound it."""
+    """What conditions say about the distance of two streams' rows; None where they don't bound it."""
     times = event_time_column(left.rows.node), event_time_column(right.rows.node)
     if None in times or left.window is not None or right.window is not None:
         return None

@@ -5,7 +5,7 @@
     versions_of a pipeline's versions and savepoints
     Console     the same as JSON endpoints
 
-Every question is asked of the broker anew, by a client of its own and within a limit of time: the page
+Every question is put to the broker again, by a client of its own and within a limit of time: the page
 holds no state that could be wrong.
 """
 

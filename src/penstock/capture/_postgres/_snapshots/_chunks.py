@@ -39,7 +39,7 @@ CONNECTIONS: Final = 3
 AGAIN_S: Final = 0.02
 """How long a chunk waits for a transaction that a snapshot lacks; longer where a standby must confirm it."""
 AHEAD: Final = 2
-"""Chunks that are in memory beside those that are being read."""
+"""Chunks that are in memory in addition to those that are being read."""
 _PAGE, _SEGMENT = 8192, 16 << 20
 _PAGE_HEAD, _SEGMENT_HEAD = 24, 40
 

@@ -1,4 +1,4 @@
-"""Snapshots of tables while their changes flow: in chunks by primary key, that can go on after a kill.
+"""Snapshots of tables while their changes flow: in chunks by primary key, that can continue after a kill.
 
     invariant: a row of a chunk is written only if all changes of its key that were written are in the chunk
 

@@ -94,7 +94,7 @@ class DeltaTarget:
         if not len(batch):
             return  # offsets alone are written with the next changes: each commit makes files
         one = self._module.Transaction
-        # A partition that wasn't written has no id; so the highest one is told, too.
+        # A partition that wasn't written has no id; so the highest one is given, too.
         told = [one(f"{self._own}/{p}", offset) for p, offset in self._offsets.items()]
         told.append(one(self._own, max(self._offsets) + 1))
         properties = self._module.CommitProperties(app_transactions=told, max_commit_retries=0)

@@ -1,7 +1,7 @@
 """Directories that one process writes at a time, and that take each other's place.
 
     PATH, PATH__new, PATH__old: the live one, what a rebuild writes, what was there before
-    .NAME.lock beside PATH: locked by who writes PATH or exchanges it, and freed by its end
+    .NAME.lock next to PATH: locked by who writes PATH or exchanges it, and freed by its end
 
 The file `MARK`, with the live one's name, is in the directory that a rebuild has made. Where it is in
 `PATH`, the two were exchanged, and `PATH__new` is the one before. It is removed when that is `PATH__old`, so

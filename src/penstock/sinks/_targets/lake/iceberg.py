@@ -223,7 +223,7 @@ class IcebergTarget:
             self._catalog.close()
         self._catalog = self._table = None
 
-    # -- tables that are built anew ---------------------------------------------------------------------
+    # -- tables that are rebuilt ---------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _loaded(self) -> Iterator[Any]:

@@ -260,7 +260,7 @@ class ParquetTarget:
         self._state = None
         self._folder.let_go()
 
-    # -- directories that are built anew ------------------------------------------------------------------
+    # -- directories that are rebuilt ------------------------------------------------------------------
 
     def beside(self, sink: str, rows: Rows) -> ParquetTarget:  # noqa: ARG002 - offsets are in it
         """A directory with `__new` behind its name, whose offsets are the sink's."""
