@@ -8,7 +8,7 @@ there and that all packages are built for, each with an environment of its own, 
 - What is built for one Python is .venv's too where the minor version, and so the binary interface, is
   the same. Where it isn't, pip installs it as requirements.lock has it.
 
-A Python that isn't there, or that pip has no packages for, is told and passed over. Arguments go to
+A Python that isn't there, or that pip has no packages for, is reported and passed over. Arguments go to
 pytest.
 """
 
@@ -102,7 +102,9 @@ def environments() -> Iterator[tuple[Python, Path]]:
             yield python, folder
             break
         else:
-            tell(f"skipped: no {what} Python beside {'.'.join(map(str, OURS))} that can be used")
+            tell(
+                f"skipped: no {what} Python other than {'.'.join(map(str, OURS))} that can be used"
+            )
 
 
 def found() -> list[Python]:

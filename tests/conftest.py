@@ -70,7 +70,7 @@ if LoadFileScheduling is not None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """One of several processes tells the one that began them what it has left out."""
+    """Each of several processes reports to the one that started them what it has left out."""
     if (told := getattr(session.config, "workeroutput", None)) is not None:
         told["left_out"] = session.config.stash.get(LEFT_OUT, 0)
 

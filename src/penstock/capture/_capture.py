@@ -379,7 +379,7 @@ class _Session:
         state = self._log.load()
         if state is not None and state.owner != self._run.owner:
             raise FencedError(
-                f"expected to go on with the capture {self._settings.name!r}; found that another process has "
+                f"expected to continue the capture {self._settings.name!r}; found that another process has "
                 "begun under this name. Run one at a time"
             )
 

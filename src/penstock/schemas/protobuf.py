@@ -382,7 +382,7 @@ def _oneofs(new: ProtoMessage, old: ProtoMessage, path: str) -> Iterator[Break]:
                 if len(free) > 1
                 else "FIELD_MOVED_TO_EXISTING_ONEOF",
                 f"{path}/{name}",
-                f"the writer may write {shown} beside others of the reader's oneof, which keeps one",
+                f"the writer may write {shown} next to others of the reader's oneof, which keeps one",
             )
         lost = [one for one in old.fields if one.oneof == name and one.number not in mine]
         if lost:

@@ -144,7 +144,7 @@ class SqlFlow(Flow):
         assert columns is not None
         if not columns.key:
             raise FlowError(
-                "expected PRIMARY KEY (…), which tells a table's rows apart; found none. Without a key, "
+                "expected PRIMARY KEY (…), which identifies a table's rows; found none. Without a key, "
                 "CREATE STREAM"
             )
         options["time"] = _time(columns.watermark, options)

@@ -203,7 +203,7 @@ class From:
             right = filtered(right, mine, self.env.clocks)
         if odd := next(filter(is_temporal, on), None):
             raise SchemaError(
-                "expected now() in the ON of an outer join beside columns of the side that may have no "
+                "expected now() in the ON of an outer join next to columns of the side that may have no "
                 f"partner; found {odd.sql(dialect='duckdb')!r}. Filter in a subquery"
             )
         return on, right

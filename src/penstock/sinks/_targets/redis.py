@@ -169,7 +169,7 @@ class RedisTarget:
         now = {int(f[1:]): int(v) for f, v in found.items() if f[:1] == b"p"}
         if int(found.get(b"epoch", 0)) < self._epoch or now != self._offsets:
             raise self._module.ConnectionError(
-                "the server lost its newest writes; going on from the offsets that it has"
+                "the server lost its newest writes; continuing from the offsets that it has"
             )
 
     def _keys(self, rows: pa.RecordBatch) -> Iterator[str]:

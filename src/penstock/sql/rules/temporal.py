@@ -138,7 +138,7 @@ def _alone(condition: exp.Binary) -> exp.Expr:
         raise _odd(condition)
     if any(_is_long(one) for one in moved):
         raise SchemaError(
-            "expected an interval of fixed length, such as INTERVAL 30 DAYS, beside now(); found "
+            "expected an interval of fixed length, such as INTERVAL 30 DAYS, next to now(); found "
             f"{_shown(condition)}: months and years differ in length"
         )
     return kind(this=_now(), expression=right)
@@ -243,7 +243,7 @@ def filtered(scope: Scope, conditions: Sequence[exp.Expr], clocks: Sequence[Node
         )
     if not clocks:
         raise SchemaError(
-            "expected a stream or table beside now(), whose watermark it is; found "
+            "expected a stream or table next to now(), whose watermark it is; found "
             f"{_shown(bounds[0])} in a query over constants alone"
         )
     starts, ends = [], []
