@@ -28,7 +28,7 @@ from penstock.core.time import (
     duration_text,
     instant_text,
 )
-from penstock.core.vectors import from_int64
+from penstock.core.vectors import from_int64, int64s
 from penstock.engine.letters.letters import Letters
 from penstock.engine.letters.reasons import Reasons
 from penstock.engine.plan import AHEAD_MAX_US, Split
@@ -320,7 +320,8 @@ def _instants(rows: pa.Table, name: str, known: np.ndarray) -> np.ndarray:
     column = rows.column(name).combine_chunks()
     if column.null_count:
         known &= pc.is_valid(column).to_numpy(zero_copy_only=False)
-    return np.asarray(column.view(pa.int64()).fill_null(0).to_numpy())
+        column = column.fill_null(0)
+    return int64s(column)
 
 
 def _is_true(condition: Expression, rows: pa.Table) -> np.ndarray:
