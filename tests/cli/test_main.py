@@ -245,3 +245,23 @@ def test_views_are_listed_and_described_in_sql(penstock: Any, shop: Path) -> Non
         *("item,STRING", "n,BIGINT"),
     ]
     assert "did you mean 'per_item'?" in penstock("query", "shop", 'DESC "per_itm"').err
+
+
+LEAVING = """
+import atexit, sys
+import py4j, penstock
+from penstock.cli.support.errors import run_guarded
+atexit.register(print, "registered")
+try:
+    run_guarded(lambda: sys.exit(3))
+finally:
+    print("finally")
+"""
+
+
+def test_a_process_that_had_spark_does_all_that_is_done_at_an_end() -> None:
+    """`finally`, functions of `atexit`, and what is buffered; then it ends with the command's code."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING], stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("finally\nregistered\n", 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import traceback
@@ -98,16 +99,23 @@ def run_guarded(call: Callable[[], Any]) -> Any:
 
 
 def _leave(done: SystemExit) -> None:
-    """Ends a process that had Spark at once, when all is stopped and written.
+    """Lets a process that had Spark end before the interpreter takes itself apart.
 
-    Spark's Python side leaves threads behind, and native libraries then complain of leaks while the
-    interpreter takes itself apart.
+    Spark's Python side leaves threads behind, of which native libraries complain then. All that a program
+    or a library does at its end is done before: `finally`, and functions registered with `atexit`.
     """
-    if "py4j" not in sys.modules or "pytest" in sys.modules:
-        return
+    if "py4j" in sys.modules and "pytest" not in sys.modules:
+        code = done.code if isinstance(done.code, int) else 0 if done.code is None else FAILED
+        atexit.register(_end, code)
+
+
+def _end(code: int) -> None:
+    """Ends the process, after the functions that are registered still; the newest is called first."""
+    atexit.unregister(_end)
+    atexit._run_exitfuncs()  # noqa: SLF001 - the one way to call them now
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(done.code if isinstance(done.code, int) else 0 if done.code is None else FAILED)
+    os._exit(code)
 
 
 def _quiet_stdout() -> None:
