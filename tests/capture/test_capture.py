@@ -40,6 +40,16 @@ def test_it_goes_on_where_it_stopped(source) -> None:
         assert {(one["id"], one["v"]) for one in found.values()} == {*source.rows("TABLE t")}
 
 
+def test_it_is_caught_up_once_all_came_that_had_committed(source) -> None:
+    """Not while the server looks through changes of other tables and sends nothing."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int)")
+    source.run("t")
+    source.execute("INSERT INTO other SELECT generate_series(1, 300000)")
+    source.execute("INSERT INTO t VALUES (1)")
+    source.capture("t").run(until=lambda done: done.is_caught_up)
+    assert [key for key, _ in source.records(f"{source.name}.public.t")] == [{"id": 1}]
+
+
 def test_a_large_transaction_comes_in_pieces_and_counts_when_it_commits(source) -> None:
     """What it rolls back, in part or as a whole, isn't captured; what commits first comes first."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")

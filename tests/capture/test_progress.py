@@ -7,8 +7,9 @@ import pytest
 
 from penstock.capture import _progress
 from penstock.capture._capture import _read_again
-from penstock.capture._progress import State, Watched, _Keys
+from penstock.capture._progress import Log, State, Watched, _Keys
 from penstock.capture._schemas import Shape, Version
+from penstock.client import Reader
 
 
 @pytest.mark.parametrize("folded", [0, 1 << 20])
@@ -54,3 +55,25 @@ def test_a_state_is_read_as_it_was_written_also_an_older_one() -> None:
     one = State("s", "1/x", "sqlite", tables={"t": Watched("t", 4, emptied=(1,), unseen=(2, 3))})
     assert State.decoded(one.encoded()) == one
     assert State.decoded(one.encoded().replace(b',"unseen":[2,3]', b"")).tables["t"].unseen == ()
+
+
+def test_columns_follow_what_is_waiting_of_their_topic(log) -> None:
+    """Rows that are sent at once come behind records of the same partition that aren't sent yet."""
+    one = Log(log, "waiting")
+    try:
+        one.start()
+        one.create_topic("waiting.t", 1, {})
+        one.put("waiting.t", b"a", b"1", 0)
+        keys, values = (pa.array(some, pa.binary()) for some in ([b"b", b"c"], [b"2", b"3"]))
+        one.put_all("waiting.t", keys, values, 0)
+        one.put("waiting.t", b"d", b"4", 0)
+        one.commit(State("", "", ""))
+        with Reader(log) as reader:
+            found = [
+                value
+                for records in reader.read("waiting.t", 0, 0, one.ends("waiting.t")[0])
+                for value in records.values().to_pylist()
+            ]
+    finally:
+        one.close()
+    assert found == [b"1", b"2", b"3", b"4"]

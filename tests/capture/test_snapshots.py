@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +15,15 @@ from click.testing import CliRunner
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.capture import drop, snapshot, status
+from penstock.capture._notifications import Notifications
+from penstock.capture._output import Captured, Output
+from penstock.capture._postgres._pgoutput import Begin
 from penstock.capture._postgres._server import Server
 from penstock.capture._postgres._snapshots import _chunks, _incremental, _initial
-from penstock.capture._postgres._snapshots._chunks import Mark, Part
+from penstock.capture._postgres._snapshots._chunks import Chunks, Mark, Part
 from penstock.capture._postgres._snapshots._incremental import Progress
+from penstock.capture._progress import Log
+from penstock.capture._schemas import Schemas
 from penstock.cli import main
 from penstock.errors import SetupError, UserError
 
@@ -70,6 +77,113 @@ def test_rows_that_change_after_a_chunk_was_read_keep_the_newer_value(source, mo
         source.follows(capture, lambda: not status(source.name, source.log).snapshot)
     assert reads(source, topic) == [(i, f"it's {i}") for i in range(4, 11)]
     assert {*replayed(source, topic).values()} == {*source.rows("TABLE t")}
+
+
+def test_changes_of_another_table_leave_a_chunk_s_rows_alone(source, monkeypatch) -> None:
+    """Two tables share a topic: keys that are the same are of different rows, and one may be emptied."""
+    source.execute(
+        "CREATE TABLE t (a int PRIMARY KEY, v int); CREATE TABLE u (a int PRIMARY KEY, v int)"
+    )
+    source.execute(
+        "INSERT INTO t SELECT i, 0 FROM generate_series(1, 10) i; INSERT INTO u VALUES (5, 0)"
+    )
+    topic, rows_of = f"{source.name}.both", _chunks.rows_of
+
+    def late(*arguments: object) -> object:
+        source.execute("UPDATE u SET v = 1")
+        source.execute("TRUNCATE u")
+        source.follows(capture, lambda: len(source.records(topic)) == 13)
+        return rows_of(*arguments)
+
+    monkeypatch.setattr(_chunks, "rows_of", late)
+    monkeypatch.setattr(type(source), "tables", {"public.t": topic, "public.u": topic})
+    with source.running(to=None, name=source.name) as capture:
+        source.follows(capture, lambda: capture.done.phase == "streaming")
+        snapshot(source.name, ["t"], log=source.log)
+        source.follows(capture, lambda: reads(source, topic))
+        source.follows(capture, lambda: not status(source.name, source.log).snapshot)
+    assert reads(source, topic) == [(i,) for i in range(1, 11)]
+
+
+def test_what_was_asked_for_before_it_began_is_done_before_it_is_caught_up(source) -> None:
+    """`penstock capture snapshot`, and then `penstock capture --once`."""
+    source.execute("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    source.run("t")
+    snapshot(source.name, ["t"], log=source.log)
+    source.capture("t").run(until=lambda done: done.is_caught_up)
+    assert reads(source, f"{source.name}.public.t") == [(1,), (2,)]
+
+
+def test_a_chunk_that_is_read_within_a_transaction_does_not_end_the_wait(source) -> None:
+    """The rest of the transaction is waited for; the chunk is written behind it."""
+    source.execute("CREATE TABLE t (a int PRIMARY KEY)")
+    source.run("t")
+    capture = source.capture("t")
+    database = capture._kind.open(capture._settings)
+    log = Log(source.log, source.name)
+    try:
+        state = log.start()
+        assert state is not None
+        database.check()
+        database.prepare(state, [("public", "t")], lambda _: False)
+        parts = Schemas({}, "", None, ("", "", ""), "pass"), Notifications(None, "")
+        stream = database.stream(Output(log, state, Captured(), "", *parts))
+        while stream.take(0.2):
+            pass
+        stream._begin = Begin(0, 0, 1)  # a transaction of which no more has come yet
+        stream._incremental._ring()
+        with ThreadPoolExecutor() as pool:
+            taken = pool.submit(stream.take, PATIENCE_S)
+            source.execute("INSERT INTO t VALUES (1)")
+            assert taken.result()
+    finally:
+        database.close()
+        log.close()
+
+
+def test_reads_end_though_the_server_doesn_t(source, monkeypatch) -> None:
+    """A process of the server that hangs isn't waited for."""
+    monkeypatch.setattr(_chunks, "CLOSE_S", 0.2)
+    source.execute("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    with psycopg.connect(source.url) as holder:
+        holder.execute("LOCK TABLE t")
+        marked = {"mark": lambda: Mark(0), "ready": lambda: None}
+        chunks = Chunks(source.url, "precise", Part("public.t"), 1, **marked)
+        query = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        [(pid,)] = wait_until(lambda: source.rows(query))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            closing = threading.Thread(target=chunks.close, daemon=True)
+            closing.start()
+            closing.join(PATIENCE_S)
+            assert not closing.is_alive()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_server_with_few_connections_is_read_by_those_that_there_are(source) -> None:
+    """Of three connections it takes one."""
+    source.execute(
+        "CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 200)"
+    )
+    source.execute(f"CREATE ROLE {source.database} LOGIN CONNECTION LIMIT 1")
+    source.execute(f"GRANT SELECT ON t TO {source.database}")
+    url, ready = source.server.url(source.database, source.database), threading.Event()
+    part = Part("public.t")
+    chunks = Chunks(url, "precise", part, 3, mark=lambda: Mark(0), ready=ready.set)
+    keys: list[bytes] = []
+    try:
+        while True:
+            while (chunk := chunks.first()) is None:
+                assert ready.wait(PATIENCE_S)
+                ready.clear()
+            keys += chunk.rows.keys.to_pylist()
+            chunks.pop()
+            if chunk.is_last:
+                break
+    finally:
+        chunks.close()
+    assert keys == [b'{"a":%d}' % i for i in range(1, 201)]
 
 
 def test_a_table_that_is_rewritten_loses_no_rows(source) -> None:
@@ -196,7 +310,9 @@ def test_a_table_is_read_again_from_its_beginning() -> None:
     assert again.where["a"] == ""
     later = reading.with_tables(["b", "c"], "v > 0")
     assert (later.tables, later.cursor) == (("a", "b", "c"), ("5",))
-    assert later.where == {"a": "x", "b": "v > 0", "c": "v > 0"}
+    assert later.where == {"a": "x", "b": "", "c": "v > 0"}  # b is read for all rows already
+    assert reading.with_tables(["a"], "y").where["a"] == "(x) OR (y)"
+    assert reading.with_tables(["a"], "x").where["a"] == "x"
 
 
 def test_snapshots_are_paused_stopped_and_refused(source, caplog) -> None:

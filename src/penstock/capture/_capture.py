@@ -35,6 +35,7 @@ from penstock.capture._kinds import kind_of
 from penstock.capture._notifications import INITIAL, Notifications
 from penstock.capture._output import Captured, Output
 from penstock.capture._progress import (
+    Control,
     Log,
     State,
     Watched,
@@ -546,11 +547,14 @@ class _Session:
 
     def _stream(self, output: Output) -> None:
         """Takes changes as they come."""
+        end = self._database.end()
         stream = self._database.stream(output)
-        self._done.phase = "streaming"
+        self._done.phase, self._done.is_caught_up = "streaming", False
+        self._ask(stream, self._log.control())  # before it is said to be caught up
         while True:
             came = stream.take(WAIT_S)
-            self._done.is_caught_up = not (came or output.is_open or output.is_reading)
+            is_busy = came or output.is_open or output.is_reading
+            self._done.is_caught_up = not is_busy and output.received >= end
             if output.store() or not came:
                 stream.confirm()
             if self._turn_ends(stream):
@@ -566,7 +570,12 @@ class _Session:
             control = self._log.control()
             if control.is_paused:
                 return True
-            if isinstance(stream, TakesRequests):
-                for number, request in control.requests.items():
-                    stream.ask(number, request)
+            self._ask(stream, control)
         return self._run.is_over
+
+    @staticmethod
+    def _ask(stream: Stream, control: Control) -> None:
+        """Passes on requests for snapshots."""
+        if isinstance(stream, TakesRequests):
+            for number, request in control.requests.items():
+                stream.ask(number, request)

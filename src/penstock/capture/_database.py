@@ -221,6 +221,9 @@ class Database(Protocol):
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         """The rows as they are."""
 
+    def end(self) -> int:
+        """A position that `Output.received` gets to once all was passed on that has committed by now."""
+
     def stream(self, output: Output) -> Stream:
         """What committed at `output.position` and behind it.
 

@@ -27,7 +27,16 @@ from penstock.client.producer import Part
 from penstock.core.partitioner import murmur2_partitions
 from penstock.errors import CorruptError, SetupError
 
-__all__ = ["Log", "State", "Watched", "control_topic", "schemas_topic", "state_topic", "versions"]
+__all__ = [
+    "Control",
+    "Log",
+    "State",
+    "Watched",
+    "control_topic",
+    "schemas_topic",
+    "state_topic",
+    "versions",
+]
 
 TIMEOUT_MS: Final = 15 * 60 * 1000
 """How long a transaction of the log may stay open, a snapshot's or that of the database's largest: Kafka's
@@ -257,6 +266,8 @@ class Log:
             values: of them, binary.
             time_ms: of all, since 1970.
         """
+        if topic in self._waiting:  # a partition can't be written twice at once
+            self.send()
         times_ms = np.full(len(keys), time_ms)
         self._send([*self._of_partitions(topic, keys, values, times_ms, None)])
         self.open_records += len(keys)

@@ -82,6 +82,10 @@ class MysqlDatabase:
         """The rows as they are."""
         return _Snapshot(self._server, self._settings, self._encoder())
 
+    def end(self) -> int:
+        """The end of the binary log."""
+        return place(*self._server.position())
+
     def stream(self, output: Output) -> Stream:
         """What committed at the output's position and behind it."""
         settings = self._settings

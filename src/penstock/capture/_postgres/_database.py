@@ -157,6 +157,11 @@ class PostgresDatabase:
         outbox = self._extras.outbox
         return Snapshot(self._server, name, encoder, values, self._progress, outbox)
 
+    def end(self) -> int:
+        """Up to where the server's log can be sent."""
+        [(position,)] = self._server.ask("SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint")
+        return int(position)
+
     def stream(self, output: Output) -> Stream:
         """What committed at the output's position and behind it."""
         extras = self._extras

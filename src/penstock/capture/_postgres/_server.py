@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
+import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,8 +24,10 @@ from penstock.capture._schemas import Shape
 from penstock.core.databases import described, psycopg_module
 from penstock.errors import SetupError, UserError
 
-__all__ = ["Server", "parse_tables"]
+__all__ = ["Server", "has_no_room", "parse_tables"]
 
+CANCEL_S: Final = 2.0
+"""How long the server may take to hear that a query is cancelled."""
 SETTINGS: Final = (
     "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=3 "
     "-c bytea_output=hex -c lc_monetary=C -c statement_timeout=0 -c lock_timeout=0 "
@@ -104,7 +108,15 @@ class Server:
         """Cancels the query that runs on the connection for questions; from any thread."""
         if (one := self._sql) is not None:
             with contextlib.suppress(self._psycopg.Error):
-                one.cancel()
+                one.cancel_safe(timeout=CANCEL_S)
+
+    def sever(self) -> None:
+        """Ends the connection for questions, also if the server doesn't answer; from any thread."""
+        if (one := self._sql) is not None:
+            with contextlib.suppress(self._psycopg.Error, OSError):
+                file = socket.socket(fileno=os.dup(one.fileno()))
+                with file:
+                    file.shutdown(socket.SHUT_RDWR)
 
     def connect(self, *, replication: bool = False) -> Any:
         """A new connection; SETTINGS say how it writes values.
@@ -494,6 +506,15 @@ class Server:
     def types(self) -> Callable[[int, int], Type]:
         """`type`, to be passed on."""
         return self.type
+
+
+def has_no_room(error: Exception) -> bool:
+    """Whether a server has refused a connection because there are as many as it allows."""
+    from psycopg import OperationalError
+
+    text = str(error)
+    is_full = "too many" in text or "remaining connection slots" in text
+    return is_full and isinstance(error, OperationalError)
 
 
 def refused(text: str) -> bool:

@@ -40,13 +40,14 @@ _START, _STOP, _COMMIT, _ABORT = b"SEcA"
 
 
 class _Watch(NamedTuple):
-    """A table that is captured: how its rows are read, its topic, from which position on it counts, and
-    where its rows go if they are events.
+    """A table that is captured: how its rows are read, its topic, from which position on it counts, its
+    name, and where its rows go if they are events.
     """
 
     table: Table
     topic: str
     since: int
+    name: str
     router: Router | None = None
 
 
@@ -150,8 +151,9 @@ class Stream:
             elif came:
                 return True
             else:
-                news = self._incremental.news
-                ready, _, _ = select.select([self._pg.socket, news], [], [], wait_s)
+                # Within a transaction chunks wait, and what has rung isn't heard.
+                news = [self._incremental.news] if self._begin is None else []
+                ready, _, _ = select.select([self._pg.socket, *news], [], [], wait_s)
                 if self._pg.socket not in ready:
                     return False
                 self._pg.consume_input()
@@ -236,7 +238,7 @@ class Stream:
         kind = data[at]
         if kind == _INSERT:
             if (found := self._watched(_OID(data, at + 1)[0])) is not None:
-                table, topic, _, router = found
+                table, topic, _, _, router = found
                 row, _ = table.parse(data, at + 6)
                 if router is not None:
                     event = router.route(row)
@@ -251,7 +253,7 @@ class Stream:
         elif kind == _DELETE:
             found = self._watched(_OID(data, at + 1)[0])
             if found is not None and found.router is None:
-                table, topic, _, _ = found
+                table, topic, *_ = found
                 parse_ = table.parse_key if data[at + 5] == _OLD_KEY else table.parse
                 row, _ = parse_(data, at + 6)
                 self._encoder.deleted(table, topic, row, lsn, self._put)
@@ -259,7 +261,7 @@ class Stream:
             self._apply_other(data[at:], lsn)
 
     def _update(self, found: _Watch, data: bytes, at: int, lsn: int) -> None:
-        table, topic, _, _ = found
+        table, topic, *_ = found
         kind, before, gone = data[at], None, None
         if kind == _OLD_KEY:
             gone, at = table.parse_key(data, at + 1)
@@ -291,9 +293,9 @@ class Stream:
 
     def _truncate(self, found: _Watch, lsn: int) -> None:
         """A table was emptied: a record says so, and each of its keys is deleted."""
-        output, (table, topic, _, _) = self._output, found
+        output, (table, topic, *_) = self._output, found
         deletes = bool(table.key) and output.is_alone(topic)
-        self._incremental.truncated(topic)
+        self._incremental.truncated(found.name)
         if output.takes_truncation(topic):
             headers = DELETIONS_FOLLOW if deletes else ()
             self._encoder.truncated(table, topic, lsn, self._put, headers)
@@ -306,6 +308,8 @@ class Stream:
         found = self._tables.get(oid)
         if found is None or self._skips or self._commit_lsn < found.since:
             return None
+        is_read = found.name == self._incremental.table
+        self._put = self._incremental.put if is_read else self._output.put
         return found
 
     def _describe(self, relation: Relation) -> None:
@@ -318,7 +322,8 @@ class Stream:
         table = Table(relation, facts, self._server.types, self._values)
         is_outbox = f"{relation.schema}.{relation.name}" == self._extras.outbox
         router = Router(table) if is_outbox else None
-        self._tables[relation.oid] = _Watch(table, watched.topic, watched.since, router)
+        full_name = f"{relation.schema}.{relation.name}"
+        self._tables[relation.oid] = _Watch(table, watched.topic, watched.since, full_name, router)
         shape = self._server.shape(relation, facts, table.key)
         self._output.use(watched.topic, shape)
         if not self._skips and self._commit_lsn >= watched.since:
@@ -342,11 +347,11 @@ class Stream:
             return
         if message.is_transactional:
             if not self._skips:
-                self._encoder.message(topic, message, lsn, self._put)
+                self._encoder.message(topic, message, lsn, output.put)
         elif message.lsn >= output.position:
             time_us = output.state.time_us
             self._encoder.at(time_us, None, output.position)
-            self._encoder.message(topic, message, message.lsn, self._put)
+            self._encoder.message(topic, message, message.lsn, output.put)
             self._is_due |= output.committed(message.lsn + 1, time_us)
 
     def _start(self, begin: Begin) -> None:
@@ -356,7 +361,6 @@ class Stream:
         self._skips = begin.commit_lsn < output.position
         self._encoder.begin(begin, output.position)
         self._incremental.begin(begin.xid)
-        self._put = self._incremental.put if self._incremental.is_reading else output.put
         output.is_open = True
 
     def _close(self, end: int) -> None:
@@ -369,7 +373,7 @@ class Stream:
             output.is_open = False
             return
         if self._extras.transactions is not None:
-            self._encoder.ended(self._extras.transactions, self._put)
+            self._encoder.ended(self._extras.transactions, output.put)
         is_due = output.committed(end, begin.time_us)
         self._is_due |= is_due or self._renamed is not None
 

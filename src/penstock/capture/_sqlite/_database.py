@@ -229,6 +229,10 @@ class SqliteDatabase:
             self._schema = schema_version(self._sql)
         return {"log": self._triggers.name}
 
+    def end(self) -> int:
+        """Anywhere: what has committed is there when it is asked for."""
+        return 0
+
     def snapshot(self) -> _Snapshot:
         """The rows as they are."""
         return _Snapshot(self._path, self._triggers, self._layouts, self._encoder, self._settings)

@@ -12,7 +12,9 @@ which of them are older than what is written.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
@@ -23,7 +25,7 @@ from penstock.capture._envelope import Values
 from penstock.capture._postgres._copy import quoted, split
 from penstock.capture._postgres._pgoutput import Relation, lsn_number
 from penstock.capture._postgres._rows import Facts, Table
-from penstock.capture._postgres._server import Server
+from penstock.capture._postgres._server import Server, has_no_room
 from penstock.capture._postgres._snapshots._blocks import Rows, rows_of
 from penstock.capture._schemas import Shape, Version
 from penstock.errors import UserError
@@ -38,13 +40,20 @@ CONNECTIONS: Final = 3
 """That read chunks at a time."""
 AGAIN_S: Final = 0.02
 """How long a chunk waits for a transaction that a snapshot lacks; longer where a standby must confirm it."""
+CLOSE_S: Final = 5.0
+"""After which reads that a server doesn't end lose their connections."""
 AHEAD: Final = 2
 """Chunks that are in memory in addition to those that are being read."""
+_log = logging.getLogger(__name__)
 _PAGE, _SEGMENT = 8192, 16 << 20
 _PAGE_HEAD, _SEGMENT_HEAD = 24, 40
 
 Key: TypeAlias = tuple[str, ...]
 """The texts of a row's primary key; empty: none."""
+
+
+class _NoRoomError(Exception):
+    """The server has as many connections as it allows."""
 
 
 class GoneError(UserError):
@@ -156,7 +165,7 @@ class Chunks:
         self._jobs: deque[_Job] = deque()  # in the order of keys
         self._todo: deque[_Job] = deque()
         self._room, self._is_closed = connections + AHEAD, False
-        self._changed = threading.Condition()
+        self._changed, self._readers = threading.Condition(), connections
         self._planning = threading.Lock()
         self._servers = [Server(url) for _ in range(connections)]
         self._threads = [
@@ -171,10 +180,13 @@ class Chunks:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+        deadline = time.monotonic() + CLOSE_S
         for thread, server in zip(self._threads, self._servers, strict=True):
             while thread.is_alive():
                 server.cancel()
                 thread.join(0.1)
+                if time.monotonic() > deadline:
+                    server.sever()
 
     def first(self) -> Chunk | None:
         """The chunk that is next; None: it isn't read yet.
@@ -212,8 +224,21 @@ class Chunks:
             while (job := self._next(reader)) is not None:
                 self._read(reader, job)
                 self._ready()
+        except _NoRoomError:
+            _log.warning("%s: the server has no room for another connection", self._part.table)
         finally:
             server.close()
+
+    def _leave(self, error: Exception) -> None:
+        """Leaves the reads to the other connections, if this one isn't to be had.
+
+        Raises:
+            _NoRoomError: it isn't, and there are others.
+        """
+        with self._changed:
+            if self._readers > 1 and has_no_room(error):
+                self._readers -= 1
+                raise _NoRoomError from error
 
     def _next(self, reader: _Reader) -> _Job | None:
         """A chunk to be read; None: it is over."""
@@ -246,6 +271,7 @@ class Chunks:
             end = reader.end(part, after) if part.last else ()
             job = _Job(after, end)
         except Exception as error:  # noqa: BLE001 - raised by `first`
+            self._leave(error)
             job = _Job(after, (), result=error)
         with self._changed:
             self._part, self._after = part, job.end
@@ -265,6 +291,14 @@ class Chunks:
             try:
                 result = reader.read(self._part, job.after, job.end, job.mark)
             except Exception as error:  # noqa: BLE001 - raised by `first`
+                try:
+                    self._leave(error)
+                except _NoRoomError:
+                    with self._changed:
+                        job.mark = None
+                        self._todo.appendleft(job)
+                        self._changed.notify_all()
+                    raise
                 result = error
             with self._changed:
                 job.result = result

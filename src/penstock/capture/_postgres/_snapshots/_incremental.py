@@ -109,11 +109,23 @@ class Progress:
                 return Progress(asked=asked)
 
     def with_tables(self, tables: Iterable[str], where: str = "") -> Progress:
-        """What it is with tables to be read from their beginning, also one that is being read."""
-        added = dict.fromkeys(tables, where)
+        """What it is with tables to be read from their beginning, also one that is being read.
+
+        Of a table that is to be read already, the rows that were asked for before are read, too.
+        """
+        added = {one: self._either(one, where) for one in tables}
         rest = self.following if self.tables and self.tables[0] in added else self
         kept = tuple(one for one in rest.tables if one not in added)
         return replace(rest, tables=(*kept, *added), where={**rest.where, **added})
+
+    def _either(self, table: str, where: str) -> str:
+        """The condition of the rows that a table is to be read for, by now."""
+        if table not in self.tables:
+            return where
+        before = self.where.get(table) or ""
+        return (
+            f"({before}) OR ({where})" if before and where and before != where else before and where
+        )
 
     @property
     def following(self) -> Progress:
@@ -230,11 +242,6 @@ class Incremental:
         if number > newest:
             self._requests.append((number, request))
 
-    @property
-    def is_reading(self) -> bool:
-        """Whether chunks are read, so that changes have to go through `put`."""
-        return self._chunks is not None
-
     # -- changes ----------------------------------------------------------------------------------------
 
     def begin(self, xid: int) -> None:
@@ -249,15 +256,21 @@ class Incremental:
         time_ms: int,
         headers: Headers = (),
     ) -> None:
-        """A record of a change; rows of its key in chunks are older where they don't have the change."""
-        if topic == self._topic:
-            self._changes.add(key)
+        """A record of a change of the table that is read; rows of its key in chunks are older where they
+        don't have the change.
+        """
+        self._changes.add(key)
         self._put(topic, key, value, time_ms, headers)
 
-    def truncated(self, topic: str) -> None:
+    def truncated(self, table: str) -> None:
         """A table was emptied."""
-        if topic == self._topic:
+        if table == self.table:
             self._changes.add(True)  # noqa: FBT003
+
+    @property
+    def table(self) -> str:
+        """The table whose chunks are read; its changes have to go through `put`. Empty: none is."""
+        return "" if self._chunks is None else self.progress.tables[0]
 
     # -- chunks -----------------------------------------------------------------------------------------
 
