@@ -115,6 +115,18 @@ def test_what_is_committed_is_shown_without_arrow(tmp_path: Path) -> None:
     assert "version" in run([["status", shop], ["savepoint", "list", shop]])
 
 
+def test_programs_are_checked_without_pandas(tmp_path: Path) -> None:
+    """Nor kernels or Spark: DuckDB finds the types of conditions and of queries over no rows."""
+    program = tmp_path / "shop.sql"
+    program.write_text(
+        "CREATE STREAM clicks (page STRING, ms DOUBLE);"
+        "CREATE MATERIALIZED VIEW slow AS SELECT page, count(*) AS n FROM clicks "
+        "WHERE ms > 100.5 AND page LIKE '/%' GROUP BY page;"
+    )
+    calls = [["check", str(program)], ["explain", str(program)]]
+    assert "slow" in run(calls, {"pandas", "numba", "llvmlite", "pyspark"})
+
+
 def test_records_are_written_and_read_without_pandas(broker: str) -> None:
     """Commands for a topic's records need the kernels of its format besides."""
     at = ["--broker", broker]
