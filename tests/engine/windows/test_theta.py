@@ -9,6 +9,7 @@ import pytest
 import penstock as ps
 from penstock.core.duck import connection
 from penstock.errors import FlowError, SchemaError
+from penstock.serve import Snapshot
 from penstock.sql import SqlFlow
 
 VISITS = "page STRING, name STRING, at TIMESTAMP"
@@ -56,6 +57,9 @@ def test_sketches_answer_for_sets_and_for_longer_windows() -> None:
     assert sorted(found) == [(0, 1, 1), (0, 50, 50), (10, 40, 60)]
     sizes = {row["page"]: size(row["users"]) for row in run.view("days").rows()}
     assert sizes == {"cart": 20, "home": 80}
+    query = "SELECT theta_sketch_estimate(theta_union_agg(users)) AS n FROM days"
+    shown = Snapshot(run.store, run.store.version(run.store.newest_version()))
+    assert shown.sql(query).to_pylist() == [{"n": 80}]
 
 
 def test_a_value_that_is_no_sketch_is_a_dead_letter() -> None:
