@@ -11,13 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.effort import QUICK
 
 import penstock as ps
 from penstock.sql import SqlFlow
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SCALE = float(os.environ.get("PENSTOCK_TPCH_SCALE") or (0.01 if QUICK else 0.1))
+SCALE = float(os.environ.get("PENSTOCK_TPCH_SCALE") or 0.1)
 BATCHES = 3
 
 
