@@ -21,6 +21,7 @@ __all__ = ["Kind", "functions", "markdown"]
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _INNER: Final = re.compile(
+    r"penstock_.*|"
     r"(icu_)?collate_.*|pg_.*|has_.*_privilege|inet_.*|.*_byte_comparable|.*_is_visible|json_copy_.*|"
     r"array_to_string_comma_default|col_description|obj_description|shobj_description|"
     r"format_pg_type|format_type|map_to_pg_oid|get_block_size|combine_aggr|variant_group_.*|"
@@ -80,7 +81,11 @@ def functions() -> tuple[Kind, ...]:
             "a group is computed again when it changes; refused in windows of event time",
             aggregates - by_change - of_windows,
         ),
-        kind("window functions", "a partition is computed again when it changes", of_partitions),
+        kind(
+            "window functions",
+            "by change, or a partition is computed again: [which](#window-functions)",
+            of_partitions,
+        ),
         kind("functions of a row", "row by row", of_rows - aggregates),
         kind("refused", "they depend on the clock, on chance, or on the session", refused),
     )
