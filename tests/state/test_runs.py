@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -60,3 +62,41 @@ def test_what_lies_under_a_null_is_not_written(type_: pa.DataType) -> None:
         return files.read(Writer(files, "t", 1, "a").write(rows).path)
 
     assert written(255) == written(0)
+
+
+def test_what_lies_under_nulls_within_values_is_not_written() -> None:
+    """Of lists, structs, maps and texts, as of numbers."""
+    arrays: Any = pa
+
+    def numbers(under: int) -> Any:
+        values: Any = np.array([1, under, 3, under], np.int64)
+        bitmap = pa.py_buffer(bytes([0b0101]))
+        return pa.Array.from_buffers(pa.int64(), 4, [bitmap, pa.py_buffer(values)])
+
+    def columns(under: int) -> dict[str, Any]:
+        some, last = numbers(under), pa.array([False, False, True])
+        offsets = pa.array([0, 2, 3, 4], pa.int32())  # of the NULL, too, there is a value
+        texts = pa.py_buffer(b"ab" + bytes([65 + under]) + b"c")
+        ends = arrays.py_buffer(np.array([0, 2, 3, 4], np.int32))
+        a_null = pa.py_buffer(bytes([0b101]))
+        keys = pa.array(["a", "b", "c", "d"])
+        struct = arrays.StructArray.from_arrays([some[:3], keys[:3]], ["x", "y"], mask=last)
+        return {
+            "list": arrays.ListArray.from_arrays(offsets, some, mask=last),
+            "struct": struct,
+            "map": arrays.MapArray.from_arrays(offsets, keys, some, mask=last),
+            "text": pa.Array.from_buffers(pa.string(), 3, [a_null, ends, texts]),
+            "structs": arrays.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), struct),
+        }
+
+    def written(under: int) -> bytes:
+        index = pa.array(np.arange(3))
+        made: dict[str, Any] = {"$window": index, "$hash": index, **columns(under)}
+        rows = pa.RecordBatch.from_pydict(made)
+        files = MemoryStateFiles()
+        data = files.read(Writer(files, "t", 1, "a").write(rows).path)
+        with pa.ipc.open_file(data) as found:
+            assert found.get_batch(0).to_pylist() == rows.to_pylist()
+        return data
+
+    assert written(9) == written(0)

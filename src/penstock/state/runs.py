@@ -23,6 +23,7 @@ from penstock.core.vectors import Vector
 from penstock.errors import CorruptError
 from penstock.state.files import StateFiles
 from penstock.state.layout import Layout, concat, hashes, windows
+from penstock.state.nulls import cleared
 
 PIECE_ROWS_MAX: Final = 1 << 19
 """Rows: one piece is made in memory; some 25 MB of an aggregate's state."""
@@ -176,38 +177,15 @@ def _encoded(rows: pa.RecordBatch) -> tuple[Sequence[bytes | pa.Buffer], int, in
 def _exact(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows in memory of their own, where Arrow would write bytes or bits that lie next to them.
 
-    So the same rows are the same bytes, whatever they were a part of. Nor does a file contain what lies under
-    a NULL: Arrow's functions leave there whatever was in memory.
+    So the same rows are the same bytes, whatever they were a part of.
     """
+    for i, column in enumerate(rows.columns):
+        if column.null_count or pa.types.is_nested(column.type):
+            rows = rows.set_column(i, rows.schema.field(i), cleared(column))
     alone = rows.get_total_buffer_size() == rows.nbytes
     if not alone or any(_has_loose_bits(column) for column in rows.columns):
-        rows = concat([rows, rows.slice(0, 0)])
-    for i, column in enumerate(rows.columns):
-        if column.null_count:
-            rows = rows.set_column(i, rows.schema.field(i), _cleared(column))
+        return concat([rows, rows.slice(0, 0)])
     return rows
-
-
-def _cleared(column: pa.Array) -> pa.Array:
-    """The column with zeros under its NULLs; of values of different lengths, as it is."""
-    type_ = column.type
-    if type_.num_buffers != 2 or pa.types.is_nested(type_):
-        return column
-    buffers: Any = column.buffers()  # the stubs don't say that they are both there
-    bitmap, data = buffers
-    if pa.types.is_boolean(type_):
-        size = (len(column) + 7) // 8
-        bits, there = (np.frombuffer(one, np.uint8, size) for one in (data, bitmap))
-        cleared: Any = bits & there
-        return pa.Array.from_buffers(type_, len(column), [bitmap, pa.py_buffer(cleared)])
-    width = type_.bit_width // 8
-    values: Any = np.frombuffer(data, np.uint8, len(column) * width).reshape(-1, width)
-    absent = ~vectors.given(vectors.validity(column), np.bool_)
-    if not values[absent].any():
-        return column
-    values = values.copy()
-    values[absent] = 0
-    return pa.Array.from_buffers(type_, len(column), [bitmap, pa.py_buffer(values)])
 
 
 def _has_loose_bits(column: pa.Array) -> bool:
