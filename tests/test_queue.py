@@ -307,13 +307,15 @@ def test_killed_workers_lose_nothing(
             workers[n % 2].wait()
             workers[n % 2] = spawn(2 + n)
         wait_until(lambda: queue.stats().waiting == 0, queue.stats)
+        # The file is written after the acknowledgement, so a kill between the two may lack a line.
+        wait_until(lambda: count(files) >= jobs - KILLS, "the lines of all jobs")
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
     done = [line for file in files if file.exists() for line in file.read_text().split()]
-    assert len(done) == len(set(done))  # the file is written after the acknowledgement
-    assert jobs - KILLS <= len(done) <= jobs  # so a kill between the two may lack a line
+    assert len(done) == len(set(done))
+    assert jobs - KILLS <= len(done) <= jobs
     assert queue.stats().dead == 0
 
 

@@ -47,11 +47,11 @@ def is_behind(mine: Any, its: Any) -> bool:
 
 
 def is_written_default(mine: Any, its: Any) -> bool:
-    """A default of ours that Kafka's cluster (source 3) was told once more."""
+    """A default of ours that Kafka's cluster (source 3) was told once more, and its properties (4) have."""
     if isinstance(mine, int):
         return (mine, its) == (5, 3)
-    own = {"name": "min.insync.replicas", "value": "1", "source": 3}
-    return own in its and [one for one in its if one != own] == mine
+    told, said = ({"name": "min.insync.replicas", "value": "1", "source": n} for n in (3, 4))
+    return told in its and [one for one in its if one not in (told, said)] == mine
 
 
 def codes(answers: Any) -> set[str]:

@@ -195,6 +195,7 @@ def test_readers_never_see_money_made_or_lost(tmp_path: Path) -> None:
             _look(directory, versions, process, log, is_over)
             seen = polls.answers
             wait_until(lambda: polls.answers > seen, "an answer about the end")
+            wait_until(lambda: polls.queries > 0, "an answer to a query")
             polls.finish.set()
             polls.join(PATIENCE_S)
             process.terminate()
