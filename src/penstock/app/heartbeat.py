@@ -136,6 +136,7 @@ class Heartbeat:
 
     def spark_restarted(self) -> None:
         """Spark was gone, and is there again."""
+        self.spark_started()  # if it went while it started
         self._note(spark_restarts=self._facts.spark_restarts + 1)
 
     def planned(self, physical: Physical) -> None:

@@ -270,6 +270,42 @@ def test_sparks_lanes_take_the_places_of_those_that_stand_in() -> None:
         assert conductor.run(assign, write) == REPORTS
 
 
+def test_lanes_come_while_others_that_stand_in_are_lost() -> None:
+    """One after the other, in one batch."""
+    with conducting(2) as (conductor, _):
+        first = Lane(conductor, 0, [say_nothing], stands_in=True)
+        Lane(conductor, 1, [die], stands_in=True)
+        done: list[Any] = []
+        running = threading.Thread(target=lambda: done.append(conductor.run(assign, write)))
+        running.start()
+        wait_until(lambda: any(isinstance(one, Abort) for one in first.heard))
+        own = Lane(conductor, 0, [report])
+        wait_until(lambda: conductor.pids.get(0) == own.pid)
+        Lane(conductor, 1, [report])
+        running.join(PATIENCE_S)
+        assert done == [REPORTS]
+
+
+def test_a_lane_that_has_gone_replaces_nobody() -> None:
+    """The one that stands in stays until Spark has started that lane again."""
+    with conducting(1) as (conductor, _):
+        early = Lane(conductor, 0, [report], stands_in=True)
+        assert conductor.run(assign, write) == REPORTS[:1]
+
+        def come_and_go() -> None:
+            connection = connect(conductor.address, conductor.secret)
+            connection.send(Hello(0, 7, "127.0.0.1", 9))
+            connection.close()
+
+        own = threading.Thread(target=come_and_go)
+        own.start()
+        conductor._selector.select(PATIENCE_S)
+        conductor._welcome()
+        own.join(PATIENCE_S)
+        assert conductor.run(assign, write) == REPORTS[:1]
+        assert conductor.pids == {0: early.pid}
+
+
 def test_a_lane_is_there_where_the_one_that_stands_in_is_lost() -> None:
     """In a batch, too, which is run again."""
     with conducting(1) as (conductor, _):

@@ -76,6 +76,15 @@ def test_the_one_that_stands_by_becomes_the_daemon(waiting: standby.Begun, tmp_p
     assert not waiting.folder.exists()
 
 
+def test_one_that_became_a_daemon_is_forgotten_when_it_has_ended(
+    waiting: standby.Begun, tmp_path: Path
+) -> None:
+    """Nothing of it is left with who started it."""
+    ended(daemon(tmp_path, WORD="this", **{standby.ADDRESS: waiting.address}))
+    wait_until(lambda: standby.end() or standby.begun() is None)
+    assert waiting.process.returncode is not None
+
+
 def test_lanes_are_forked_until_a_daemon_comes(waiting: standby.Begun, tmp_path: Path) -> None:
     """Any number, as often as they are asked for; who comes after it gets none."""
 

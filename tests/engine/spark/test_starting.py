@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,17 +39,37 @@ def test_what_fails_is_raised_where_the_session_is_asked_for() -> None:
 
 
 def test_a_session_that_still_starts_is_stopped_once_it_is_there() -> None:
-    """Nobody waits for that but who needs another one."""
+    """Whoever closes it waits for that: nothing is left behind."""
     goes_on, session = threading.Event(), Session()
 
     def start() -> Any:
         assert goes_on.wait(PATIENCE_S)
         return session
 
-    Spark(start=start).close()
+    closing = threading.Thread(target=Spark(start=start).close)
+    closing.start()
     assert not session.is_stopped
     goes_on.set()
-    wait_until(lambda: session.is_stopped)
+    closing.join(PATIENCE_S)
+    assert session.is_stopped
+
+
+def test_what_fails_before_a_start_is_raised_likewise() -> None:
+    """Nobody waits for a session that will never be there."""
+
+    def before() -> None:
+        raise OSError("no space left on device")
+
+    spark = Spark(start=lambda: Session(), before=before)  # type: ignore[arg-type,return-value]
+    with pytest.raises(OSError, match="no space"):
+        assert spark.session
+    assert spark.is_gone()
+
+
+def test_no_session_is_made_for_a_pipeline_that_has_ended(tmp_path: Path) -> None:
+    """It would be stopped at once, and be taken for the program's own meanwhile."""
+    with pytest.raises(SetupError, match="it has ended"):
+        module.start_session("p", None, tmp_path, cores=1, is_over=lambda: True)
 
 
 def test_another_session_takes_the_place_of_one_that_failed(

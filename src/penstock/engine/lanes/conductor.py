@@ -200,6 +200,7 @@ class Conductor:
                 _log.warning("waiting for Spark to start the lanes %s", missing)
             with contextlib.suppress(_LostError):
                 self._turn(1.0)
+            self._replace()
             self._on_wait()
 
     def _go(self, assign: Callable[[int], Assignment]) -> None:
@@ -313,6 +314,9 @@ class Conductor:
         """Lets Spark's lanes take the places of those that stand in for them."""
         while self._next:
             number, lane = self._next.popitem()
+            if lane.connection.is_closed():  # Spark starts it again; the other one stays until then
+                lane.connection.close()
+                continue
             if (former := self._there.pop(number, None)) is not None:
                 self._selector.unregister(former.connection)
                 with contextlib.suppress(OSError):

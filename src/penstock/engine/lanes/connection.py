@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import select
 import socket
 import threading
 from typing import Final
@@ -57,6 +58,15 @@ class Connection:
             found = self._frames.filled(self._received())
             if found is not None:
                 return found[0]
+
+    def is_closed(self) -> bool:
+        """Whether the other side is gone, as far as it is known before anything is received."""
+        looking = select.poll()
+        looking.register(self.sock, select.POLLIN)
+        try:
+            return bool(looking.poll(0)) and not self.sock.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
 
     def close(self) -> None:
         """Closes the socket; does it twice without harm."""

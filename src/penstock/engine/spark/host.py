@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkHost"]
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.25  # of `until`
@@ -146,8 +147,8 @@ class SparkHost:
         finally:
             self._stop.set()
             self._ended.wait(STOP_S)
-            if self._standing is not None:
-                self._standing.close()
+            if (standing := self._standing) is not None:
+                standing.close()
         if self._failure is not None:
             raise self._failure
 
@@ -190,6 +191,11 @@ class SparkHost:
             self._standing = _Standing(
                 self.spark, self.job, self.lanes, on_start, self._stop.is_set
             )
+            if (
+                self._stop.is_set()
+            ):  # a cluster's session took long, and nobody waits for this any more
+                self._standing.close()
+                raise _StoppedError
         return self._standing
 
     def _failed(self, error: Exception) -> None:
@@ -285,8 +291,9 @@ class _Standing:
         self._turning = threading.Lock()
         self._has_job, self._is_closing = False, False
         self._interrupt: Callable[[], object] = lambda: None  # until there is a job
+        host = _started(lambda: spark.host)
         self._wake, self._waker = socket.socketpair()
-        self._conductor = Conductor(lanes, spark.host, self._wake, self._check, self._on_wait)
+        self._conductor = Conductor(lanes, host, self._wake, self._check, self._on_wait)
         address, secret = self._conductor.address, self._conductor.secret
 
         def stay(numbers: Iterable[int]) -> None:
@@ -299,7 +306,7 @@ class _Standing:
         def collect() -> None:
             try:
                 standby.fork_lanes(stand_in, lanes)
-                session = _session(spark)
+                session = _started(lambda: spark.session)
                 with self._turning:
                     if self._is_closing:
                         return
@@ -378,14 +385,14 @@ class _Standing:
             raise _StoppedError
 
 
-def _session(spark: Spark) -> SparkSession:
-    """The session, once it is there.
+def _started(ask: Callable[[], T]) -> T:
+    """What is asked of Spark, once it is there.
 
     Raises:
         _NotStartedError: it can't be started; its cause says why.
     """
     try:
-        return spark.session
+        return ask()
     except BaseException as error:
         raise _NotStartedError from error
 

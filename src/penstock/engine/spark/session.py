@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from penstock.engine.spark import archive, scratch, standby
 from penstock.engine.spark.java import java_home
-from penstock.errors import FlowError
+from penstock.errors import FlowError, SetupError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -71,8 +71,11 @@ class Spark:
             except BaseException as error:  # noqa: BLE001 - raised where the session is asked for
                 begun.set_exception(error)
 
-        self._before()
-        threading.Thread(target=begin, name="penstock-spark-start", daemon=True).start()
+        try:
+            self._before()
+            threading.Thread(target=begin, name="penstock-spark-start", daemon=True).start()
+        except Exception as error:  # noqa: BLE001 - raised likewise
+            begun.set_exception(error)
 
     @property
     def session(self) -> SparkSession:
@@ -118,24 +121,13 @@ class Spark:
         self._begin()
 
     def close(self) -> None:
-        """Stops the session, if it is the pipeline's. One that still starts is stopped on another thread."""
+        """Stops the session, if it is the pipeline's; waits for one that is being made."""
         if self._start is None:
             return
         standby.end()
-        if self._session.done():
-            self._end()
-        else:
-            thread = threading.Thread(target=self._end, name="penstock-spark-end", daemon=True)
-            _ending.append(thread)
-            thread.start()
-
-    def _end(self) -> None:
         with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
             self.session.stop()
         standby.end()
-
-
-_ending: list[threading.Thread] = []  # which stop sessions that weren't there yet
 
 
 @contextlib.contextmanager
@@ -148,8 +140,6 @@ def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> I
     Raises:
         FlowError: the program's session has another master than the pipeline's.
     """
-    while _ending:  # PySpark has one session for each process: it would be taken for the program's
-        _ending.pop().join()
     theirs = None
     if "pyspark" in sys.modules:  # else there is none, and the import takes 0.4 s
         from pyspark.sql import SparkSession
@@ -165,12 +155,16 @@ def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> I
         folder.mkdir(parents=True, exist_ok=True)
         yield Spark(theirs)
         return
-    start = functools.partial(start_session, name, master, folder, cores=cores)
+    is_over = threading.Event()
+    start = functools.partial(
+        start_session, name, master, folder, cores=cores, is_over=is_over.is_set
+    )
     stand_by = functools.partial(_stand_by, folder) if master is None else lambda: None
     spark = Spark(start=start, master=master, before=stand_by)
     try:
         yield spark
     finally:
+        is_over.set()
         spark.close()
 
 
@@ -214,7 +208,13 @@ def _master(session: SparkSession) -> str:
 
 
 def start_session(
-    name: str, master: str | None, folder: Path, *, cores: int, jvm_options: str | None = None
+    name: str,
+    master: str | None,
+    folder: Path,
+    *,
+    cores: int,
+    jvm_options: str | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> SparkSession:
     """Starts Spark.
 
@@ -224,6 +224,10 @@ def start_session(
         folder: for Spark's log and the Java launcher.
         cores: to use on this machine, where `master` is None.
         jvm_options: in addition to Penstock's own; None uses the archive of classes, where there is one.
+        is_over: asked between two steps; when it is true, nobody needs the session any more.
+
+    Raises:
+        SetupError: it is over.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -266,10 +270,17 @@ def start_session(
     else:
         for key in ("spark.driver.bindAddress", "spark.driver.host"):
             del options[key]
+
+    def check() -> None:
+        if is_over():
+            raise SetupError("expected a pipeline that needs Spark; found that it has ended")
+
+    check()
     if SparkContext._gateway is None:  # noqa: SLF001 - else there is a JVM, which is used again
         beside = _stand_by(folder) if master is None else {}
         with (folder / "spark.log").open("ab") as log, _environment(THREADS | beside):
             _launch(options, log)
+    check()
     builder = SparkSession.builder
     for key, value in options.items():
         builder = builder.config(key, value)

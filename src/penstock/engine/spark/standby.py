@@ -56,6 +56,8 @@ PREFIX: Final = "penstock-standby-"  # of a folder; a socket's path has 100 byte
 LOCK: Final = "lock"  # in it, held for as long as the process lives
 STREAMS: Final = (0, 1, 2)
 HEAD_BYTES: Final = 4
+ANSWER_S: Final = 60.0
+"""How long the process that stands by may take to import, or to read; then nothing does."""
 COMMAND: Final = ("-m", "penstock.engine.spark.workers", OPTION)
 
 _log = logging.getLogger(__name__)
@@ -102,15 +104,15 @@ class Begun:
     @property
     def is_waiting(self) -> bool:
         """Whether it lives, and no daemon has taken it."""
-        return self.folder.exists() and self.process.poll() is None
+        return self.process.poll() is None and self.folder.exists()
 
     def end(self) -> None:
         """Ends it, unless it has become a daemon, which the JVM ends."""
         assert self.process.stdin is not None
-        self.process.stdin.close()
         if self.is_waiting:
             os.killpg(self.process.pid, signal.SIGKILL)  # and the lanes that stand in
             self.process.wait()
+        self.process.stdin.close()
         if self.process.returncode is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -170,9 +172,10 @@ def fork_lanes(work: Callable[[int], None], count: int) -> bool:
         return False
     from pyspark import cloudpickle
 
-    body = pickle.dumps((sys.path, cloudpickle.dumps(work), count))  # type: ignore[no-untyped-call]
+    body = pickle.dumps((cloudpickle.dumps(work), count))  # type: ignore[no-untyped-call]
     try:
         with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ANSWER_S)
             connection.connect(one.address)
             connection.sendall(len(body).to_bytes(HEAD_BYTES, "big") + body)
     except OSError as error:
@@ -210,10 +213,12 @@ def hand_over() -> bool:
     }
     body = json.dumps(told).encode()
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ANSWER_S)
         connection.connect(address)
         socket.send_fds(connection, [len(body).to_bytes(HEAD_BYTES, "big")], STREAMS)
         connection.sendall(body)
         if connection.recv(1):  # it has taken over
+            connection.settimeout(None)
             connection.recv(1)  # nothing, when it has ended
             return True
     return False
@@ -242,6 +247,8 @@ def stand_by(load: Callable[[], None]) -> bool:
             connection.close()
             _fork(listener, *pickle.loads(body))  # noqa: S301 - in a folder of this user's alone
     shutil.rmtree(Path(address).parent, ignore_errors=True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)  # lanes that stand in for a driver that was killed
     return False
 
 
@@ -252,7 +259,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return bytes(body)
 
 
-def _fork(listener: socket.socket, path: list[str], work: bytes, count: int) -> None:
+def _fork(listener: socket.socket, work: bytes, count: int) -> None:
     """Forks lanes."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them, as in PySpark's daemon
     for number in range(count):
@@ -263,7 +270,6 @@ def _fork(listener: socket.socket, path: list[str], work: bytes, count: int) -> 
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.dup2(2, 1)  # what functions print goes where that of Spark's workers goes
             listener.close()
-            sys.path[:] = path
             with contextlib.suppress(OSError, EOFError):  # the driver is gone, or has Spark's lanes
                 pickle.loads(work)(number)  # noqa: S301 - as above
             status = 0
