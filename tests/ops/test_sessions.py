@@ -327,6 +327,39 @@ def test_many_sessions_are_those_of_duckdb(monkeypatch: pytest.MonkeyPatch) -> N
             assert ours.to_pylist() == theirs.to_pylist(), name
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_sessions_of_numbers_alone(seed: int) -> None:
+    """Rows of the state that are all numbers of 64 bits are found in one batch, of all its runs."""
+    rng = np.random.default_rng(seed)
+    n, gap = 400, 10
+    at, keys = np.sort(rng.integers(0, 150, n)), rng.integers(0, 25, n)
+    at = at + rng.integers(0, 9, n)  # in disorder
+    count = Aggregate("n", "count")
+    number = Column("x", pa.int64())
+    op = SessionAggregate(AggregateSpec((number,), Window("session", gap), (count,), "$time"))
+    files = MemoryStateFiles()
+    state = op.empty(files)
+    for version, begin in enumerate(range(0, n, 20)):
+        some = range(begin, begin + 20)
+        table = delta(
+            INPUT,
+            [("", 0, int(keys[i]), 0.0, "") for i in some],
+            times=[int(at[i]) for i in some],
+        )
+        context = Context(files, "s", version, (NO_TIME,))
+        state = op.step(state, [[op.partials(table)]], context).state
+    found: Counter[Any] = Counter()
+    for batch in op.scan(state):
+        starts = batch.column("window_start").cast(pa.int64()).to_pylist()
+        found.update(zip(starts, *(batch.column(c).to_pylist() for c in ("x", "n")), strict=True))
+    wanted: Counter[Any] = Counter()
+    for key in np.unique(keys):
+        times = np.sort(at[keys == key])
+        parts = np.split(times, np.flatnonzero(np.diff(times) >= gap) + 1)
+        wanted.update((int(part[0]), int(key), len(part)) for part in parts)
+    assert found == wanted
+
+
 def test_what_sessions_cannot_do_is_refused() -> None:
     """Inputs that retract, senseless gaps and another operator's state, each with a message."""
     op = small()

@@ -369,7 +369,7 @@ class SessionAggregate(Clockless):
         keys = [field.name for field in self._place.schema]
         wanted = self._place.group(concat([delta.select(keys), due.select(keys)]), whole=False)
         _, found = state.traces[OPEN].lookup(wanted)
-        old = self._layout.merge(found, whole=True)
+        old = self._layout.group(concat(found), whole=True) if found else self._layout.empty()
         rows, ids, first = self._layout.merging([old, delta, due])
         number, count = self._number(rows, ids, first)
         begins = np.unique(number, return_index=True)[1]  # the first identity of each session
