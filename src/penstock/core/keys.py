@@ -50,7 +50,8 @@ _U64 = np.uint64
 
 
 @njit(types.uint64(types.uint64), inline="always", cache=True)
-def _mix(x: Any) -> Any:
+def mix(x: Any) -> Any:
+    """The last step of MurmurHash3's hashes of 64 bits and more."""
     x ^= x >> _U64(33)
     x *= _M1
     x ^= x >> _U64(33)
@@ -69,8 +70,8 @@ def _fold_codes(values: Any, valid: Any, salt: Any, out: Any) -> None:
     for i in range(len(values)):
         v = _NULL
         if not nulls or valid[i]:
-            v = _mix(_U64(values[i]) ^ salt)
-        out[i] = _mix(out[i] * _P1 + v)
+            v = mix(_U64(values[i]) ^ salt)
+        out[i] = mix(out[i] * _P1 + v)
 
 
 @njit(types.void(_I32, _U8, _BOOL, _OUT), cache=True, nogil=True)
@@ -98,7 +99,7 @@ def _fold_text(offsets: Any, data: Any, valid: Any, out: Any) -> None:
             v ^= v >> _U64(29)
             v *= _P3
             v ^= v >> _U64(32)
-        out[i] = _mix(out[i] * _P1 + v)
+        out[i] = mix(out[i] * _P1 + v)
 
 
 def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None = None) -> Vector:

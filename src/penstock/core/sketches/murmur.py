@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.kernels import njit, types
+from penstock.core.keys import mix
 from penstock.core.vectors import Vector, codes, is_float, is_text, raw, text
 
 __all__ = ["SEED_HASH", "theta_hashes"]
@@ -25,8 +26,6 @@ _C1 = np.uint64(0x87C37B91114253D5)
 _C2 = np.uint64(0x4CF5AD432745937F)
 _N1 = np.uint64(0x52DCE729)
 _N2 = np.uint64(0x38495AB5)
-_F1 = np.uint64(0xFF51AFD7ED558CCD)
-_F2 = np.uint64(0xC4CEB9FE1A85EC53)
 _FIVE = np.uint64(5)
 _SEED = np.uint64(SEED)
 
@@ -38,15 +37,6 @@ _OUT = types.Array(types.int64, 1, "C")
 @njit(types.uint64(types.uint64, types.uint64), inline="always", cache=True)
 def _turn(x: Any, bits: Any) -> Any:
     return (x << bits) | (x >> (_U64(64) - bits))
-
-
-@njit(types.uint64(types.uint64), inline="always", cache=True)
-def _final(x: Any) -> Any:
-    x ^= x >> _U64(33)
-    x *= _F1
-    x ^= x >> _U64(33)
-    x *= _F2
-    return x ^ (x >> _U64(33))
 
 
 @njit(types.void(_I32, _U8, _OUT), cache=True, nogil=True)
@@ -74,8 +64,8 @@ def _hash(offsets: Any, data: Any, out: Any) -> None:
         h2 ^= length
         h1 += h2
         h2 += h1
-        h1 = _final(h1)
-        h2 = _final(h2)
+        h1 = mix(h1)
+        h2 = mix(h2)
         out[i] = np.int64((h1 + h2) >> _U64(1))
 
 

@@ -191,9 +191,8 @@ class SparkHost:
             self._standing = _Standing(
                 self.spark, self.job, self.lanes, on_start, self._stop.is_set
             )
-            if (
-                self._stop.is_set()
-            ):  # a cluster's session took long, and nobody waits for this any more
+            if self._stop.is_set():
+                # A cluster's session took long, and nobody waits for these lanes any more.
                 self._standing.close()
                 raise _StoppedError
         return self._standing
