@@ -32,11 +32,11 @@ import pyarrow as pa
 
 from penstock.core.partitioner import murmur2_partitions
 from penstock.core.time import instant_us
-from penstock.engine.driver import Limits, Progress
+from penstock.engine.driver import Progress
 from penstock.engine.hosts.local import LocalHost
 from penstock.engine.hosts.shaken import ShakenHost, not_the_same
 from penstock.engine.log import Outgoing, Writer
-from penstock.engine.plan import Execute, Work
+from penstock.engine.plan import Execute, Limits, Work
 from penstock.engine.runtime import assemble, find_upgrade, upgrade_job
 from penstock.engine.store import Json, Store
 from penstock.engine.tasks import Job

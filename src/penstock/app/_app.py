@@ -11,21 +11,20 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.app.databases import DatabaseFlow
-from penstock.app.embedded import EmbeddedBroker, checked_listen, remember_log
-from penstock.app.facts import Facts
-from penstock.app.heartbeat import Heartbeat
-from penstock.app.watch import Watch
-from penstock.engine.driver import Limits, Progress
-from penstock.engine.runtime import Settings, open_store, run_pipeline
-from penstock.engine.savepoints import find_savepoint
-from penstock.engine.spark.session import session_for
+from penstock.engine.plan import Limits, Settings
 from penstock.engine.store import VERSIONS_KEPT, VERSIONS_KEPT_MAX, VERSIONS_KEPT_MIN
-from penstock.engine.upgrade import Backfilled, Outputs
 from penstock.errors import FlowError, QueryError, SetupError
 from penstock.flow.checks import check_function, check_number, check_text
+
+# What runs a pipeline is imported by `run`: reading, checking and testing a program need none of it.
+if TYPE_CHECKING:
+    from penstock.app.facts import Facts
+    from penstock.app.heartbeat import Heartbeat
+    from penstock.engine.driver import Progress
+    from penstock.engine.upgrade import Backfilled, Outputs
 
 __all__ = ["App"]
 
@@ -127,6 +126,8 @@ class App(DatabaseFlow):
                     f"expected log=… or listen=…; found both. The log is at {self._log}, together with "
                     "its broker. Remove listen=…: this process starts no broker"
                 )
+            from penstock.app.embedded import checked_listen
+
             checked_listen(address)
         self._listen = address
 
@@ -164,6 +165,12 @@ class App(DatabaseFlow):
         Raises:
             PenstockError: what stopped it.
         """
+        from penstock.app.heartbeat import Heartbeat
+        from penstock.app.watch import Watch
+        from penstock.engine.runtime import open_store, run_pipeline
+        from penstock.engine.savepoints import find_savepoint
+        from penstock.engine.spark.session import session_for
+
         limit_s = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
         if not isinstance(limit_s, int | float | None) or isinstance(limit_s, bool):
             raise FlowError(f"expected seconds as a number or a timedelta; found {seconds!r}")
@@ -234,6 +241,8 @@ class App(DatabaseFlow):
     @contextlib.contextmanager
     def _open_log(self) -> Iterator[str]:
         """The log's address, while the log is to be had."""
+        from penstock.app.embedded import EmbeddedBroker, remember_log
+
         if self._log is not None:
             remember_log(self.directory, self._log, self.command)
             yield self._log

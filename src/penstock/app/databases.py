@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from penstock.capture import Capture, TableSource, mysql, postgres, sqlite
 from penstock.core.schema import Schema
 from penstock.errors import FlowError, PenstockError, SetupError, UserError
 from penstock.flow import Stream, Table
 from penstock.flow.graph import row_key
 from penstock.flow.times import EventTime
 from penstock.formats.changelog import ChangelogFormat
-from penstock.sinks import Sink, Target, from_address
 from penstock.sql import SqlFlow
 from penstock.sql.flow import CAPTURE_OPTIONS, statement_options
 
+# Captures and sinks are imported where a program has some: they take half a second of processor time.
 if TYPE_CHECKING:
+    from penstock.capture import Capture, TableSource
+    from penstock.sinks import Sink, Target
     from penstock.sql.statements import Statement
 
 __all__ = ["DatabaseFlow", "Running"]
@@ -32,8 +33,8 @@ DRAIN_S: Final = 5.0
 """How long sinks may continue when the pipeline has ended, until they have written what there is."""
 TARGET_OPTIONS: Final = ("table", "topic", "sink", "partitions", "retention")
 """Of CREATE SINK … INTO an address."""
-_SOURCES: Final = {"postgres": postgres, "mysql": mysql, "mariadb": mysql, "sqlite": sqlite}
-"""By the word after CREATE TABLE … FROM."""
+_SOURCES: Final = {"postgres": "postgres", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
+"""Functions of `penstock.capture`, by the word after CREATE TABLE … FROM."""
 _log = logging.getLogger(__name__)
 
 
@@ -110,6 +111,8 @@ class DatabaseFlow(SqlFlow):
                 time=time,
                 partitions=partitions,
             )
+        from penstock.capture import TableSource
+
         if not isinstance(source, TableSource):
             raise FlowError(
                 f"expected source=ps.capture.postgres(…) or another one of penstock.capture; found {source!r}"
@@ -134,13 +137,15 @@ class DatabaseFlow(SqlFlow):
 
     def _create_captured(self, statement: Statement) -> None:
         """CREATE TABLE … FROM POSTGRES '…'."""
+        from penstock import capture
+
         options = statement_options(statement, CAPTURE_OPTIONS)
         assert statement.source is not None
         word, url = statement.source
         form = options.get("format", "flat")
         if form not in ("flat", "debezium"):
             raise FlowError(f"expected format = 'flat' or 'debezium'; found {form!r}")
-        source = _SOURCES[word](
+        source = getattr(capture, _SOURCES[word])(
             url,
             table=options.get("table", statement.name),
             name=options.get("capture"),
@@ -224,6 +229,8 @@ class DatabaseFlow(SqlFlow):
         if statement.target is None:
             super()._create_sink(statement, dialect)
             return
+        from penstock.sinks import from_address
+
         options = statement_options(statement, TARGET_OPTIONS)
         assert statement.query is not None
         try:
@@ -261,6 +268,10 @@ class DatabaseFlow(SqlFlow):
         return Running(self._make_captures(address), self._make_sinks(address))
 
     def _make_captures(self, address: str) -> list[Capture]:
+        if not self._captured:
+            return []
+        from penstock.capture import Capture, TableSource
+
         groups: dict[tuple[str, TableSource], list[_Source]] = {}
         for one in self._captured.values():
             source = one.source
@@ -288,6 +299,10 @@ class DatabaseFlow(SqlFlow):
         ]
 
     def _make_sinks(self, address: str) -> list[Sink]:
+        if not self._followers:
+            return []
+        from penstock.sinks import Sink
+
         return [
             Sink(one.target, one.topic, one.schema, key=one.key, log=address, name=one.name)
             for one in self._followers.values()

@@ -25,7 +25,7 @@ from penstock.engine.attempts import Attempts, new_writer
 from penstock.engine.log import Log
 from penstock.engine.outgoing import writer_name
 from penstock.engine.physical import Physical, Placed
-from penstock.engine.plan import SWITCH, Execute, Plan, Split, Work
+from penstock.engine.plan import SWITCH, Execute, Limits, Plan, Split, Work
 from penstock.engine.progress.nodes import NodeProgress, Nodes
 from penstock.engine.store import Json, Store
 from penstock.engine.transactions import OutputTransactions, transactional_id
@@ -56,20 +56,6 @@ def unfinished(number: int) -> str:
         "some of its output); found another program. Run the previous program until it has committed a "
         "batch, and then this one"
     )
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much one batch may take on.
-
-    Attributes:
-        rows_max: of one partition in one batch; bounds how long a batch takes when catching up.
-        bytes_max: of one partition in one batch, keys and values: bounds memory where records are large. The
-            record that reaches it is the batch's last one.
-    """
-
-    rows_max: int = 2_000_000
-    bytes_max: int = 256 << 20
 
 
 @dataclass(frozen=True)

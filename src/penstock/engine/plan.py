@@ -1,19 +1,67 @@
-"""The plan of a batch: all that it may know, fixed before it runs."""
+"""The plan of a batch: all that it may know, fixed before it runs; what bounds it, and where it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, TypeAlias
 
-from penstock.engine.store import Json
+from penstock.engine.store import VERSIONS_KEPT, Json
 
-__all__ = ["SWITCH", "Execute", "Plan", "Split", "Work"]
+__all__ = ["SWITCH", "Execute", "Limits", "Plan", "Settings", "Split", "Work"]
 
 SWITCH: Final = "switch"
 """What a plan has that reads nothing and lets a changed program take over (`penstock.engine.upgrade`)."""
 
 AHEAD_MAX_US: Final = 24 * 3_600 * 1_000_000  # clocks and time zones go wrong by hours, not by days
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one batch may take on.
+
+    Attributes:
+        rows_max: of one partition in one batch; bounds how long a batch takes when catching up.
+        bytes_max: of one partition in one batch, keys and values: bounds memory where records are large. The
+            record that reaches it is the batch's last one.
+    """
+
+    rows_max: int = 2_000_000
+    bytes_max: int = 256 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where a pipeline runs.
+
+    Attributes:
+        directory: of the state and Spark's log.
+        spark: `spark://…`; None runs Spark on this machine.
+        state: a URI that pyarrow knows, for state that a cluster shares; None is in `directory`.
+        cores: tasks at a time.
+        rows_max: of one partition in one batch.
+        shards: into how many exchanged state is cut; None leaves it as it is, at first one for each core.
+        versions_kept: how many committed versions can be read.
+    """
+
+    directory: Path
+    spark: str | None = None
+    state: str | None = None
+    cores: int = 2
+    rows_max: int = Limits.rows_max
+    shards: int | None = None
+    versions_kept: int = VERSIONS_KEPT
+
+    @property
+    def state_uri(self) -> str:
+        """Where the state is."""
+        return self.state or str((self.directory / "state").absolute())
+
+    @property
+    def spark_folder(self) -> Path:
+        """Spark's log, and its temporary files."""
+        return self.directory / "spark"
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,13 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from penstock.engine.driver import Driver, Limits, Progress
+from penstock.engine.driver import Driver, Progress
 from penstock.engine.encoding import register_schemas
 from penstock.engine.log import KafkaLog, Log
 from penstock.engine.physical import Physical, compile_graph
-from penstock.engine.plan import SWITCH, Execute, Work
+from penstock.engine.plan import SWITCH, Execute, Limits, Settings, Work
 from penstock.engine.savepoints import go_back
 from penstock.engine.spark.host import SparkHost
 from penstock.engine.spark.session import Spark
@@ -30,7 +28,6 @@ from penstock.flow.graph import Graph
 
 __all__ = [
     "Outputs",
-    "Settings",
     "Watcher",
     "assemble",
     "find_upgrade",
@@ -44,39 +41,6 @@ _log = logging.getLogger(__name__)
 
 DEAD_LETTER_SUFFIX: Final = ".dead-letters"
 PAUSE_S: Final = 0.05  # where a host asks on after the end
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Where a pipeline runs.
-
-    Attributes:
-        directory: of the state and Spark's log.
-        spark: `spark://…`; None runs Spark on this machine.
-        state: a URI that pyarrow knows, for state that a cluster shares; None is in `directory`.
-        cores: tasks at a time.
-        rows_max: of one partition in one batch.
-        shards: into how many exchanged state is cut; None leaves it as it is, at first one for each core.
-        versions_kept: how many committed versions can be read.
-    """
-
-    directory: Path
-    spark: str | None = None
-    state: str | None = None
-    cores: int = 2
-    rows_max: int = Limits.rows_max
-    shards: int | None = None
-    versions_kept: int = VERSIONS_KEPT
-
-    @property
-    def state_uri(self) -> str:
-        """Where the state is."""
-        return self.state or str((self.directory / "state").absolute())
-
-    @property
-    def spark_folder(self) -> Path:
-        """Spark's log, and its temporary files."""
-        return self.directory / "spark"
 
 
 class Watcher:

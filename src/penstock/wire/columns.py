@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import CorruptError, LimitError, UserError
-from penstock.wire import kernels
+from penstock.wire import kernels, plain
 from penstock.wire.checksum import crc32c
 from penstock.wire.compression import (
     DECOMPRESSED_BYTES_MAX,
@@ -208,11 +209,12 @@ def scan(buffer: Buffer) -> Batches:
         CorruptError: a header makes no sense.
     """
     data = _as_bytes(buffer)
-    batches, end, why = kernels.count_batches(data)
+    loops = _loops(len(data))
+    batches, end, why = loops.count_batches(data)
     if why != kernels.OK:
         raise _corrupt(data, end, why)
     table = np.empty((batches, kernels.TABLE_COLUMNS), np.int64)
-    kernels.scan(data, table)
+    loops.scan(data, table)
     base, delta = table[:, kernels.BASE_OFFSET], table[:, kernels.LAST_DELTA]
     wrong = np.flatnonzero((base < 0) | (base > _OFFSET_MAX) | (delta < 0))
     if len(wrong):
@@ -250,7 +252,7 @@ def decode(buffer: Buffer | Batches, *, verify_crc: bool = True) -> Records:
         np.empty(n, np.int64),
         np.empty(n, np.int32),
     )
-    found, batch, why = kernels.decode_records(source, table, *columns)
+    found, batch, why = _loops(len(source)).decode_records(source, table, *columns)
     if why != kernels.OK:
         raise _corrupt(data, int(table[batch, kernels.START]), why)
     assert found == n, (found, n)
@@ -327,9 +329,10 @@ def encode(
     output = np.empty(room, np.uint8)
     batches: list[memoryview] = []
     start = first = 0
+    loops = _loops(room)
     while first < n:
         body = start + kernels.HEADER_BYTES
-        last, end, max_time = kernels.encode_records(
+        last, end, max_time = loops.encode_records(
             output, body, start + batch_bytes_max, first, times, *columns
         )
         if end - start > ARROW_BYTES_MAX:
@@ -351,6 +354,11 @@ def encode(
         batches.append(batch)
         start, first = end, last
     return batches
+
+
+def _loops(size: int) -> ModuleType:
+    """The compiled loops; for a few bytes of a process that hasn't loaded them, those in Python."""
+    return plain if plain.takes(size) else kernels
 
 
 def _finish(output: Bytes, start: int, end: int, codec: int) -> memoryview:
@@ -444,14 +452,15 @@ def gather_column(buffer: Bytes, start: Int64s, length: Int32s) -> pa.BinaryArra
     start, length = np.ascontiguousarray(start), np.ascontiguousarray(length)
     offsets = np.empty(n + 1, np.int32)
     validity = np.zeros((n + 7) // 8, np.uint8)
-    total, nulls = kernels.layout(length, offsets, validity, ARROW_BYTES_MAX)
+    loops = _loops(n + len(buffer))
+    total, nulls = loops.layout(length, offsets, validity, ARROW_BYTES_MAX)
     if total < 0:
         raise LimitError(
             f"expected at most {ARROW_BYTES_MAX} bytes of keys or values in one array; found more "
             f"in {n} records. Slice the records and convert the parts"
         )
     data = np.empty(total, np.uint8)
-    if kernels.gather(buffer, start, length, data) != total:
+    if loops.gather(buffer, start, length, data) != total:
         raise CorruptError(
             f"expected keys and values within {len(buffer)} bytes; found one outside"
         )

@@ -10,8 +10,7 @@ import pytest
 from tests.effort import rounds
 
 import penstock as ps
-from penstock.engine.driver import Limits
-from penstock.engine.plan import Plan, Work
+from penstock.engine.plan import Limits, Plan, Work
 from penstock.testing import Run
 
 SEEDS = rounds("PENSTOCK_LARGE_RECORDS", quick=5, full=30)

@@ -12,7 +12,8 @@ import pytest
 import penstock as ps
 from penstock.engine import runtime
 from penstock.engine.hosts.local import LocalHost
-from penstock.engine.runtime import Settings, Watcher, run_pipeline
+from penstock.engine.plan import Settings
+from penstock.engine.runtime import Watcher, run_pipeline
 from penstock.engine.store import Store
 from penstock.engine.tasks import Job
 from penstock.serve import Views

@@ -61,15 +61,12 @@ def query(
     if after is not None:
         views.wait_for(after, wait)
     if sql is None:
-        sql = (
-            "SELECT table_name AS view, string_agg(column_name, ', ' ORDER BY ordinal_position) "
-            "AS columns FROM information_schema.columns GROUP BY table_name ORDER BY table_name"
-        )
         names = views.names()
         if not names:
             note("There are no committed views yet.")
             return
-        columns = [", ".join(views.table(name, limit=0).column_names) for name in names]
+        snapshot = views.snapshot()
+        columns = [", ".join(snapshot.schema(name).names) for name in names]
         write_rows(("view", "columns"), list(zip(names, columns, strict=True)), form)
         return
     write_table(views.sql(sql), form)

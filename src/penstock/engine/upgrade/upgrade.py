@@ -36,10 +36,10 @@ from typing import Final, Literal, TypeAlias
 import orjson
 
 from penstock.core.time import instant_text
-from penstock.engine.driver import Limits, Progress, this_process, unfinished
+from penstock.engine.driver import Progress, this_process, unfinished
 from penstock.engine.log import Log
 from penstock.engine.physical import Physical, Placed, compile_graph
-from penstock.engine.plan import SWITCH, Execute
+from penstock.engine.plan import SWITCH, Execute, Limits
 from penstock.engine.store import Json, Store
 from penstock.engine.upgrade.backfill import Backfill, Backfilled
 from penstock.engine.versions import change_of, of_program, operator_entry, same_rows, writes_alike
