@@ -22,6 +22,7 @@ from penstock.core.vectors import (
     Vector,
     codes,
     contiguous,
+    from_int64,
     given,
     is_float,
     is_text,
@@ -135,3 +136,15 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None
 def shards_of(hashes: Vector, shards: int) -> Vector:
     """The shard of each hash: int64[n] from 0 to `shards` - 1."""
     return (hashes.view(np.uint64) % np.uint64(shards)).astype(np.int64)
+
+
+def cut(rows: pa.RecordBatch, hashes: Vector, shards: int) -> list[pa.RecordBatch]:
+    """The rows of each shard, in the order that they have here, by their hashes: int64[n]."""
+    if shards == 1:
+        return [rows]
+    shard = shards_of(hashes, shards)
+    # Numbers of up to 16 bits are sorted by counting.
+    order = np.argsort(shard.astype(np.min_scalar_type(shards - 1)), kind="stable")
+    ends = np.cumsum(np.bincount(shard, minlength=shards)).tolist()
+    moved = rows.take(from_int64(order))
+    return [moved.slice(lo, hi - lo) for lo, hi in zip([0, *ends], ends, strict=False)]

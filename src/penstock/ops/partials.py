@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from penstock.core import vectors
 from penstock.core.delta import WEIGHT
-from penstock.core.keys import hash_columns, shards_of
+from penstock.core.keys import cut, hash_columns
 from penstock.core.narrow import narrow, widen
 from penstock.core.vectors import Vector
 from penstock.errors import SchemaError
@@ -64,13 +64,8 @@ class Partials:
         """The rows of each shard, still sorted."""
         parts: list[dict[str, pa.RecordBatch]] = [{} for _ in range(shards)]
         for name, table in self.tables.items():
-            shard = shards_of(hashes(table), shards)
-            order = np.argsort(shard, kind="stable")
-            ends = np.cumsum(np.bincount(shard, minlength=shards))
-            moved = table.take(vectors.from_int64(order))
-            for i, part in enumerate(parts):
-                begin = int(ends[i - 1]) if i else 0
-                part[name] = moved.slice(begin, int(ends[i]) - begin)
+            for part, rows in zip(parts, cut(table, hashes(table), shards), strict=True):
+                part[name] = rows
         return [Partials(part) for part in parts]
 
     def to_bytes(self) -> bytes:

@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.core.keys import hash_columns, shards_of
-from penstock.core.vectors import Vector, from_int64
+from penstock.core.keys import cut, hash_columns
 from penstock.errors import CorruptError
 from penstock.ops.operator import Operator
 from penstock.state.files import StateFiles
@@ -96,13 +94,10 @@ def _parts(
     rows: pa.RecordBatch, shards: int, columns: Sequence[str] | None
 ) -> list[pa.RecordBatch]:
     """The rows of each shard, in their order."""
-    if shards == 1:
-        return [rows]
-    found: Vector = hashes(rows)
+    found = hashes(rows)
     if columns is not None:
         found = hash_columns([rows.column(name) for name in columns], len(rows))
-    shard = shards_of(found, shards)
-    return [rows.take(from_int64(np.flatnonzero(shard == i))) for i in range(shards)]
+    return cut(rows, found, shards)
 
 
 def _joined(descriptions: Sequence[Any], traces: Mapping[str, Json]) -> Json:

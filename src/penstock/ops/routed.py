@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.core import vectors
 from penstock.core.delta import TIME, WATERMARK, WEIGHT, followed
-from penstock.core.keys import hash_columns, shards_of
+from penstock.core.keys import cut, hash_columns
 from penstock.core.narrow import narrow, widen
 from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector
@@ -35,16 +35,7 @@ class Routed:
 
     def cut(self, shards: int) -> list[Routed]:
         """The rows of each shard, in the order that they have here."""
-        if shards == 1:
-            return [self]
-        shard = shards_of(self.hashes, shards)
-        order = np.argsort(shard, kind="stable")
-        ends = np.cumsum(np.bincount(shard, minlength=shards))
-        moved = self.batch.take(vectors.from_int64(order))
-        starts = np.concatenate([[0], ends[:-1]])
-        return [
-            Routed(moved.slice(int(lo), int(hi - lo))) for lo, hi in zip(starts, ends, strict=True)
-        ]
+        return [Routed(part) for part in cut(self.batch, self.hashes, shards)]
 
     def to_bytes(self) -> bytes:
         """An Arrow IPC stream of narrow columns."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.core.delta import TIME
 from penstock.core.keys import hash_columns
 from penstock.core.vectors import Vector, coarse_codes, from_int64, packed, raw
-from penstock.state import kernels
+from penstock.state import grouping, kernels
 from penstock.state.layout import (
     HASH,
     WINDOW,
@@ -196,23 +196,20 @@ def matches(
         right: likewise, sorted by them.
         on: the columns that must be equal. NULL equals nothing.
     """
-    lo, hi = np.empty(len(left), np.int64), np.empty(len(left), np.int64)
-    order = np.lexsort((hashes(left), windows(left)))
-    sorted_ = windows(left)[order], hashes(left)[order]
-    total = kernels.find(*sorted_, windows(right), hashes(right), lo, hi)
-    which, there = np.empty(total, np.int64), np.empty(total, np.int64)
-    kernels.expand(lo, hi, which, there)
-    here = order[which]
+    ids, first = grouping.group(windows(left), hashes(left), None, None)
+    lo, hi = np.empty(len(first), np.int64), np.empty(len(first), np.int64)
+    kernels.find(windows(left)[first], hashes(left)[first], windows(right), hashes(right), lo, hi)
+    lo, hi = lo[ids], hi[ids]
+    total = int((hi - lo).sum())
+    here, there = np.empty(total, np.int64), np.empty(total, np.int64)
+    kernels.expand(lo, hi, here, there)
     keep = np.ones(total, np.bool_)
     for mine, other in on:
         ours, theirs = left.column(mine), right.column(other)
         keep &= equal(ours, here, theirs, there)
         if ours.null_count:
             keep &= ours.is_valid().to_numpy(zero_copy_only=False)[here]
-    if not keep.all():
-        here, there = here[keep], there[keep]
-    again = np.argsort(here, kind="stable")
-    return here[again], there[again]
+    return (here, there) if keep.all() else (here[keep], there[keep])
 
 
 def weights_of(batch: pa.RecordBatch) -> Vector:

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from penstock.core import vectors
 from penstock.core.sketches import theta
 from penstock.core.vectors import Vector
-from penstock.state import kernels
+from penstock.state import grouping, kernels
 from penstock.state.sketches import merged
 
 WINDOW: Final = "$window"  # int64, microseconds: where the window or pane begins
@@ -188,9 +188,9 @@ class Layout:
     def grouping(self, rows: pa.RecordBatch) -> tuple[Vector, Vector]:
         """The grouping, by identity, of rows that are in no order: (ids, first)."""
         w, h = windows(rows), hashes(rows)
-        ids, first = kernels.group(w, h, self.orders(rows), self.ties(rows))
+        ids, first = grouping.group(w, h, self.orders(rows), self.ties(rows))
         if not self.distinct(rows, ids, first):
-            ids, first = kernels.group(w, h, None, self.ranks(rows))
+            ids, first = grouping.group(w, h, None, self.ranks(rows))
         return ids, first
 
     def fold(self, rows: pa.RecordBatch, ids: Vector, first: Vector) -> pa.RecordBatch:
