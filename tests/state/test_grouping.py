@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.core.vectors import Vector
-from penstock.state import grouping
+from penstock.state.kernels import grouping
 
 
 def reference(w: Vector, h: Vector, order: Vector | None, tie: Vector | None) -> tuple[list, list]:

@@ -20,7 +20,8 @@ import pyarrow as pa
 from penstock.core.delta import TIME
 from penstock.core.keys import hash_columns
 from penstock.core.vectors import Vector, coarse_codes, from_int64, packed, raw
-from penstock.state import grouping, kernels
+from penstock.state import kernels
+from penstock.state.kernels import grouping
 from penstock.state.layout import (
     HASH,
     WINDOW,

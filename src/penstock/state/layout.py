@@ -27,7 +27,8 @@ import pyarrow.compute as pc
 from penstock.core import vectors
 from penstock.core.sketches import theta
 from penstock.core.vectors import Vector
-from penstock.state import grouping, kernels
+from penstock.state import kernels
+from penstock.state.kernels import grouping
 from penstock.state.sketches import merged
 
 WINDOW: Final = "$window"  # int64, microseconds: where the window or pane begins
