@@ -64,7 +64,7 @@ def test_an_environment_shares_what_it_can(
     assert (folder / "set-up").stat().st_mtime_ns == made, "once is enough"
 
 
-def test_one_that_nothing_can_be_installed_for_is_told(
+def test_one_that_nothing_can_be_installed_for_is_reported(
     interpreters: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reason names the step that fails."""

@@ -78,7 +78,7 @@ def test_whoever_has_taken_its_port_is_not_taken_for_it(
             broker.stop()
 
 
-def test_it_listens_where_it_is_told(tmp_path: Path) -> None:
+def test_it_listens_where_it_is_asked_to(tmp_path: Path) -> None:
     """The address of `listen` is kept to; where it is taken, the message says what to do."""
     address = free_address()
     broker = EmbeddedBroker(tmp_path / "a", listen=address)

@@ -123,7 +123,7 @@ def test_both_command_lines_agree(given: dict[str, list[str]]) -> None:
     assert set(found) == {one.name for one in OPTIONS}
 
 
-def test_everything_can_be_told() -> None:
+def test_everything_can_be_set() -> None:
     """Each of the broker's settings has an option that was tried above."""
     assert {one.flag for one in OPTIONS} == GIVEN.keys()
     plain = BrokerConfig(data=Path("penstock-log"))

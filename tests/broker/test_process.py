@@ -169,7 +169,7 @@ def test_promised_frames_take_no_memory(
         one.socket.close()
 
 
-def test_full_disk_is_told(
+def test_full_disk_is_reported(
     own_broker: BrokerProcess, connect: Callable[..., Raw], make_batch: Callable[..., bytearray]
 ) -> None:
     """When a write fails, the producer gets the storage error, readers are served, and with room
@@ -205,7 +205,7 @@ def test_one_broker_per_directory(own_broker: BrokerProcess, capfd: Any) -> None
     thread.join()
 
 
-def test_taken_port_is_told(own_broker: BrokerProcess, tmp_path: Path, capfd: Any) -> None:
+def test_taken_port_is_reported(own_broker: BrokerProcess, tmp_path: Path, capfd: Any) -> None:
     """A port in use is an error that says what to do."""
     own_broker.start()
     with pytest.raises(SetupError):

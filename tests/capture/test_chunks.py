@@ -140,7 +140,7 @@ def test_each_key_is_in_one_chunk_in_the_keys_order(seed, monkeypatch) -> None:
     assert [one.decode() for one in found] == reads.keys
 
 
-def test_what_cannot_be_read_is_told_where_the_chunk_would_be(monkeypatch) -> None:
+def test_what_cannot_be_read_is_reported_where_the_chunk_would_be(monkeypatch) -> None:
     """Chunks before it are there."""
     reads, ready = Reads(1, 500), threading.Event()
     monkeypatch.setattr(_chunks, "_Reader", reads)

@@ -29,7 +29,7 @@ def command(*arguments: str) -> str:
     return done.output
 
 
-def test_a_server_without_logical_replication_is_told_what_to_do(source) -> None:
+def test_a_server_without_logical_replication_is_reported_what_to_do(source) -> None:
     """The message has the setting."""
     with postgres(wal_level="replica") as server:
         source.server, source.database = server, "postgres"
@@ -238,7 +238,7 @@ def test_it_pauses_goes_on_and_is_dropped(source) -> None:
         status(name, source.log)
 
 
-def test_the_command_captures_and_tells_no_password(source) -> None:
+def test_the_command_captures_and_says_no_password(source) -> None:
     """`penstock capture URL` runs a capture; neither its output nor what it keeps has the password."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     url = source.url.replace("postgres@", "postgres:secret7@")

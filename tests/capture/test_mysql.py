@@ -229,7 +229,7 @@ def test_without_names_in_the_binary_log_the_catalog_has_them(mysql_source) -> N
         source.rows("SET GLOBAL binlog_row_metadata = FULL")
 
 
-def test_a_table_that_is_emptied_is_told(mysql_source) -> None:
+def test_a_table_that_is_emptied_is_reported(mysql_source) -> None:
     """TRUNCATE is a record `t`, also of a quoted name; then its keys are deleted."""
     source = mysql_source
     source.execute("CREATE TABLE `o d` (id INT PRIMARY KEY)")

@@ -50,7 +50,7 @@ def columns(**types: str) -> Shape:
         (Shape(SHAPE.columns, ()), "the key (id) is none now", True),
     ],
 )
-def test_each_difference_is_told_and_breaks_readers_or_not(new, text, is_breaking) -> None:
+def test_each_difference_is_reported_and_breaks_readers_or_not(new, text, is_breaking) -> None:
     """A reader of the former columns may fail where a NOT NULL one is gone, or means something else."""
     [found] = differences(SHAPE, new)
     assert text in found.text
@@ -99,7 +99,7 @@ def seen(schemas: Schemas, *shapes: Shape) -> list[tuple[str, Any]]:
     return records
 
 
-def test_versions_are_counted_and_told_as_debezium_tells_them() -> None:
+def test_versions_are_counted_and_told_as_debezium_says_them() -> None:
     """The same shape again is no version; columns that the catalog doesn't know any more are as they were."""
     source = ("postgresql", "shop", "db")
     schemas = Schemas({}, "versions", "shop", source, "pass")
@@ -130,7 +130,7 @@ def test_it_stops_before_a_change_at_which_readers_may_fail() -> None:
     assert schemas.known["public.t"].shape == wider
 
 
-def test_a_record_of_somebody_else_is_told() -> None:
+def test_a_record_of_somebody_else_is_reported() -> None:
     """It isn't taken for a version."""
     with pytest.raises(CorruptError, match="expected the version of a table's schema"):
         Version.decoded(b'{"number": 1}')

@@ -47,7 +47,7 @@ def test_rules_come_and_go(tmp_path: Path) -> None:
         ("remove",),
     ],
 )
-def test_mistakes_are_told(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_mistakes_are_reported(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     """What makes no sense is refused with what was expected."""
     with pytest.raises(UserError, match="expected"):
         run(*arguments, "--data", str(tmp_path))

@@ -147,7 +147,7 @@ def test_bad_queries_fail_with_a_message(penstock: Any, shop: Path) -> None:
         assert result.err.startswith("error: ")
 
 
-def test_an_unknown_view_is_told_with_those_there_are(penstock: Any, shop: Path) -> None:
+def test_an_unknown_view_is_reported_with_those_there_are(penstock: Any, shop: Path) -> None:
     """And the one that may be meant, not a table of DuckDB's own."""
     found = penstock("query", "shop", "SELECT * FROM per_itme").err
     assert found == (

@@ -70,7 +70,7 @@ def test_quotas_come_and_go(broker, penstock) -> None:
         (("remove", "--user", "nobody"), "expected a quota that is set"),
     ],
 )
-def test_mistakes_are_told(broker, penstock, arguments, said) -> None:
+def test_mistakes_are_reported(broker, penstock, arguments, said) -> None:
     """A quota without a limit or an owner, and one that isn't there."""
     result = penstock("quotas", "--broker", broker, *arguments)
     assert result.code != 0

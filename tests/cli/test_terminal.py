@@ -7,6 +7,8 @@ from dataclasses import replace
 from tests.web.pipelines import NOW, WELL, Pipeline, S
 
 from penstock.cli.support.journal import summary
+from penstock.cli.support.tables import text_table
+from penstock.cli.support.terminal import SAME_EVERY_S, Lines
 
 
 def test_one_line_says_that_all_is_well() -> None:
@@ -36,3 +38,20 @@ def test_before_the_first_version_there_are_no_figures() -> None:
     text = summary(pipeline.board.status())
     assert "version" not in text
     assert "spark.log" in text
+
+
+def test_a_state_that_stays_is_printed_once_a_minute() -> None:
+    """Where there is no terminal; figures of a live pipeline come each time, a new state at once."""
+    pipeline, lines = Pipeline(version=7, rows=1_000), Lines()
+    assert lines.next(pipeline.board.status(), 0.0) is not None
+    assert lines.next(pipeline.board.status(), 5.0) is not None
+    pipeline.facts = replace(WELL, answered_us=NOW - 100 * S, log_error="Connection refused")
+    assert "log unreachable" in (lines.next(pipeline.board.status(), 10.0) or "")
+    assert lines.next(pipeline.board.status(), 15.0) is None
+    assert lines.next(pipeline.board.status(), 10.0 + SAME_EVERY_S) is not None
+
+
+def test_doubles_are_shown_as_people_write_them() -> None:
+    """Without the digits that only tell a machine which double it is."""
+    shown = text_table(["x"], [[5.4 + 0.12], [0.1 + 0.2], [2.0], [1e300], [-0.0], [float("nan")]])
+    assert shown.split()[2:] == ["5.52", "0.3", "2.0", "1e+300", "-0.0", "nan"]

@@ -127,7 +127,7 @@ def test_keys_choose_partitions_as_kafka_does(penstock: Any, topic: str) -> None
     assert found["foobar"][1] == (-790332482 & 0x7FFFFFFF) % 5
 
 
-def test_consuming_begins_where_it_is_told(penstock: Any, topic: str) -> None:
+def test_consuming_begins_where_it_is_asked_to(penstock: Any, topic: str) -> None:
     """An offset, the end, a time before and a time after all records."""
     penstock("produce", topic, "--create", stdin=b"a\nb\nc\n")
 

@@ -65,7 +65,11 @@ class Kafka:
         self._process.kill()
 
 
-@pytest.fixture(scope="session", params=["embedded", pytest.param("kafka", marks=pytest.mark.peer)])
+KAFKA = pytest.param("kafka", marks=[pytest.mark.peer, pytest.mark.slow])
+"""Each process of a quick run would start one for the few of its tests."""
+
+
+@pytest.fixture(scope="session", params=["embedded", KAFKA])
 def broker(request, tmp_path_factory) -> Iterator[Broker]:
     """A broker that all tests share."""
     kind = Embedded if request.param == "embedded" else Kafka

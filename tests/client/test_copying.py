@@ -158,7 +158,7 @@ def test_resets_are_planned_and_then_made(address, topics):
             admin.planned(group, Target("latest"))
 
 
-def test_lag_and_the_time_that_is_left_are_told(address):
+def test_lag_and_the_time_that_is_left_are_reported(address):
     """Until retention reaches the group's position; and what was lost already."""
     topic = next(_names)
     now_ms = time.time_ns() // 1_000_000
@@ -174,7 +174,7 @@ def test_lag_and_the_time_that_is_left_are_told(address):
         assert (one.lag, one.time_left_ms) == (0, None)
 
 
-def test_the_time_that_retention_by_size_leaves_is_told(address):
+def test_the_time_that_retention_by_size_leaves_is_reported(address):
     """At the pace at which the log grows; the sooner of both limits counts."""
     topic = next(_names)
     now_ms = time.time_ns() // 1_000_000

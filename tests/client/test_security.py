@@ -83,7 +83,7 @@ def test_sessions_are_renewed(place: Place) -> None:
         client.topics()
 
 
-def test_what_is_wrong_is_told_at_once(place: Place) -> None:
+def test_what_is_wrong_is_reported_at_once(place: Place) -> None:
     """A wrong password, an unknown CA, a listener of another kind: told without trying for long, and
     without the password.
     """
@@ -109,7 +109,7 @@ LEAVE = bytes.fromhex("15 0303 0002 01 00")
 """TLS's alert close_notify. Up to Python 3.11.2 a connection that is merely closed looks like that."""
 
 
-def test_a_peer_that_takes_its_leave_during_handshakes_is_told_at_once() -> None:
+def test_a_peer_that_takes_its_leave_during_handshakes_is_reported_at_once() -> None:
     """A few handshakes that end so are enough of an answer, as with a peer that just hangs up."""
     handshakes = 0
 

@@ -195,7 +195,7 @@ def test_only_columns_that_are_read_are_made() -> None:
         (ps.sum("sum(v)"), "one row"),
     ],
 )
-def test_mistakes_are_told_in_the_words_of_the_program(call: object, text: str) -> None:
+def test_mistakes_are_reported_in_the_words_of_the_program(call: object, text: str) -> None:
     """Not in those of what is made of them."""
     stream = ps.App("p").stream("events", SCHEMA, time=ps.event_time("at"))
     with pytest.raises(SchemaError, match=text) as raised:

@@ -523,7 +523,7 @@ def test_going_back_before_an_upgrade_makes_it_anew() -> None:
         assert contents(run, ()) == contents(undisturbed(run, program(*parts)), ())
 
 
-def test_what_retention_removed_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_retention_removed_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     """A view that is made of a log which no longer begins at 0 says so, and from when on it is complete."""
     chance = random.Random(7)
     run = ps.testing.run(program("windows"), cores=2)

@@ -118,7 +118,7 @@ def test_files_that_are_being_written_are_left(
     assert numbers(broker.address, topic) == [ord("a"), ord("b")]
 
 
-def test_a_file_that_changes_is_told_of(
+def test_a_file_that_changes_is_reported_of(
     broker: BrokerProcess, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It isn't read again; another file under its name is."""

@@ -251,7 +251,7 @@ def in_test(**settings: Any) -> Run:
 
 
 @pytest.mark.parametrize(("mistake", "text"), WRONG_TYPES, ids=[text for _, text in WRONG_TYPES])
-def test_wrong_types_and_names_are_told_with_what_to_write(
+def test_wrong_types_and_names_are_reported_with_what_to_write(
     mistake: Callable[[], object], text: str
 ) -> None:
     """Whatever is passed: an error of ours, at that line, that shows the right one."""

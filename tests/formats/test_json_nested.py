@@ -139,7 +139,7 @@ def test_nested_rows_are_what_a_naive_reader_makes_of_them(data: st.DataObject) 
         ("x " + "ARRAY<" * 9 + "INT" + ">" * 9, "'ARRAY<INT>"),
     ],
 )
-def test_what_is_no_type_is_told(text: str, found: str) -> None:
+def test_what_is_no_type_is_reported(text: str, found: str) -> None:
     """With the place where it goes wrong."""
     with pytest.raises(SchemaError, match="expected ") as caught:
         Schema.parse(text)

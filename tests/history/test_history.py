@@ -303,7 +303,9 @@ def test_times_and_ends_are_bounds(world: World) -> None:
     assert topic.history.arrow(start=seen, end={0: 10, 1: 10}).read_all().to_pylist() == []
 
 
-def test_what_nobody_has_any_more_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_nobody_has_any_more_is_reported(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """Between the table's end and the log's start records may be gone: a warning names them."""
     topic = world.topic()
     topic.produce(random.Random(2), 0, 50)
@@ -315,7 +317,7 @@ def test_what_nobody_has_any_more_is_told(world: World, caplog: pytest.LogCaptur
     assert "offsets 10 to 29 are neither in the table nor in the log" in caplog.text
 
 
-def test_mistakes_are_told(world: World) -> None:
+def test_mistakes_are_reported(world: World) -> None:
     """No table, columns or partitions that aren't there, bounds that are none."""
     with Client(world.address) as client:
         client.create_topic("bare", 1)
@@ -416,7 +418,7 @@ def _is_there(history: ps.History) -> bool:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_file_system_that_spark_lacks_is_told(
+def test_a_file_system_that_spark_lacks_is_reported(
     world: World, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where Spark can't read the files, the message says what it needs."""

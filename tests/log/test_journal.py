@@ -66,7 +66,7 @@ def test_full_disk_refuses_and_recovers() -> None:
     assert list(Journal(files, "j")) == [b"y"]
 
 
-def test_an_end_that_is_lost_between_two_records_is_told(
+def test_an_end_that_is_lost_between_two_records_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was durable when the journal was closed, or synced after some growth, must be there."""

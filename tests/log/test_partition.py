@@ -358,7 +358,7 @@ def test_offsets_that_were_durable_are_never_given_out_again(
         again.sync()  # and no checkpoint, as before a SIGKILL
 
 
-def test_a_lost_segment_with_a_damaged_index_is_told() -> None:
+def test_a_lost_segment_with_a_damaged_index_is_reported() -> None:
     """That there was one is known by the name alone, and up to where by the producers' snapshot."""
     for keeps_snapshot in (True, False):
         files = MemoryFiles()
@@ -375,7 +375,7 @@ def test_a_lost_segment_with_a_damaged_index_is_told() -> None:
         assert again.end_offset == (log.end_offset if keeps_snapshot else log.active.base_offset)
 
 
-def test_a_restored_file_mends_the_hole() -> None:
+def test_a_restored_file_repairs_the_hole() -> None:
     """Once a lost file is back, the log is what it was."""
     files = MemoryFiles()
     log = Partition(files, "p", SMALL, NOW)
@@ -395,7 +395,7 @@ def test_a_restored_file_mends_the_hole() -> None:
 
 
 @pytest.mark.parametrize("left", [set(), {"producers"}])
-def test_a_log_of_which_no_segment_is_left_is_told(left: set[str]) -> None:
+def test_a_log_of_which_no_segment_is_left_is_reported(left: set[str]) -> None:
     """A partition that isn't new has one; what is known of its end is not given out again."""
     files = MemoryFiles()
     log = Partition(files, "p", SMALL, NOW)

@@ -136,7 +136,7 @@ def test_schemas_that_name_themselves_are_compared() -> None:
     assert found.path == "/properties/value/type"
 
 
-def test_what_is_made_while_comparing_is_told_apart() -> None:
+def test_what_is_made_while_comparing_is_reported_apart() -> None:
     """Schemas without one keyword come and go; none is taken for one that was compared before."""
 
     def alike(last: str) -> str:

@@ -65,7 +65,7 @@ def test_a_commit_wakes_who_waits_for_a_write(store: Store) -> None:
 
 @linux
 @pytest.mark.usefixtures("told_alone")
-def test_readers_are_told_apart_and_of_what_is_taken_back(store: Store, tmp_path: Path) -> None:
+def test_readers_are_distinguished_and_of_what_is_taken_back(store: Store, tmp_path: Path) -> None:
     """Each hears of its own pipeline, as long as it listens, also that versions go."""
     elsewhere = Store(LocalStateFiles(tmp_path / "other", fsync=False))
     elsewhere.commit(1, version(0))
@@ -98,7 +98,7 @@ def test_a_folder_that_goes_and_comes_is_looked_for(store: Store) -> None:
             assert reader.wait(PATIENCE_S)
 
 
-def test_who_is_not_told_looks_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_not_notified_looks_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause is a share of the time that has passed, between its bounds; a version begins it anew."""
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])

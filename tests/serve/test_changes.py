@@ -91,7 +91,7 @@ def test_a_version_that_is_gone_begins_again(views: Served) -> None:
         changes(views, "per_usr", None, views.version)
 
 
-def test_a_version_that_goes_while_it_is_read_is_told(
+def test_a_version_that_goes_while_it_is_read_is_reported(
     views: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files that a vacuum takes meanwhile: changes are all rows then, and AS OF says what is kept."""

@@ -89,7 +89,7 @@ def test_a_long_answer_is_cut_and_counted(queries: Queries) -> None:
     assert (answer.table.num_rows, answer.rows_total) == (1_000, None)
 
 
-def test_mistakes_are_told_and_cost_no_process(queries: Queries) -> None:
+def test_mistakes_are_reported_and_cost_no_process(queries: Queries) -> None:
     """A query that is refused leaves its process to the next one."""
     queries.ask("SELECT 1")
     before = processes()
@@ -196,7 +196,7 @@ def test_a_process_that_dies_is_replaced(queries: Queries) -> None:
             asked.result(PATIENCE_S)
 
 
-def test_too_many_queries_wait_and_are_told(directory: Path) -> None:
+def test_too_many_queries_wait_and_are_reported(directory: Path) -> None:
     """The one that finds all processes busy gets its turn, or an error after its time; close ends all."""
     limits = replace(LIMITS, at_once=1)
     queries = Queries(directory, limits)

@@ -67,7 +67,7 @@ def test_the_documents_settings_are_those_of_the_suite() -> None:
     assert [tuple(one.split(":")[1:]) for one in packages.split(",")] == jars[-2:]
 
 
-def test_failure_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """A scenario that fails is in the table, with its reason where one is known, and counts if not."""
 
     def odd_one(address: str) -> None:

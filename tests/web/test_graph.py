@@ -104,7 +104,7 @@ def test_the_slowest_operator_is_named_unless_nothing_is_slow(pipeline: Any) -> 
     assert status["nodes"][slow]["state_rows"] == nodes[slow]["state_rows"] > 0
 
 
-def test_status_is_told_at_the_terminal(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_is_shown_at_the_terminal(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """From what the process wrote down, whoever asks; as JSON for scripts."""
     write_facts(pipeline.directory, replace(pipeline.shown.facts, ended_us=NOW))
     monkeypatch.chdir(pipeline.directory.parent)

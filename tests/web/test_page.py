@@ -259,7 +259,7 @@ def test_queries_are_cancelled_and_hold_up_nothing(browser: Any, real: Any) -> N
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_state_is_told_with_what_to_do(browser: Any, views: Any, width: int) -> None:
+def test_the_state_is_reported_with_what_to_do(browser: Any, views: Any, width: int) -> None:
     """A state that isn't well says since when, why and what to do, on any screen; one that is, nothing."""
     pipeline = Pipeline(version=7, rows=100)
     server = Server(views, pipeline.board.status)
@@ -298,7 +298,7 @@ def test_the_state_is_told_with_what_to_do(browser: Any, views: Any, width: int)
         server.close()
 
 
-def test_late_and_unusable_records_are_told_apart(browser: Any, views: Any) -> None:
+def test_late_and_unusable_records_are_distinguished(browser: Any, views: Any) -> None:
     """Both are in all, as of the version shown; the topic where they lie is named."""
     pipeline = Pipeline(version=7, rows=1_000, late=40, dead=45)
     server = Server(views, pipeline.board.status)

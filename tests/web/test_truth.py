@@ -178,7 +178,7 @@ def test_an_engine_that_is_stopped_is_not_called_live(
     assert pipeline.wait_for(State.WAITING)["rows"] == WAITING + 10
 
 
-def test_a_broker_that_is_gone_is_told_with_since_when(
+def test_a_broker_that_is_gone_is_reported_with_its_time(
     pipeline: Program, broker: BrokerProcess
 ) -> None:
     """Killed, the log is unreachable, and the lag unknown; when it is back the pipeline goes on."""
@@ -226,7 +226,7 @@ def test_a_restarted_pipeline_is_not_starting_for_ever(
         beside.end()
 
 
-def test_a_wrong_address_is_told(folder: Path) -> None:
+def test_a_wrong_address_is_reported(folder: Path) -> None:
     """Before the first batch as well: nothing starts where no log answers."""
     address = f"127.0.0.1:{free_port()}"
     program = run(folder, address)

@@ -77,7 +77,7 @@ def test_both_loops_find_the_records_at_fault(
     assert both(batch, wanted) == reference(records, wanted)
 
 
-def test_damaged_records_are_told_alike() -> None:
+def test_damaged_records_are_reported_alike() -> None:
     """Records that are changed or cut anywhere: both loops find the same, or that they are damaged."""
     chance = random.Random(11)
     whole = batches.build(
@@ -96,7 +96,7 @@ def test_damaged_records_are_told_alike() -> None:
     assert 100 < damaged < 2000
 
 
-def test_only_so_many_records_are_told() -> None:
+def test_only_so_many_records_are_reported() -> None:
     """All are counted, but the first are told alone: an answer stays bounded."""
     count = inspection.FAULTS_MAX + 5
     found = both(batches.build([(None, b"")] * count), SPAN._replace(keys=True))

@@ -249,7 +249,7 @@ def test_topics_are_made_on_first_use(address: str) -> None:
     produce(address, "made-by-use", [b"a"])
 
 
-def test_the_records_at_fault_are_told(address: str, admin: AdminClient) -> None:
+def test_the_records_at_fault_are_reported(address: str, admin: AdminClient) -> None:
     """With librdkafka, each record: those without a key, and those that were only beside them."""
     topic = NewTopic("keyed-records", 1, 1, config={"cleanup.policy": "compact"})
     admin.create_topics([topic])["keyed-records"].result(PATIENCE_S)

@@ -17,6 +17,7 @@ from crash_load import Connect
 from oracle import Side, differences
 from oracle_explained import reason_of
 from oracle_steps import Script, ready
+from tests.effort import some_slow
 from tests.peers import kafka_peer
 
 from penstock.broker import BrokerProcess
@@ -107,7 +108,7 @@ def test_what_is_wrong_is_not_explained(step: str, path: str, mine: object, its:
 
 @pytest.mark.peer
 @pytest.mark.timeout(300 + STEPS)
-@pytest.mark.parametrize("session", range(SESSIONS))
+@pytest.mark.parametrize("session", some_slow(range(SESSIONS), quick=[0]))
 def test_same_answers(sides: tuple[Side, Side], session: int) -> None:
     """Step by step, both brokers say the same."""
     ours, theirs = sides

@@ -202,7 +202,7 @@ def test_lost_answer_is_sent_again() -> None:
     assert (rejoined["error_code"], parts(rejoined)) == (0, kept)
 
 
-def test_who_does_not_say_that_it_has_its_assignment_is_told_again() -> None:
+def test_who_does_not_say_that_it_has_its_assignment_gets_it_again() -> None:
     """Once in a heartbeat's interval, as its answer may be lost; a member that has said so isn't."""
     host = Host()
     a, b = Member(host, "a"), Member(host, "b")

@@ -210,7 +210,7 @@ def test_members_of_both_protocols(raw: Raw, topic: str, group: str) -> None:
 
 
 @pytest.mark.parametrize("is_mixed", [False, True])
-def test_instances_that_are_not_there_are_told_so(
+def test_instances_that_are_not_there_are_reported(
     raw: Raw, topic: str, group: str, is_mixed: bool
 ) -> None:
     """A member that names an instance of nobody's is unknown, in groups of either kind, as at Kafka; and

@@ -21,6 +21,7 @@ from oracle_mixed_members import (
     prepare,
     rest,
 )
+from tests.effort import some_slow
 from tests.peers import kafka_peer
 
 from penstock.broker import BrokerProcess
@@ -128,7 +129,7 @@ def test_groups_change_their_protocol_where_they_may(ours: Side, policy: str) ->
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", some_slow(POLICIES, quick=["bidirectional"]))
 def test_kafka_does_the_same(ours: Side, theirs: Side) -> None:
     """With each policy both brokers answer and describe alike."""
     assert differences(both(ours), both(theirs)) == []

@@ -139,6 +139,7 @@ def test_members_of_both_protocols(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.peer
+@pytest.mark.slow
 def test_members_of_both_protocols_at_kafka(tmp_path: Path) -> None:
     """The same clients come through the same changes at a Kafka node."""
     kafka = kafka_peer()

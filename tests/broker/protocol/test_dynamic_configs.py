@@ -262,7 +262,7 @@ def test_both_ways_to_alter(raw: Any) -> None:
     assert {name for name, one in found.items() if one[1] == 2} == {"log.segment.bytes"}
 
 
-def test_what_is_told_at_the_start_stays(raw: Any) -> None:
+def test_what_is_set_at_the_start_stays(raw: Any) -> None:
     """Who gets in isn't changed by a client; to set what is so is no error, for tools do that."""
     same = ("num.io.threads", SET, broker_settings()["num.io.threads"].default)
     assert alter(raw, "1", same) == 0
@@ -288,7 +288,7 @@ def test_every_setting_that_can_be_changed_takes_its_default() -> None:
         validate_dynamic("follower.fetch.last.tiered.offset.enable", "many")
 
 
-def test_followers_are_told_now_and_of_each_change() -> None:
+def test_followers_are_notified_now_and_of_each_change() -> None:
     """The document is there from the first start on."""
     files, told = MemoryFiles(), []
     dynamic = DynamicSettings(files)
@@ -302,7 +302,7 @@ def test_followers_are_told_now_and_of_each_change() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"cluster": {}, "broker": {"log.dirs": "x"}}'])
-def test_lost_and_damaged_settings_are_told(
+def test_lost_and_damaged_settings_are_reported(
     own_broker: BrokerProcess, raw: Any, content: bytes | None
 ) -> None:
     """By the broker and by the doctor."""
@@ -320,7 +320,7 @@ def test_lost_and_damaged_settings_are_told(
 
 @pytest.mark.peer
 @pytest.mark.slow
-def test_kafka_tells_the_same(raw: Any, tmp_path: Any, connect: Connect) -> None:
+def test_kafka_says_the_same(raw: Any, tmp_path: Any, connect: Connect) -> None:
     """Of a sequence of changes, field by field. (Not of log.roll.jitter.ms: Kafka tells that it was set,
     and 0 as the topic's value.)
     """

@@ -124,7 +124,7 @@ def test_record_errors_are_answered(version: int) -> None:
     assert (found["error_code"], found["error_message"]) == (87, "expected…")
 
 
-def test_the_records_at_fault_are_told(raw: Any) -> None:
+def test_the_records_at_fault_are_reported(raw: Any) -> None:
     """A produce to a compacted topic is told which of its records have no key."""
     config = {"name": "cleanup.policy", "value": "compact"}
     wanted = {"name": "keyed", "num_partitions": 1, "replication_factor": 1, "configs": [config]}

@@ -94,7 +94,7 @@ def test_every_advertised_version_is_answered(raw: Raw, key: int, version: int) 
     assert is_alive(raw)
 
 
-def test_advertised_versions_are_told(raw: Raw) -> None:
+def test_advertised_versions_are_listed(raw: Raw) -> None:
     """ApiVersions names exactly what is served, and the features that clients go by."""
     answer = raw.call(18, 3)
     told = answer["api_keys"]
@@ -296,7 +296,7 @@ def test_format_is_looked_at_before_compression(raw: Raw, topic: str) -> None:
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == code
 
 
-def test_operations_of_topics_are_told(raw: Raw, topic: str) -> None:
+def test_operations_of_topics_are_reported(raw: Raw, topic: str) -> None:
     """Of those that aren't there, too."""
     fields = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": True}
     found = raw.call(3, 9, topics=[{"name": topic}, {"name": "missing"}], **fields)["topics"]
@@ -312,7 +312,7 @@ def test_operations_of_topics_are_told(raw: Raw, topic: str) -> None:
         (1, 3, "-1", ErrorCode.invalid_replication_factor),
     ],
 )
-def test_first_fault_of_a_new_topic_is_told(
+def test_first_fault_of_a_new_topic_is_reported(
     raw: Raw, count: int, factor: int, value: str, code: ErrorCode
 ) -> None:
     """Of several faults it is the one that Kafka looks for first."""

@@ -263,7 +263,7 @@ def test_metadata_shows_what_may_be_seen(place: Place) -> None:
     assert "open-new" not in {one["name"] for one in place.boss.call(3, 9, topics=None)["topics"]}
 
 
-def test_allowed_operations_are_told(place: Place) -> None:
+def test_allowed_operations_are_reported(place: Place) -> None:
     """Whoever asks is told what he may do with topics, groups and the cluster."""
     asked = {"topics": [{"name": "open-a"}], "include_topic_authorized_operations": True}
     asked["include_cluster_authorized_operations"] = True

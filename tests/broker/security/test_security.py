@@ -187,7 +187,7 @@ print(len(client.list_topics()))
     assert wrong.returncode
 
 
-def test_wrong_password_is_told_late_and_ends_the_connection(secured: Secured) -> None:
+def test_wrong_password_is_reported_late_and_ends_the_connection(secured: Secured) -> None:
     """A failed log-in is answered with Kafka's error after a pause; unknown users look the same."""
     for user in ("ann", "nobody"):
         with connect(secured, "SASL_SSL") as sock:

@@ -148,7 +148,7 @@ def test_offsets_are_described_moved_and_forgotten(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, 2])
-def test_unknown_groups_and_members_are_told_apart(worker: Worker, epoch: int) -> None:
+def test_unknown_groups_and_members_are_distinguished(worker: Worker, epoch: int) -> None:
     """As in Kafka; an error says nothing else."""
     worker.beat()
     beat = {"member_id": "ghost", "member_epoch": epoch}

@@ -80,7 +80,7 @@ def test_a_session_that_begins_on_another_connection_ends_the_former(
         assert worker.fetch(most=2) == [(0, 2), (1, 2)]
 
 
-def test_a_fault_is_told_once_at_once(worker: Worker, second: Worker) -> None:
+def test_a_fault_is_reported_once_at_once(worker: Worker, second: Worker) -> None:
     """A member that goes on asking for a topic that is gone waits as if there were no records."""
     assert len(worker.fetch(most=99)) == 10
     known = worker.topic_id

@@ -80,7 +80,7 @@ def test_compaction_in_the_background(tmp_path: Path) -> None:
     assert latest(again) == latest(log)
 
 
-def test_a_damaged_segment_is_told_once_and_passed_over(
+def test_a_damaged_segment_is_reported_once_and_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The next pass after the one that finds it cleans the others."""
@@ -119,7 +119,7 @@ def test_a_damaged_segment_is_told_once_and_passed_over(
     assert bytes(data) == path.read_bytes()
 
 
-def test_the_cleaner_looks_at_once_when_it_is_told_to_look_more_often(tmp_path: Path) -> None:
+def test_the_cleaner_looks_at_once_when_it_is_set_to_look_more_often(tmp_path: Path) -> None:
     """It would have looked in an hour. A rate that it is told bounds what it reads."""
     now_ms = time.time_ns() // 1_000_000
     log = Partition(LocalFiles(tmp_path), "p", log_config(SETTINGS), now_ms)

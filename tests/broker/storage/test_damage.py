@@ -163,7 +163,7 @@ def committed(raw: Any) -> int:
     return int(answer["topics"][0]["partitions"][0]["committed_offset"])
 
 
-def test_a_lost_journal_is_told(truth: Truth, tmp_path: Path) -> None:
+def test_a_lost_journal_is_reported(truth: Truth, tmp_path: Path) -> None:
     """Committed offsets that are gone as a whole are not taken for a beginning."""
     data, said = tmp_path / "data", tmp_path / "broker.log"
     shutil.copytree(truth.directory, data)

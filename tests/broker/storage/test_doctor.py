@@ -240,7 +240,7 @@ def test_the_command_explains_and_its_exit_code_tells(data, capfd):
     assert told["findings"][0]["level"] == "damage"
 
 
-def test_a_hole_that_compaction_passes_over_is_told(data):
+def test_a_hole_that_compaction_passes_over_is_reported(data):
     """As long as it is there, tombstones behind it stay."""
     log = Partition(
         LocalFiles(data),
@@ -263,7 +263,7 @@ def test_a_hole_that_compaction_passes_over_is_told(data):
     assert f"at offset {int(hole[-24:-4])}" in found[0].text
 
 
-def test_a_damaged_list_of_remote_segments_is_told(data):
+def test_a_damaged_list_of_remote_segments_is_reported(data):
     """Without it nobody knows what of the log lies in object storage."""
     (data / "topics" / "t" / "0" / "tier").write_bytes(b"12345678 {}")
     report = examine(data)

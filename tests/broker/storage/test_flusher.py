@@ -184,7 +184,7 @@ def test_a_busy_log_makes_way() -> None:
     run(session)
 
 
-def test_a_failure_tells_all() -> None:
+def test_a_failure_says_all() -> None:
     """After a failed sync nobody waits on; once it is mended the log can be synced again."""
 
     async def session(flusher: Flusher) -> None:
@@ -239,7 +239,7 @@ def test_one_who_fails_doesn_t_keep_it_from_the_others() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_who_is_told_has_it_on_the_disk(seed: int) -> None:
+def test_who_is_answered_has_it_on_the_disk(seed: int) -> None:
     """Many writers of several logs at random: each is told once, and then all is on the disk."""
     chance = random.Random(seed)
 

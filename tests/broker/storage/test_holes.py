@@ -58,7 +58,7 @@ def penstock(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
-def test_librdkafka_is_told_and_seeks_past(holey: str, level: str) -> None:
+def test_librdkafka_gets_an_error_and_seeks_past(holey: str, level: str) -> None:
     """It gets INVALID_MSG with the offset, again and again, and goes on after a seek."""
     settings = {
         "bootstrap.servers": holey,
@@ -85,7 +85,7 @@ def test_librdkafka_is_told_and_seeks_past(holey: str, level: str) -> None:
     consumer.close()
 
 
-def test_kafka_python_is_told_and_seeks_past(holey: str) -> None:
+def test_kafka_python_gets_an_error_and_seeks_past(holey: str) -> None:
     """`poll` raises CorruptRecordError until the consumer is moved on."""
     script = Path(__file__).with_name("kafka_python_hole.py")
     command = [sys.executable, str(script), holey, str(uuid.uuid4()), "6"]

@@ -307,7 +307,7 @@ def test_the_metric_counts_refused_topics(kept: Kept, connect: Connect) -> None:
 # -- groups/settings.json --------------------------------------------------------------------------
 
 
-def test_lost_settings_of_groups_are_told(kept: Kept, connect: Connect) -> None:
+def test_lost_settings_of_groups_are_reported(kept: Kept, connect: Connect) -> None:
     """They are not taken for none. A new directory has the file."""
     file = kept.data / "groups" / "settings.json"
     with kept.served() as address:

@@ -227,7 +227,7 @@ def test_a_changed_object_is_never_served(
         "missing",
     ],
 )
-def test_a_lost_manifest_is_told_and_restored_from_the_store(
+def test_a_lost_manifest_is_reported_and_restored_from_the_store(
     damage: str, tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
 ) -> None:
     """Until the store gives its copy back, what is local is served and taken, old offsets get a

@@ -63,7 +63,7 @@ customers  topic, 1 partition
 """
 
 
-def test_the_graph_is_told_before_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_graph_is_shown_before_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators, exchanges, views and topics; nothing is run, and no directory is made."""
     program = tmp_path / "shop.py"
     program.write_text(PROGRAM)
@@ -74,7 +74,7 @@ def test_the_graph_is_told_before_it_runs(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.output == WANTED
 
 
-def test_state_and_watermarks_are_told_once_it_has_run() -> None:
+def test_state_and_watermarks_are_shown_once_it_has_run() -> None:
     """Sizes come from the committed version."""
     app = ps.App("p")
     orders = app.stream("orders", "n BIGINT, at TIMESTAMP", time=ps.event_time("at"))
@@ -89,7 +89,7 @@ def test_state_and_watermarks_are_told_once_it_has_run() -> None:
     assert "in place, 5 rows, " in text
 
 
-def test_a_running_pipelines_figures_are_told(
+def test_a_running_pipelines_figures_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--analyze`: rows in and out, time, and its share, of every node that a batch reports."""

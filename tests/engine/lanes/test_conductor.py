@@ -224,7 +224,7 @@ def test_the_end_of_the_job_ends_the_wait() -> None:
             conductor.run(assign, write)
 
 
-def test_too_few_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_cores_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lane that Spark has no core for never comes."""
     monkeypatch.setattr(module, "GATHER_S", 0.1)
     with conducting(2) as (conductor, _):

@@ -60,7 +60,7 @@ def test_a_jvm_starts_with_an_archive_that_is_torn(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_jvm_that_left_nothing_is_told(
+def test_a_jvm_that_left_nothing_is_reported(
     java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is put in its place."""

@@ -133,7 +133,7 @@ def test_a_jvm_that_is_gone_is_started_again(
     [(Spark(), module.JOBS_MAX - 1), (Spark(can_start_again=False), 0)],
     ids=["own", "program's"],
 )
-def test_a_jvm_that_stays_away_is_told(
+def test_a_jvm_that_stays_away_is_reported(
     spark: Spark, starts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that ends again and again, or is not the pipeline's to start, ends the run."""

@@ -37,7 +37,7 @@ def test_months_of_a_zone_close_and_survive_a_restart() -> None:
     assert [row["n"] for row in run.view("months").rows()] == [2, 3]
 
 
-def test_a_plan_tells_windows_as_they_are_written() -> None:
+def test_a_plan_says_windows_as_they_are_written() -> None:
     """Calendars by their steps and zone, rows in their order by what is computed of them."""
     app = ps.App("p")
     events = app.stream("events", "n BIGINT, at TIMESTAMP", time=ps.event_time("at"))

@@ -13,7 +13,7 @@ def values(run: Any, topic: str) -> list[Any]:
     return [record.value and json.loads(record.value) for record in run.topic(topic)]
 
 
-def test_an_open_window_is_told_once_an_interval() -> None:
+def test_an_open_window_is_written_once_an_interval() -> None:
     """However often it changes; what is held back survives a restart, and comes though no event does."""
     app = ps.App("p")
     events = app.stream("events", "user STRING, n BIGINT, at TIMESTAMP", time=ps.event_time("at"))

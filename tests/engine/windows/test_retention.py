@@ -140,7 +140,7 @@ def newest(run: Any, topic: str) -> int:
     return sum(value is not None for value in found.values())
 
 
-def test_nothing_is_told_without_retention() -> None:
+def test_nothing_is_reported_without_retention() -> None:
     """Changes of a table that keeps everything have no further column."""
     spec = AggregateSpec(KEYS, Window("tumbling", 10, 10), CALLS, TIME, changes=True)
     assert EXPIRY not in Contract(WindowedAggregate(spec)).operator.schema.names

@@ -230,7 +230,7 @@ def test_rows_are_kept_until_the_last_moment(how: How, behind: int) -> None:
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_keys_with_one_hash_are_told_apart(how: How, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_with_one_hash_are_distinguished(how: How, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither equal hashes nor equal shards make keys equal."""
     monkeypatch.setattr(routed, "hash_columns", lambda *given: hash_columns(*given) % 2)
     chance = random.Random(1)

@@ -154,7 +154,7 @@ def test_rows_meet_the_version_of_their_time(
         assert sum(kept) == count, name
 
 
-def test_two_changes_at_one_time_are_told_apart_by_their_offsets() -> None:
+def test_two_changes_at_one_time_are_distinguished_by_their_offsets() -> None:
     """The later one wins, also where it came in an earlier parcel of the batch, or is a deletion."""
     for second, wanted in ((7, 7), (None, None)):
         run = Contract(TemporalJoin("left", STREAM, TABLE, ON), timed=True)

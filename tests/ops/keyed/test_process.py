@@ -156,7 +156,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("function", "message"), MISTAKES)
-def test_a_function_that_does_wrong_is_told(function: Any, message: str) -> None:
+def test_a_function_that_does_wrong_is_reported(function: Any, message: str) -> None:
     """Its name, what was expected and what was found."""
     run = WithFunction(function)
     with pytest.raises(FlowError, match=message) as caught:
@@ -218,7 +218,7 @@ def test_a_pipeline_with_a_function_goes_on_after_a_restart() -> None:
     assert len(run.topic("numbered")) == 6
 
 
-def test_two_functions_of_one_name_are_told_apart() -> None:
+def test_two_functions_of_one_name_are_distinguished() -> None:
     """State is kept under the name."""
     app = ps.App("p")
     events = app.stream("events", "user STRING NOT NULL, at TIMESTAMP", time=ps.event_time("at"))

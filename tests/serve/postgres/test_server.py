@@ -45,7 +45,7 @@ def rest(client: socket.socket) -> bytes:
     return found
 
 
-def test_what_makes_no_sense_is_told_and_ends(server: PostgresServer) -> None:
+def test_what_makes_no_sense_is_reported_and_ends(server: PostgresServer) -> None:
     """A length, a version or a password that can't be ends the connection, with an error; so does silence."""
     for data, told in (
         (struct.pack("!i", -1), b"C08P01\0"),

@@ -13,6 +13,7 @@ from penstock.cli.support.options import broker_option, client_settings, form_op
 from penstock.cli.support.progress import counter
 from penstock.cli.support.tables import note, write_rows
 from penstock.cli.tracing import otel_option, tracing
+from penstock.core.databases import described
 
 if TYPE_CHECKING:
     from penstock.capture import Captured
@@ -144,14 +145,17 @@ def run(
     if print_setup:
         click.echo(setup(url, tables, settings["name"] or settings["to"]), nl=False)
         return
+    address = find_broker(broker)
     one = Capture(
         url,
         list(tables),
-        log=find_broker(broker),
+        log=address,
         format=form,
         **settings,
         **client_settings(),
     )
+    if not once:
+        note(f"capturing {described(url)} into the log at {described(address)}; Ctrl-C stops")
     before = signal.signal(signal.SIGTERM, lambda *_: one.stop())
     try:
         with tracing(one.name, on=otel) as traces, counter("captured") as tick:
@@ -174,8 +178,7 @@ def run(
     finally:
         signal.signal(signal.SIGTERM, before)
     note(
-        f"captured {done.records:,} records: {done.snapshot_rows:,} rows that were there, and those of "
-        f"{done.transactions:,} transactions"
+        f"captured {done.snapshot_rows:,} rows of snapshots and {done.transactions:,} transactions"
     )
     if done.unchanged:
         note(

@@ -134,6 +134,8 @@ def run(*, once: bool, metrics: str | None, otel: bool, **told: Any) -> None:
     .parquet).
     """
     one = _made(**told)
+    if not once:
+        note(f"keeping {one.target.name} equal to the topic {told['topic']}; Ctrl-C stops")
     stopped = 0
 
     def stop(*_: object) -> None:

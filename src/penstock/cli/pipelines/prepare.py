@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import click
+import orjson
 import psutil
 
-from penstock.core.kernels import load_all
+from penstock.core.kernels import load_all, modules
 from penstock.errors import SetupError
 
 EXERCISE_S_MAX: Final = 300.0  # of the pipeline that is recorded; of writing the archive likewise
+PACKAGE: Final = Path(__file__).resolve().parents[2]
+STAMP: Final = PACKAGE / "core" / "kernels" / "__pycache__" / "compiled.json"
+"""What was compiled last: of these modules, by this compiler."""
+_COMPILER: Final = {"python": sys.version, "numba": version("numba")}
 
 
 @click.command()
@@ -47,6 +56,43 @@ def compile_kernels() -> None:
     for module in ("client", "broker.server", "testing", "log.compaction.kernels"):
         import_module(f"penstock.{module}")
     load_all()
+    with contextlib.suppress(OSError):  # the installation is another user's
+        STAMP.parent.mkdir(exist_ok=True)
+        STAMP.write_bytes(orjson.dumps({**_COMPILER, "modules": _described(modules())}))
+
+
+def compile_once(say: Callable[[str], None]) -> None:
+    """Compiles the kernels where that was not done since the installation.
+
+    Otherwise each process of a pipeline would, for minutes in which it seems to hang.
+
+    Args:
+        say: is told that it takes a while.
+    """
+    if _are_compiled() or not os.access(PACKAGE, os.W_OK):
+        return
+    say("compiling kernels, once after an installation. This takes a minute or two …")
+    code = f"from {__name__} import compile_kernels; compile_kernels()"
+    # In a process of its own: it takes 150 MB, which this one doesn't need.
+    subprocess.run([sys.executable, "-c", code], check=False)  # noqa: S603 - this program
+
+
+def _are_compiled() -> bool:
+    try:
+        known = orjson.loads(STAMP.read_bytes())
+        compiler = {what: known[what] for what in _COMPILER}
+        return compiler == _COMPILER and known["modules"] == _described(known["modules"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _described(names: Iterable[str]) -> dict[str, list[int]]:
+    """Times and sizes of modules' files, by which Numba knows whether they have changed."""
+    found = {}
+    for name in names:
+        about = (PACKAGE.parent / name).stat()
+        found[name] = [about.st_mtime_ns, about.st_size]
+    return found
 
 
 def _exercise(folder: str, options: str) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -16,6 +18,7 @@ from penstock.errors import PenstockError
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
+PROGRAMS_SHOWN: Final = 5
 
 
 class Suggesting(click.Group):
@@ -44,8 +47,18 @@ class Group(Suggesting):
         return run_guarded(lambda: super(Group, self).main(*args, **extra))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command that was asked for."""
-        return _unpiped(lambda: super(Group, self).invoke(ctx))
+        """Runs the command that was asked for.
+
+        Raises:
+            click.UsageError: an argument is missing; with an example of what can be there.
+        """
+        try:
+            return _unpiped(lambda: super(Group, self).invoke(ctx))
+        except click.MissingParameter as error:
+            if error.ctx is None:
+                raise
+            text = error.format_message().rstrip(".")
+            raise click.UsageError(f"{text}{_example(error.ctx)}", error.ctx) from None
 
 
 class Command(click.Command):
@@ -58,6 +71,30 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command."""
         return _unpiped(lambda: super(Command, self).invoke(ctx))
+
+
+def _example(ctx: click.Context) -> str:
+    """How a command is used, by the examples of its help; where it takes a program, which ones are here."""
+    paths = {ctx.command_path, ctx.command_path.removesuffix(" run")}  # what groups do by default
+    here: click.Context | None = ctx
+    examples: list[str] = []
+    while here is not None:
+        lines = [line.strip() for line in (here.command.epilog or "").splitlines()]
+        examples += [line for line in lines if any(f"{path} " in f"{line} " for path in paths)]
+        here = here.parent
+    if not examples:
+        return "."
+    example = re.split(r" {3,}", examples[0])[0]
+    return f"{_programs() if '.py' in example or '.sql' in example else '.'} For example: {example}"
+
+
+def _programs() -> str:
+    """Which programs are in this folder."""
+    programs = sorted(one.name for one in Path().glob("*") if one.suffix in (".py", ".sql"))
+    if not programs:
+        return ". There is no program in this folder; penstock new NAME makes one."
+    more = ", …" if len(programs) > PROGRAMS_SHOWN else ""
+    return f"; in this folder: {', '.join(programs[:PROGRAMS_SHOWN])}{more}."
 
 
 def _unpiped(call: Callable[[], Any]) -> Any:

@@ -19,12 +19,15 @@ LINE_EVERY_S: Final = 5.0  # between two lines, where there is no terminal
 def counter(verb: str) -> Iterator[Callable[[int], None]]:
     """Shows how many records were `verb`, and how fast; call what it gives with the count."""
     terminal = sys.stderr.isatty()
-    begun = shown = time.monotonic()
+    begun: float | None = None
+    shown: float | None = None
     wrote = False
 
     def tick(count: int) -> None:
-        nonlocal shown, wrote
+        nonlocal begun, shown, wrote
         now = time.monotonic()
+        if begun is None or shown is None:  # connecting before the first one doesn't count
+            begun = shown = now
         if now - begun < QUIET_S or now - shown < (EVERY_S if terminal else LINE_EVERY_S):
             return
         shown = now

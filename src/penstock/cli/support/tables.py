@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("table", "json", "csv")
 CELL_CHARS_MAX: Final = 60  # of a cell in a table: one long value must not hide the others
+DIGITS_SHOWN: Final = (
+    15  # of a double in a table; JSON and CSV have all that it takes to read it again
+)
 ROWS_AT_ONCE: Final = 10_000  # turned into text at once, so that a large answer needs little memory
 
 
@@ -108,6 +111,8 @@ def text_table(
 def _cell(value: Any) -> str:
     if value is None:
         return "NULL"
+    if isinstance(value, float):  # the sum of 5.4 and 0.12 is 5.52 to a person
+        value = float(f"{value:.{DIGITS_SHOWN}g}")
     text = format(value, "f") if isinstance(value, Decimal) else str(value)
     clean = "".join(c if c.isprintable() else "�" for c in text)
     return clean if len(clean) <= CELL_CHARS_MAX else clean[: CELL_CHARS_MAX - 1] + "…"

@@ -1,6 +1,7 @@
 """The short display of a running pipeline: its status, and its views' newest rows.
 
-On a terminal it is redrawn a few times a second; elsewhere a line says now and then how it goes.
+On a terminal it is redrawn a few times a second. Elsewhere there is a line now and then while it works, and
+the reason and what to do when its state changes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 REFRESH_S: Final = 0.5  # between two drawings
 VIEWS_EVERY_S: Final = 2.0  # between two looks at the views: they cost more than the status
 LINE_EVERY_S: Final = 5.0  # between two lines, where there is no terminal
+SAME_EVERY_S: Final = 60.0  # likewise, while it isn't live and its state stays the same
 ROWS_SHOWN: Final = 3  # of each view
 CHARS_MAX: Final = 24  # of a cell
 
@@ -74,9 +76,11 @@ class Terminal:
                     return
 
     def _lines(self) -> None:
+        lines = Lines()
         while not self._stop.wait(LINE_EVERY_S):
-            text = self._doing() or summary(self._status())
-            self._console.print(text, highlight=False, soft_wrap=True)
+            text = self._doing() or lines.next(self._status(), time.monotonic())
+            if text is not None:
+                self._console.print(text, highlight=False, soft_wrap=True)
 
     def _drawing(self) -> Group:
         status = self._status()
@@ -108,6 +112,28 @@ class Terminal:
                 table = self._views.table(name)
                 keys = key_columns(table, self._views.keys(name))
                 self._newest[name] = newest_rows(table, measures(table, keys))
+
+
+class Lines:
+    """Which lines are printed of the states that are looked at."""
+
+    def __init__(self) -> None:
+        self._name: str | None = None
+        self._printed_s = 0.0
+
+    def next(self, status: dict[str, Any], now_s: float) -> str | None:
+        """What is printed of a state; None: nothing, as it was printed a moment ago.
+
+        Args:
+            status: of the status board.
+            now_s: the time, by a clock that never goes back.
+        """
+        name = status["state"]["name"]
+        is_same = name == self._name and name != "live"
+        if is_same and now_s - self._printed_s < SAME_EVERY_S:
+            return None
+        self._name, self._printed_s = name, now_s
+        return summary(status)
 
 
 def newest_rows(table: pa.Table, numbers: list[str]) -> pa.Table:

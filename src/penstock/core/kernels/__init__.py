@@ -16,7 +16,7 @@ from importlib import import_module
 from types import CodeType
 from typing import Any, Final
 
-__all__ = ["BLOCK", "Kernel", "instruction", "load_all", "njit", "types"]
+__all__ = ["BLOCK", "Kernel", "instruction", "load_all", "modules", "njit", "types"]
 
 BLOCK: Final = 32
 """Bytes that are looked at or copied at once: what fits in a vector of most machines, or in two."""
@@ -109,6 +109,12 @@ def load_all() -> None:
     """Loads the kernels of all modules that this process has imported, or compiles them."""
     for kernel in _KERNELS:
         kernel.load()
+
+
+def modules() -> set[str]:
+    """The files of the kernels that `load_all` loads, `penstock/core/keys.py` and so on."""
+    names = {one.py_func.__module__ for one in _KERNELS if one.py_func is not None}
+    return {f"{name.replace('.', '/')}.py" for name in names}
 
 
 def _loaded(value: Any) -> Any:

@@ -97,8 +97,8 @@ function health() {
   if (!status) return { name: "connecting", level: "wait", since_us: null, reason: "", advice: "" };
   return {
     name: "no answer", level: "bad", since_us: status.now_us,
-    reason: "Whoever serves this page doesn't answer: the process has ended, hangs, or is suspended. What is shown is of then.",
-    advice: "Look where it was started. This page continues when the pipeline is back.",
+    reason: "The process that serves this page doesn't answer: it has ended, hangs, or is suspended. The figures are those of that time.",
+    advice: "Check the terminal or the service log in which it was started. This page continues when it answers.",
     now_us: status.now_us + (Date.now() - heard) * 1000,
   };
 }
@@ -175,7 +175,7 @@ function sinks() {
 function split() {
   const parts = Object.entries(state.status.split_ms || {}).filter(([, ms]) => ms > 0);
   const total = parts.reduce((sum, [, ms]) => sum + ms, 0);
-  if (!total) { $("split").replaceChildren(html("p", { className: "hint", textContent: "Only the pipeline's own page knows, once a batch has been run." })); return; }
+  if (!total) { $("split").replaceChildren(html("p", { className: "hint", textContent: "Shown on the running pipeline's own page, after its first batch." })); return; }
   const stack = html("div", { className: "stack" });
   const legend = html("ul", { className: "legend" });
   parts.forEach(([name, ms], i) => {

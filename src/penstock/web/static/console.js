@@ -54,7 +54,7 @@ function route() {
 async function show(draw, repeats) {
   const turn = ++state.turn;
   const box = $("console");
-  if (!box.dataset.page || box.dataset.page !== location.hash) box.replaceChildren(hint("asking the log…"));
+  if (!box.dataset.page || box.dataset.page !== location.hash) box.replaceChildren(hint("loading…"));
   box.dataset.page = location.hash;
   box.setAttribute("aria-busy", "true");
   let parts;
@@ -91,7 +91,7 @@ function table(label, heads, rows) {
   const head = html("tr", {}, ...heads.map((h, i) => html("th", { textContent: h.replace("#", ""), className: numbers[i] ? "number" : "", scope: "col" })));
   const body = rows.map((row) => (row instanceof Node ? row : html("tr", {}, ...row.map((cell, i) => {
     const text = cell === null || cell === undefined ? "–" : cell;
-    return html("td", { className: numbers[i] ? "number" : "", title: typeof text === "string" ? text : "" }, text);
+    return html("td", { className: numbers[i] ? "number" : heads[i] === "reason" ? "reason" : "", title: typeof text === "string" ? text : "" }, text);
   }))));
   const made = html("table", { className: "list" }, head, ...body);
   made.setAttribute("aria-label", label);
@@ -178,7 +178,7 @@ async function records(name, query, list, positions = "", before = []) {
   }
   if (positions) wanted.set("positions", positions);
   list.setAttribute("aria-busy", "true");
-  if (!before.length) list.replaceChildren(hint("reading…"));
+  if (!before.length) list.replaceChildren(hint("loading…"));
   let page;
   try {
     page = await ask(`topics/${encodeURIComponent(name)}/records?${wanted}`);
@@ -191,13 +191,13 @@ async function records(name, query, list, positions = "", before = []) {
   const all = [...before, ...page.records];
   const next = Object.entries(page.next).map(([p, offset]) => `${p}:${offset}`).join();
   const rows = all.flatMap((one) => row(one));
-  const said = query.get("search") ? `${count(all.length)} of ${count(page.scanned)} records that were looked at last` : `${count(all.length)} records`;
+  const said = query.get("search") ? `${count(all.length)} of ${count(page.scanned)} records searched` : `${count(all.length)} records`;
   list.replaceChildren(
     title("Records", hint(said), button("save as JSON lines", () => save(name, all))),
     ...page.damaged.map((text) => html("p", { className: "error", textContent: `The broker can't read ${text}; see penstock doctor.` })),
     all.length ? table("Records", ["time UTC", "#partition", "#offset", "key", "value"], rows)
       : empty(next ? "Nothing found so far." : query.get("search") ? "No record has this text." : "No records here. Send one: ", next || query.get("search") ? "" : code(`echo '{"user": "ann"}' | penstock produce ${name}`)),
-    ...(next ? [button(query.get("search") ? "search on" : "show more", () => records(name, query, list, next, all))] : []));
+    ...(next ? [button(query.get("search") ? "continue the search" : "show more", () => records(name, query, list, next, all))] : []));
 }
 
 // A record's line, and below it, when it is opened, all of it.
@@ -249,8 +249,8 @@ async function groups() {
   return [
     title("Groups", hint(`${found.length} consumer and share groups`)),
     rows.length ? table("Groups", ["group", "type", "state", "topics", "#lag", "#lost"], rows)
-      : empty("There are no groups. One begins with its first consumer: ", code("penstock consume clicks --group audit")),
-    rows.length ? hint("Lag: records that the group has yet to read; of a share group, those that are not settled. Lost: retention removed them before they were read.") : null,
+      : empty("There are no groups. Start a first consumer: ", code("penstock consume clicks --group audit")),
+    rows.length ? hint("Lag: records that the group has not read yet; for a share group, records that are not settled. Lost: retention removed them before they were read.") : null,
   ];
 }
 
@@ -261,9 +261,9 @@ async function group(name) {
   const members = found.members.map((m) => [m.client_id, m.host, m.id]);
   return [
     title(name, link("all groups", "groups")),
-    hint(`${found.kind} group, ${found.state}, ${found.members_count ?? members.length} members`),
-    rows.length ? table("Positions", ["topic", "#partition", "#committed", "#end", "#lag", "#lost", "#time left"], rows) : empty("The group has committed nothing."),
-    hint("Time left: until retention reaches the group's position."),
+    hint(`${found.kind} group, ${found.state.toLowerCase()}, ${found.members_count ?? members.length} members`),
+    rows.length ? table("Positions", ["topic", "#partition", "#committed", "#end", "#lag", "#lost", "#time left"], rows) : empty("The group has committed no offsets."),
+    hint("Time left: until retention deletes records that the group has not read."),
     members.length ? title("Members") : null,
     members.length ? table("Members", ["client", "host", "id"], members) : null,
   ];
@@ -283,14 +283,14 @@ async function connections() {
   const jobs = found.queues.map((q) => [link(q.name, "topics", q.name), stateOf(q.state), link(q.workers, "groups", q.workers), count(q.members), count(q.waiting),
     q.dead ? link(count(q.dead), "topics", `dlq.${q.name}`) : count(q.dead)]);
   return [
-    title("Captures", hint("changes of databases, into topics")), ...failed(found.captures_error), ...troubles("states of captures", found.captures),
+    title("Captures", hint("from databases into topics")), ...failed(found.captures_error), ...troubles("states of captures", found.captures),
     inward.length ? table("Captures", ["capture", "state", "database", "tables", "#snapshot rows", "newest commit UTC"], inward)
       : empty("There are no captures. Start one: ", code("penstock capture postgresql://localhost/shop --tables 'public.*' --to shop")),
-    title("Sinks", hint("topics, into databases and files")), ...failed(found.sinks_error), ...troubles("states of sinks", found.sinks),
+    title("Sinks", hint("from topics into databases and files")), ...failed(found.sinks_error), ...troubles("states of sinks", found.sinks),
     outward.length ? table("Sinks", ["sink", "state", "topic", "circuit", "target", "#lag", "#behind", "#in the target", "#upserts", "#deletes", "#dead letters", "last error"], outward)
       : empty("There are no sinks. Start one: ", code("penstock sink users users.sqlite --table users --schema 'id BIGINT, name STRING' --key id")),
-    outward.length ? hint("Upserts, deletes and dead letters: since the sink was started. NAME.rebuild builds the table of NAME anew; it takes its place at 100%.") : null,
-    title("Queues", hint("jobs, each done by one of many workers")), ...failed(found.queues_error), ...troubles("states of queues", found.queues),
+    outward.length ? hint("Upserts, deletes and dead letters: since the sink was started. NAME.rebuild is writing a new table for NAME, which replaces the live one at 100%.") : null,
+    title("Queues", hint("each job goes to one worker")), ...failed(found.queues_error), ...troubles("states of queues", found.queues),
     jobs.length ? table("Queues", ["queue", "state", "workers", "#connected", "#waiting", "#dead"], jobs)
       : empty("There are no queues with workers. Put a job: ", code("penstock queue put mails '{\"to\": \"ann\"}'")),
   ];
@@ -330,8 +330,8 @@ async function letters(name, query) {
   const late = () => { const some = found.letters.filter((one) => one.late_again && (!chosen().length || chosen().includes(one.id))).length; return some ? ` ${count(some)} of those shown will be late again: repair their time first.` : ""; };
   const tools = may ? html("div", { className: "bar tools" },
     button("Replay…", () => { if (confirm(`Replay ${what()} to the topics that they came from?${late()}`)) act("replay", meant(), (r) => `replayed ${count(r.replayed)} letters`); }),
-    button("Drop…", () => { const because = prompt(`Drop ${what()}? They stay in the topic, marked as done with. Because:`, ""); if (because !== null) act("drop", { ...meant(), because }, (r) => `dropped ${count(r.dropped)} letters`); }),
-    hint(query.get("reason") ? "Without a mark, all of this reason are meant." : "Mark those that are meant.")) : null;
+    button("Drop…", () => { const because = prompt(`Drop ${what()}? They stay in the topic, marked as dropped. Reason:`, ""); if (because !== null) act("drop", { ...meant(), because }, (r) => `dropped ${count(r.dropped)} letters`); }),
+    hint(query.get("reason") ? "Applies to all letters with this reason, unless you select some." : "Select the letters first.")) : null;
   const cards = found.letters.map((one) => {
     const box = html("input", { type: "checkbox", ariaLabel: `letter ${one.id}` });
     const canChange = may && ["open", "repaired"].includes(one.state);
@@ -350,8 +350,8 @@ async function letters(name, query) {
   next.set("skip", skip + found.letters.length);
   return [
     title(query.get("reason") || name, link("all reasons", "letters")),
-    hint(`in ${name}${query.get("origin") ? `, from ${query.get("origin")}` : ""}`), readOnly(), tools, say,
-    cards.length ? html("div", { className: "cards" }, ...cards) : empty("None of these letters is left in this state."),
+    query.get("reason") ? hint(`in ${name}${query.get("origin") ? `, from ${query.get("origin")}` : ""}`) : null, readOnly(), tools, say,
+    cards.length ? html("div", { className: "cards" }, ...cards) : empty("No letters are in this state any more."),
     found.more ? html("a", { textContent: "the next ones", href: `#/letters/${encodeURIComponent(name)}?${next}` }) : null,
   ];
 }
@@ -371,7 +371,7 @@ async function versions() {
   const rows = found.versions.map((v) => [count(v.version), time(v.at), v.views.join(", ")]);
   const pins = found.savepoints.map((s) => [s.name, count(s.version), time(s.created), bytes(s.bytes), s.views.join(", ")]);
   return [
-    title("Savepoints", hint("versions that are kept until they are dropped")),
+    title("Savepoints", hint("versions kept until you drop them")),
     pins.length ? table("Savepoints", ["name", "#version", "created UTC", "#state", "views"], pins) : empty("There are no savepoints. Make one: ", code("penstock savepoint create NAME before-upgrade")),
     title("Versions", hint(`the last ${number(rows.length)} committed versions`)),
     rows.length ? table("Versions", ["#version", "committed UTC", "views"], rows) : empty("Nothing has been committed yet."),
