@@ -22,6 +22,7 @@ from penstock.engine.tasks import Job
 from penstock.engine.upgrade import Backfilled, Outputs, Target, Upgrade
 from penstock.engine.upgrade.forms import unfit_states
 from penstock.engine.upkeep.keeper import Keeper
+from penstock.engine.upkeep.pauses import short_pauses
 from penstock.engine.versions import before_first, recovered, same_program, without_topics
 from penstock.errors import CorruptError, FlowError
 from penstock.flow.graph import Graph
@@ -175,28 +176,35 @@ class _Run:
             relaxed=self._spark.is_here,
         )
 
-    def _host(self, job: Job, lanes: int) -> SparkHost:
+    def _host(self, job: Job, lanes: int, shorten: Callable[[], None] = lambda: None) -> SparkHost:
+        def started() -> None:
+            shorten()  # Spark has brought modules of its own
+            self._watcher.spark_started()
+
         return SparkHost(
             self._spark,
             job,
             lanes=lanes,
             log=str(self._settings.spark_folder / "spark.log"),
-            on_start=self._watcher.spark_started,
+            on_start=started,
             on_restart=self._watcher.spark_restarted,
         )
 
     def _run(self, job: Job, driver: Driver, last: int | None = None) -> None:
         steps, watcher = _Upto(driver, last), self._watcher
-        host = self._host(job, driver.lanes)
-        try:
-            host.run(
-                steps,
-                watcher.progressed,
-                lambda: steps.are_over or watcher.is_over(),
-                watcher.idled,
+        with contextlib.closing(driver), short_pauses() as shorten:
+            is_first = True
+
+            def progressed(progress: Progress) -> None:
+                nonlocal is_first
+                watcher.progressed(progress)
+                if is_first:  # it has imported what batches need
+                    shorten()
+                    is_first = False
+
+            self._host(job, driver.lanes, shorten).run(
+                steps, progressed, lambda: steps.are_over or watcher.is_over(), watcher.idled
             )
-        finally:
-            driver.close()
 
     def _change(self, upgrade: Upgrade) -> bool:
         """Carries out an upgrade; whether it is done, and not the run over before."""

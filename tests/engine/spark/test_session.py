@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from pathlib import Path
 
@@ -40,11 +41,14 @@ def test_the_programs_own_session_is_used_and_left_as_it_is(tmp_path: Path) -> N
                     now = np.full(3, time.time_ns() // 1_000_000)
                     producer.send("events", 0, None, values, now)
 
-            app.run(
-                on_idle=send,
-                on_progress=lambda batch: rows.append(batch.rows),  # noqa: B023
-                until=lambda: sum(rows) >= 3,  # noqa: B023
-            )
+            def read(batch: ps.Progress) -> None:
+                rows.append(batch.rows)  # noqa: B023
+                left_out.append(gc.get_freeze_count())  # noqa: B023
+
+            left_out: list[int] = []
+            app.run(on_idle=send, on_progress=read, until=lambda: sum(rows) >= 3)  # noqa: B023
+            assert min(left_out) > 0
+            assert gc.get_freeze_count() == 0
             assert Views(app.directory).table("counted")["n"].to_pylist() == [expected]
             assert session.range(5).count() == 5
         assert dict(session.sparkContext.getConf().getAll()) == settings
