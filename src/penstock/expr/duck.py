@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from penstock.core.duck import confine, connection
-from penstock.core.schema import UUID
+from penstock.core.schema import UUID, type_text
 from penstock.core.sketches.functions import add_functions
 
 # DuckDB is imported where it is used: most lanes need none, and start sooner.
@@ -24,8 +26,26 @@ __all__ = [
     "evaluate",
     "known",
     "query_tables",
+    "sql_type",
     "types_of",
 ]
+
+_SQL_TYPES: Final = {
+    "BOOLEAN": "BOOLEAN",
+    "INT": "INTEGER",
+    "BIGINT": "BIGINT",
+    "FLOAT": "FLOAT",
+    "DOUBLE": "DOUBLE",
+    "STRING": "VARCHAR",
+    "TIMESTAMP": "TIMESTAMPTZ",
+    "DATE": "DATE",
+    "BINARY": "BLOB",
+    "TIME": "TIME",
+    "UUID": "UUID",
+    "INTERVAL": "INTERVAL",
+}
+_HAS_TABLES: Final = re.compile(r"\s*(WITH|PIVOT|UNPIVOT)\b", re.IGNORECASE)
+"""A query that begins with tables of its own."""
 
 
 class EvaluationError(Exception):
@@ -58,11 +78,62 @@ def types_of(tables: Mapping[str, pa.Schema], query: str) -> list[tuple[str, pa.
     Raises:
         EvaluationError: it can't be computed of such rows.
     """
-    empty = {name: pa.Table.from_batches([], one) for name, one in tables.items()}
-    with _asked(empty, query) as relation:
-        names = [str(one) for one in relation.types]
-        types = relation.to_arrow_table().schema.types
-        return list(zip(relation.columns, types, names, strict=True))
+    import duckdb
+
+    con = connection()
+    try:
+        if _HAS_TABLES.match(query):
+            empty = {name: pa.Table.from_batches([], one) for name, one in tables.items()}
+            with _asked(empty, query) as relation:
+                names, columns = [str(one) for one in relation.types], relation.columns
+        else:
+            relation = con.sql(_declared(tables) + query)
+            names, columns = [str(one) for one in relation.types], relation.columns
+        types = [_arrow_type(name) for name in names]
+    except duckdb.Error as error:
+        raise EvaluationError(str(error).splitlines()[0]) from None
+    return list(zip(columns, types, names, strict=True))
+
+
+def _declared(tables: Mapping[str, pa.Schema]) -> str:
+    """Tables without rows, before a query: DuckDB takes their columns' types from there.
+
+    That is a quarter of the work that it has with tables that are registered.
+    """
+    if not tables:
+        return ""
+    parts = []
+    for name, schema in tables.items():
+        columns = ", ".join(
+            f"CAST(NULL AS {sql_type(f.type)}) AS {_quoted(f.name)}" for f in schema
+        )
+        parts.append(f"{_quoted(name)} AS (SELECT {columns} WHERE FALSE)")
+    return f"WITH {', '.join(parts)} "
+
+
+@functools.lru_cache(maxsize=1_024)
+def _arrow_type(name: str) -> pa.DataType:
+    """What a type of DuckDB's is in Arrow."""
+    rows: pa.Table = connection().sql(f"SELECT CAST(NULL AS {name}) AS x").to_arrow_table()
+    return rows.schema.types[0]
+
+
+def sql_type(type_: pa.DataType) -> str:
+    """DuckDB's name of one of Penstock's types."""
+    if pa.types.is_decimal(type_):
+        return type_text(type_).replace(" ", "")
+    if pa.types.is_list(type_):
+        return sql_type(type_.value_type) + "[]"
+    if pa.types.is_struct(type_):
+        members = (f"{_quoted(one.name)} {sql_type(one.type)}" for one in type_)
+        return f"STRUCT({', '.join(members)})"
+    if pa.types.is_map(type_):
+        return f"MAP(VARCHAR, {sql_type(type_.item_type)})"
+    return _SQL_TYPES[type_text(type_)]
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 @contextlib.contextmanager

@@ -9,17 +9,18 @@ batch may be computed again (see `penstock.expr.purity`).
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from penstock.core.names import hint, known_names
-from penstock.core.schema import INTERVAL, TIMESTAMP, UUID, Schema, type_text
+from penstock.core.schema import INTERVAL, TIMESTAMP, UUID, Field, Schema, type_text
 from penstock.errors import SchemaError
-from penstock.expr.duck import EvaluationError, connection, types_of
+from penstock.expr.duck import EvaluationError, connection, sql_type, types_of
 from penstock.expr.purity import check_pure
-from penstock.expr.tree import Tree, tree_of
+from penstock.expr.tree import Column, Tree, tree_of
 
 # sqlglot is imported where it is used: lanes need none, and start sooner.
 if TYPE_CHECKING:
@@ -27,20 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Expression", "cast_sql", "compile_expression", "known_type", "sql_type"]
 
-_SQL_TYPES: Final = {
-    "BOOLEAN": "BOOLEAN",
-    "INT": "INTEGER",
-    "BIGINT": "BIGINT",
-    "FLOAT": "FLOAT",
-    "DOUBLE": "DOUBLE",
-    "STRING": "VARCHAR",
-    "TIMESTAMP": "TIMESTAMPTZ",
-    "DATE": "DATE",
-    "BINARY": "BLOB",
-    "TIME": "TIME",
-    "UUID": "UUID",
-    "INTERVAL": "INTERVAL",
-}
 _NAMED: Final[dict[str, pa.DataType]] = {
     "UUID": UUID,
     "INTERVAL": INTERVAL,
@@ -82,15 +69,28 @@ def compile_expression(text: str, schema: Schema) -> Expression:
         SchemaError: it is not one SQL expression, it names a column that isn't there, its types don't
             fit, or it is more than a function of one row: it reads the clock, say.
     """
+    if (name := _column_alone(text)) in schema.names:  # most of what SQL's plans compute
+        return _column(text, name, schema[name].type)
+    words = text.lower()
+    named = [one for one in schema if one.name.lower() in words] or schema.fields[:1]
+    try:
+        return _compiled(text, Schema(tuple(Field(one.name, one.type) for one in named)))
+    except SchemaError:
+        return _compiled.__wrapped__(text, schema)  # it says which columns there are
+
+
+@functools.lru_cache(maxsize=4_096)
+def _column(text: str, name: str, type_: pa.DataType) -> Expression:
+    tree = Column(name, type_)
+    return Expression(text, cast_sql(text, type_), type_, tree, frozenset([name]))
+
+
+@functools.lru_cache(maxsize=4_096)
+def _compiled(text: str, schema: Schema) -> Expression:
+    """See `compile_expression`: views that are alike compute the same."""
     import sqlglot
     from sqlglot import exp
 
-    if (name := _column_alone(text)) in schema.names:  # most of what SQL's plans compute
-        one = exp.column(exp.to_identifier(name, quoted=True))
-        type_ = schema[name].type
-        return Expression(
-            text, cast_sql(text, type_), type_, tree_of(one, schema), frozenset([name])
-        )
     refused = (
         exp.AggFunc, exp.Window, exp.Query, exp.Subquery, exp.Alias, exp.Block, exp.Star,
     )  # fmt: skip
@@ -107,9 +107,10 @@ def compile_expression(text: str, schema: Schema) -> Expression:
             )
     tree = _resolve_columns(tree, text, schema)
     sql = tree.sql(dialect="duckdb", identify=True)
-    check_pure(connection(), sql, text, schema)
-    type_ = _type_of(sql, text, schema)
     found = tree_of(tree, schema)
+    if found is None:  # a tree has functions of a closed list
+        check_pure(connection(), sql, text, schema)
+    type_ = _type_of(sql, text, schema)
     if found is not None and found.type != type_:
         found = None  # DuckDB knows better what this is
     columns = frozenset(one.name for one in tree.find_all(exp.Column))
@@ -203,21 +204,3 @@ def _narrow(found: pa.DataType) -> pa.DataType:
 def known_type(found: pa.DataType, name: str) -> pa.DataType:
     """Penstock's type for one of DuckDB's: as Arrow has it, and as DuckDB calls it."""
     return _NAMED.get(name) or _narrow(found)
-
-
-def sql_type(type_: pa.DataType) -> str:
-    """DuckDB's name of one of Penstock's types."""
-    if pa.types.is_decimal(type_):
-        return type_text(type_).replace(" ", "")
-    if pa.types.is_list(type_):
-        return sql_type(type_.value_type) + "[]"
-    if pa.types.is_struct(type_):
-        members = (f"{_quoted(one.name)} {sql_type(one.type)}" for one in type_)
-        return f"STRUCT({', '.join(members)})"
-    if pa.types.is_map(type_):
-        return f"MAP(VARCHAR, {sql_type(type_.item_type)})"
-    return _SQL_TYPES[type_text(type_)]
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

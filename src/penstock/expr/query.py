@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -50,6 +51,7 @@ def fixed_query(query: str, tables: Mapping[str, Schema]) -> tuple[str, Schema]:
     return f"SELECT {', '.join(columns)} FROM ({query})", schema
 
 
+@functools.lru_cache(maxsize=1_024)
 def common_type(one: pa.DataType, other: pa.DataType) -> str | None:
     """The SQL type in which two types are compared and united; None where they are equal.
 

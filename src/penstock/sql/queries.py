@@ -260,7 +260,7 @@ class _Select:
     def _rewrite(self, made: dict[exp.Expr, exp.Expr]) -> None:
         """Replaces expressions in the SELECT list and in the clauses that come after grouping."""
         self.items = [replaced(item, made.get) for item in self.items]
-        select = self.select.copy()
+        select = _shared(self.select)
         for what in ("having", "qualify", "order", "distinct"):
             if (tree := select.args.get(what)) is not None:
                 select.set(what, replaced(tree, made.get))
@@ -361,7 +361,7 @@ class _Select:
         return conjuncts(None if qualify is None else qualify.this)
 
     def _qualify(self, conditions: Sequence[exp.Expr]) -> None:
-        self.select = self.select.copy()
+        self.select = _shared(self.select)
         left = [one.copy() for one in conditions]
         self.select.set("qualify", exp.Qualify(this=exp.and_(*left)) if left else None)
 
@@ -424,6 +424,13 @@ def _calls(scope: Scope, trees: Sequence[exp.Expr], *, windowed: bool = False) -
             Called(name, lowered(resolved), call_of(resolved, windowed=windowed), counts(tree))
         )
     return calls
+
+
+def _shared(select: exp.Select) -> exp.Select:
+    """The same SELECT, whose clauses may be replaced; what isn't replaced are the same objects."""
+    made = exp.Select()
+    made.args.update(select.args)
+    return made
 
 
 def _unaliased(item: exp.Expr) -> exp.Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from sqlglot import exp
 
@@ -23,9 +23,11 @@ EXAMPLE: Final = "FROM TUMBLE(clicks, at, INTERVAL 1 MINUTE) GROUP BY window_sta
 
 def with_rows(tree: exp.Expr, env: Environment) -> exp.Expr:
     """The query with a STRUCT for each `table.*` inside an expression, as in `array_agg(posts.*)`."""
+    if not any(map(_is_row, tree.find_all(exp.Column))):
+        return tree
     tree = tree.copy()
     for star in list(tree.find_all(exp.Column)):
-        if not isinstance(star.this, exp.Star) or isinstance(star.parent, exp.Select):
+        if not _is_row(star):
             continue
         select = star.find_ancestor(exp.Select)
         tables = [] if select is None else select.find_all(exp.Table)
@@ -45,10 +47,12 @@ def with_rows(tree: exp.Expr, env: Environment) -> exp.Expr:
 
 def with_windows(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environment]:
     """The query with a table's name for each window function in a FROM, and these tables."""
+    if not any(_is_windowed(table.this) for table in tree.find_all(exp.Table)):
+        return tree, env
     tree = tree.copy()
     for table in list(tree.find_all(exp.Table)):
         call = table.this
-        if isinstance(call, exp.Anonymous) and call.name.upper() in FUNCTIONS:
+        if _is_windowed(call):
             name = f"{call.name.lower()} {len(env.tables)}"
             env = env.with_(name, _windowed(call, env))
             made = exp.Table(this=exp.to_identifier(name, quoted=True))
@@ -59,6 +63,15 @@ def with_windows(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environmen
             )
             table.replace(made)
     return tree, env
+
+
+def _is_row(column: exp.Column) -> bool:
+    """Whether it is `table.*` inside an expression."""
+    return isinstance(column.this, exp.Star) and not isinstance(column.parent, exp.Select)
+
+
+def _is_windowed(call: exp.Expr) -> TypeGuard[exp.Anonymous]:
+    return isinstance(call, exp.Anonymous) and call.name.upper() in FUNCTIONS
 
 
 def _windowed(call: exp.Anonymous, env: Environment) -> Named:

@@ -41,12 +41,12 @@ def internal(name: str) -> exp.Column:
 def lowered(tree: exp.Expr) -> str:
     """An expression whose columns are the relation's, as SQL over these."""
 
-    def plain(node: exp.Expr) -> exp.Expr:
+    def plain(node: exp.Expr) -> exp.Expr | None:
         if isinstance(node, exp.Column) and node.table == OWN:
             return exp.column(exp.to_identifier(node.name, quoted=True))
-        return node
+        return None
 
-    return tree.copy().transform(plain).sql(dialect="duckdb")
+    return _rebuilt(tree, plain, enters=True).sql(dialect="duckdb", copy=False)
 
 
 def conjuncts(tree: exp.Expr | None) -> list[exp.Expr]:
@@ -79,14 +79,12 @@ def _factored(tree: exp.Or) -> list[exp.Expr]:
 
 def shallow(tree: exp.Expr) -> Iterator[exp.Expr]:
     """The nodes of a tree, without the inside of subqueries."""
-    yield tree
-    if isinstance(tree, exp.Query) and not isinstance(tree, exp.Subquery):
-        return
-    for child in tree.iter_expressions():
-        if isinstance(child, exp.Query):
-            yield child
-        else:
-            yield from shallow(child)
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, exp.Query) or (node is tree and isinstance(node, exp.Subquery)):
+            pending += reversed(list(node.iter_expressions()))
 
 
 def subqueries(tree: exp.Expr) -> list[exp.Expr]:
@@ -210,15 +208,29 @@ def window_functions(tree: exp.Expr) -> list[exp.Window]:
 
 def replaced(tree: exp.Expr, by: Callable[[exp.Expr], exp.Expr | None]) -> exp.Expr:
     """The tree with some nodes replaced, outermost first; what is put in stays as it is."""
+    return _rebuilt(tree, by, enters=False)
+
+
+def _rebuilt(
+    tree: exp.Expr, by: Callable[[exp.Expr], exp.Expr | None], *, enters: bool
+) -> exp.Expr:
+    """See `replaced`; enters: whether queries inside of it are looked into, too."""
     found = by(tree)
     if found is not None:
         return found
-    if isinstance(tree, exp.Query):
+    if isinstance(tree, exp.Query) and not enters:
         return tree
-    made = tree.copy()
-    for name, value in list(made.args.items()):
+
+    def part(one: exp.Expr) -> exp.Expr:
+        made = _rebuilt(one, by, enters=enters)
+        return one.copy() if made is one else made  # the tree keeps its own
+
+    made = type(tree)()
+    for name, value in tree.args.items():
         if isinstance(value, exp.Expr):
-            made.set(name, replaced(value, by))
+            made.set(name, part(value))
         elif isinstance(value, list):
-            made.set(name, [replaced(v, by) if isinstance(v, exp.Expr) else v for v in value])
+            made.set(name, [part(v) if isinstance(v, exp.Expr) else v for v in value])
+        else:
+            made.args[name] = value
     return made

@@ -70,17 +70,22 @@ def _rows(flow: Flow, query: str, tables: Mapping[str, Relation], dialect: str) 
     tree, env = with_values(tree, env)
     tree, env = with_windows(with_bounds(with_rows(tree, env)), env)
     env = replace(env, clocks=clocks_of(tree, env))
-    check_query_pure(connection(), without_bounds(tree).sql(dialect="duckdb"))
-    labels = _labels(tree, env)
+    text = tree.sql(dialect="duckdb")
+    lasting = without_bounds(tree)
+    check_query_pure(connection(), text if lasting is tree else lasting.sql(dialect="duckdb"))
+    named = {table.name.lower() for table in tree.find_all(exp.Table)}
+    read = {name: table for name, table in env.tables.items() if name in named}
+    labels = _labels(text, read)
     schema: dict[str, object] = {
         name: {label: _type(table, column) for label, column in table.columns.items()}
-        for name, table in env.tables.items()
+        for name, table in read.items()
     }
     try:
         qualified = qualify(tree, schema=schema, dialect="duckdb", quote_identifiers=False)
     except SqlglotError as error:
-        raise SchemaError(f"expected a query over {', '.join(schema)}; found: {error}") from None
-    answer = compile_tree(with_first_rows(qualified), env)
+        known = ", ".join(env.tables)
+        raise SchemaError(f"expected a query over {known}; found: {error}") from None
+    answer = compile_tree(with_first_rows(_without_places(qualified)), env)
     names = labels or answer.labels
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -116,14 +121,23 @@ def _where(error: SqlglotError) -> str:
     return str(error).splitlines()[0]
 
 
-def _labels(tree: exp.Expr, env: Environment) -> tuple[str, ...]:
+def _without_places(tree: exp.Expr) -> exp.Expr:
+    """The tree without what errors needed: where its names are written, which is most of a copy's work."""
+    for node in tree.walk():
+        if node.meta_get("line") is not None or node.meta_get("dot_parts") is not None:
+            for what in ("line", "col", "start", "end", "dot_parts"):
+                node.meta.pop(what, None)
+    return tree
+
+
+def _labels(text: str, tables: Mapping[str, Named]) -> tuple[str, ...]:
     """What DuckDB calls the query's columns; it also says what is wrong with the query, in its words."""
     schemas = {}
-    for name, table in env.tables.items():
+    for name, table in tables.items():
         there = table.rows.schema
         fields = [there[c] if c in there else Field(c, TIMESTAMP) for c in table.columns.values()]
         schemas[name] = Schema(tuple(fields))  # a window's bounds aren't in the rows yet
-    return query_columns(tree.sql(dialect="duckdb"), schemas).names
+    return query_columns(text, schemas).names
 
 
 def _type(table: Named, column: str) -> str:

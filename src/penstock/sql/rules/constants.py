@@ -30,6 +30,8 @@ def with_values(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environment
 
     VALUES with columns of a query around it become SELECTs without a FROM, united.
     """
+    if tree.find(exp.Values) is None:
+        return tree, env
     tree = tree.copy()
     if isinstance(tree, exp.Values):
         tree = _selected(tree)

@@ -14,14 +14,20 @@ __all__ = ["with_cases"]
 
 def with_cases(tree: exp.Expr) -> exp.Expr:
     """The query without FILTER after aggregates of sketches."""
+    if not any(_is_of_sketches(one.this) for one in tree.find_all(exp.Filter)):
+        return tree
 
     def changed(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Filter):
             return node
         call, condition = node.this, node.expression.this
-        if not isinstance(call, exp.Anonymous) or call.name.lower() not in AGGREGATES:
+        if not _is_of_sketches(call):
             return node
         cases = [exp.Case().when(condition, one) for one in call.expressions]
         return exp.Anonymous(this=call.this, expressions=cases)
 
     return tree.transform(changed)
+
+
+def _is_of_sketches(call: exp.Expr) -> bool:
+    return isinstance(call, exp.Anonymous) and call.name.lower() in AGGREGATES

@@ -1,0 +1,52 @@
+"""What planning asks DuckDB for, without rows."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from penstock.core.schema import Schema
+from penstock.expr import compile_expression
+from penstock.expr.duck import connection, known, types_of
+
+SCHEMA = Schema.parse(
+    'k BIGINT, n INT, x STRING, p DECIMAL(9, 2), u UUID, i INTERVAL, b BINARY, t TIME, "at" TIMESTAMP, '
+    'd DATE, l ARRAY<BIGINT>, st STRUCT<"a b" BIGINT, c STRING>, m MAP<STRING, DOUBLE>'
+)
+SELECTED = (
+    "*", "k + 1.5", "NULL", "[]", "[n]", "m['a']", "st", "st.c", "p * p", "sum(k)", "histogram(x)", "u",
+    "CAST(x AS ENUM('a', 'b'))", "CAST(x AS JSON)", "list_transform(l, lambda y: y + 1)", "k, k", "i",
+    "{'a b': l, 'c': {'d': p}}", "CAST(k AS UHUGEINT)", 'CAST("at" AS TIMESTAMP_NS)', "[[m]]", "'1'::BIT",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("selected", SELECTED)
+def test_types_are_those_of_an_answer(selected: str) -> None:
+    """Names and types of columns that are told without running a query are those of its answer."""
+    con, query = connection(), f"SELECT {selected} FROM given"
+    con.register("given", known(SCHEMA.arrow.empty_table()))
+    answer = con.sql(query)
+    rows: pa.Table = answer.to_arrow_table()
+    expected = [
+        (name, type_, str(told))
+        for name, type_, told in zip(answer.columns, rows.schema.types, answer.types, strict=True)
+    ]
+    con.unregister("given")
+    assert types_of({"given": SCHEMA.arrow}, query) == expected
+    with_others = f"WITH others AS (SELECT 1) {query}"
+    assert types_of({"given": SCHEMA.arrow}, with_others) == expected
+
+
+def test_a_text_has_the_type_of_its_columns() -> None:
+    """The same text is another expression where its columns have other types."""
+    for type_, expected in (("BIGINT", pa.int64()), ("DOUBLE", pa.float64()), ("INT", pa.int32())):
+        found = compile_expression("a + a", Schema.parse(f"a {type_}, other STRING"))
+        assert found.type == expected
+        assert found.columns == {"a"}
+
+
+def test_a_constant_needs_no_column() -> None:
+    """Constants are the same over any columns."""
+    one = compile_expression("1 + 1", Schema.parse("a BIGINT"))
+    assert one == compile_expression("1 + 1", Schema.parse("b STRING"))
+    assert one.type == pa.int32()
