@@ -3,9 +3,9 @@
     a record as JSON, and what its table looks like  ->  a zero byte, the schema's id, Avro's binary encoding
 
 A schema is registered when the first record by it is written, under the subjects `TOPIC-key` and
-`TOPIC-value`, as Confluent's serializers do. One that a subject has is only looked up, so whoever goes on
-after a kill gets the same ids. The encoding's source is the specification of Apache Avro 1.12, "Data
-Serialization".
+`TOPIC-value`, as Confluent's serializers do. One that a subject has is only looked up, so a process that
+continues after a kill gets the same ids. The encoding's source is the specification of Apache Avro 1.12,
+"Data Serialization".
 """
 
 from __future__ import annotations

@@ -349,7 +349,7 @@ class _Session:
         try:
             self._check_owner()
             state = self._log.start()
-            self._check_owner()  # whoever began in between has fenced us, or is fenced
+            self._check_owner()  # a process that began in between has fenced this one, or is fenced
             if state is not None:
                 self._log.commit(replace(state, owner=run.owner))
                 run.owns, run.state = True, state
@@ -361,7 +361,7 @@ class _Session:
             except _StoppedError:
                 pass
             except SetupError:
-                self._log.abort()  # nobody continues soon: readers needn't wait for what is open
+                self._log.abort()  # no process continues soon: readers needn't wait for an open transaction
                 raise
             finally:
                 self._database.close()

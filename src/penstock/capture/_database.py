@@ -267,7 +267,7 @@ class Kind:
         patterns: what names of tables are patterns of; the address says which schema is meant.
         position: a position as the database writes it.
         passes: whether an error may be over later.
-        refuses: what to do about an error of which only somebody else can rid it; empty where that isn't so.
+        refuses: what to do about an error that only a person can correct; empty for other errors.
         look: how the database is; its address is the first argument.
         forget: lets go of what it keeps for a capture.
         setup: what an administrator runs before a capture: of an address, patterns of tables and its name.

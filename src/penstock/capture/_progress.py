@@ -112,7 +112,7 @@ class State:
         """Reads it.
 
         Raises:
-            CorruptError: somebody else has written to the topic.
+            CorruptError: another program has written to the topic.
         """
         try:
             found = orjson.loads(value)
@@ -199,7 +199,7 @@ class Log:
         self.open_records = 0
 
     def close(self) -> None:
-        """Closes the connections; what is open is aborted by whoever starts next."""
+        """Closes the connections; the next process aborts what is open."""
         self._writer.close()
         self.client.close()
 
@@ -207,7 +207,7 @@ class Log:
         """Takes over, and says how far it got; None where there is nothing.
 
         Raises:
-            CorruptError: somebody else has written to the topic.
+            CorruptError: another program has written to the topic.
         """
         compact = {"cleanup.policy": "compact"}
         topics = state_topic(self._name), control_topic(self._name), schemas_topic(self._name)

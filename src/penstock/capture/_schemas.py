@@ -108,7 +108,7 @@ class Version:
         """Reads it.
 
         Raises:
-            CorruptError: somebody else has written to the topic.
+            CorruptError: another program has written to the topic.
         """
         try:
             found = orjson.loads(value)

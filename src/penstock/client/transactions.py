@@ -1,7 +1,7 @@
 """Transactions (KIP-98): records in several partitions and offsets of groups, all of them or none.
 
     with TransactionalProducer("127.0.0.1:9092", "loader") as writer:
-        writer.start()                                        # fences whoever wrote under this id
+        writer.start()                                        # fences the previous writer of this id
         writer.send("clicks", 0, None, values, times_ms)
         writer.commit_offsets("loader", {("clicks", 0): 17})
         writer.commit()

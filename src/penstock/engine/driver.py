@@ -45,7 +45,7 @@ TOPICS_EVERY_S: Final = 10.0
 
 
 def this_process() -> str:
-    """Who this is, for whoever finds that it has taken over."""
+    """Describes this process, for the one that it has taken over from."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 

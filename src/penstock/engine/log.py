@@ -126,7 +126,7 @@ class Log(Protocol):
         ...
 
     def begin(self, transactional_id: str) -> Writer:
-        """Takes over a transactional id: fences whoever wrote under it, and ends what was left open.
+        """Takes over a transactional id: fences its previous writer, and ends what was left open.
 
         Returns:
             The writer of the transactions to come, one after the other.

@@ -323,7 +323,7 @@ def _awaited(node: Node) -> set[str]:
 
 
 def _wanted(graph: Graph) -> tuple[set[str], set[str]]:
-    """The operators whose changes, and those whose closed rows somebody reads."""
+    """The operators whose changes are read, and those whose closed rows are read."""
     read = [i for node in graph.stateful() for i in node.inputs] + [o.node for o in graph.outputs]
     found = [origin for node in read for origin in origins(node)]
     return (

@@ -451,7 +451,7 @@ def assemble(
         rows_max: of one partition in one batch.
         versions_kept: how many committed versions can be read.
         wall_us: the clock; None is this machine's.
-        beside: whether the record is looked after in a thread.
+        beside: whether the record is kept up to date in a thread.
         relaxed: whether all lanes are on this machine, so that batches need not wait for the disk.
     """
     check_name(store, graph.name)

@@ -207,7 +207,7 @@ def go_back(store: Store, name: str, outputs: Collection[str], *, again: bool) -
         content["incarnation"] = None  # what counts in the log was written by what is given up
         # An upgrade from here on must not take up one that was made of a later version.
         content["switches"] = last.get("switches", newest) + 1
-        # Not to be run; but whoever examines the record expects the plan of the newest version.
+        # Not to be run; but an examination of the record expects the plan of the newest version.
         store.write_plan(number, {"version": number, "program": f"savepoint {name}", "splits": []})
         if store.commit(number, content):
             return number

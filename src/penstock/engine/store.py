@@ -10,7 +10,7 @@
 
 All but the last are JSON behind its CRC-32C: `0c1d2e3f {"owner":…}`. Each of these but `settled.json` is
 created if absent, never overwritten. Invariant: plan N is unique and the batch is a pure function of
-plan N and version N-1, so whoever runs it, and however often, computes the same version N and writes the
+plan N and version N-1, so any process that runs it, however often, computes the same version N and writes the
 same output.
 Fencing by epoch makes an older owner stop; what makes it harmless until then is that it could only
 repeat the very same batch.
@@ -86,7 +86,7 @@ class Store:
 
         Args:
             owner: the process, for messages.
-            why: what the previous owner is told behind "another process".
+            why: what the error of the previous owner says after "another process".
         """
         epoch = self.newest_epoch()
         while True:
@@ -306,7 +306,7 @@ class Store:
         """The operators' states in the versions that a vacuum after `newest` keeps, and in savepoints."""
         versions = []
         for number in self.kept(newest):
-            with contextlib.suppress(CorruptError, FileNotFoundError):  # nobody can read it
+            with contextlib.suppress(CorruptError, FileNotFoundError):  # it can't be read
                 versions.append(self.version(number))
         for name in self.pins():
             with contextlib.suppress(FileNotFoundError):  # it is being dropped

@@ -5,7 +5,7 @@
     version N   is committed after that
 
 The group's offset is in the same transaction as the records, so it says which batch's output counts. A
-driver that takes over fences whoever wrote before, and asks: where the offset is N already, and version
+driver that takes over fences the previous writer, and asks: where the offset is N already, and version
 N isn't there yet, the batch is run again and writes nothing; otherwise nothing of it counts, and it is
 run again and writes. What made the offset is known from the *incarnation* next to it: a pipeline whose state
 was lost numbers its batches from 1 again, under a new one.

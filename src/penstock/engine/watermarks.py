@@ -1,6 +1,6 @@
 """Watermarks of topics: how far every partition, and every producer, has come, and who holds them.
 
-    watermark(topic) = max(its own before, least mark of whoever isn't idle - lateness)
+    watermark(topic) = max(its own before, least mark of those that aren't idle - lateness)
 
 A *mark* is the newest time up to which a partition, or one of its producers, has moved the watermark.
 Idle is who has brought nothing for `idle` on the clock of its partition, which stands still while nobody

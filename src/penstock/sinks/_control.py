@@ -160,7 +160,7 @@ def _reported(target: Target) -> Iterator[None]:
     """Transient errors are reported to the one who waits.
 
     Raises:
-        SetupError: the target is away, or somebody else has what is needed.
+        SetupError: the target can't be reached, or another process holds what is needed.
     """
     try:
         yield

@@ -89,7 +89,7 @@ class Followed:
 
 
 def control_topic(name: str) -> str:
-    """The topic with what a sink was told: `pause`, `resume`."""
+    """The topic of requests to a sink: `pause`, `resume`."""
     return f"{name}.sink.control"
 
 

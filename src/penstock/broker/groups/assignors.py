@@ -1,7 +1,7 @@
 """Who reads what: the assignors that the coordinator runs itself, `uniform` and `range`. Pure.
 
 Contract of an assignor: it gives each member a set of partitions of topics that the member
-subscribes to; every partition that somebody subscribes to is given to exactly one of them; the
+subscribes to; every partition with a subscriber is given to exactly one of them; the
 result depends on nothing but the arguments.
 
 `uniform` also keeps what members own as far as that leaves loads balanced: where all subscribe to

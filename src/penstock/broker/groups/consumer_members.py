@@ -135,7 +135,7 @@ class ConsumerMember:
         epoch: the target's epoch that the member has reached.
         previous_epoch: the one before; a request that carries it was sent before the answer came.
         assigned: what it may use, with the epoch since when.
-        revoking: what it was told to give up, and hasn't.
+        revoking: partitions that it was asked to give up, and still has.
         revoke_by_ms: when it must have; None: there is nothing to give up.
         classic: it speaks the classic protocol; None: that of KIP-848.
         due_ms: when a classic member's JoinGroup or SyncGroup is due; None: none is.

@@ -230,7 +230,7 @@ class AclSet:
         resource_type: ResourceType,
         name: str,
     ) -> bool:
-        """Whether somebody may do something with a resource."""
+        """Whether a principal may perform an operation on a resource."""
         if principal in self._super_users:
             return True
         rules = self.about(resource_type, name)
@@ -251,7 +251,7 @@ class AclSet:
     def allows_some(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
-        """Whether somebody may do something with at least one resource that may exist."""
+        """Whether a principal may perform an operation on at least one resource that may exist."""
         if principal in self._super_users:
             return True
         denied: list[Acl] = []

@@ -99,7 +99,7 @@ class MysqlDatabase:
 class _Snapshot:
     """A transaction that sees the database at a place in the binary log; a context manager.
 
-    MariaDB says that place itself. With MySQL nobody writes for the moment in which both are asked for.
+    MariaDB reports that place itself. With MySQL, tables are locked while both are read.
     """
 
     def __init__(self, server: Server, settings: Settings, encoder: Encoder) -> None:

@@ -25,7 +25,7 @@ SILENCE_S: Final = 60.0
 _REGISTER, _DUMP = 0x15, 0x12
 _SYSTEM: Final = ("mysql", "information_schema", "performance_schema", "sys")
 DENIED: Final = {1044, 1045, 1049, 1142, 1143, 1227, 1370}
-"""Errors for which somebody must change something: who may do what, and what there is."""
+"""Errors that need a change by a person: of privileges, or of what exists."""
 
 
 class Server:

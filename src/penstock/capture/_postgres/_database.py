@@ -136,7 +136,7 @@ class PostgresDatabase:
         deadline = time.monotonic() + TAKEOVER_S
         while slot is not None and slot.is_active:
             # Whoever has ours can't write any more: it was fenced when this one began. One that this
-            # capture has never used may be somebody else's; not while it is being created.
+            # capture has never used may belong to another program; not while it is being created.
             is_ours = state is not None or not slot.confirmed
             if slot.pid is not None and is_ours:
                 server.disconnect(slot.pid)
@@ -147,7 +147,9 @@ class PostgresDatabase:
                 )
             end(0.1)
             slot = server.slot(name)
-        if slot is None:  # whoever was creating it was killed, and its connection was there still
+        if (
+            slot is None
+        ):  # the process that was creating it was killed, and its connection was still open
             self._check_slot(state, end)
 
     def snapshot(self) -> Snapshot:

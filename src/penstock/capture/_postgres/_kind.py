@@ -121,10 +121,10 @@ def _forget(url: str, name: str, state: State) -> None:
 
 
 def _release(server: Server, name: str, slot: str) -> None:
-    """Waits until nobody has the slot: the server notices after a moment that a process has ended.
+    """Waits until the slot is free: the server notices after a moment that a process has ended.
 
     Raises:
-        UserError: somebody has it.
+        UserError: a process uses it.
     """
     deadline = time.monotonic() + RELEASE_S
     while (found := server.slot(slot)) is not None and found.is_active:

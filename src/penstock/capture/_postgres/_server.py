@@ -462,7 +462,7 @@ class Server:
         return lsn_number(row[0])
 
     def drop_slot(self, name: str) -> None:
-        """Drops a slot, if it is there and nobody uses it."""
+        """Drops a slot, if it exists and is not in use."""
         self.sql.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
             "WHERE slot_name = %s AND NOT active",

@@ -35,7 +35,7 @@ POLL_S: Final = (0.001, 0.02)
 TRIM_S: Final = 1.0
 """How often changes that are stored are removed."""
 TRIM_ROWS: Final = 5000
-"""How many are removed in one transaction, while which nobody else can write."""
+"""How many are removed in one transaction. Other processes can't write meanwhile."""
 _EPOCH_DAY: Final = 2_440_587.5
 """1970-01-01 as a Julian day."""
 
@@ -349,7 +349,7 @@ class _Stream:
         return self._go_on()
 
     def _waited(self, wait_s: float) -> bool:
-        """Waits until somebody has written to the file; whether somebody has."""
+        """Waits until a process has written to the file; returns whether one has."""
         deadline = time.monotonic() + wait_s
         while True:
             version = self._sql.execute("PRAGMA main.data_version").fetchone()[0]
@@ -424,7 +424,7 @@ class _Stream:
         self._trimmed_at = now
         log = self._triggers.log
         self._sql.execute("PRAGMA busy_timeout = 20")
-        with contextlib.suppress(sqlite3.OperationalError):  # somebody else writes: later
+        with contextlib.suppress(sqlite3.OperationalError):  # another process writes: retry later
             first = self._sql.execute(f"SELECT min(id) FROM {log}").fetchone()[0]
             if first is None or first >= stored:
                 self._trimmed = stored

@@ -369,7 +369,7 @@ class DeadLetters:
         return target
 
     def finish(self, progress: Callable[[int], None] = lambda _: None) -> int:
-        """Carries out the replays that somebody wrote down and didn't finish."""
+        """Carries out replays that were begun in the ledger and not finished."""
         sent = 0
         for replay in list(self.ledger().unfinished.values()):
             if self._clock_ms() - replay.time_ms > PRODUCER_MEMORY_MS:

@@ -10,9 +10,9 @@ The dead letters of TOPIC are never changed. What is done about them is appended
     {"entry": "done", "id": ..., "released": [...]}
 
 Invariant: the ledger's order decides. A letter belongs to the first replay or drop that names it
-while it is open; whoever names it later gets nothing. So two who replay at once, or one who is killed
+while it is open; a later replay of it gets nothing. So two who replay at once, or one who is killed
 and starts again, replay each letter once: a replay is written down before its first record is sent,
-with the producer id it sends as, and whoever finds it not done sends the same records in the same
+with the producer id it sends as, and a process that finds it unfinished sends the same records in the same
 batches as the same producer, of which the target keeps one (KIP-98).
 """
 

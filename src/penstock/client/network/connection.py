@@ -160,7 +160,7 @@ class Connection:
 
         Raises:
             OSError: the connection broke, or nothing came in time.
-            ProtocolError: an answer that nobody asked for, or one of an absurd size.
+            ProtocolError: an answer without a request, or one of an absurd size.
         """
         self._socket.settimeout(self._timeout_s if timeout_s is None else timeout_s)
         while correlation not in self._arrived:

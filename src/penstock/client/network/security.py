@@ -39,7 +39,7 @@ class Security:
         ca: a file of certificates (PEM) to trust; None: the system's.
         certificate: this client's certificate (PEM), for mutual TLS.
         key: its private key, where that is in another file.
-        user: who logs in; None: nobody.
+        user: who logs in; None: no log-in.
         password: of the user; None: PENSTOCK_PASSWORD in the environment.
         mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
     """

@@ -95,9 +95,9 @@ class TableRows:
 
 
 def is_plain(schemas: Iterable[Schema], wanted: pa.Schema) -> bool:
-    """Whether the files' columns are found by their names, as whoever knows Parquet alone does.
+    """Whether the files' columns are found by their names, as readers of plain Parquet do.
 
-    Not where somebody has renamed one, dropped one and given its name to another, or changed its
+    Not if one was renamed, dropped with its name given to another, or changed in its
     type to one that a reader of Parquet doesn't make of the old one.
 
     Args:

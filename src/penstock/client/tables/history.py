@@ -203,7 +203,7 @@ class TopicTable:
     ) -> Iterator[pa.Table]:
         """The table's rows with start <= offset < end, as far as it covers them.
 
-        They are in the order of the offsets, unless somebody has rewritten the table. Files whose
+        They are in the order of the offsets, unless the table was rewritten. Files whose
         rows are all older than `since_us` are passed over.
         """
         span = range(start, min(end, self.covered.get(partition, 0)))

@@ -1,6 +1,6 @@
 """Reads records as they were produced: from a topic's Iceberg table as far as that goes, then the log.
 
-Both give the same records, so whoever reads a stretch again may find that the table now goes
+Both give the same records, so a reader that reads a stretch again may find that the table now goes
 further. What compaction or retention has removed from the log is still there in the table.
 """
 
@@ -32,7 +32,7 @@ class OldRecords:
 
     Args:
         history: the topic's.
-        reader: for what isn't in the table; whoever gave it closes it.
+        reader: for what isn't in the table; the caller closes it.
 
     Raises:
         UserError: the table has decoded values only.

@@ -221,7 +221,7 @@ def _readers(graph: Graph) -> Mapping[str, int]:
 
 
 def _continues(node: RowStep, readers: Mapping[str, int]) -> bool:
-    """Whether a step goes into the box of the one before, which nobody else reads."""
+    """Whether a step goes into the box of the one before, which nothing else reads."""
     return isinstance(node.parent, RowStep) and readers[node.parent.identity] == 1
 
 

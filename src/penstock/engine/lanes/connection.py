@@ -80,7 +80,7 @@ class Connection:
 
 
 def accept(sock: socket.socket, secret: bytes) -> Connection:
-    """Proves the secret to whoever has connected, and wants it proved.
+    """Proves the secret to the peer that has connected, and requires the same of it.
 
     Raises:
         PenstockError: the other side doesn't know the secret.

@@ -155,7 +155,7 @@ class Exchange:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # whoever it was has gone again
+        except OSError:  # the peer has disconnected
             return
         sock.settimeout(0.0)
         _enlarge(sock)
@@ -169,7 +169,7 @@ class Exchange:
         except BlockingIOError:
             return
         except (OSError, EOFError, PenstockError):
-            # A lane that is lost is the driver's business; a stranger is nobody's.
+            # A lane that is lost is the driver's business; a stranger's loss doesn't matter.
             self._selector.unregister(incoming.sock)
             incoming.sock.close()
 

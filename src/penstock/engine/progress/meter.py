@@ -10,7 +10,7 @@ from typing import Final
 __all__ = ["Clock", "Meter"]
 
 ROWS_IN, ROWS_OUT, LATE, SECONDS = range(4)
-UNKNOWN: Final = -1  # of the rows out of a node that nobody reads: they aren't computed
+UNKNOWN: Final = -1  # rows out of a node that has no reader aren't computed
 
 
 @dataclass

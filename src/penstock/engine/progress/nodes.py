@@ -27,7 +27,7 @@ class NodeProgress:
         name: of a topic; of the views and topics that show an operator; the text of a step.
         kind: `source`, `output`, `step`, `union`, `closed`, or the operator's.
         rows_in: handed to it; of a source, read.
-        rows_out: given by it, retractions included; None where nobody reads them, so that they
+        rows_out: given by it, retractions included; None where nothing reads them, so that they
             aren't computed.
         late_rows: of `rows_in`, those that were too late for at least one of their windows.
         ms: spent in it, added up over lanes.

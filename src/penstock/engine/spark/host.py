@@ -192,7 +192,7 @@ class SparkHost:
                 self.spark, self.job, self.lanes, on_start, self._stop.is_set
             )
             if self._stop.is_set():
-                # A cluster's session took long, and nobody waits for these lanes any more.
+                # A cluster's session took long, and these lanes are no longer waited for.
                 self._standing.close()
                 raise _StoppedError
         return self._standing

@@ -4,8 +4,8 @@
     FOLDER/tmp/NAME/lock   held by the process that has started the JVM, for as long as it lives
 
 A JVM that ends in order removes its files; a killed one leaves them, some hundred kilobytes each time. The
-system lets go of a lock when its process ends, however it does. So whoever starts a JVM removes
-the folders that nobody holds.
+system lets go of a lock when its process ends, however it does. So a process that starts a JVM removes
+the folders that no process holds.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ __all__ = ["Spark", "context_of", "session_for", "start_session"]
 # start sooner and leave the cores to the work: 3 s and a third of a small batch's time (docs/decisions).
 # Its heap would begin with a 64th of the machine's memory, and be filled before garbage is collected: begun
 # small, it holds 304 MB after its first jobs instead of 398, for the same processor time.
-# Figures for jstat, which nobody reads, would wake it twenty times a second.
+# Figures for jstat, which nothing reads, would wake it twenty times a second.
 JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms48m -Xmn16m -XX:-UsePerfData"
 LOOPBACK: Final = "127.0.0.1"
 # Each task has one core; libraries that start a thread per core would fight over it.
@@ -224,7 +224,7 @@ def start_session(
         folder: for Spark's log and the Java launcher.
         cores: to use on this machine, where `master` is None.
         jvm_options: in addition to Penstock's own; None uses the archive of classes, where there is one.
-        is_over: asked between two steps; when it is true, nobody needs the session any more.
+        is_over: asked between two steps; when it is true, the session is no longer needed.
 
     Raises:
         SetupError: it is over.

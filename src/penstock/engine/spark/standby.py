@@ -10,8 +10,8 @@ The imports take 2 s of processor time, as the JVM's own start does: on two core
 Where nothing stands by, or it is gone, the daemon imports for itself. It stands by for one daemon; a later
 one, after a kill, is on its own.
 
-The folder of its socket goes when it takes over, or ends. If it is killed together with whoever started it,
-the folder stays until the next one is started: nobody holds its lock then.
+The folder of its socket goes when it takes over, or ends. If it is killed together with its parent,
+the folder stays until the next one is started: its lock is free then.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Begun:
 
 
 def _sweep() -> None:
-    """Removes the folders of processes that were killed before they could, or whoever started them."""
+    """Removes the folders of processes that were killed before they could do so, or their parents."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's
             if (folder / LOCK).exists() and not is_held(folder / LOCK):
@@ -231,7 +231,7 @@ def stand_by(load: Callable[[], None]) -> bool:
         load: the imports. A daemon may come meanwhile; it waits.
 
     Returns:
-        Whether there was one; not where whoever started this process has ended.
+        Whether there was one; not if the parent of this process has ended.
     """
     address = os.environ.pop(ADDRESS)
     with socket.socket(fileno=int(sys.argv[-1])) as listener:
@@ -261,7 +261,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 def _fork(listener: socket.socket, work: bytes, count: int) -> None:
     """Forks lanes."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them, as in PySpark's daemon
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # they are not waited for, as in PySpark's daemon
     for number in range(count):
         if os.fork():
             continue

@@ -1,4 +1,4 @@
-"""Next to the batches: versions are settled, and files that nobody needs go.
+"""Next to the batches: versions are settled, and files that are no longer needed are deleted.
 
 A version is *settled* when it and its state have been written to the disk, so that they survive the
 machine. Where driver and lanes share a machine, batches don't wait for that: what a process has written

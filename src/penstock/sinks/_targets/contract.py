@@ -12,9 +12,9 @@ Contract of a `Target`, which the tests in `tests/sinks` check for each kind:
 Contract of a `Switchable`, a target that is rebuilt next to the live one:
 
 4. `beside` is a target for the sink `NAME.rebuild`, with offsets of its own. What was written to it stays
-   when that is killed; what somebody has removed begins with the first record.
+   when that is killed; what was removed from outside begins with the first record.
 5. `switch` puts it in the live one's place together with its offsets, and keeps the live one. Readers see
-   the one or the other; after a kill, so does whoever opens, builds, switches or goes back.
+   the one or the other; after a kill, so does the next process that opens, builds, switches or goes back.
 6. `go_back` exchanges the two.
 7. A sink that runs meanwhile loses nothing: its next write goes to the new one, or raises an error of
    `passing`, after which it opens the new one.

@@ -191,7 +191,7 @@ class ElasticTarget:
         }
 
     def _store(self) -> bool:
-        """Replaces the state; whether nobody else has."""
+        """Replaces the state; returns whether no other process has done so."""
         seen = self._seen
         condition = (
             "op_type=create" if seen is None else f"if_seq_no={seen[0]}&if_primary_term={seen[1]}"

@@ -279,7 +279,7 @@ class SqlTarget(abc.ABC):
     # -- tables that are rebuilt ---------------------------------------------------------------------
 
     def beside(self, sink: str, rows: Rows) -> Self:
-        """`TABLE__new`; if somebody has removed that, its offsets are removed, too."""
+        """`TABLE__new`; if that was dropped from outside, its offsets are removed, too."""
         new = self.named(self.table + NEW)
         with self._connected():
             if self.columns_of(STATE_TABLE) and not self.columns_of(new.table):
@@ -307,7 +307,7 @@ class SqlTarget(abc.ABC):
             self.close()
 
     def _require(self, dropped: str | None) -> None:
-        """Makes sure that there is what gets the live one's place: again, once nobody else can change that.
+        """Checks that what replaces the live one exists: again, once no other process can change it.
 
         Raises:
             UserError: there isn't.

@@ -80,7 +80,7 @@ def topic_configs(
     Args:
         dynamic: the broker's.
         given: the topic's own.
-        fields: what to return besides values: `include_synonyms`, `include_documentation`.
+        fields: what to return in addition to values: `include_synonyms`, `include_documentation`.
     """
     return _settings(TOPIC_SETTINGS, given, OF_TOPIC, lambda one: _fallbacks(dynamic, one), fields)
 

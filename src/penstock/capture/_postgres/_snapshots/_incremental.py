@@ -325,7 +325,7 @@ class Incremental:
     def _ring(self) -> None:
         try:
             self._bell.send(b"!")
-        except OSError:  # it has rung, and nobody has looked
+        except OSError:  # it was set, and has not been looked at
             return
 
     def _heard(self) -> None:
