@@ -24,7 +24,13 @@ _PUBLIC = {
     "penstock.flow": (
         *("Stream", "Table", "count_window", "hopping", "session", "sliding", "tumbling"),
         *("corrected_time", "event_time", "header", "processing_time"),
-        *("approx_count_distinct", "approx_quantile", "theta_sketch_agg", "theta_union_agg"),
+        *(
+            "approx_count_distinct",
+            "approx_quantile",
+            "theta_sketch_agg",
+            "theta_union_agg",
+            "bloom_filter_agg",
+        ),
         *("arg_max", "arg_min", "avg", "collect", "count", "count_distinct", "first", "last"),
         *("frequencies", "frequent", "max", "min", "quantile", "stddev", "sum", "variance"),
         *("avro", "csv", "pattern"),

@@ -15,6 +15,7 @@ from penstock.flow import arg_max as arg_max
 from penstock.flow import arg_min as arg_min
 from penstock.flow import avg as avg
 from penstock.flow import avro as avro
+from penstock.flow import bloom_filter_agg as bloom_filter_agg
 from penstock.flow import collect as collect
 from penstock.flow import corrected_time as corrected_time
 from penstock.flow import count as count

@@ -238,3 +238,41 @@ def test_sparks_functions_read_theta_sketches(session: Any) -> None:
         "FROM range(29000, 30000)))) AS n FROM sketches WHERE name = 'b'"
     )
     assert session.sql(query).collect()[0].n == 10
+
+
+@pytest.mark.parametrize(
+    ("type_", "java", "values"),
+    [
+        ("BIGINT", "Long", [*range(2**40, 2**40 + 1_500), *range(-500, -1), 2**62, -(2**63)]),
+        ("VARCHAR", "String", ["", *(f"{'ä' * (i % 9)}{i}" for i in range(2_000))]),
+    ],
+)
+def test_spark_reads_bloom_filters(session: Any, type_: str, java: str, values: list[Any]) -> None:
+    """A filter has the bytes of Spark's own of version 1, and Spark's answers of values that it may have."""
+    con = connection()
+    con.execute(
+        f"CREATE OR REPLACE TEMP TABLE listed AS SELECT unnest(?::{type_}[]) AS x", [values]
+    )
+    [(made,)] = con.sql("SELECT bloom_filter_agg(x, 2000, 0.02) FROM listed").fetchall()
+    ours = _sparks(session, made)
+    theirs = _sparks(session, made[:12] + bytes(len(made) - 12))  # as large, without values
+    for value in values:
+        if java == "Long":
+            theirs.putLong(value)
+        else:
+            theirs.putString(value)
+    written = session._jvm.java.io.ByteArrayOutputStream()
+    theirs.writeTo(written)
+    assert bytes(written.toByteArray()) == made
+    others = [one + 2**50 if java == "Long" else one + "?" for one in values[:300]]
+    told = [ours.mightContain(one) for one in others]
+    asked = f"SELECT might_contain(?::BLOB, x) FROM (SELECT unnest(?::{type_}[]) AS x)"
+    assert [found for (found,) in con.execute(asked, [made, others]).fetchall()] == told
+    assert 0 < sum(told) < 30
+
+
+def _sparks(session: Any, made: bytes) -> Any:
+    """A filter as Spark's Java reads it, as Spark has no Python for them."""
+    jvm: Any = session._jvm
+    stream = jvm.java.io.ByteArrayInputStream(bytearray(made))
+    return jvm.org.apache.spark.util.sketch.BloomFilter.readFrom(stream)

@@ -29,7 +29,7 @@ _INNER: Final = re.compile(
     r"constant_or_null|to_aggregate_state|current_role|current_user|current_catalog|session_user|user"
 )
 """Names of PostgreSQL's catalog, of a session, and of what DuckDB's planner calls itself."""
-_CALLS: Final = ("{}(x)", "{}(x, y)", "{}(x, 0.5)", "{}()")
+_CALLS: Final = ("{}(x)", "{}(x, y)", "{}(x, 0.5)", "{}(x, 9, 0.5)", "{}()")
 
 
 @dataclass(frozen=True)

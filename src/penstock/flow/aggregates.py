@@ -18,6 +18,7 @@ from penstock.errors import FlowError
 from penstock.expr import compile_expression
 from penstock.flow.checks import check_columns, check_condition, quoted
 from penstock.ops import Aggregate, Column
+from penstock.ops.aggregates import Parameter
 
 _OF_DOUBLES: Final = frozenset({"variance", "stddev", "quantile", "approx_quantile"})
 """Aggregates that take decimals as doubles."""
@@ -34,14 +35,14 @@ class AggregateCall:
         column: a column's name, or an expression; None counts rows.
         where: which rows it sees, as a condition; None is all.
         by: a second column, or expression, or `$time`.
-        parameter: a number, of functions that take one.
+        parameter: a number, or some, of functions that take one.
     """
 
     kind: str
     column: str | None = None
     where: str | None = None
     by: str | None = None
-    parameter: int | float | None = None
+    parameter: Parameter | None = None
 
     @property
     def text(self) -> str:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from penstock.core.delta import TIME
+from penstock.core.sketches.bloom import shape_of
 from penstock.errors import FlowError
 from penstock.flow.aggregates import AggregateCall
 from penstock.flow.calendars import calendar_window
@@ -24,6 +25,7 @@ __all__ = [
     "arg_min",
     "avg",
     "avro",
+    "bloom_filter_agg",
     "collect",
     "count",
     "count_distinct",
@@ -253,6 +255,36 @@ def last(column: str, *, where: str | None = None) -> AggregateCall:
     Arguments as for `sum`.
     """
     return _call("arg_max", column, where, TIME, "last")
+
+
+def bloom_filter_agg(
+    column: str, *, capacity: int, error: float = 0.01, where: str | None = None
+) -> AggregateCall:
+    """A Bloom filter of a column's values, as BINARY, for `might_contain(filter, value)` in expressions.
+
+    NULLs are skipped; without values, the filter has none. Not for tables, whose rows can be taken back.
+
+    Args:
+        column: a column, or an SQL expression over the row's columns.
+        capacity: how many different values a group is to have. With more, errors become more frequent.
+        error: which share of the values that a group doesn't have is taken for values that it has.
+        where: uses only rows for which this condition is true.
+
+    Raises:
+        FlowError: a filter for so many values would be larger than 8 MiB.
+    """
+    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+        raise FlowError(
+            f"expected a capacity, such as ps.bloom_filter_agg('user', capacity=100_000); found {capacity!r}"
+        )
+    if isinstance(error, bool) or not isinstance(error, int | float) or not 1e-12 <= error <= 0.5:
+        raise FlowError(f"expected an error of 1e-12 to 0.5, such as error=0.01; found {error!r}")
+    try:
+        shape = shape_of(capacity, error)
+    except ValueError as refusal:
+        raise FlowError(str(refusal)) from None
+    parameter = (shape.words, shape.hashes)
+    return replace(_call("bloom_filter_agg", column, where), parameter=parameter)
 
 
 def quantile(column: str, share: float, *, where: str | None = None) -> AggregateCall:

@@ -12,7 +12,15 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.time import duration_text
 from penstock.errors import FlowError
-from penstock.ops.aggregates import ROWS, Column, Function, Kept, Part, make_function
+from penstock.ops.aggregates import (
+    ROWS,
+    Column,
+    Function,
+    Kept,
+    Parameter,
+    Part,
+    make_function,
+)
 from penstock.ops.windows import Window
 
 WINDOW_START: Final = "window_start"
@@ -30,14 +38,14 @@ class Aggregate:
         kind: which function; see `penstock.ops.aggregates`.
         column: what it is computed of; None counts rows.
         by: the second column, of functions that take two.
-        parameter: a number, of functions that take one.
+        parameter: a number, or some, of functions that take one.
     """
 
     name: str
     kind: str
     column: Column | None = None
     by: Column | None = None
-    parameter: int | float | None = None
+    parameter: Parameter | None = None
     function: Function = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -52,13 +60,15 @@ class Aggregate:
     def to_spec(self) -> list[Any]:
         """The same as JSON."""
         columns = [self.column and self.column.to_spec(), self.by and self.by.to_spec()]
-        return [self.name, self.kind, *columns, self.parameter]
+        parameter = list(self.parameter) if isinstance(self.parameter, tuple) else self.parameter
+        return [self.name, self.kind, *columns, parameter]
 
     @staticmethod
     def from_spec(spec: list[Any]) -> Aggregate:
         """Reads what `to_spec` gave."""
         name, kind, *columns, parameter = spec
         column, by = [one and Column.from_spec(one) for one in columns]
+        parameter = tuple(parameter) if isinstance(parameter, list) else parameter
         return Aggregate(name, kind, column, by, parameter)
 
 

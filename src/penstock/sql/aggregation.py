@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlglot import exp
 
 from penstock.core.sketches.functions import AGGREGATES
 from penstock.errors import SchemaError
-from penstock.flow import AggregateCall, Stream
+from penstock.flow import AggregateCall, Stream, bloom_filter_agg
 from penstock.flow.rolling import RowWindow
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.scope import Windows
@@ -32,6 +32,7 @@ OF_WINDOWS: Final[Mapping[type[exp.Expr], str]] = {
     exp.ApproxDistinct: "approx_count_distinct",
 }
 """Others of one argument, which the engine computes where rows are cut into windows."""
+_OF_SKETCHES: Final = AGGREGATES - {"bloom_filter_agg"}  # which has a capacity, too
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,14 @@ def _of_window(tree: exp.Expr, where: str | None) -> AggregateCall | None:
         case exp.ApproxQuantile() if isinstance(share := tree.args.get("quantile"), exp.Literal):
             column = lowered(tree.this)
             return AggregateCall("approx_quantile", column, where, parameter=float(share.this))
-        case exp.Anonymous() if tree.name.lower() in AGGREGATES and len(tree.expressions) == 1:
-            return AggregateCall(tree.name.lower(), lowered(tree.expressions[0]), where)
+        case exp.Anonymous(
+            expressions=[column, exp.Literal() as capacity, exp.Literal() as error]
+        ) if tree.name.lower() == "bloom_filter_agg":
+            size, share = int(float(capacity.this)), float(error.this)
+            found = bloom_filter_agg(lowered(column), capacity=size, error=share)
+            return replace(found, where=where)
+        case exp.Anonymous(expressions=[column]) if tree.name.lower() in _OF_SKETCHES:
+            return AggregateCall(tree.name.lower(), lowered(column), where)
         case _ if type(tree) in OF_WINDOWS and not isinstance(tree.this, exp.Distinct):
             return AggregateCall(OF_WINDOWS[type(tree)], lowered(tree.this), where)
         case _:

@@ -48,7 +48,7 @@ class Value:
         type: of the first column.
         reduce: how: `sum`, `min`, `max`; `first` and `last` take the least or greatest pair of a second
             column (type `by`) and the first; `single` is a value that one row of a group has;
-            `registers` and `histogram` are sketches (`penstock.state.sketches`), and so is `theta`
+            `registers`, `histogram` and `bits` are sketches (`penstock.state.sketches`), and so is `theta`
             (`penstock.core.sketches.theta`).
         by: type of the second column.
     """
@@ -56,7 +56,7 @@ class Value:
     name: str
     type: pa.DataType
     reduce: Literal[
-        "sum", "min", "max", "first", "last", "single", "registers", "histogram", "theta"
+        "sum", "min", "max", "first", "last", "single", "registers", "histogram", "bits", "theta"
     ]
     by: pa.DataType | None = None
 
@@ -345,7 +345,7 @@ def combine(value: Value, rows: pa.RecordBatch, ids: Vector, groups: int) -> lis
         out = np.empty(groups, np.int64)
         kernels.extreme(np.zeros(len(rows), np.int64), vectors.validity(column), 1, ids, out)
         return [take(column, _rows(out))]
-    if value.reduce == "registers" or value.reduce == "histogram":
+    if value.reduce == "registers" or value.reduce == "histogram" or value.reduce == "bits":
         return [merged(value.reduce, column, ids, groups)]
     if value.reduce == "theta":
         return [theta.merged(column, ids, groups)]

@@ -2,8 +2,9 @@
 
     merge(sketch(a), sketch(b)) = sketch(a ++ b)
 
-Merging takes the greatest value of each key (registers, as of HyperLogLog), or the sum (histograms). Both are
-commutative and associative, so a sketch is a function of its group's rows, however they were batched.
+Merging takes the greatest value of each key (registers, as of HyperLogLog), the sum (histograms), or all bits
+(words of Bloom filters). All are commutative and associative, so a sketch is a function of its group's rows,
+however they were batched.
 
 A sketch is a binary value: entries of a fixed size, in the order of their keys, little-endian. What isn't
 there is 0. NULL is a sketch of nothing.
@@ -20,13 +21,19 @@ from penstock.core.vectors import Vector, text, validity
 
 __all__ = ["ENTRY", "Merge", "entries_of", "merged", "sketches"]
 
-Merge: TypeAlias = Literal["registers", "histogram"]
+Merge: TypeAlias = Literal["registers", "histogram", "bits"]
 
 ENTRY: Final[dict[str, np.dtype[Any]]] = {
     "registers": np.dtype([("key", "<u2"), ("value", "u1")]),
     "histogram": np.dtype([("key", "<i4"), ("value", "<i8")]),
+    "bits": np.dtype([("key", "<i4"), ("value", "<i8")]),
 }
 """An entry of each kind: 3 bytes, and 12."""
+_REDUCE: Final[dict[str, np.ufunc]] = {
+    "registers": np.maximum,
+    "histogram": np.add,
+    "bits": np.bitwise_or,
+}
 
 
 def sketches(merge: Merge, keys: Vector, values: Vector, ids: Vector, groups: int) -> pa.Array:
@@ -44,8 +51,7 @@ def sketches(merge: Merge, keys: Vector, values: Vector, ids: Vector, groups: in
     code = code[order]
     begins = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]])) if len(code) else order
     if len(code):
-        reduce = np.maximum if merge == "registers" else np.add
-        values = reduce.reduceat(values[order], begins)
+        values = _REDUCE[merge].reduceat(values[order], begins)
         code = code[begins]
         there = values != 0
         code, values = code[there], values[there]

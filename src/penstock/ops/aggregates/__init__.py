@@ -8,10 +8,19 @@ from typing import Final
 from penstock.core.names import known_names
 from penstock.errors import FlowError
 from penstock.ops.aggregates.arg import ArgMax, ArgMin
+from penstock.ops.aggregates.bloom import BloomFilter
 from penstock.ops.aggregates.count import ROWS, Count
 from penstock.ops.aggregates.distinct import CountDistinct
 from penstock.ops.aggregates.extremes import Max, Min
-from penstock.ops.aggregates.function import COUNT, Column, Function, Kept, Part, Rows
+from penstock.ops.aggregates.function import (
+    COUNT,
+    Column,
+    Function,
+    Kept,
+    Parameter,
+    Part,
+    Rows,
+)
 from penstock.ops.aggregates.lists import (
     Collect,
     CollectDescending,
@@ -31,6 +40,7 @@ __all__ = [
     "Column",
     "Function",
     "Kept",
+    "Parameter",
     "Part",
     "Rows",
     "make_function",
@@ -41,7 +51,7 @@ FUNCTIONS: Final[Mapping[str, type[Function]]] = {
     for one in (
         *(Count, CountDistinct, Sum, Avg, Variance, Stddev),
         *(Min, Max, ArgMin, ArgMax),
-        *(ApproxCountDistinct, ApproxQuantile, ThetaSketch, ThetaUnion),
+        *(ApproxCountDistinct, ApproxQuantile, ThetaSketch, ThetaUnion, BloomFilter),
         *(Quantile, Collect, CollectDescending, Frequent, Frequencies),
     )
 }
@@ -51,7 +61,7 @@ def make_function(
     kind: str,
     column: Column | None,
     by: Column | None = None,
-    parameter: int | float | None = None,
+    parameter: Parameter | None = None,
 ) -> Function:
     """An aggregate function of some columns.
 

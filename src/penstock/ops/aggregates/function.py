@@ -28,7 +28,7 @@ from penstock.errors import FlowError
 from penstock.state import kernels
 from penstock.state.layout import Value
 
-__all__ = ["COUNT", "Column", "Function", "Kept", "Lift", "Part", "Rows"]
+__all__ = ["COUNT", "Column", "Function", "Kept", "Lift", "Parameter", "Part", "Rows"]
 
 COUNT: Final = "$n"  # rows of a group: in every partial row
 
@@ -82,6 +82,7 @@ class Kept:
 
 
 Lift: TypeAlias = Callable[[Rows], list[pa.Array]]
+Parameter: TypeAlias = int | float | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Function(ABC):
     Args:
         column: of the input.
         by: the second one.
-        parameter: a number, for functions that take one.
+        parameter: a number, or some, for functions that take one.
 
     Raises:
         FlowError: on construction, if it can't be computed of these.
@@ -123,7 +124,7 @@ class Function(ABC):
 
     column: Column | None = None
     by: Column | None = None
-    parameter: int | float | None = None
+    parameter: Parameter | None = None
 
     def __post_init__(self) -> None:
         if self.column is None:

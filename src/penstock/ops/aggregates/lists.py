@@ -186,7 +186,7 @@ class Quantile(Function):
         return f"$quantile.{self.of.name!r}.{self.parameter}"
 
     def _lift(self, rows: Rows) -> list[pa.Array]:
-        assert self.parameter is not None, "checked when it was made"
+        assert isinstance(self.parameter, int | float), "checked when it was made"
         column = rows.columns[self.of.name]
         order, _, ends = _sorted(rows, [order_codes(column)])
         values = vectors.raw(column).astype(np.float64)[order]

@@ -154,7 +154,7 @@ class ApproxQuantile(Function):
 
     def result(self, full: pa.RecordBatch) -> pa.Array:
         """See `Function`."""
-        assert self.parameter is not None, "checked when it was made"
+        assert isinstance(self.parameter, int | float), "checked when it was made"
         rows, bins, counts = entries_of("histogram", full.column(self._name))
         total = np.bincount(rows, weights=counts, minlength=len(full)).astype(np.int64)
         base = np.cumsum(total) - total

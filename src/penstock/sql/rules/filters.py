@@ -23,8 +23,9 @@ def with_cases(tree: exp.Expr) -> exp.Expr:
         call, condition = node.this, node.expression.this
         if not _is_of_sketches(call):
             return node
-        cases = [exp.Case().when(condition, one) for one in call.expressions]
-        return exp.Anonymous(this=call.this, expressions=cases)
+        value, *rest = call.expressions
+        case = exp.Case().when(condition, value)
+        return exp.Anonymous(this=call.this, expressions=[case, *rest])
 
     return tree.transform(changed)
 
