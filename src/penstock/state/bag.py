@@ -170,9 +170,11 @@ class Bag:
         least, most = raw(wanted.column("$first")), raw(wanted.column("$last"))
         return trace.lookup(wanted, columns, between=(TIME, least, most))[1]
 
-    def find(self, trace: Trace, wanted: pa.RecordBatch) -> pa.RecordBatch:
+    def find(
+        self, trace: Trace, wanted: pa.RecordBatch, *, mostly_absent: bool = False
+    ) -> pa.RecordBatch:
         """All rows of some keys (see `wanted`): in the layout's columns and order, each once."""
-        _, found = trace.lookup(wanted)
+        _, found = trace.lookup(wanted, mostly_absent=mostly_absent)
         return self.sum(found)
 
     def sum(self, deltas: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

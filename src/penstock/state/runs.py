@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core import vectors
+from penstock.core.sketches.blocks import filter_of, may_have
 from penstock.core.vectors import Vector
 from penstock.errors import CorruptError
 from penstock.state.files import StateFiles
@@ -207,6 +208,16 @@ class Opened:
     windows: Vector
     hashes: Vector
     _longs: dict[str, Vector | None] = field(default_factory=dict, repr=False)
+    _filters: list[Vector] = field(default_factory=list, repr=False)  # none, or one
+
+    def may_have(self, hashes: Vector) -> Vector:
+        """bool[n]: which hashes may be among the rows'; of the others, no row has to be read.
+
+        The filter is made when it is first asked for. Whoever has opened the piece has just read all of it.
+        """
+        if not self._filters:
+            self._filters.append(filter_of(self.hashes))
+        return may_have(self._filters[0], hashes)
 
     def longs(self, name: str) -> Vector | None:
         """A column of numbers of 64 bits, none of them NULL, as int64[rows]; None: it isn't such a column.

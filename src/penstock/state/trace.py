@@ -48,6 +48,7 @@ FUEL_MIN: Final = 2_048  # rows per append: merges of a quiet pipeline end some 
 PIECE_ROWS_MIN: Final = 1 << 15  # rows: fuel is saved up until a piece is worth a file
 PIECES_PER_MERGE: Final = 64  # bounds the files of a big run, and so the description's size
 LINK_ROWS_MIN: Final = 1 << 14  # rows: smaller pieces are copied, so that files don't stay small
+FILTER_ROWS_MIN: Final = 1 << 14  # rows: smaller pieces are searched without a filter
 ALWAYS: Final = -(2**63)  # low_us of a trace that drops nothing
 
 
@@ -184,6 +185,7 @@ class Trace:
         columns: Sequence[str] | None = None,
         *,
         between: tuple[str, Vector, Vector] | None = None,
+        mostly_absent: bool = False,
     ) -> tuple[Vector, list[pa.RecordBatch]]:
         """Finds the rows of some keys.
 
@@ -191,6 +193,7 @@ class Trace:
             wanted: `$window`, `$hash` and the layout's keys; sorted by window and hash.
             columns: to give of the rows; all, if None.
             between: a column of 64-bit numbers; its least and greatest value for each row of `wanted`.
+            mostly_absent: whether most keys are expected not to be there; see `ranges`.
 
         Returns:
             The number in `wanted` of each row found: int64[rows]; and the rows, in some batches. Each run
@@ -198,7 +201,7 @@ class Trace:
         """
         which: list[Vector] = []
         found: list[tuple[Opened, Vector]] = []
-        for start, piece, lo, hi in self.ranges(wanted):
+        for start, piece, lo, hi in self.ranges(wanted, mostly_absent=mostly_absent):
             total = int((hi - lo).sum())
             q, at = np.empty(total, np.int64), np.empty(total, np.int64)
             kernels.expand(lo, hi, q, at)
@@ -220,11 +223,15 @@ class Trace:
         names = self.layout.schema.names if columns is None else columns
         return np.concatenate(which), gathered(found, [self.layout.schema.field(n) for n in names])
 
-    def ranges(self, wanted: pa.RecordBatch) -> Iterator[tuple[int, Opened, Vector, Vector]]:
+    def ranges(
+        self, wanted: pa.RecordBatch, *, mostly_absent: bool = False
+    ) -> Iterator[tuple[int, Opened, Vector, Vector]]:
         """Where the rows of some windows and hashes lie.
 
         Args:
             wanted: as `lookup` takes it.
+            mostly_absent: asks a filter of each piece first, which is in memory: a key that isn't there
+                then costs no page of the file. Filters take 1.5 bytes for each row.
 
         Yields:
             A number in `wanted`; a piece that has rows; and the first row and the one after the last of each
@@ -248,8 +255,18 @@ class Trace:
                 if start == end:
                     continue
                 there = OPEN.get(self.files, piece, self.layout)
-                lo, hi = np.empty(end - start, np.int64), np.empty(end - start, np.int64)
-                if kernels.find(w[start:end], h[start:end], there.windows, there.hashes, lo, hi):
+                lo, hi = np.zeros(end - start, np.int64), np.zeros(end - start, np.int64)
+                if not mostly_absent or piece.rows < FILTER_ROWS_MIN:
+                    if kernels.find(
+                        w[start:end], h[start:end], there.windows, there.hashes, lo, hi
+                    ):
+                        yield start, there, lo, hi
+                    continue
+                some = np.flatnonzero(there.may_have(h[start:end]))
+                least_rows, most_rows = lo[some], hi[some]
+                asked = w[start:end][some], h[start:end][some]
+                if kernels.find(*asked, there.windows, there.hashes, least_rows, most_rows):
+                    lo[some], hi[some] = least_rows, most_rows
                     yield start, there, lo, hi
 
     def alike(

@@ -141,7 +141,7 @@ class Deduplicate(Stream):
             near += [rows.times_us - self.within_us, rows.times_us + self.within_us]
         wanted = [self._place(self._stretch(times), rows.hashes, keys) for times in near]
         places = self._places.group(concat(wanted), whole=False)
-        seen = self._bag.find(trace, places)
+        seen = self._bag.find(trace, places, mostly_absent=True)  # duplicates are few
         # One number for each key, whatever its stretch.
         zeros = np.zeros(len(seen) + rows.rows, np.int64)
         columns = [
