@@ -30,9 +30,9 @@ def test_kernels_are_compiled_where_they_were_not(
     prepare.compile_once(said.append)
     assert len(said) == 1
     known = orjson.loads(stamp.read_bytes())
-    assert "penstock/wire/kernels.py" in known["modules"]
-    changed = {**known, "modules": {**known["modules"], "penstock/wire/kernels.py": [1, 2]}}
-    gone = {**known, "modules": {**known["modules"], "penstock/wire/gone.py": [1, 2]}}
+    assert "wire/kernels.py" in known["files"]
+    changed = {**known, "files": {**known["files"], "wire/kernels.py": [1, 2]}}
+    gone = {**known, "files": {**known["files"], "wire/gone.py": [1, 2]}}
     other = {**known, "numba": "0.1"}
     for count, text in enumerate((*map(orjson.dumps, (changed, gone, other)), b"{"), 2):
         stamp.write_bytes(text)

@@ -17,13 +17,13 @@ import click
 import orjson
 import psutil
 
-from penstock.core.kernels import load_all, modules
+from penstock.core.kernels import files, load_all
 from penstock.errors import SetupError
 
 EXERCISE_S_MAX: Final = 300.0  # of the pipeline that is recorded; of writing the archive likewise
 PACKAGE: Final = Path(__file__).resolve().parents[2]
 STAMP: Final = PACKAGE / "core" / "kernels" / "__pycache__" / "compiled.json"
-"""What was compiled last: of these modules, by this compiler."""
+"""What was compiled last: of these files, by this compiler."""
 _COMPILER: Final = {"python": sys.version, "numba": version("numba")}
 
 
@@ -56,9 +56,11 @@ def compile_kernels() -> None:
     for module in ("client", "broker.server", "testing", "log.compaction.kernels"):
         import_module(f"penstock.{module}")
     load_all()
-    with contextlib.suppress(OSError):  # the installation is another user's
+    names = [str(Path(one).resolve().relative_to(PACKAGE)) for one in sorted(files())]
+    content = orjson.dumps({**_COMPILER, "files": _described(names)})
+    with contextlib.suppress(PermissionError):  # the installation is another user's
         STAMP.parent.mkdir(exist_ok=True)
-        STAMP.write_bytes(orjson.dumps({**_COMPILER, "modules": _described(modules())}))
+        STAMP.write_bytes(content)
 
 
 def compile_once(say: Callable[[str], None]) -> None:
@@ -81,16 +83,16 @@ def _are_compiled() -> bool:
     try:
         known = orjson.loads(STAMP.read_bytes())
         compiler = {what: known[what] for what in _COMPILER}
-        return compiler == _COMPILER and known["modules"] == _described(known["modules"])
+        return compiler == _COMPILER and known["files"] == _described(known["files"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def _described(names: Iterable[str]) -> dict[str, list[int]]:
-    """Times and sizes of modules' files, by which Numba knows whether they have changed."""
+    """Times and sizes of files of the package, by which Numba knows whether they have changed."""
     found = {}
     for name in names:
-        about = (PACKAGE.parent / name).stat()
+        about = (PACKAGE / name).stat()
         found[name] = [about.st_mtime_ns, about.st_size]
     return found
 

@@ -16,7 +16,7 @@ from importlib import import_module
 from types import CodeType
 from typing import Any, Final
 
-__all__ = ["BLOCK", "Kernel", "instruction", "load_all", "modules", "njit", "types"]
+__all__ = ["BLOCK", "Kernel", "files", "instruction", "load_all", "njit", "types"]
 
 BLOCK: Final = 32
 """Bytes that are looked at or copied at once: what fits in a vector of most machines, or in two."""
@@ -111,10 +111,9 @@ def load_all() -> None:
         kernel.load()
 
 
-def modules() -> set[str]:
-    """The files of the kernels that `load_all` loads, `penstock/core/keys.py` and so on."""
-    names = {one.py_func.__module__ for one in _KERNELS if one.py_func is not None}
-    return {f"{name.replace('.', '/')}.py" for name in names}
+def files() -> set[str]:
+    """The paths of the files that define the kernels that `load_all` loads."""
+    return {one.py_func.__code__.co_filename for one in _KERNELS if one.py_func is not None}
 
 
 def _loaded(value: Any) -> Any:
