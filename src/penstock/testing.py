@@ -22,7 +22,7 @@ import os
 import random
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -85,7 +85,7 @@ class MemoryLog:
         # By partition and writer, in the order of sequences.
         self._stored: dict[tuple[str, int, int, int], list[Record]] = defaultdict(list)
         self._producer_ids = itertools.count(1)
-        self.schemas: dict[tuple[str, str, str], int] = {}  # by registry, subject, text
+        self.schemas: dict[tuple[str, str, str, str], int] = {}  # by registry, subject, kind, text
         self._writers: dict[str, Writer] = {}  # of transactions, by id
         self._open: dict[str, set[tuple[str, int]]] = {}  # the partitions that were added
         self._offsets: dict[tuple[str, tuple[str, int]], tuple[int, str]] = {}
@@ -121,20 +121,20 @@ class MemoryLog:
         """See `Log`."""
         records = self._topics[topic][partition][start:end]
         if records:
-            batches = encode(
-                pa.array([r.key for r in records], pa.binary()),
-                pa.array([r.value for r in records], pa.binary()),
-                np.array([r.timestamp_ms for r in records], np.int64),
-                base_offset=start,
-                headers=[
-                    [(name, text.encode()) for name, text in r.headers.items()] for r in records
-                ],
-            )
+            keys = pa.array([r.key for r in records], pa.binary())
+            values = pa.array([r.value for r in records], pa.binary())
+            times = np.array([r.timestamp_ms for r in records], np.int64)
+            headers = [[(name, t.encode()) for name, t in r.headers.items()] for r in records]
+            batches = encode(keys, values, times, base_offset=start, headers=headers)
             yield decode(b"".join(bytes(batch) for batch in batches))
 
-    def schema_id(self, registry: str, subject: str, schema: str) -> int:
+    def schema_id(self, registry: str, subject: str, schema: str, kind: str = "AVRO") -> int:
         """See `Log`: the registry isn't asked."""
-        return self.schemas.setdefault((registry, subject, schema), len(self.schemas) + 1)
+        return self.schemas.setdefault((registry, subject, kind, schema), len(self.schemas) + 1)
+
+    def schema_versions(self, registry: str, subject: str) -> Sequence[str]:
+        """See `Log`."""
+        return [one[-1] for one in self.schemas if one[:2] == (registry, subject)][::-1]
 
     def new_writer(self) -> Writer:
         """See `Log`."""

@@ -452,6 +452,7 @@ def test_a_value_that_does_not_fit_is_left_out(caplog) -> None:
     [
         ({"format": "avro"}, "with format='avro'"),
         ({"registry": "http://r"}, "with format='avro'"),
+        ({"format": "protobuf"}, "found format='protobuf' and registry=None"),
         ({"format": "avro", "registry": "r"}, "expected a registry's URL"),
         ({"format": "avro", "registry": "http://r", "values": "readable"}, "values='precise'"),
     ],

@@ -213,7 +213,7 @@ def test_a_stream_of_lines() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda app: app.stream("t", "n INT", format="xml"), "found 'xml'"),
+        (lambda app: app.stream("t", "n INT", format="xml"), "found format='xml'"),
         (lambda app: app.stream("t", "n ARRAY<INT>", format="csv"), "columns of single values"),
         (lambda _: ps.csv(delimiter="::"), "expected a delimiter of one character"),
         (lambda app: app.stream("t", "n INT", format=ps.pattern("x")), r"expected a group"),

@@ -18,15 +18,16 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSe
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pool, message_factory, timestamp_pb2
+from tests.formats.test_protobuf import message_class
 from tests.patience import PATIENCE_S
 from tests.registry.asking import record
 
 import penstock as ps
 from penstock.broker.process import BrokerProcess
-from penstock.client.schemas import schema_id
+from penstock.client.schemas import schema_id, schema_versions
 from penstock.registry import RegistryServer
 from penstock.schemas.protobuf import parse_protobuf, serialized
-from penstock.testing import MemoryLog
+from penstock.testing import MemoryLog, Record
 
 _names = (f"orders-{number}" for number in itertools.count())
 
@@ -154,18 +155,61 @@ def test_the_administration_client_works_unchanged(
     assert topic not in client.get_subjects()
 
 
-def test_confluent_reads_what_a_pipeline_writes(
-    registry: SchemaRegistryClient, url: str, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keys and values by schemas that the pipeline has registered, logical types included."""
+def paid(url: str, topic: str, format_: str, monkeypatch: pytest.MonkeyPatch) -> Record:
+    """A record that a pipeline writes."""
     monkeypatch.setattr(MemoryLog, "schema_id", lambda _, *told: schema_id(*told))
+    monkeypatch.setattr(MemoryLog, "schema_versions", lambda _, *told: schema_versions(*told))
     app = ps.App("shop")
     columns = "user STRING, paid DECIMAL(9, 2), at TIMESTAMP, tags ARRAY<STRING>"
-    app.stream("orders", columns, key="user").to(topic, format="avro", registry=url)
+    app.stream("orders", columns, key="user").to(topic, format=format_, registry=url)  # type: ignore[arg-type]
     run = ps.testing.run(app)
     run.send("orders", user="ann", paid="12.50", at="2026-01-02T03:04:05.000006Z", tags=["a", None])
     run.settle()
     [record] = run.topic(topic)
+    return record
+
+
+def test_confluent_reads_json_that_a_pipeline_writes(
+    registry: SchemaRegistryClient, url: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its deserializer validates it by the schema that the pipeline has registered."""
+    record = paid(url, topic, "json-schema", monkeypatch)
+    read = JSONDeserializer(None, schema_registry_client=registry)
+    at = "2026-01-02T03:04:05.000006Z"
+    value = {"user": "ann", "paid": 12.5, "at": at, "tags": ["a", None]}
+    assert read(record.value, SerializationContext(topic, MessageField.VALUE)) == value
+    assert read(record.key, SerializationContext(topic, MessageField.KEY)) == {"user": "ann"}
+    assert registry.get_latest_version(f"{topic}-value").schema.schema_type == "JSON"
+
+
+def test_confluent_reads_protobuf_that_a_pipeline_writes(
+    registry: SchemaRegistryClient, url: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By classes that are made of the schemas that the pipeline has registered."""
+    record = paid(url, topic, "protobuf", monkeypatch)
+
+    def read(part: MessageField, data: bytes | None, name: str) -> Any:
+        told = registry.get_latest_version(f"{topic}-{part}").schema
+        assert told.schema_type == "PROTOBUF"
+        kind = message_class(str(told.schema_str), f"{topic.replace('-', '_')}.{name}")
+        settings = {"use.deprecated.format": False}
+        return ProtobufDeserializer(kind, settings, registry)(
+            data, SerializationContext(topic, part)
+        )
+
+    found = read(MessageField.VALUE, record.value, "Value")
+    assert (found.user, [*found.tags]) == ("ann", ["a"])
+    assert found.at.ToDatetime(UTC) == datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
+    assert int.from_bytes(found.paid.value, "big", signed=True) == 1250
+    assert (found.paid.precision, found.paid.scale) == (9, 2)
+    assert read(MessageField.KEY, record.key, "Key").user == "ann"
+
+
+def test_confluent_reads_what_a_pipeline_writes(
+    registry: SchemaRegistryClient, url: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys and values by schemas that the pipeline has registered, logical types included."""
+    record = paid(url, topic, "avro", monkeypatch)
     read = AvroDeserializer(registry)
     at = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
     value = {"user": "ann", "paid": Decimal("12.50"), "at": at, "tags": ["a", None]}

@@ -159,7 +159,8 @@ def test_a_registry_that_is_away_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("format_", "registry", "message"),
     [
-        ("avro", None, "format='avro' with registry="),
+        ("avro", None, "found format='avro'"),
+        ("protobuf", None, "found format='protobuf'"),
         ("json", URL, "found format='json' and registry="),
         ("csv", None, "found format='csv'"),
         (ps.avro('{"type": "record", "name": "r", "fields": []}'), None, "with registry="),

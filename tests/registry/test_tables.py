@@ -179,7 +179,7 @@ def test_what_a_pipeline_writes_is_read_as_a_table(registry: Asking) -> None:
     written.send("named", id=1, name="Ann")
     written.send("named", id=2, name="bob")
     written.settle()
-    for (_, subject, text), id_ in written.log.schemas.items():
+    for (_, subject, _, text), id_ in written.log.schemas.items():
         while registry.register(subject, json.loads(text)) != id_:
             pytest.fail("another id")
     run, _ = opened(registry, format_="debezium")
@@ -195,7 +195,8 @@ def test_what_a_pipeline_writes_is_read_as_a_table(registry: Asking) -> None:
         ("maxwell", URL, "with format='maxwell'"),
         ("json", URL, "with format='json'"),
         ("avro", "registry", "expected a registry's URL"),
-        ("protobuf", None, "or format='avro'"),
+        ("protobuf", None, "found none"),
+        ("xml", None, "or format='avro'"),
     ],
 )
 def test_what_is_no_format_of_tables_is_refused(

@@ -18,6 +18,7 @@ from penstock.flow import Stream, Table
 from penstock.flow.graph import row_key
 from penstock.flow.times import EventTime
 from penstock.formats.changelog import ChangelogFormat
+from penstock.formats.registered import RegisteredFormat
 from penstock.sql import SqlFlow
 from penstock.sql.flow import CAPTURE_OPTIONS, statement_options
 
@@ -68,7 +69,7 @@ class DatabaseFlow(SqlFlow):
         schema: str | Schema | None = None,
         *,
         key: str | tuple[str, ...] | None = None,
-        format: ChangelogFormat | Literal["avro"] | None = None,  # noqa: A002 - the field's name
+        format: ChangelogFormat | RegisteredFormat | None = None,  # noqa: A002 - the field's name
         registry: str | None = None,
         time: EventTime | None = None,
         partitions: int = 1,
@@ -89,9 +90,10 @@ class DatabaseFlow(SqlFlow):
             format: of the records' values. `"json"` (default): the row. `"debezium"`: Debezium's envelope,
                 with or without its schema, or what `Table.to(…, emit="changes")` writes.
                 `"debezium-precise"`: the same, with decimals as Debezium writes them by default.
-                `"maxwell"`: what Maxwell writes. `"avro"`, with a registry: the row as Avro.
-            registry: the URL of a schema registry, for `"avro"`, and for `"debezium"` envelopes in Avro. Keys
-                are then Avro as well, or text.
+                `"maxwell"`: what Maxwell writes. `"avro"`, `"json-schema"` or `"protobuf"`, with a registry:
+                the row by its schemas.
+            registry: the URL of a schema registry, for these, and for `"debezium"` envelopes by its schemas,
+                of any kind. Keys are by its schemas as well, or text.
             time: when changes happen, for `enrich(…, as_of="event time")`:
                 `ps.event_time(column, lateness=…)`; by default the record's own timestamp, which is also
                 that of every deletion.

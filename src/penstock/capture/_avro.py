@@ -1,6 +1,6 @@
-"""Records of captured tables as Avro, by schemas that a registry has.
+"""Records of captured tables as Avro, JSON Schema or Protobuf, by schemas that a registry has.
 
-    a record as JSON, and what its table looks like  ->  a zero byte, the schema's id, Avro's binary encoding
+    a record as JSON, and what its table looks like  ->  a zero byte, the schema's id, the encoded record
 
 A schema is registered when the first record by it is written, under the subjects `TOPIC-key` and
 `TOPIC-value`, as Confluent's serializers do. One that a subject has is only looked up, so a process that
@@ -23,9 +23,13 @@ import pyarrow as pa
 
 from penstock.capture import _connect
 from penstock.capture._connect import Avro
+from penstock.capture._json_schema import json_schema_of
+from penstock.capture._protobuf import protobuf_of
 from penstock.capture._schemas import Shape
-from penstock.client.schemas import schema_id
+from penstock.client.schemas import schema_id, schema_versions
 from penstock.formats.avro import headed
+from penstock.formats.protobuf import FIRST_MESSAGE
+from penstock.schemas import Kind
 
 __all__ = ["HEAD_BYTES", "Registered", "encoder"]
 
@@ -46,15 +50,16 @@ class _Pair:
 
 
 class Registered:
-    """Writes the records of tables as Avro; those of other topics stay as they are.
+    """Writes the records of tables by their schemas; those of other topics stay as they are.
 
     Args:
         url: of the registry.
+        kind: of the schemas.
         connector: `postgresql`, `mysql` or `mariadb`.
     """
 
-    def __init__(self, url: str, connector: str) -> None:
-        self._url, self._connector = url.rstrip("/"), connector
+    def __init__(self, url: str, kind: Kind, connector: str) -> None:
+        self._url, self._kind, self._connector = url.rstrip("/"), kind, connector
         self._shapes: dict[str, Shape] = {}
         self._pairs: dict[str, _Pair] = {}
 
@@ -101,23 +106,40 @@ class Registered:
         members = [one.name for one in shape.members]
         found = _Pair(
             shape,
-            self._writer(f"{topic}-key", key, [*shape.key]) if shape.key else bytes,
-            self._writer(f"{topic}-value", value, members),
+            self._writer(topic, "key", key, [*shape.key]) if shape.key else bytes,
+            self._writer(topic, "value", value, members),
         )
         self._pairs[topic] = found
         return found
 
-    def _writer(self, subject: str, schema: Avro, names: list[str]) -> Callable[[bytes], bytes]:
+    def _writer(
+        self, topic: str, part: str, schema: Avro, names: list[str]
+    ) -> Callable[[bytes], bytes]:
         """What makes records of JSON."""
-        head = headed(schema_id(self._url, subject, json.dumps(schema, separators=(",", ":"))))
-        write = encoder(schema, {"Key": names, "Value": names}, subject)
+        subject, members = f"{topic}-{part}", {"Key": names, "Value": names}
+        match self._kind:
+            case Kind.AVRO:
+                head = self._head(subject, json.dumps(schema, separators=(",", ":")))
+                write = encoder(schema, members, subject)
 
-        def encoded(text: bytes) -> bytes:
-            out = bytearray(head)
-            write(out, orjson.loads(text))
-            return bytes(out)
+                def encoded(text: bytes) -> bytes:
+                    out = bytearray(head)
+                    write(out, orjson.loads(text))
+                    return bytes(out)
 
-        return encoded
+                return encoded
+            case Kind.JSON:
+                told = json.dumps(json_schema_of(schema, members), separators=(",", ":"))
+                head = self._head(subject, told)
+                return lambda text: head + text
+            case Kind.PROTOBUF:
+                earlier = schema_versions(self._url, subject)
+                made, message = protobuf_of(schema, members, topic, earlier, subject)
+                head = self._head(subject, made.text) + FIRST_MESSAGE
+                return lambda text: head + message(orjson.loads(text))
+
+    def _head(self, subject: str, text: str) -> bytes:
+        return headed(schema_id(self._url, subject, text, self._kind))
 
 
 def encoder(schema: Avro, members: Mapping[str, list[str]], where: str) -> Write:

@@ -18,7 +18,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, cast
 
 from penstock.capture._avro import Registered
 from penstock.capture._database import (
@@ -46,6 +46,7 @@ from penstock.capture._progress import (
 from penstock.capture._schemas import OnSchemaChange, Schemas, Version
 from penstock.core.databases import described
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
+from penstock.formats.registered import KINDS, RegisteredFormat
 
 __all__ = ["Capture", "topic_name"]
 
@@ -90,9 +91,9 @@ class Capture:
         log: the broker's address.
         name: of lower-case letters, digits, `_`, `.` and `-`: under which the position is kept; one process
             at a time has it, another one that begins fences the first. By default `to`.
-        format: `debezium`, envelopes, or `flat`, rows, as JSON; or `avro`, envelopes as Debezium writes them
-            with Confluent's Avro converter.
-        registry: the schema registry's URL, with `avro`.
+        format: `debezium`, envelopes, or `flat`, rows, as JSON; or `avro`, `json-schema`, `protobuf`,
+            envelopes by schemas of a registry, as Debezium writes them with Confluent's converters.
+        registry: the schema registry's URL, with these.
         values: `precise`, Debezium's types, or `readable`: decimals, dates and times as text.
         slot: of replication, created where it isn't there; by default `penstock_NAME`.
         publication: likewise.
@@ -126,7 +127,7 @@ class Capture:
         to: str | None = None,
         log: str = "127.0.0.1:9092",
         name: str | None = None,
-        format: Format | Literal["avro"] = "debezium",  # noqa: A002 - the field's name
+        format: Format | RegisteredFormat = "debezium",  # noqa: A002 - the field's name
         registry: str | None = None,
         values: Values = "precise",
         slot: str | None = None,
@@ -165,7 +166,7 @@ class Capture:
             to=to,
             address=log.removeprefix("kafka://"),
             client=settings,
-            format="debezium" if format == "avro" else format,
+            format=cast("Format", "debezium" if format in KINDS else format),
             values=values,
             partitions=partitions,
             is_compact=compact,
@@ -173,9 +174,10 @@ class Capture:
             schema_changes=schema_changes,
             on_schema_change=on_schema_change,
             notifications=notifications,
+            schemas=KINDS.get(format),
         )
         self._check_options()
-        self._check_avro(format)
+        self._check_registry(format)
         self._run = _Run()
         self.name, self.done = self._settings.name, self._run.done
 
@@ -190,17 +192,17 @@ class Capture:
                 f"expected options of {self._kind.name}; found {', '.join(sorted(unknown))}, which it hasn't"
             )
 
-    def _check_avro(self, format_: str) -> None:
-        """Checks what goes with Avro.
+    def _check_registry(self, format_: str) -> None:
+        """Checks what goes with a registry.
 
         Raises:
             UserError: something else is given.
         """
         settings, registry = self._settings, self._settings.options.get("registry")
-        if (format_ == "avro") != (registry is not None):
+        if (format_ in KINDS) != (registry is not None):
             raise UserError(
-                "expected registry='http://…', a schema registry's URL, with format='avro' and with no "
-                f"other format; found format={format_!r} and registry={registry!r}"
+                "expected registry='http://…', a schema registry's URL, with format='avro', 'json-schema' or "
+                f"'protobuf', and with no other one; found format={format_!r} and registry={registry!r}"
             )
         if registry is None:
             return
@@ -208,13 +210,13 @@ class Capture:
             raise UserError(f"expected a registry's URL, http://…; found {registry!r}")
         if settings.values != "precise":
             raise UserError(
-                f"expected values='precise' with format='avro', whose schemas say what they mean; found "
+                f"expected values='precise' with format={format_!r}, whose schemas say what they mean; found "
                 f"{settings.values!r}"
             )
         topics = [*(settings.topics or {}).values()]
         if twice := sorted({one for one in topics if topics.count(one) > 1}):
             raise UserError(
-                "expected a topic for each table with format='avro', as a topic has one schema; found "
+                f"expected a topic for each table with format={format_!r}, as a topic has one schema; found "
                 f"several tables for {', '.join(twice)}"
             )
 
@@ -448,9 +450,11 @@ class _Session:
         )
         former, state = state.tables, replace(state, tables=kept)
         registry = settings.options.get("registry")
-        avro = None if registry is None else Registered(registry, database.source[0])
+        by_schemas = None
+        if registry is not None and settings.schemas is not None:
+            by_schemas = Registered(registry, settings.schemas, database.source[0])
         output = Output(
-            *(self._log, state, self._done, self._run.owner, schemas, notifications), avro
+            *(self._log, state, self._done, self._run.owner, schemas, notifications), by_schemas
         )
         new = {t: topic for t, topic in topics.items() if spelled(t) not in kept}
         if new:

@@ -25,6 +25,7 @@ from penstock.capture._progress import State
 from penstock.capture._schemas import OnSchemaChange, Shape
 from penstock.core.schema import Schema
 from penstock.errors import UserError
+from penstock.schemas import Kind as SchemaKind
 
 __all__ = [
     "Condition",
@@ -72,6 +73,7 @@ class Settings:
         schema_changes: whether there is Debezium's topic of schema changes.
         on_schema_change: what is done at a change at which readers may fail.
         notifications: whether there is Debezium's topic of notifications.
+        schemas: the kind of a registry's schemas that records are written by; None: they are JSON.
 
     Raises:
         UserError: one is wrong, or two don't fit together.
@@ -92,6 +94,7 @@ class Settings:
     schema_changes: bool = False
     on_schema_change: OnSchemaChange = "pass"
     notifications: bool = False
+    schemas: SchemaKind | None = None
 
     def __post_init__(self) -> None:
         """Checks them."""

@@ -62,7 +62,7 @@ class Output:
         owner: the process that has the capture.
         schemas: the tables' versions.
         notifications: of snapshots.
-        avro: makes records of tables Avro; None: they are JSON.
+        by_schemas: writes records of tables by schemas of a registry; None: they are JSON.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Output:
         owner: str,
         schemas: Schemas,
         notifications: Notifications,
-        avro: Registered | None = None,
+        by_schemas: Registered | None = None,
     ) -> None:
         self._log, self.state, self.done, self._owner = log, state, done, owner
-        self.schemas, self._notifications, self._avro = schemas, notifications, avro
+        self.schemas, self._notifications, self._by_schemas = schemas, notifications, by_schemas
         self._received = self._counted = 0
         self._closed_at: float | None = None  # when the oldest transaction that waits was complete
         self._stored_at = time.monotonic()
@@ -118,9 +118,9 @@ class Output:
     @property
     def put(self) -> Put:
         """Takes a record of a transaction that was said to be open, in its parts; see `Log.put`."""
-        return self._log.put if self._avro is None else self._put_avro
+        return self._log.put if self._by_schemas is None else self._put_encoded
 
-    def _put_avro(
+    def _put_encoded(
         self,
         topic: str,
         key: bytes | None,
@@ -128,22 +128,22 @@ class Output:
         time_ms: int,
         headers: Headers = (),
     ) -> None:
-        assert self._avro is not None
-        self._log.put(topic, *self._avro.record(topic, key, value), time_ms, headers)
+        assert self._by_schemas is not None
+        self._log.put(topic, *self._by_schemas.record(topic, key, value), time_ms, headers)
 
     def use(self, topic: str, shape: Shape) -> None:
         """What is put into a table's topic from here on has these columns. Of rows that `put_all` takes it
         says itself, as they may have been read before a change, or after one that hasn't come yet.
         """
-        if self._avro is not None:
-            self._avro.use(topic, shape)
+        if self._by_schemas is not None:
+            self._by_schemas.use(topic, shape)
 
     def put_all(
         self, topic: str, keys: pa.Array[Any], values: pa.Array[Any], time_ms: int, shape: Shape
     ) -> None:
         """Takes rows of a table, and sends them; see `Log.put_all`."""
-        if self._avro is not None:
-            keys, values = self._avro.columns(topic, keys, values, shape)
+        if self._by_schemas is not None:
+            keys, values = self._by_schemas.columns(topic, keys, values, shape)
         self._log.put_all(topic, keys, values, time_ms)
 
     def describe(
@@ -196,7 +196,7 @@ class Output:
         watched = self.state.tables[name]
         if watched.unseen:
             offsets = (watched.topic, watched.emptied, watched.unseen)
-            head_bytes = 0 if self._avro is None else HEAD_BYTES
+            head_bytes = 0 if self._by_schemas is None else HEAD_BYTES
             now_ms = time.time_ns() // 1_000_000
             yield from self._log.delete_unseen(*offsets, now_ms, head_bytes)
             tables = {**self.state.tables, name: replace(watched, unseen=())}

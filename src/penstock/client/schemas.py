@@ -17,7 +17,13 @@ from urllib.request import Request, urlopen
 from penstock.errors import BrokerError, SchemaError, SetupError
 from penstock.schemas import Kind, parse
 
-__all__ = ["PASSWORD", "registered_schemas", "schema_id"]
+__all__ = [
+    "PASSWORD",
+    "registered_kinds",
+    "registered_schemas",
+    "schema_id",
+    "schema_versions",
+]
 
 PASSWORD: Final = "PENSTOCK_REGISTRY_PASSWORD"  # noqa: S105 - a variable's name
 ANSWER_S_MAX: Final = 10.0
@@ -34,25 +40,31 @@ _NOT_FOUND_CODES: Final = range(40400, 40500)
 
 
 @functools.lru_cache(maxsize=64)
-def registered_schemas(url: str, *, patience_s: float = PATIENCE_S) -> Callable[[int], str | None]:
-    """What gives the Avro schemas of a registry by their ids, with the types that they name written out.
+def registered_schemas(
+    url: str, kind: Kind = Kind.AVRO, *, patience_s: float = PATIENCE_S
+) -> Callable[[int], str | None]:
+    """What gives the schemas of a registry by their ids; Avro's with the types that they name written out.
 
     Args:
         url: of the registry, without a slash at its end.
+        kind: of the schemas.
         patience_s: how long it may be away.
 
     Returns:
         A function. It gives None for an id that the registry doesn't know, and raises `BrokerError`
-        (retriable) when the registry doesn't answer in time, `SetupError` where it wants another password.
+        (retriable) when the registry doesn't answer in time, `SetupError` where it wants another password,
+        `SchemaError` where the schema is of another kind.
     """
 
     def schema(id_: int) -> str | None:
         told = _asked(url, f"/schemas/ids/{id_}", patience_s, "schema")
         if told is None:
             return None
-        kind = told.get("schemaType", "AVRO")
-        if kind != "AVRO":
-            return json.dumps({"type": f"a schema of {kind}"})  # which no column fits
+        found = told.get("schemaType", Kind.AVRO)
+        if found != kind:
+            raise SchemaError(f"expected a schema of {kind}; found one of {found}")
+        if kind != Kind.AVRO:
+            return str(told["schema"])
         references: dict[str, str] = {}
         _collect(url, told, references, patience_s)
         try:
@@ -61,6 +73,35 @@ def registered_schemas(url: str, *, patience_s: float = PATIENCE_S) -> Callable[
             return str(told["schema"])
 
     return schema
+
+
+@functools.lru_cache(maxsize=64)
+def registered_kinds(url: str, *, patience_s: float = PATIENCE_S) -> Callable[[int], Kind | None]:
+    """What gives the kinds of a registry's schemas by their ids; see `registered_schemas`."""
+
+    def kind(id_: int) -> Kind | None:
+        told = _asked(url, f"/schemas/ids/{id_}", patience_s, "schema")
+        return None if told is None else Kind(told.get("schemaType", Kind.AVRO))
+
+    return kind
+
+
+def schema_versions(url: str, subject: str, *, patience_s: float = PATIENCE_S) -> tuple[str, ...]:
+    """The schemas of a subject, the newest first; none where there is no such subject.
+
+    Args:
+        url: of the registry, without a slash at its end.
+        subject: such as `orders-value`.
+        patience_s: how long the registry may be away.
+
+    Raises:
+        SetupError: the registry wants another password.
+        BrokerError: the registry doesn't answer in time (retriable).
+    """
+    path = f"/subjects/{quote(subject, safe='')}/versions"
+    numbers = _asked(url, path, patience_s, "") or {"": ()}
+    found = (_asked(url, f"{path}/{one}", patience_s, "schema") for one in reversed(numbers[""]))
+    return tuple(str(one["schema"]) for one in found if one is not None)
 
 
 def _collect(url: str, told: Mapping[str, Any], found: dict[str, str], patience_s: float) -> None:
@@ -76,13 +117,21 @@ def _collect(url: str, told: Mapping[str, Any], found: dict[str, str], patience_
 
 
 @functools.lru_cache(maxsize=4096)
-def schema_id(url: str, subject: str, schema: str, *, patience_s: float = PATIENCE_S) -> int:
-    """The id of an Avro schema of a subject; a registry that doesn't have it registers it.
+def schema_id(
+    url: str,
+    subject: str,
+    schema: str,
+    kind: Kind = Kind.AVRO,
+    *,
+    patience_s: float = PATIENCE_S,
+) -> int:
+    """The id of a schema of a subject; a registry that doesn't have it registers it.
 
     Args:
         url: of the registry, without a slash at its end.
         subject: such as `orders-value`.
-        schema: as JSON.
+        schema: its text.
+        kind: what it is.
         patience_s: how long the registry may be away.
 
     Raises:
@@ -91,6 +140,8 @@ def schema_id(url: str, subject: str, schema: str, *, patience_s: float = PATIEN
         BrokerError: the registry doesn't answer in time (retriable).
     """
     path, told = f"/subjects/{quote(subject, safe='')}", {"schema": schema}
+    if kind != Kind.AVRO:
+        told["schemaType"] = kind
     found = _asked(url, path, patience_s, "id", told)
     if found is None:
         found = _asked(url, f"{path}/versions", patience_s, "id", told)
@@ -104,13 +155,15 @@ def schema_id(url: str, subject: str, schema: str, *, patience_s: float = PATIEN
 def _asked(
     url: str, path: str, patience_s: float, field: str, body: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """An answer, which has a field; None: there is no such thing."""
+    """An answer, which has a field, or a list, which becomes the field ""; None: there is no such thing."""
     asked = _request(url + path, body)
     begun, pause = time.monotonic(), PAUSE_S
     while True:
         try:
             with urlopen(asked, timeout=ANSWER_S_MAX) as answer:  # noqa: S310
                 found = json.loads(answer.read())
+            if not field and isinstance(found, list):
+                found = {"": found}
             if isinstance(found, dict) and field in found:
                 return found
             cause: Exception = ValueError(f"an answer without {field!r}")

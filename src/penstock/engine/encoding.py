@@ -6,8 +6,9 @@ The same rows give the same bytes, in every process: a registry gives one schema
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +18,26 @@ from penstock.core.schema import Field, Schema
 from penstock.flow.graph import OutputNode
 from penstock.formats.avro import AvroEncoder, headed
 from penstock.formats.json import encode_rows
+from penstock.formats.protobuf import FIRST_MESSAGE, ProtobufEncoder
+from penstock.formats.registered import Encoded, kind_of
+from penstock.formats.registered.json_schema import JsonSchemaEncoder
+from penstock.schemas import Kind
 
-__all__ = ["Ids", "RowEncoder", "encoder_for", "key_texts", "register_schemas"]
+__all__ = ["Registry", "RowEncoder", "encoder_for", "key_texts", "register_schemas"]
 
-Ids: TypeAlias = Callable[[str, str, str], int]
-"""The id of a schema: of a registry's URL, a subject, and the schema's text; see `Log.schema_id`."""
 _OPS = ("c", "u", "d")
+
+
+class Registry(Protocol):
+    """Asks registries; see `Log`."""
+
+    def schema_id(self, registry: str, subject: str, schema: str, kind: Kind) -> int:
+        """See `Log`."""
+        ...
+
+    def schema_versions(self, registry: str, subject: str) -> Sequence[str]:
+        """See `Log`."""
+        ...
 
 
 class RowEncoder(Protocol):
@@ -41,25 +56,19 @@ class RowEncoder(Protocol):
         ...
 
 
-def encoder_for(to: OutputNode, ids: Ids) -> RowEncoder:
+def encoder_for(to: OutputNode, registry: Registry) -> RowEncoder:
     """What makes the records of an output."""
-    if to.format is None:
-        return _Json(to.keys)
-    url = to.format.registry
-    assert url is not None, "`check_written` lets none pass"
-    return _Avro(to, _encoders(to), functools.partial(ids, url))
+    return _Json(to.keys) if to.format is None else _Registered(to, to.format, registry)
 
 
-def register_schemas(to: OutputNode, ids: Ids) -> None:
+def register_schemas(to: OutputNode, registry: Registry) -> None:
     """Makes the schemas of an output known to its registry.
 
     Raises:
         SetupError: they aren't compatible with those that the subjects have.
     """
     if to.format is not None:
-        encoder = encoder_for(to, ids)
-        assert isinstance(encoder, _Avro)
-        encoder.register()
+        _Registered(to, to.format, registry).register()
 
 
 def key_texts(names: Sequence[str], rows: pa.Table) -> pa.Array | None:
@@ -96,19 +105,38 @@ class _Json:
         return _array(texts.take(pa.array(np.cumsum(there) - 1, mask=~there))).fill_null("null")
 
 
-class _Avro:
-    def __init__(self, to: OutputNode, encoders: _Encoders, ids: Callable[[str, str], int]) -> None:
-        self._topic, self._ids = to.topic, ids
+class _Encoder(Protocol):
+    """What makes records of rows by a schema, whose text it has."""
+
+    @property
+    def schema(self) -> Schema: ...
+    @property
+    def text(self) -> str: ...
+    def encode(self, rows: pa.Table, head: bytes = b"") -> pa.Array: ...
+
+
+class _Registered:
+    """Writes by schemas of a registry: rows, their keys, and changes."""
+
+    def __init__(self, to: OutputNode, format_: Encoded, registry: Registry) -> None:
+        assert format_.registry is not None, "`check_written` lets none pass"
+        self._topic, self._kind = to.topic, kind_of(format_)
+        self._url, self._registry = format_.registry, registry
         self._is_changes = to.emission == "changes"
-        self._key, self._value, self._change = encoders
+        if to not in _ENCODERS:
+            versions = functools.partial(registry.schema_versions, self._url)
+            _ENCODERS[to] = _encoders(to, self._kind, versions)
+        self._key, self._value = _ENCODERS[to]
 
     def register(self) -> None:
         if self._key is not None:
             self._head("key", self._key)
-        self._head("value", self._change if self._is_changes else self._value)
+        self._head("value", self._value)
 
-    def _head(self, part: str, encoder: AvroEncoder) -> bytes:
-        return headed(self._ids(f"{self._topic}-{part}", encoder.text))
+    def _head(self, part: str, encoder: _Encoder) -> bytes:
+        subject = f"{self._topic}-{part}"
+        id_ = self._registry.schema_id(self._url, subject, encoder.text, self._kind)
+        return headed(id_) + (FIRST_MESSAGE if self._kind == Kind.PROTOBUF else b"")
 
     def keys(self, rows: pa.Table) -> pa.Array | None:
         if self._key is None:
@@ -119,7 +147,7 @@ class _Avro:
         return self._value.encode(rows, self._head("value", self._value))
 
     def changes(self, rows: pa.Table, before: np.ndarray, after: np.ndarray) -> pa.Array:
-        encoder = self._change
+        encoder = self._value
         old, new = (
             self._structs(rows, index, field.type)
             for index, field in zip((before, after), encoder.schema, strict=False)
@@ -138,24 +166,42 @@ class _Avro:
         return pa.StructArray.from_arrays(columns, fields=list(type_), mask=nulls)
 
 
-_Encoders: TypeAlias = tuple[AvroEncoder | None, AvroEncoder, AvroEncoder]
+_Encoders: TypeAlias = tuple[_Encoder | None, _Encoder]
+_ENCODERS: Final[weakref.WeakKeyDictionary[OutputNode, _Encoders]] = weakref.WeakKeyDictionary()
+"""Those of outputs: which numbers Protobuf's fields have is asked once."""
 
 
-@functools.lru_cache(maxsize=256)
-def _encoders(to: OutputNode) -> _Encoders:
-    """Those of keys, of rows, and of changes."""
+def _encoders(to: OutputNode, kind: Kind, versions: Callable[[str], Sequence[str]]) -> _Encoders:
+    """Those of keys, and of rows or changes."""
     schema = to.node.schema
+    made = functools.partial(_encoder, kind, to.topic, versions)
     key = None
     if to.keys:
-        key = AvroEncoder(Schema(tuple(schema[name] for name in to.keys)), "Key", to.topic)
+        key = made("key", Schema(tuple(schema[name] for name in to.keys)), "Key")
+    if to.emission != "changes":
+        return key, made("value", schema, "Value")
     row: Any = pa.struct(list(schema.arrow))
     change = Schema((Field("before", row), Field("after", row), Field("op", pa.string(), True)))  # noqa: FBT003
-    names = {"before": "Value", "after": "Value"}
-    return (
-        key,
-        AvroEncoder(schema, "Value", to.topic),
-        AvroEncoder(change, "Envelope", to.topic, names),
-    )
+    return key, made("value", change, "Envelope", {"before": "Value", "after": "Value"})
+
+
+def _encoder(
+    kind: Kind,
+    topic: str,
+    versions: Callable[[str], Sequence[str]],
+    part: str,
+    schema: Schema,
+    name: str,
+    records: Mapping[str, str] | None = None,
+) -> _Encoder:
+    match kind:
+        case Kind.AVRO:
+            return AvroEncoder(schema, name, topic, records)
+        case Kind.JSON:
+            return JsonSchemaEncoder(schema, name)
+        case Kind.PROTOBUF:
+            earlier = versions(f"{topic}-{part}")
+            return ProtobufEncoder(schema, name, topic, records, earlier)
 
 
 def _ops(before: np.ndarray, after: np.ndarray) -> pa.Array:

@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.schemas import Kind
 from penstock.wire.columns import Records
 from penstock.wire.headers import header_pairs
 
@@ -152,14 +153,19 @@ class Log(Protocol):
         """The offset that was committed last, and the note next to it; 0 and nothing where none was."""
         ...
 
-    def schema_id(self, registry: str, subject: str, schema: str) -> int:
-        """The id of an Avro schema in a registry, where it is registered if it isn't.
+    def schema_id(self, registry: str, subject: str, schema: str, kind: Kind = Kind.AVRO) -> int:
+        """The id of a schema in a registry, where it is registered if it isn't.
 
         Args:
             registry: its URL.
             subject: that the schema is a version of.
-            schema: as JSON.
+            schema: its text.
+            kind: what it is.
         """
+        ...
+
+    def schema_versions(self, registry: str, subject: str) -> Sequence[str]:
+        """The schemas that a subject of a registry has, the newest first."""
         ...
 
     def close(self) -> None:
@@ -284,11 +290,17 @@ class KafkaLog:
             )
         return self._transactions[name]
 
-    def schema_id(self, registry: str, subject: str, schema: str) -> int:
+    def schema_id(self, registry: str, subject: str, schema: str, kind: Kind = Kind.AVRO) -> int:
         """See `Log`."""
         from penstock.client.schemas import schema_id
 
-        return schema_id(registry, subject, schema)
+        return schema_id(registry, subject, schema, kind)
+
+    def schema_versions(self, registry: str, subject: str) -> Sequence[str]:
+        """See `Log`."""
+        from penstock.client.schemas import schema_versions
+
+        return schema_versions(registry, subject)
 
     def close(self) -> None:
         """See `Log`."""

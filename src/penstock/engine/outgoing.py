@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from penstock.core import delta
 from penstock.core.delta import TIME
 from penstock.core.partitioner import murmur2_partitions
-from penstock.engine.encoding import Ids, RowEncoder, encoder_for, key_texts
+from penstock.engine.encoding import Registry, RowEncoder, encoder_for, key_texts
 from penstock.engine.letters.letters import Letters, headers_of
 from penstock.engine.log import Outgoing
 from penstock.flow.graph import Origin, OutputNode
@@ -33,7 +33,7 @@ SLICE_ROWS: Final = 100_000  # rows encoded at a time: bounds memory, and JSON t
 def rows_outgoing(
     to: OutputNode,
     tables: list[pa.Table],
-    ids: Ids,
+    registry: Registry,
     *,
     partitions: int,
     shard: int,
@@ -45,7 +45,7 @@ def rows_outgoing(
     any; records without a key go to the partition of their shard. Its timestamp is the row's event time, or
     the plan's clock where that is earlier (brokers refuse records from the future) or there is none.
     """
-    encoder = encoder_for(to, ids)
+    encoder = encoder_for(to, registry)
     tables = [delta.followed(table) for table in tables]
     tables = [table for table in tables if len(table)]
     if not tables:

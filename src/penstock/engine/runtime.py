@@ -411,7 +411,7 @@ def lay_out(
     }
     outputs[dead_letter_topic] = log.ensure_topic(dead_letter_topic, 1)
     for one in graph.outputs:
-        register_schemas(one, log.schema_id)
+        register_schemas(one, log)
     unkeyed: set[str] = set()
     if version is not None:
         known = version["partitions"]

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.client.schemas import registered_schemas
+from penstock.client.schemas import registered_kinds, registered_schemas
 from penstock.core.delta import DELETED, OFFSET, TIME, WATERMARK
 from penstock.core.keymatch import keys_match
 from penstock.core.schema import TIMESTAMP
@@ -38,9 +38,9 @@ from penstock.expr.columnar import UnfitError, compute
 from penstock.expr.duck import evaluate
 from penstock.flow.graph import Source
 from penstock.flow.times import Header
-from penstock.formats.avro import Avro, AvroChangelogDecoder
 from penstock.formats.changelog import ChangelogDecoder
 from penstock.formats.lines import Decoder, decoder_for
+from penstock.formats.registered import Encoded, RegisteredChangelog, registered_changelog
 from penstock.ops.producers import PRODUCERS_MAX, ProducerMarks
 from penstock.ops.windows import NOTHING_YET_US
 from penstock.wire.columns import Records
@@ -48,6 +48,7 @@ from penstock.wire.headers import header_values
 
 __all__ = ["SourceReader"]
 
+Changelog = ChangelogDecoder | RegisteredChangelog
 STAMP_MIN_MS: Final = (
     INSTANT_MIN_US // 1_000 - 1
 )  # beyond these a timestamp is as wrong as it can be
@@ -110,7 +111,7 @@ class SourceReader:
 
     def _read(self, records: Records) -> tuple[pa.Table, np.ndarray]:
         """Rows, or a table's changes, and the record of each."""
-        if isinstance(self._decoder, ChangelogDecoder | AvroChangelogDecoder):
+        if isinstance(self._decoder, Changelog):
             return self._changed(self._decoder, records)
         return self._decoded(self._decoder, records)
 
@@ -120,9 +121,7 @@ class SourceReader:
         self._refuse(np.asarray(decoded.bad_rows, np.int64), decoded.reasons)
         return pa.Table.from_batches([decoded.columns]), decoded.rows
 
-    def _changed(
-        self, decoder: ChangelogDecoder | AvroChangelogDecoder, records: Records
-    ) -> tuple[pa.Table, np.ndarray]:
+    def _changed(self, decoder: Changelog, records: Records) -> tuple[pa.Table, np.ndarray]:
         """A table's changes, and the record of each."""
         changes = decoder.decode(records)
         self._refuse(np.asarray(changes.bad_rows, np.int64), changes.reasons)
@@ -274,27 +273,24 @@ class SourceReader:
         self._dead.append(Letters.of_records(self._chunk, rows, texts))
 
 
-def _decoder(
-    source: Source, columns: frozenset[str] | None
-) -> Decoder | ChangelogDecoder | AvroChangelogDecoder:
+def _decoder(source: Source, columns: frozenset[str] | None) -> Decoder | Changelog:
     """What decodes a source's records."""
     if source.format is None:
         return _json_decoder(source, columns)
     if source.changelog is not None:
-        return _avro_changes(source)
+        return _registered_changes(source)
     return decoder_for(source.schema, source.format, _needed(source, columns), registered_schemas)
 
 
 @lru_cache(maxsize=256)
-def _avro_changes(source: Source) -> AvroChangelogDecoder:
-    """The same for a table's changes in Avro: one for all batches, as it knows schemas."""
+def _registered_changes(source: Source) -> Changelog:
+    """The same for a table's changes by a registry's schemas: one for all batches, as it knows schemas."""
     changelog, format_ = source.changelog, source.format
     assert changelog is not None
-    assert isinstance(format_, Avro)
-    assert format_.registry is not None, "`check_changelog` lets none pass"
+    assert isinstance(format_, Encoded)
     assert changelog.format in ("json", "debezium")
-    lookup = registered_schemas(format_.registry)
-    return AvroChangelogDecoder(source.schema, changelog.key, changelog.format, format_, lookup)
+    told = (source.schema, changelog.key, changelog.format, format_)
+    return registered_changelog(*told, registered_schemas, registered_kinds)
 
 
 @lru_cache(maxsize=256)

@@ -493,7 +493,7 @@ class LaneBatch:
             return  # what this batch gives is there, and counts
         partitions = self.job.output_partitions[to.topic]
         told = {"partitions": partitions, "shard": shard, "wall_us": self.plan.wall_us}
-        parts = rows_outgoing(to, tables, self.log.schema_id, **told)
+        parts = rows_outgoing(to, tables, self.log, **told)
         for number, outgoing in enumerate(parts):
             if transaction is None:
                 self._send(to.topic, writer_name(to, origin, shard), outgoing)

@@ -48,7 +48,7 @@ from penstock.flow.interval_join import Within, interval_join
 from penstock.flow.joins import On, check_how, check_names_differ, check_on, check_same_flow
 from penstock.flow.rolling import RolledRows, Rolling, RowWindow
 from penstock.flow.windows import Late, check_window
-from penstock.formats.avro import Avro
+from penstock.formats.registered import Encoded
 from penstock.ops import AggregateSpec, SessionAggregate, Window, WindowedAggregate
 from penstock.ops.joins.enriched import HowEnriched
 from penstock.ops.joins.table_join import How, TableJoin
@@ -57,7 +57,7 @@ from penstock.ops.rolling.sessions import RevisedSessions
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
 
 Emit: TypeAlias = Literal["closed", "upserts", "changes"]
-WrittenFormat: TypeAlias = Literal["json", "avro"] | Avro
+WrittenFormat: TypeAlias = Literal["json", "avro", "json-schema", "protobuf"] | Encoded
 
 __all__ = ["AggregateCall", "Grouped", "Stream", "Table", "Windowed"]
 
@@ -488,9 +488,10 @@ class Table(Collection):
                 writes it.
             partitions: the number of partitions of a new topic.
             retention: how long a new topic keeps records; None: without limit.
-            format: of keys and values: `"json"`; `"avro"`, by schemas that are made of the columns and
-                registered under the subjects `TOPIC-key` and `TOPIC-value` when the program starts.
-            registry: the URL of the schema registry, for `"avro"`.
+            format: of keys and values: `"json"`; `"avro"`, `"json-schema"` or `"protobuf"`, by schemas that
+                are made of the columns and registered under the subjects `TOPIC-key` and `TOPIC-value` when
+                the program starts.
+            registry: the URL of the schema registry, for these.
         """
         if emit is None:
             emit = "closed" if shaping.closes(self.node) else "upserts"

@@ -38,6 +38,7 @@ from penstock.flow.graph import (
 from penstock.flow.times import EventTime, check_time
 from penstock.formats.changelog import ChangelogFormat
 from penstock.formats.lines import LineFormat
+from penstock.formats.registered import RegisteredFormat
 from penstock.ops import Upserts
 from penstock.ops.rows import same_function
 
@@ -80,7 +81,8 @@ class Flow:
         key: str | None = None,
         partitions: int = 1,
         retention: str | timedelta | None = None,
-        format: Literal["json", "csv"] | LineFormat = "json",  # noqa: A002 - the field's name
+        format: Literal["json", "csv"] | RegisteredFormat | LineFormat = "json",  # noqa: A002
+        registry: str | None = None,
     ) -> Stream:
         """Reads a topic as a stream of rows.
 
@@ -96,7 +98,9 @@ class Flow:
             retention: how long a new topic keeps records, by their timestamps; None: without
                 limit.
             format: of the records' values: `"json"`, objects; `"csv"` or `ps.csv(…)`, lines with the schema's
-                columns in their order; `ps.pattern(…)`, lines in which a regular expression finds them.
+                columns in their order; `ps.pattern(…)`, lines in which a regular expression finds them;
+                `"avro"`, `"json-schema"` or `"protobuf"`, with a registry: by its schemas; `ps.avro(…)`.
+            registry: the URL of a schema registry, for these.
         """
         _check_topic(topic)
         columns = check_schema(schema)
@@ -116,7 +120,7 @@ class Flow:
             partitions,
             None if retention is None else check_duration(retention, "retention", "'7 days'"),
             marker=None if time.punctuated is None else check_condition(time.punctuated, columns),
-            format=check_format(format, columns),
+            format=check_format(format, registry, columns),
         )
         made = self.named[topic] = Stream(self, self._source(source))
         return made
@@ -127,7 +131,7 @@ class Flow:
         schema: str | Schema,
         *,
         key: str | tuple[str, ...],
-        format: ChangelogFormat | Literal["avro"] = "json",  # noqa: A002 - the field's name
+        format: ChangelogFormat | RegisteredFormat = "json",  # noqa: A002 - the field's name
         registry: str | None = None,
         time: EventTime | None = None,
         partitions: int = 1,
@@ -146,9 +150,9 @@ class Flow:
             format: of the records' values. `"json"`: the row. `"debezium"`: Debezium's envelope, with or
                 without its schema, or what `Table.to(…, emit="changes")` writes. `"debezium-precise"`:
                 the same, with decimals as Debezium writes them by default. `"maxwell"`: what Maxwell writes.
-                `"avro"`, with a registry: the row as Avro.
-            registry: the URL of a schema registry, for `"avro"`, and for `"debezium"` envelopes in Avro. Keys
-                are then Avro as well, or text.
+                `"avro"`, `"json-schema"` or `"protobuf"`, with a registry: the row by its schemas.
+            registry: the URL of a schema registry, for these, and for `"debezium"` envelopes by its schemas,
+                of any kind. Keys are by its schemas as well, or text.
             time: when changes happen, for `enrich(…, as_of="event time")`:
                 `ps.event_time(column, lateness=…)`; by default the record's own timestamp, which is also
                 that of every deletion.

@@ -21,6 +21,10 @@ from penstock.expr import Expression, compile_expression
 from penstock.formats.avro import Avro, avro_schema
 from penstock.formats.changelog import FORMATS, ChangelogFormat
 from penstock.formats.lines import Csv, LineFormat, decoder_for
+from penstock.formats.protobuf import protobuf_schema
+from penstock.formats.registered import KINDS, Encoded, encoded_as, format_name
+from penstock.formats.registered.json_schema import json_schema
+from penstock.schemas import Kind
 
 __all__ = [
     "check_changelog",
@@ -168,19 +172,24 @@ def _shown(value: object) -> str:
     )
 
 
-def check_format(format_: object, schema: Schema) -> LineFormat | None:
-    """What a stream's `format=` says; None is JSON.
+def check_format(format_: object, registry: object, schema: Schema) -> LineFormat | None:
+    """What a stream's `format=` and `registry=` say; None is JSON.
 
     Raises:
-        FlowError: it is no format, or doesn't have the schema's columns.
+        FlowError: it is no format, doesn't have the schema's columns, or one doesn't go with the other.
     """
-    if format_ == "json":
+    if format_ == "json" and registry is None:
         return None
     if format_ == "csv":
         format_ = Csv()
-    if not isinstance(format_, LineFormat):
+    if registry is not None and format_ in KINDS:
+        format_, registry = encoded_as(str(format_), check_registry(registry)), None
+    if not isinstance(format_, LineFormat) or registry is not None:
+        told = "" if registry is None else f" and registry={registry!r}"
         raise FlowError(
-            f"expected format='json', 'csv', ps.csv(…), ps.pattern(…) or ps.avro(…); found {format_!r}"
+            "expected format='json', 'csv', ps.csv(…), ps.pattern(…) or ps.avro(…); or format='avro', "
+            "'json-schema' or 'protobuf' with registry='http://127.0.0.1:8081'; found "
+            f"format={format_!r}{told}"
         )
     try:
         decoder_for(schema, format_)
@@ -208,28 +217,29 @@ def check_registry(url: object) -> str:
     return str(url).rstrip("/")
 
 
-def check_changelog(format_: object, registry: object) -> tuple[ChangelogFormat, Avro | None]:
+def check_changelog(format_: object, registry: object) -> tuple[ChangelogFormat, Encoded | None]:
     """What `format=` and `registry=` of a table's topic say: which changes, and how they are encoded.
 
     Raises:
         FlowError: it is no format, or one doesn't go with the other.
     """
-    if registry is not None and format_ in ("avro", "debezium"):
-        encoded = Avro((), check_registry(registry))
-        return ("json" if format_ == "avro" else "debezium"), encoded
-    if registry is not None or format_ == "avro":
+    if registry is not None and format_ in KINDS:
+        return "json", encoded_as(str(format_), check_registry(registry))
+    if registry is not None and format_ == "debezium":
+        return "debezium", Avro((), check_registry(registry))  # or another kind: its registry knows
+    if registry is not None or format_ in KINDS:
         told = "none" if registry is None else f"registry={registry!r} with format={format_!r}"
         raise FlowError(
-            "expected registry='http://127.0.0.1:8081' with format='avro', or with format='debezium' for "
-            f"envelopes in Avro; found {told}"
+            "expected registry='http://127.0.0.1:8081' with format='avro', 'json-schema' or 'protobuf', or "
+            f"with format='debezium' for envelopes of these; found {told}"
         )
     if format_ not in FORMATS:
-        known = " or ".join(f"format={name!r}" for name in (*FORMATS, "avro"))
+        known = " or ".join(f"format={name!r}" for name in (*FORMATS, *KINDS))
         raise FlowError(f"expected {known}; found format={format_!r}")
     return cast("ChangelogFormat", format_), None
 
 
-def check_written(format_: object, registry: object, schema: Schema) -> Avro | None:
+def check_written(format_: object, registry: object, schema: Schema) -> Encoded | None:
     """What `format=` and `registry=` of an output say; None is JSON.
 
     Raises:
@@ -238,15 +248,22 @@ def check_written(format_: object, registry: object, schema: Schema) -> Avro | N
     """
     if format_ == "json" and registry is None:
         return None
-    if format_ == "avro" and registry is not None:
-        format_ = Avro((), check_registry(registry))
-    elif not isinstance(format_, Avro) or registry is not None or format_.registry is None:
+    if format_ in KINDS and registry is not None:
+        format_ = encoded_as(str(format_), check_registry(registry))
+    elif not isinstance(format_, Encoded) or registry is not None or format_.registry is None:
         told = "" if registry is None else f" and registry={registry!r}"
         raise FlowError(
-            "expected format='json'; or format='avro' with registry='http://127.0.0.1:8081', which gives "
-            f"schemas their ids; found format={format_!r}{told}"
+            "expected format='json'; or format='avro', 'json-schema' or 'protobuf' with "
+            "registry='http://127.0.0.1:8081', which gives schemas their ids; found "
+            f"format={format_!r}{told}"
         )
-    avro_schema(schema, "Value", "topic")
+    match KINDS[format_name(format_)]:
+        case Kind.AVRO:
+            avro_schema(schema, "Value", "topic")
+        case Kind.JSON:
+            json_schema(schema, "Value")
+        case Kind.PROTOBUF:
+            protobuf_schema(schema, "Value", "topic")
     return format_
 
 

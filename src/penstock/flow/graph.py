@@ -26,9 +26,9 @@ from penstock.core.names import built, place
 from penstock.core.schema import Schema
 from penstock.expr import Expression
 from penstock.flow.times import EventTime
-from penstock.formats.avro import Avro
 from penstock.formats.changelog import ChangelogFormat
 from penstock.formats.lines import LineFormat
+from penstock.formats.registered import Encoded, format_name
 from penstock.ops import Operator
 from penstock.ops.keyed.process import Process
 from penstock.ops.rows import MapBatches, RowOperator, Select, Unnest, Where
@@ -232,12 +232,12 @@ class OutputNode:
     keys: tuple[str, ...]
     partitions: int
     retention_us: int | None
-    format: Avro | None = None
+    format: Encoded | None = None
 
     @property
     def identity(self) -> str:
         """Digest of what is written."""
-        parts = () if self.format is None else ("avro",)
+        parts = () if self.format is None else (format_name(self.format),)
         return _digest("output", self.topic, self.emission, self.keys, self.node.identity, *parts)
 
 

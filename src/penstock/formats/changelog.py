@@ -22,7 +22,7 @@ A record that doesn't fit is bad, with a reason; the others aren't touched by it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
@@ -32,7 +32,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core import vectors
-from penstock.core.schema import Schema
+from penstock.core.schema import TIME_OF_DAY, TIMESTAMP, Schema
+from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.formats.json import Decoded, JsonDecoder
 from penstock.formats.members import MemberFinder, Texts
 from penstock.wire.columns import Records, gather_column, header
@@ -52,6 +53,7 @@ FORMATS: Final = get_args(ChangelogFormat)
 
 EMPTIED: Final = "penstock.emptied"
 """A header of truncations behind which there is a deletion of each key."""
+_INSTANTS_US: Final = (INSTANT_MIN_US, INSTANT_MAX_US)
 _BRACE: Final = ord("{")
 _DECIMAL_BYTES: Final = 16
 _BASE64_MAX: Final = 24  # characters of so many bytes
@@ -150,13 +152,23 @@ class ChangelogDecoder:
         schema: of the rows.
         key: the columns that identify them, which are NOT NULL.
         format: of the records' values.
+        micros: columns of TIMESTAMP and TIME whose integers are microseconds.
+        unscaled: columns whose decimals are base64; None: as `format` says.
     """
 
-    def __init__(self, schema: Schema, key: tuple[str, ...], format: ChangelogFormat) -> None:  # noqa: A002
+    def __init__(
+        self,
+        schema: Schema,
+        key: tuple[str, ...],
+        format: ChangelogFormat,  # noqa: A002
+        micros: Collection[str] = (),
+        unscaled: Collection[str] | None = None,
+    ) -> None:
         self.schema, self.key, self.format = schema, key, format
+        if unscaled is None:
+            unscaled = schema.names if format == "debezium-precise" else ()
         keys = Schema(tuple(schema[name] for name in key))
-        decoder = _PreciseDecoder if format == "debezium-precise" else JsonDecoder
-        self._rows, self._keys = decoder(schema), decoder(keys)
+        self._rows, self._keys = (_row_decoder(one, micros, unscaled) for one in (schema, keys))
         self._olds = JsonDecoder(Schema(tuple(replace(f, required=False) for f in keys)))
         # What is NOT NULL in a row may be NULL in a deletion.
         self._arrow = pa.schema([pa.field(field.name, field.type) for field in schema])
@@ -354,23 +366,53 @@ class ChangelogDecoder:
         gathered.add(rows, replace(decoded, reasons=reasons), deleted=True)
 
 
-class _PreciseDecoder:
-    """Decodes rows as `JsonDecoder` does, but for decimals, which are base64 of the unscaled number."""
+def _row_decoder(
+    schema: Schema, micros: Collection[str], unscaled: Collection[str]
+) -> JsonDecoder | _PreciseDecoder:
+    decimals = [one.name for one in schema if pa.types.is_decimal(one.type)]
+    times = [one.name for one in schema if one.type in (TIMESTAMP, TIME_OF_DAY)]
+    decimals = [name for name in decimals if name in unscaled]
+    times = [name for name in times if name in micros]
+    return _PreciseDecoder(schema, decimals, times) if decimals or times else JsonDecoder(schema)
 
-    def __init__(self, schema: Schema) -> None:
+
+class _PreciseDecoder:
+    """Decodes rows as `JsonDecoder` does, but for some columns.
+
+    Args:
+        schema: of the rows.
+        decimals: columns that are base64 of the unscaled number.
+        times: columns that are microseconds.
+    """
+
+    def __init__(self, schema: Schema, decimals: Collection[str], times: Collection[str]) -> None:
         self._schema = schema
-        self._decimals = [i for i, one in enumerate(schema) if pa.types.is_decimal(one.type)]
-        texts = (
-            replace(one, type=pa.string()) if pa.types.is_decimal(one.type) else one
-            for one in schema
-        )
-        self._decoder = JsonDecoder(Schema(tuple(texts)))
+        self._decimals = [i for i, one in enumerate(schema) if one.name in decimals]
+        self._times = [i for i, one in enumerate(schema) if one.name in times]
+        told: dict[str, Any] = {
+            **dict.fromkeys(decimals, pa.string()),
+            **dict.fromkeys(times, pa.int64()),
+        }
+        fields = (replace(one, type=told.get(one.name, one.type)) for one in schema)
+        self._decoder = JsonDecoder(Schema(tuple(fields)))
 
     def decode(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> Decoded:
         """See `JsonDecoder.decode`."""
         found = self._decoder.decode(buffer, start, length)
         columns, fits = [*found.columns.columns], np.ones(len(found.rows), np.bool_)
         bad: dict[int, str] = dict(zip(found.bad_rows.tolist(), found.reasons, strict=True))
+        for i in self._times:
+            field, micros = self._schema.fields[i], columns[i]
+            low, high = (0, DAY_US - 1) if field.type == TIME_OF_DAY else _INSTANTS_US
+            values = micros.fill_null(low).to_numpy()
+            outside = (values < low) | (values > high)
+            fits &= ~outside
+            for row in np.flatnonzero(outside).tolist():
+                bad.setdefault(
+                    int(found.rows[row]),
+                    f"field {field.name!r}: expected microseconds from {low} to {high}; found {values[row]}",
+                )
+            columns[i] = micros.view(field.type)
         for i in self._decimals:
             field, texts = self._schema.fields[i], columns[i]
             columns[i], is_one = unscaled_decimals(texts, field.type)

@@ -18,7 +18,7 @@ from penstock.schemas.breaks import Break, Malformed
 from penstock.schemas.descriptors import decode_file, encode_file
 from penstock.schemas.protos import TYPES, ProtoEnum, ProtoField, ProtoFile, ProtoMessage
 
-__all__ = ["ProtoFile", "parse_protobuf", "proto_breaks", "serialized"]
+__all__ = ["ProtoFile", "defined", "parse_protobuf", "proto_breaks", "serialized"]
 
 DEPTH_MAX: Final = 32
 """Of nested messages: Protobuf's own parsers allow as many."""
@@ -59,9 +59,9 @@ def parse_protobuf(text: str, references: Mapping[str, str] | None = None) -> Pr
     ]
     if missing:
         raise Malformed(f"expected a reference for each import; found none for {missing[0]!r}")
-    names: dict[str, str] = {}
+    names: dict[str, ProtoMessage | ProtoEnum] = {}
     for one in (*others, found):
-        names |= dict(_defined(one.messages, one.enums, one.package))
+        names |= dict(defined(one.messages, one.enums, one.package))
     _resolve(found.messages, names, found.package, may_import=bool(found.imports))
     return found
 
@@ -83,20 +83,24 @@ def _parsed(text: str) -> ProtoFile:
     return _Parser(text).file()
 
 
-def _defined(
+def defined(
     messages: list[ProtoMessage], enums: list[ProtoEnum], scope: str
-) -> Iterator[tuple[str, str]]:
-    """Full names, and whether they are messages or enums."""
+) -> Iterator[tuple[str, ProtoMessage | ProtoEnum]]:
+    """What a file defines, by its full names."""
     for one in enums:
-        yield f"{scope}.{one.name}".lstrip("."), "enum"
+        yield f"{scope}.{one.name}".lstrip("."), one
     for message in messages:
         full = f"{scope}.{message.name}".lstrip(".")
-        yield full, "message"
-        yield from _defined(message.messages, message.enums, full)
+        yield full, message
+        yield from defined(message.messages, message.enums, full)
 
 
 def _resolve(
-    messages: list[ProtoMessage], names: Mapping[str, str], scope: str, *, may_import: bool
+    messages: list[ProtoMessage],
+    names: Mapping[str, ProtoMessage | ProtoEnum],
+    scope: str,
+    *,
+    may_import: bool,
 ) -> None:
     """Gives fields of named types their full names."""
     for message in messages:
@@ -112,7 +116,7 @@ def _resolve(
                 continue
             found = _lookup(one.type, names, full)
             if found is not None:
-                one.type, one.is_enum = found, names[found] == "enum"
+                one.type, one.is_enum = found, isinstance(names[found], ProtoEnum)
             elif may_import:
                 one.type = one.type.lstrip(".")  # of a file that every compiler has
             else:
@@ -120,7 +124,7 @@ def _resolve(
         _resolve(message.messages, names, full, may_import=may_import)
 
 
-def _lookup(name: str, names: Mapping[str, str], scope: str) -> str | None:
+def _lookup(name: str, names: Mapping[str, ProtoMessage | ProtoEnum], scope: str) -> str | None:
     """A name's full name, from the innermost scope outwards."""
     if name.startswith("."):
         return name[1:] if name[1:] in names else None

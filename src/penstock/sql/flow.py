@@ -10,9 +10,10 @@ from penstock.core.schema import Schema
 from penstock.errors import FlowError, SchemaError
 from penstock.expr.expression import sql_type
 from penstock.flow import EventTime, Flow, Stream, Table, event_time, header, processing_time
-from penstock.flow.checks import check_text
-from penstock.flow.functions import avro, csv, pattern
+from penstock.flow.checks import check_registry, check_text
+from penstock.flow.functions import csv, pattern
 from penstock.flow.graph import Source, ancestors
+from penstock.formats.registered import KINDS, encoded_as
 
 # What parses SQL is imported where it is used: programs without SQL start sooner.
 if TYPE_CHECKING:
@@ -275,7 +276,7 @@ def _format(options: dict[str, Any]) -> dict[str, Any]:
     belongs = {
         "csv": ("delimiter", "null"),
         "pattern": ("pattern", "time_format", "null"),
-        "avro": ("registry",),
+        **dict.fromkeys(KINDS, ("registry",)),
     }
     given = {
         name: options.pop(name)
@@ -289,8 +290,8 @@ def _format(options: dict[str, Any]) -> dict[str, Any]:
                 f"expected format = {' or '.join(map(repr, formats))} with {name}; found {kind!r}"
             )
     match kind:
-        case "avro":
-            return {"format": avro(registry=given.get("registry", ""))}
+        case str() if kind in KINDS:
+            return {"format": encoded_as(kind, check_registry(given.get("registry", "")))}
         case "csv" if given:
             return {"format": csv(**given)}
         case "pattern":

@@ -97,6 +97,19 @@ class Records:
             int(self.offset[hi]) if hi < len(self) else self.next_offset,
         )
 
+    def take(self, rows: np.ndarray) -> Records:
+        """Some of the records, sharing the buffer."""
+        return Records(
+            self.buffer,
+            self.offset[rows],
+            self.timestamp_ms[rows],
+            self.key_start[rows],
+            self.key_length[rows],
+            self.value_start[rows],
+            self.value_length[rows],
+            self.next_offset,
+        )
+
     def within(self, bytes_max: int) -> tuple[Records, int]:
         """Those up to the record with which keys and values reach a limit, and how much of it is left."""
         sizes = np.maximum(self.key_length, 0).astype(np.int64) + np.maximum(self.value_length, 0)

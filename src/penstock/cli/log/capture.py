@@ -69,15 +69,16 @@ def capture() -> None:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["debezium", "flat", "avro"]),
+    type=click.Choice(["debezium", "flat", "avro", "json-schema", "protobuf"]),
     default="debezium",
     show_default=True,
-    help="Envelopes or rows, as JSON; avro: envelopes as Debezium's Avro converter writes them.",
+    help="Envelopes or rows, as JSON; avro, json-schema, protobuf: envelopes by schemas of a registry.",
 )
 @click.option(
     "--registry",
     metavar="URL",
-    help="The schema registry, with --format avro. Its password is read from PENSTOCK_REGISTRY_PASSWORD.",
+    help="The schema registry, with --format avro, json-schema or protobuf. Its password is read from "
+    "PENSTOCK_REGISTRY_PASSWORD.",
 )
 @click.option(
     "--values",

@@ -1,6 +1,10 @@
 """Avro's binary encoding, to columns and from columns, with or without the head of a schema registry."""
 
-from penstock.formats.avro.changes import AvroChangelogDecoder
+from penstock.formats.avro.changes import (
+    AvroChangelogDecoder,
+    HeadedChangelogDecoder,
+    envelope_schema,
+)
 from penstock.formats.avro.reading import Avro, AvroDecoder, Lookup
 from penstock.formats.avro.schemas import avro_schema
 from penstock.formats.avro.writing import AvroEncoder, headed
@@ -10,7 +14,9 @@ __all__ = [
     "AvroChangelogDecoder",
     "AvroDecoder",
     "AvroEncoder",
+    "HeadedChangelogDecoder",
     "Lookup",
     "avro_schema",
+    "envelope_schema",
     "headed",
 ]

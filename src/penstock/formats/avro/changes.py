@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,14 @@ from penstock.formats.json import Decoded
 from penstock.formats.members import Texts
 from penstock.wire.columns import Records, header
 
-__all__ = ["AvroChangelogDecoder"]
+__all__ = ["AvroChangelogDecoder", "HeadedChangelogDecoder", "envelope_schema"]
+
+
+class Decoding(Protocol):
+    """What makes columns of values: see `penstock.formats.lines.Decoder`."""
+
+    def decode(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> Decoded: ...
+
 
 _LOGICAL: Final = {
     "io.debezium.time.Date": "date",
@@ -46,31 +53,30 @@ _LOGICAL: Final = {
 """Debezium's types, which it writes as attributes of plain ones, as logical types."""
 
 
-class AvroChangelogDecoder:
-    """Decodes the records of one table. It holds no state between batches, but schemas.
+class HeadedChangelogDecoder:
+    """Decodes the records of one table, whose keys and values have a registry's head.
 
     Args:
         schema: of the rows.
         key: the columns that identify them, which are NOT NULL.
-        format: `json` for rows, or `debezium`.
-        avro: what the records are.
-        lookup: asks its registry.
+        values: decodes values: rows, or envelopes with the columns of `envelope_schema`.
+        keys: decodes keys.
+        is_envelope: which of both.
     """
 
     def __init__(
         self,
         schema: Schema,
         key: tuple[str, ...],
-        format: Literal["json", "debezium"],  # noqa: A002
-        avro: Avro,
-        lookup: Lookup | None,
+        values: Decoding,
+        keys: Decoding,
+        *,
+        is_envelope: bool,
     ) -> None:
         self.schema = schema
-        self._is_envelope = format == "debezium"
+        self._is_envelope = is_envelope
         self._key_schema = Schema(tuple(schema[name] for name in key))
-        decoder = _EnvelopeDecoder if self._is_envelope else AvroDecoder
-        self._values = decoder(schema, avro, lookup)
-        self._keys = _KeyDecoder(self._key_schema, avro, lookup)
+        self._values, self._keys = values, keys
         self._texts = ChangelogDecoder(schema, key, "json")
         self._arrow = pa.schema([pa.field(one.name, one.type) for one in schema])
 
@@ -156,6 +162,37 @@ class AvroChangelogDecoder:
         gathered.add(rows[is_avro], replace(decoded, reasons=reasons), deleted=True)
 
 
+class AvroChangelogDecoder(HeadedChangelogDecoder):
+    """Decodes the records of one table. It holds no state between batches, but schemas.
+
+    Args:
+        schema: of the rows.
+        key: the columns that identify them, which are NOT NULL.
+        format: `json` for rows, or `debezium`.
+        avro: what the records are.
+        lookup: asks its registry.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        key: tuple[str, ...],
+        format: Literal["json", "debezium"],  # noqa: A002
+        avro: Avro,
+        lookup: Lookup | None,
+    ) -> None:
+        is_envelope = format == "debezium"
+        decoder = _EnvelopeDecoder if is_envelope else AvroDecoder
+        keys = _KeyDecoder(Schema(tuple(schema[name] for name in key)), avro, lookup)
+        super().__init__(schema, key, decoder(schema, avro, lookup), keys, is_envelope=is_envelope)
+
+
+def envelope_schema(schema: Schema) -> Schema:
+    """The columns of envelopes: `op`, and of `before` and `after` the columns of a table."""
+    row: Any = pa.struct([pa.field(one.name, one.type) for one in schema])
+    return Schema((Field("op", pa.string()), Field("before", row), Field("after", row)))
+
+
 class _KeyDecoder(AvroDecoder):
     """Keys: records of the key columns, or the value of the one there is."""
 
@@ -177,9 +214,7 @@ class _EnvelopeDecoder(AvroDecoder):
 
     def __init__(self, schema: Schema, avro: Avro, lookup: Lookup | None) -> None:
         self._columns = schema
-        row: Any = pa.struct([pa.field(one.name, one.type) for one in schema])
-        fields = Field("op", pa.string()), Field("before", row), Field("after", row)
-        super().__init__(Schema(fields), avro, lookup)
+        super().__init__(envelope_schema(schema), avro, lookup)
 
     def _reading(self, text: str) -> Reading:
         fields = dict(reading_of(json.dumps(_debezium(json.loads(text)))).fields)

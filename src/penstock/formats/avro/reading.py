@@ -35,7 +35,16 @@ from penstock.formats.avro._rows import Rows
 from penstock.formats.json import Decoded
 from penstock.wire.columns import gather_column
 
-__all__ = ["Avro", "AvroDecoder", "Lookup", "Reading", "fitting", "reading_of"]
+__all__ = [
+    "UNKNOWN_IDS_MAX",
+    "Avro",
+    "AvroDecoder",
+    "Lookup",
+    "Reading",
+    "fitting",
+    "is_wider",
+    "reading_of",
+]
 
 UNKNOWN_IDS_MAX: Final = 100
 """Ids in a batch that the registry doesn't know: after so many, the batch isn't what a serializer wrote."""
@@ -63,7 +72,8 @@ class Avro:
 
 
 Lookup = Callable[[int], str | None]
-"""Gives the schema of an id, with all types written out or named after that; None where there is none."""
+"""Gives the schema of an id, with all types written out or named after that; None where there is none. It
+raises `SchemaError` where the schema is of another kind."""
 
 
 class AvroDecoder:
@@ -134,11 +144,11 @@ class AvroDecoder:
         unknown = 0
         for id_ in np.unique(ids[rows.good]).tolist():
             if id_ not in self._writers and id_ not in self._misfits and unknown < UNKNOWN_IDS_MAX:
-                text = self._lookup(id_)
-                if text is None:
-                    unknown += 1
-                    continue
                 try:
+                    text = self._lookup(id_)
+                    if text is None:
+                        unknown += 1
+                        continue
                     self._writers[id_] = self._reading(text)
                 except SchemaError as error:
                     self._misfits[id_] = f"schema {id_}: {error}"
@@ -213,7 +223,7 @@ def fitting(schema: Schema, known: Mapping[str, pa.DataType | None]) -> None:
         if one.name not in known:
             continue
         type_ = known[one.name]
-        if type_ is None or not _fits(type_, one.type):
+        if type_ is None or not is_wider(type_, one.type):
             found = "a type that no column has" if type_ is None else type_text(type_)
             raise SchemaError(
                 f"expected column {one.name!r} as its Avro field is; found {type_text(one.type)}, and "
@@ -225,7 +235,7 @@ def fitting(schema: Schema, known: Mapping[str, pa.DataType | None]) -> None:
         )
 
 
-def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+def is_wider(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every value of a field's type is one of a column's."""
     if pa.types.is_decimal(found) and pa.types.is_decimal(wanted):
         more = wanted.scale - found.scale

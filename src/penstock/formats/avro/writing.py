@@ -22,7 +22,7 @@ from penstock.formats._json_pieces import place_column
 from penstock.formats.avro import _kernels as kernels
 from penstock.formats.avro.schemas import avro_schema
 
-__all__ = ["AvroEncoder", "headed"]
+__all__ = ["AvroEncoder", "decimal_bytes", "headed"]
 
 BYTES_MAX: Final = 2**31 - 1
 """Of the records that are encoded at once: Arrow's offsets are 32 bits."""
@@ -154,7 +154,7 @@ def _pieces(column: Any, type_: Any, *, nullable: bool) -> _Pieces:
     if pa.types.is_list(type_) or pa.types.is_map(type_):
         return _blocks(column, type_, valid, nullable=nullable)
     if pa.types.is_decimal128(type_):
-        return _bytes(*_decimals(column), valid, nullable=nullable)
+        return _bytes(*decimal_bytes(column), valid, nullable=nullable)
     texts = uuid_texts(column) if type_ == UUID else column
     return _bytes(*_text(texts.cast(pa.large_binary())), valid, nullable=nullable)
 
@@ -198,7 +198,7 @@ def _blocks(column: Any, type_: Any, valid: np.ndarray, *, nullable: bool) -> _P
     return made
 
 
-def _decimals(column: Any) -> tuple[np.ndarray, np.ndarray]:
+def decimal_bytes(column: Any) -> tuple[np.ndarray, np.ndarray]:
     """The positions and the bytes of decimals: the number without its point, big-endian, in two's complement.
 
     Of several bytes that say the same the fewest: a byte at the front that only repeats the sign is left out.

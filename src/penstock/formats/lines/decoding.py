@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -18,10 +17,14 @@ import pyarrow.compute as pc
 
 from penstock.core.schema import Schema
 from penstock.errors import SchemaError
-from penstock.formats.avro import Avro, AvroDecoder, Lookup
+from penstock.formats.avro import Avro, AvroDecoder
 from penstock.formats.json import Decoded, JsonDecoder
 from penstock.formats.lines.instants import instants
 from penstock.formats.lines.text import TextDecoder
+from penstock.formats.protobuf import ProtobufDecoder
+from penstock.formats.registered import JsonSchema, Lookups, Protobuf
+from penstock.formats.registered.json_schema import JsonSchemaDecoder
+from penstock.schemas import Kind
 from penstock.wire.columns import gather_column
 
 __all__ = ["Csv", "Decoder", "LineFormat", "Pattern", "decoder_for"]
@@ -66,7 +69,7 @@ class Pattern:
     null: str = ""
 
 
-LineFormat = Csv | Pattern | Avro
+LineFormat = Csv | Pattern | Avro | JsonSchema | Protobuf
 """What a stream's values may be other than JSON."""
 
 
@@ -75,7 +78,7 @@ def decoder_for(
     schema: Schema,
     format_: LineFormat | None,
     columns: frozenset[str] | None = None,
-    registry: Callable[[str], Lookup] | None = None,
+    registry: Lookups | None = None,
 ) -> Decoder:
     """What decodes records' values; one for all batches, as decoders hold nothing between them.
 
@@ -83,7 +86,7 @@ def decoder_for(
         schema: of the values.
         format_: of the values; None is JSON.
         columns: that are wanted; None is all. A decoder may give others, too.
-        registry: gives what asks the schema registry at a URL; None: it isn't asked.
+        registry: gives what asks a schema registry; None: it knows no schema.
 
     Raises:
         SchemaError: the format doesn't have these columns.
@@ -97,7 +100,18 @@ def decoder_for(
             return _PatternDecoder(schema, format_)
         case Avro():
             url = format_.registry
-            return AvroDecoder(schema, format_, registry(url) if registry and url else None)
+            lookup = registry(url, Kind.AVRO) if registry and url else None
+            return AvroDecoder(schema, format_, lookup)
+        case JsonSchema():
+            lookup = registry(format_.registry, Kind.JSON) if registry else _unknown
+            return JsonSchemaDecoder(schema, lookup, columns)
+        case Protobuf():
+            lookup = registry(format_.registry, Kind.PROTOBUF) if registry else _unknown
+            return ProtobufDecoder(schema, lookup)
+
+
+def _unknown(_: int) -> None:
+    """Knows no schema."""
 
 
 class _Lines:

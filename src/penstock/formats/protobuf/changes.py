@@ -1,0 +1,34 @@
+"""Changelogs whose keys and values are Protobuf: see `penstock.formats.avro.changes`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.core.schema import Schema
+from penstock.formats.avro import HeadedChangelogDecoder, Lookup, envelope_schema
+from penstock.formats.protobuf.reading import ProtobufDecoder
+
+__all__ = ["ProtobufChangelogDecoder"]
+
+
+class ProtobufChangelogDecoder(HeadedChangelogDecoder):
+    """Decodes the records of one table. It holds no state between batches, but schemas.
+
+    Args:
+        schema: of the rows.
+        key: the columns that identify them, which are NOT NULL.
+        format: `json` for rows, or `debezium`.
+        lookup: asks a registry.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        key: tuple[str, ...],
+        format: Literal["json", "debezium"],  # noqa: A002
+        lookup: Lookup,
+    ) -> None:
+        is_envelope = format == "debezium"
+        values = ProtobufDecoder(envelope_schema(schema) if is_envelope else schema, lookup)
+        keys = ProtobufDecoder(Schema(tuple(schema[name] for name in key)), lookup)
+        super().__init__(schema, key, values, keys, is_envelope=is_envelope)
