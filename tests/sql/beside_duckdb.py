@@ -49,6 +49,7 @@ class World:
         self.batch = 0
         self.con = duckdb.connect(":memory:")
         self.con.execute("SET TimeZone = 'UTC'")
+        self.con.execute("SET threads = 1")
         self.con.execute(
             'CREATE TABLE s(k BIGINT, v BIGINT, d DOUBLE, x VARCHAR, "at" TIMESTAMPTZ); '
             "CREATE TABLE e(k BIGINT, v BIGINT, x VARCHAR, ts TIMESTAMPTZ); "
@@ -154,8 +155,17 @@ def compare_all(
     batches: int = 4,
     cores: int = 2,
     views: Mapping[str, str] | None = None,
+    shaken: bool = True,
 ) -> None:
     """Runs queries over random changes, as views of one program: as `compare` does, for less each.
+
+    Args:
+        queries: over the streams and tables of `flow`.
+        seed: of the changes.
+        batches: how many.
+        cores: lanes.
+        views: see `compare`.
+        shaken: whether batches are cut, repeated and interrupted; see `penstock.testing`.
 
     Raises:
         Difference: of the first view that differs.
@@ -170,7 +180,7 @@ def compare_all(
         except Exception as error:
             error.add_note(query)
             raise
-    run = ps.testing.run(app, cores=cores)
+    run = ps.testing.run(app, cores=cores, shaken=shaken)
     world = World(run, seed, events=views is not None)
     for batch in range(batches):
         world.change()

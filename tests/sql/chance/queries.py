@@ -23,6 +23,8 @@ class Source:
     columns: dict[str, str]
 
 
+KINDS = ("JOIN", "JOIN", "JOIN", "LEFT JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "SEMI JOIN",
+         "ANTI JOIN")  # fmt: skip
 EVENTS = {"k": "int", "v": "int", "x": "text"}
 
 
@@ -96,17 +98,23 @@ class _Maker:
         """A query and its columns."""
         if depth > 0 and self.chance.random() < 0.2:
             return self.united(depth - 1)
+        if self.chance.random() < 0.15:
+            return self.whole()
         first = self.source(depth)
         known = {f"{first.alias}.{c}": t for c, t in first.columns.items()}
         text = f"FROM {first.sql}"
         for _ in range(self.chance.choice([0, 0, 1, 1, 2])):
             other = self.source(depth - 1)
             both = {f"{other.alias}.{c}": t for c, t in other.columns.items()}
-            kind = self.chance.choice(["JOIN", "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"])
+            kind = self.chance.choice(KINDS)
             text += f" {kind} {other.sql} ON {self.equal(known, both)}"
             if self.chance.random() < 0.3:
                 text += f" AND {self.condition({**known, **both}, 0)}"
-            known |= both
+            if kind not in ("SEMI JOIN", "ANTI JOIN"):
+                known |= both
+        if depth > 0 and self.chance.random() < 0.1:
+            sql, added = self.beside(known)
+            text, known = text + sql, known | added
         if self.chance.random() < 0.6:
             text += f" WHERE {self.condition(known, depth)}"
         if self.chance.random() < 0.4:
@@ -138,7 +146,10 @@ class _Maker:
             columns[f"n{i}"] = "int"
         sql = f"SELECT {', '.join(items)} {text}"
         if keys:
-            sql += f" GROUP BY {', '.join(keys)}"
+            how = self.chance.choice(
+                ["{}"] * 5 + ["ROLLUP ({})", "CUBE ({})", "GROUPING SETS (({}), ())"]
+            )
+            sql += f" GROUP BY {how.format(', '.join(keys))}"
             if self.chance.random() < 0.3:
                 sql += (
                     f" HAVING {self.aggregate(known)} {self.compared()} {self.chance.randint(0, 3)}"
@@ -146,13 +157,81 @@ class _Maker:
         return sql, columns
 
     def united(self, depth: int) -> tuple[str, dict[str, str]]:
-        word = self.chance.choice(["UNION", "UNION ALL", "INTERSECT", "EXCEPT", "EXCEPT ALL"])
+        word = self.chance.choice(
+            ["UNION", "UNION ALL", "INTERSECT", "INTERSECT ALL", "EXCEPT", "EXCEPT ALL"]
+        )
         sides = []
         for _ in range(2):
             sql, columns = self.query(depth)
             whole = [c for c, t in columns.items() if t == "int"] or ["1"]
             sides.append(f"SELECT {self.chance.choice(whole)} AS c0 FROM ({sql}) AS {self.alias()}")
         return f"{sides[0]} {word} {sides[1]}", {"c0": "int"}
+
+    def table(self) -> Source:
+        name = self.chance.choice(list(self.tables))
+        alias = self.alias()
+        return Source(f"{name} AS {alias}", alias, self.tables[name])
+
+    def whole(self) -> tuple[str, dict[str, str]]:
+        """A query of a form of its own, over a table: first rows, an ordered aggregate, recursion."""
+        one = self.chance.choice("tu")
+        number, text = ("v", "x") if one == "t" else ("w", "y")
+        down = self.chance.choice(["", " DESC", " NULLS FIRST", " DESC NULLS FIRST"])
+        rest = f"{one} WHERE {number} {self.compared()} {self.chance.randint(-1, 4)}"
+        n = self.chance.randint(1, 3)
+        forms = [
+            f"SELECT DISTINCT ON (k) k AS c0, id AS c1 FROM {rest} ORDER BY k, {number}{down}, id",
+            f"SELECT id AS c0, {number} AS c1 FROM {rest} ORDER BY {number}{down}, id LIMIT {n}",
+            f"SELECT id AS c0, k AS c1 FROM {rest} ORDER BY {number}{down}, id LIMIT {n} OFFSET 1",
+            (f"SELECT id AS c0, k AS c1 FROM {rest} QUALIFY row_number() OVER "
+            f"(PARTITION BY k ORDER BY {number}{down}, id) <= {n}"),
+            f"SELECT id AS c0, {self.over(number)} AS c1 FROM {rest}",
+            f"SELECT k AS c0, len(string_agg({text}, ',' ORDER BY id{down})) AS c1 FROM {rest} GROUP BY k",
+            f"SELECT k AS c0, list({number} ORDER BY id{down})[{n}] AS c1 FROM {rest} GROUP BY ALL",
+            f"SELECT {{'a': k, 'b': {number}}}.b AS c0, [id, k][{n}] AS c1 FROM {rest}",
+            f"SELECT MAP {{'a': k, 'b': id}}['b'] AS c0, len(json_object('a', k)) AS c1 FROM {rest}",
+            (f"SELECT z.id AS c0, p.e AS c1 FROM (SELECT id, [k, {number}, {n}] AS a FROM {rest}) AS z, "
+            "UNNEST(z.a) AS p(e)"),
+            (f"WITH RECURSIVE r(a) AS (SELECT k FROM {rest} UNION SELECT u.w FROM u JOIN r ON r.a = u.k) "
+            "SELECT a AS c0, a + 1 AS c1 FROM r"),
+            (f"WITH a AS (SELECT k, sum({number}) AS n FROM {rest} GROUP BY k) "
+            "SELECT a.k AS c0, b.n AS c1 FROM a JOIN a AS b ON a.k <= b.n"),
+            ("SELECT t.id AS c0, u.id AS c1 FROM t ASOF JOIN (SELECT id, k, id AS w FROM u) AS u "
+            "ON t.k = u.k AND t.v >= u.w"),
+            (f"SELECT k AS c0, count(*) FILTER (WHERE {number} = {n}) AS c1 FROM {rest} GROUP BY k "
+            f"HAVING EXISTS (SELECT 1 FROM u WHERE u.k = {one}.k)"),
+            (f"SELECT id AS c0, k AS c1 FROM t WHERE v {self.compared()} "
+            f"{self.chance.choice(['ANY', 'ALL'])} (SELECT w FROM u WHERE u.k = t.k)"),
+        ]  # fmt: skip
+        return f"SELECT c0, c1 FROM ({self.chance.choice(forms)}) AS {self.alias()}", {
+            "c0": "int",
+            "c1": "int",
+        }
+
+    def over(self, number: str) -> str:
+        function = self.chance.choice([f"sum({number})", "count(*)", f"max({number})"])
+        frame = self.chance.choice(
+            ["", " ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING", " RANGE BETWEEN 2 PRECEDING AND CURRENT ROW",
+             " ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING"]
+        )  # fmt: skip
+        return f"CAST({function} OVER (PARTITION BY k ORDER BY id{frame}) AS BIGINT)"
+
+    def beside(self, known: dict[str, str]) -> tuple[str, dict[str, str]]:
+        """A LATERAL that depends on what is known."""
+        one, alias = self.table(), self.alias()
+        own = {f"{one.alias}.{c}": t for c, t in one.columns.items()}
+        where = self.correlated(own, known)
+        item = self.number_of(own)
+        inner = self.chance.choice(
+            [
+                f"SELECT {item} AS c0 FROM {one.sql} WHERE {where}",
+                f"SELECT {self.aggregate(own)} AS c0 FROM {one.sql} WHERE {where}",
+                f"SELECT DISTINCT {item} AS c0 FROM {one.sql} WHERE {where}",
+            ]
+        )
+        left = self.chance.random() < 0.5
+        sql = f" LEFT JOIN LATERAL ({inner}) AS {alias} ON TRUE" if left else ""
+        return sql or f" CROSS JOIN LATERAL ({inner}) AS {alias}", {f"{alias}.c0": "int"}
 
     def equal(self, left: dict[str, str], right: dict[str, str]) -> str:
         pairs = [(a, b) for a, s in left.items() for b, t in right.items() if s == t]

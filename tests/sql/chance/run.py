@@ -1,0 +1,150 @@
+"""Runs many random queries beside DuckDB, on several processes: `python -m tests.sql.chance.run 100000`.
+
+Queries of successive seeds are views of one program, `TOGETHER` at a time. One program in four runs as
+roughly as `penstock.testing` can; the others run each batch once. What fails is run alone, made smaller
+while it still fails, and printed with its seed. The exit code is 1 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any, Final
+
+from sqlglot import exp, parse_one
+from tests.sql.beside_duckdb import compare_all, failing
+from tests.sql.chance.queries import random_query
+from tests.sql.chance.windows import random_windows
+
+__all__ = ["run", "smaller", "tried"]
+
+TOGETHER: Final = 50
+BATCHES: Final = 3
+TRIALS_MAX: Final = 60  # of smaller queries, each a program of its own
+
+
+def query_of(seed: int) -> str:
+    """The query of a seed; one in five is of window functions."""
+    return random_windows(seed) if seed % 5 == 4 else random_query(seed, depth=2 + seed % 4)
+
+
+def tried(first: int, count: int, make: Callable[[int], str] = query_of) -> tuple[int, list[str]]:
+    """Runs the queries of some seeds in one program.
+
+    Returns:
+        How many, and of each that fails its seed, its text, a smaller one, and the error.
+    """
+    part = first // 10
+    how: dict[str, Any] = {
+        "seed": first,
+        "batches": BATCHES,
+        "cores": 1 + part % 2,
+        "shaken": part % 4 == 3,
+    }
+    seeds = {make(seed): seed for seed in range(first, first + count)}
+    told: list[str] = []
+    for query, error in failing(list(seeds), **how):
+        least = smaller(query, type(error), how)
+        text = str(error).splitlines()
+        told.append(
+            f"seed {seeds.get(query, first)}: {query}\n  smaller: {least}\n  compare_all([…], "
+            f"{', '.join(f'{name}={value}' for name, value in how.items())})\n  "
+            f"{type(error).__name__}: {' '.join(text)[-600:]}"
+        )
+    return count, told
+
+
+def smaller(query: str, kind: type[Exception], how: Mapping[str, Any]) -> str:
+    """A query that fails with the same kind of error, without parts that don't matter."""
+    trials = 0
+    found = True
+    while found and trials < TRIALS_MAX:
+        found = False
+        for candidate in parts_of(query):
+            trials += 1
+            if trials > TRIALS_MAX:
+                break
+            if len(candidate) < len(query) and fails(candidate, kind, how):
+                query, found = candidate, True
+                break
+    return query
+
+
+def fails(query: str, kind: type[Exception], how: Mapping[str, Any]) -> bool:
+    """Whether a query fails so, alone."""
+    try:
+        compare_all([query], **how)
+    except Exception as error:
+        return type(error) is kind
+    return False
+
+
+def parts_of(query: str) -> Iterator[str]:
+    """Queries inside of a query, and the query without a clause, a join, a condition or a column."""
+    try:
+        tree = parse_one(query, dialect="duckdb")
+    except Exception:
+        return
+    for inner in tree.find_all(exp.Query):
+        if inner is not tree:
+            yield inner.unnest().sql(dialect="duckdb")
+    for i, select in enumerate(tree.find_all(exp.Select)):
+        changes = [("where", None), ("having", None), ("qualify", None), ("distinct", None)]
+        for what, n in [
+            *changes,
+            *(("joins", n) for n in range(len(select.args.get("joins") or ()))),
+        ]:
+            copied = tree.copy()
+            one = list(copied.find_all(exp.Select))[i]
+            if n is None and one.args.get(what):
+                one.set(what, None)
+                yield copied.sql(dialect="duckdb")
+            elif n is not None:
+                one.args[what].pop(n)
+                yield copied.sql(dialect="duckdb")
+        for n in range(len(select.expressions) if len(select.expressions) > 1 else 0):
+            copied = tree.copy()
+            list(copied.find_all(exp.Select))[i].expressions.pop(n)
+            yield copied.sql(dialect="duckdb")
+
+
+def run(count: int, *, first: int, processes: int) -> list[str]:
+    """Runs so many queries, and says how far it is.
+
+    Returns:
+        What failed.
+    """
+    started, done = time.monotonic(), 0
+    told: list[str] = []
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        starts = range(first, first + count, TOGETHER)
+        waiting = [pool.submit(tried, at, min(TOGETHER, first + count - at)) for at in starts]
+        for one in as_completed(waiting):
+            some, failures = one.result()
+            done, told = done + some, told + failures
+            for failure in failures:
+                print(failure, flush=True)
+            seconds = time.monotonic() - started
+            rate = done / seconds
+            print(f"{done} of {count}, {rate:.1f} queries/s, {len(told)} failed", flush=True)
+    return told
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("count", type=int)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--processes", type=int, default=2)
+    asked = parser.parse_args()
+    told = run(asked.count, first=asked.first, processes=asked.processes)
+    print(f"{asked.count} queries from seed {asked.first}: {len(told)} failed")
+    sys.exit(bool(told))
+
+
+if __name__ == "__main__":
+    main()
