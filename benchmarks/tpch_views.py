@@ -2,10 +2,11 @@
 
     python benchmarks/tpch_views.py [--scale 0.1] [--shares 0.01,0.001] [--queries q1,q5] [--json]
 
-Each query is one program, in this process and without Spark. It reads the tables, and then refreshes: TPC-H's
-functions, which insert and delete orders with their lineitems. A refresh is timed from its records (JSON, in
-a log in memory) to the committed version of the view, and compared with DuckDB, which computes the query of
-the tables as they are then, in memory and with as many threads. The rows of both must be equal. The ratio is
+Each query is one program, or with --together all of them are one, in this process and without Spark. It
+reads the tables, and then refreshes: TPC-H's functions, which insert and delete orders with their lineitems.
+A refresh is timed from its records (JSON, in a log in memory) to the committed version of the view, and
+compared with DuckDB, which computes the query of the tables as they are then, in memory and with as many
+threads. The rows of both must be equal. The ratio is
 of processor times, which other load on the machine changes little.
 """
 
@@ -72,12 +73,15 @@ class ColumnLog(ps.testing.MemoryLog):
 
 
 class Pipeline:
-    """One query as a program, and its log."""
+    """Some queries as a program, and its log."""
 
-    def __init__(self, query: str, columns: Mapping[str, pa.Table], cores: int) -> None:
+    def __init__(
+        self, views: Mapping[str, str], columns: Mapping[str, pa.Table], cores: int
+    ) -> None:
         app = SqlFlow("tpch")
         app.sql(program())
-        app.view("result", sql=query)
+        for name, query in views.items():
+            app.view(name, sql=query)
         self.graph = app.graph()
         self.store, self.log = Store(MemoryStateFiles()), ColumnLog(columns)
         job, self.driver = assemble(
@@ -99,10 +103,10 @@ class Pipeline:
             self.state_bytes = sum(node.state_bytes or 0 for node in progress.nodes.values())
         return time.perf_counter() - started, time.process_time() - worked
 
-    def rows(self) -> pa.Table:
-        """The view's."""
+    def rows(self, view: str) -> pa.Table:
+        """A view's."""
         version = self.store.version(self.store.newest_version())
-        return Snapshot(self.store, version).table("result")
+        return Snapshot(self.store, version).table(view)
 
 
 def counted(rows: pa.Table) -> Counter[Any]:
@@ -127,11 +131,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     ]
     tables.close()
     found = []
-    for name in options.names:
-        pipeline = Pipeline(texts[name], all_rows, options.cores)
+    programs = [options.names] if options.together else [[name] for name in options.names]
+    for names in programs:
+        pipeline = Pipeline({name: texts[name] for name in names}, all_rows, options.cores)
         loaded, _ = pipeline.settle()
         one = {
-            "query": name,
+            "query": "all" if options.together else names[0],
             "operators": len(pipeline.graph.stateful()),
             "load_s": round(loaded, 3),
             "equal": True,
@@ -140,13 +145,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         times: dict[float, list[tuple[float, ...]]] = {share: [] for share in options.shares}
         for share, records, answers in changes:
             pipeline.log.append_all(records)
-            rows, *others = answers[name]
-            times[share].append((*pipeline.settle(), *others))
-            one["equal"] = one["equal"] and counted(pipeline.rows()) == counted(rows)
+            spent = pipeline.settle()
+            others = [sum(answers[name][i] for name in names) for i in (1, 2)]
+            times[share].append((*spent, *others))
+            for name in names:
+                equal = counted(pipeline.rows(name)) == counted(answers[name][0])
+                one["equal"] = one["equal"] and equal
         for share, measured in times.items():
             middle = [1000 * statistics.median(column) for column in zip(*measured, strict=True)]
-            names = ("change_ms", "change_cpu_ms", "duckdb_ms", "duckdb_cpu_ms")
-            figures = {what: round(ms, 1) for what, ms in zip(names, middle, strict=True)}
+            heads = ("change_ms", "change_cpu_ms", "duckdb_ms", "duckdb_cpu_ms")
+            figures = {what: round(ms, 1) for what, ms in zip(heads, middle, strict=True)}
             one["changes"].append(
                 {"share": share, **figures, "ratio": round(middle[3] / middle[1], 2)}
             )
@@ -193,6 +201,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=3, help="refreshes of a share; medians count")
     parser.add_argument("--queries", help="such as q1,q5 (default: all)")
+    parser.add_argument("--together", action="store_true", help="all queries as one program")
     parser.add_argument("--cores", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--smoke", action="store_true", help="small: does it run?")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +24,12 @@ from penstock.core.delta import TIME, WATERMARK, WEIGHT, followed
 from penstock.core.keys import shards_of
 from penstock.core.vectors import packed
 from penstock.ops import NO_TIME, Context, operator_from_spec
+from penstock.ops.kept import Shared
 from penstock.ops.recut import recut
 from penstock.state import MemoryStateFiles, vacuum
 from penstock.state.layout import hashes
 from penstock.state.runs import Writer
+from penstock.state.trace import Trace
 
 __all__ = ["Contract", "counted", "delta"]
 
@@ -126,6 +128,8 @@ class Contract:
         for shard, state in enumerate(self.states):
             one = self._attempt(state, again[shard], shard, promised, "a")
             two = self._attempt(state, arrived[shard], shard, promised, "b")
+            if self.version % 4 == 0:
+                self._check_arranged(state, again[shard], shard, promised, one)
             for first, second in ((one.changes, two.changes), (one.closed, two.closed)):
                 assert (first is None) == (second is None)
                 assert first is None or _bits(first).equals(_bits(second))
@@ -140,6 +144,24 @@ class Contract:
             self._recut(self.chance.randint(1, 4))
         vacuum(self.files, "s", [state.describe() for state in self.states], self.version)
         self.version += 1
+
+    def _check_arranged(
+        self, state: Any, blobs: list[list[bytes]], shard: int, promised: Any, whole: Any
+    ) -> None:
+        """What a port arranges depends on its rows alone, and may be made by another operator."""
+        ports = range(len(blobs))
+        for port in ports:
+            forms = self.operator.arranges(port)
+            if not forms:
+                continue
+            lone = [blobs[p] if p == port else [] for p in ports]
+            made = self._attempt(state, lone, shard, promised, "c", shared=forms)
+            taken = self._attempt(state, blobs, shard, promised, "d", shared=forms)
+            assert taken.changes is None or _bits(taken.changes).equals(_bits(whole.changes))
+            for name in forms:
+                rows = _content(whole.state.traces[name])
+                for other in (made, taken):
+                    assert _content(other.state.traces[name]).equals(rows), name
 
     def _recut(self, shards: int) -> None:
         """Goes on with another number of shards, as a pipeline that is scaled does."""
@@ -204,14 +226,27 @@ class Contract:
         return found
 
     def _attempt(
-        self, state: Any, blobs: list[list[bytes]], shard: int, promised: Any, attempt: str
+        self,
+        state: Any,
+        blobs: list[list[bytes]],
+        shard: int,
+        promised: Any,
+        attempt: str,
+        shared: Iterable[str] = (),
     ) -> Any:
         inputs = [
             [self.operator.parse(port, blob) for blob in some] for port, some in enumerate(blobs)
         ]
         opened = self.operator.open(self.files, json.loads(json.dumps(state.describe())))
-        context = Context(self.files, f"s/{shard}", self.version, promised, attempt)
+        made = {name: Shared() for name in shared}
+        context = Context(self.files, f"s/{shard}", self.version, promised, attempt, made)
+        if made:  # as if another operator had made them
+            self.operator.step(opened, inputs, context)
         return self.operator.step(opened, inputs, context)
+
+
+def _content(trace: Trace) -> pa.Table:
+    return _bits(pa.Table.from_batches(list(trace.scan()), trace.layout.schema))
 
 
 def _bits(table: pa.Table) -> pa.Table:

@@ -9,7 +9,7 @@ exchanged, and it runs one level after the last of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -132,6 +132,7 @@ class Physical:
             for source in self.graph.sources
         }
         object.__setattr__(self, "_peers", peers)
+        object.__setattr__(self, "_alike", _alike(self.placed.values()))
 
     @property
     def writes_last(self) -> bool:
@@ -147,6 +148,15 @@ class Physical:
         """Of a source's columns, those that some reader looks at."""
         columns: dict[str, frozenset[str]] = self._columns  # type: ignore[attr-defined]
         return columns.get(source.identity, frozenset())
+
+    def alike(self, operator: str) -> Mapping[str, tuple[tuple[str, str], ...]]:
+        """Of an operator's traces, those that others keep, too: by name, who does, as (operator, name).
+
+        They are of the same rows, in the same form and cut alike, so they may be one; see
+        `penstock.engine.states.sharing`.
+        """
+        alike: dict[str, dict[str, tuple[tuple[str, str], ...]]] = self._alike  # type: ignore[attr-defined]
+        return alike.get(operator, {})
 
     def shards_of(self, origin: Origin) -> int:
         """Into how many parts the rows of an origin come."""
@@ -263,6 +273,21 @@ def compile_graph(
     if graph.transactions and graph.outputs:
         levels += 1
     return Physical(graph, dict(partitions), placed, levels, shards, unkeyed)
+
+
+def _alike(placed: Iterable[Placed]) -> dict[str, dict[str, tuple[tuple[str, str], ...]]]:
+    """Traces of the same rows; see `Physical.alike`."""
+    found: dict[object, list[tuple[str, str]]] = {}
+    for one in placed:
+        for port, above in enumerate(one.node.inputs):
+            place = above.identity, one.cut, one.hashed_by, one.operator.key(port)
+            for name, form in one.operator.arranges(port).items():
+                found.setdefault((*place, form), []).append((one.id, name))
+    alike: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {}
+    for group in found.values():
+        for operator, name in group if len(group) > 1 else ():
+            alike.setdefault(operator, {})[name] = tuple(group)
+    return alike
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import uuid
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -43,6 +43,8 @@ from penstock.engine.physical import Physical, Placed, Reader
 from penstock.engine.plan import Plan, Split
 from penstock.engine.progress.meter import Clock, Meter
 from penstock.engine.source import SourceReader
+from penstock.engine.states.hot import Hot
+from penstock.engine.states.sharing import Shares
 from penstock.engine.store import Json, Store
 from penstock.errors import BrokerError, PenstockError
 from penstock.flow.graph import Closed, Node, Origin, OutputNode, RowStep, Source, Union, origins
@@ -52,7 +54,7 @@ from penstock.ops.windows import NO_TIME, NOTHING_YET_US
 from penstock.state import LocalStateFiles, StateFiles
 from penstock.wire.columns import Records
 
-__all__ = ["Handed", "Hot", "Job", "LaneBatch", "Parcel", "described"]
+__all__ = ["Handed", "Job", "LaneBatch", "Parcel", "described"]
 
 WRITTEN: Final = (
     ">"  # begins the name under which parts of a topic are handed on; no operator's does
@@ -116,26 +118,6 @@ def described(error: Exception) -> Json:
     }
 
 
-@dataclass
-class Hot:
-    """States that stay open in a lane between batches, each with the description that it is of."""
-
-    states: dict[tuple[str, int], tuple[Json, Any]] = field(default_factory=dict)
-
-    def open(self, placed: Placed, shard: int, files: StateFiles, description: Json | None) -> Any:
-        """The state that a description is of; the empty one where there is none."""
-        if description is None:
-            return placed.operator.empty(files)
-        known = self.states.get((placed.id, shard))
-        if known is not None and known[0] == description:
-            return known[1]
-        return placed.operator.open(files, description)
-
-    def keep(self, placed: Placed, shard: int, description: Json, state: Any) -> None:
-        """Keeps a state for the next batch: if it begins with this one, no file is opened again."""
-        self.states[placed.id, shard] = (description, state)
-
-
 class LaneBatch:
     """One lane's work on one batch: level by level, then `finish`.
 
@@ -161,6 +143,7 @@ class LaneBatch:
         started = time.perf_counter()
         self.job, self.lane, self.lanes = job, lane, lanes
         self.plan, self.before, self.hot = plan, traces, hot
+        self.shares = Shares(job.physical)
         self._may_write = may_write
         self.store = job.open_store()
         self.files: StateFiles = self.store.files
@@ -221,6 +204,7 @@ class LaneBatch:
 
     def finish(self) -> Json:
         """Writes what is left; what this lane has done."""
+        self.shares.finish(self.traces, self.hot, self.files)
         self.write_dead_letters()
         return {
             "version": self.plan.version,
@@ -410,6 +394,7 @@ class LaneBatch:
             version=self.plan.version,
             frontiers_us=tuple(self.plan.frontier_us[placed.id]),
             attempt=uuid.uuid4().hex[:12],
+            shared=self.shares.of(placed, shard),
         )
         result = operator.step(state, inputs, context)
         description = result.state.describe()

@@ -6,7 +6,7 @@ depend on. So a program that has changed shares with a version what it computes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.core.schema import INTERVAL, UUID, type_text
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.plan import Plan
+from penstock.engine.states.sharing import lent
 from penstock.engine.store import Json, Store
 from penstock.engine.watermarks import no_producers
 from penstock.errors import CorruptError
@@ -27,6 +28,7 @@ __all__ = [
     "Change",
     "before_first",
     "change_of",
+    "equal_rows",
     "first_version",
     "noted_floors",
     "of_program",
@@ -49,12 +51,14 @@ class Change:
     Attributes:
         kept: operators whose state is taken over as it is.
         recut: operators whose state is taken over, and cut into other shards.
+        lent: operators that it has not, whose traces others keep: by identity, whose; see `sharing.lent`.
         new: operators that it has not, or in another form: they are made of the log.
         outputs: topics' identities that it doesn't write so far.
     """
 
     kept: frozenset[str]
     recut: tuple[Placed, ...]
+    lent: Mapping[str, Mapping[str, tuple[str, str]]]
     new: tuple[Placed, ...]
     outputs: tuple[OutputNode, ...]
 
@@ -132,10 +136,14 @@ def change_of(
     )
     rest = [p for p in physical.placed.values() if p.id not in kept]
     recut = tuple(p for p in rest if p.id in known and p.is_hashed)
+    made = [p for p in rest if p not in recut]
+    borrowed = {p.id: lent(p, physical, kept) for p in made if p.id not in version["operators"]}
+    borrowed = {name: lenders for name, lenders in borrowed.items() if lenders}
     return Change(
         kept,
         recut,
-        tuple(p for p in rest if p not in recut),
+        borrowed,
+        tuple(p for p in made if p.id not in borrowed),
         tuple(o for o in physical.graph.outputs if not _writes(version, o)),
     )
 
@@ -148,6 +156,7 @@ def same_program(version: Json, physical: Physical, *, unfit: frozenset[str] = f
     outputs = {output.identity for output in graph.outputs}
     return (
         not change.new
+        and not change.lent
         and not change.outputs
         and version["operators"].keys() == change.kept
         and version.get("sources", sources) == sources
@@ -247,12 +256,12 @@ def same_rows(operator: Operator, files: StateFiles, one: Json, other: Json) -> 
             iter(()) if shard not in traces else operator.scan(operator.open(files, traces[shard]))
             for traces in (one, other)
         ]
-        if not _equal(*rows):
+        if not equal_rows(*rows):
             return False
     return True
 
 
-def _equal(one: Iterator[pa.RecordBatch], other: Iterator[pa.RecordBatch]) -> bool:
+def equal_rows(one: Iterator[pa.RecordBatch], other: Iterator[pa.RecordBatch]) -> bool:
     """Whether two sequences of rows are the same, however they are cut."""
     left: pa.RecordBatch | None = None
     right: pa.RecordBatch | None = None

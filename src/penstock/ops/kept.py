@@ -1,17 +1,23 @@
-"""What an operator keeps: some traces by name, and what its ports were promised before."""
+"""What an operator keeps: some traces by name, and what its ports were promised before.
+
+Several operators may keep the same trace; in a batch it is then made once (`Shared`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.errors import CorruptError
 from penstock.state.files import StateFiles
 from penstock.state.layout import Layout
+from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
-__all__ = ["Kept"]
+__all__ = ["Kept", "Shared"]
 
 
 @dataclass(frozen=True)
@@ -65,3 +71,45 @@ class Kept:
     def bytes(self) -> int:
         """Bytes of all files."""
         return sum(trace.bytes for trace in self.traces.values())
+
+
+@dataclass
+class Shared:
+    """A trace that several operators keep alike, in one batch: the first that steps makes it for all.
+
+    Attributes:
+        before: as it was; None until an operator steps.
+        after: as it is.
+    """
+
+    before: Trace | None = None
+    after: Trace | None = None
+    _delta: pa.RecordBatch | None = None
+
+    def delta(self, make: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
+        """The trace's delta, which depends on the rows that came alone."""
+        if self._delta is None:
+            self._delta = make()
+        return self._delta
+
+    def append(self, trace: Trace, delta: pa.RecordBatch, writer: Writer) -> Trace:
+        """An operator's trace with the delta added: the one that is made already, where it was equal."""
+        if self.before is None:
+            self.before, self.after = trace, trace.append(delta, writer)
+        if not self.was(trace):
+            return trace.append(delta, writer)
+        assert self.after is not None
+        return self.after
+
+    def was(self, trace: Trace) -> bool:
+        """Whether a trace is the one from before, whoever keeps it: of the same files."""
+        return self.before is not None and _content(trace) == _content(self.before)
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing was made, or the same as before."""
+        return self.after is None or self.was(self.after)
+
+
+def _content(trace: Trace) -> tuple[object, ...]:
+    return trace.runs, trace.merges, trace.low_us

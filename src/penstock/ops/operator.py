@@ -17,12 +17,13 @@ and says which. Nothing else is ever late, as operators keep their promises.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
 from penstock.core.vectors import Vector
+from penstock.ops.kept import Shared
 from penstock.state.files import StateFiles
 from penstock.state.runs import Writer
 from penstock.state.trace import Trace
@@ -82,6 +83,7 @@ class Context:
         frontiers_us: of each port; `NO_TIME` where nothing is promised. They never go back. Behind them the
             clock, if the operator sees it.
         attempt: text that no other attempt at this version and shard has.
+        shared: by name, those of its traces that other operators keep alike.
     """
 
     files: StateFiles
@@ -89,6 +91,11 @@ class Context:
     version: int
     frontiers_us: tuple[int, ...]
     attempt: str = "0"
+    shared: Mapping[str, Shared] = field(default_factory=dict)
+
+    def arranged(self, name: str) -> Shared:
+        """What makes a trace that the operator `arranges`, in this batch."""
+        return self.shared.get(name) or Shared()
 
     def writer(self, name: str) -> Writer:
         """Writes the runs of the trace of this name."""
@@ -205,6 +212,14 @@ class Operator(Protocol):
         """The port's columns that it looks at; None is all."""
         ...
 
+    def arranges(self, port: int) -> Mapping[str, object]:
+        """The traces that depend on the port's rows and on nothing else: by name, in which form.
+
+        Traces of the same rows in forms that are equal are the same, whichever operators keep them, so
+        `step` makes them by `Context.arranged`. The state is `Kept` then.
+        """
+        ...
+
     @property
     def placed_by(self) -> tuple[str, ...]:
         """Columns of its rows that have the values of the key: rows that agree in them share a shard."""
@@ -284,6 +299,10 @@ class Clockless:
     def reads(self, port: int) -> frozenset[str] | None:  # noqa: ARG002
         """See `Operator`: it keeps whole rows."""
         return None
+
+    def arranges(self, port: int) -> Mapping[str, object]:  # noqa: ARG002
+        """See `Operator`: what it keeps is its own."""
+        return {}
 
     @property
     def always(self) -> bool:

@@ -143,11 +143,9 @@ class From:
         """A table's columns that are needed, under their names in this FROM."""
         if named.window is not None:
             return self._windowed(named, alias)
-        wanted = {
-            made: named.columns[name.lower()]
-            for (of, name), made in self.names.items()
-            if of == alias and name.lower() in named.columns
-        }
+        made_of = {name.lower(): made for (of, name), made in self.names.items() if of == alias}
+        # In the table's order: queries that need the same columns have one node, and share its state.
+        wanted = {made_of[n]: column for n, column in named.columns.items() if n in made_of}
         names = {(of, n): made for (of, n), made in self.names.items() if of == alias}
         if not wanted:
             whole = Scope(named.rows, {})

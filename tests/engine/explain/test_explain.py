@@ -49,12 +49,14 @@ orders  topic, 2 partitions
       -> view per_minute
     [5] stream table join by customer = id  exchanged by customer = id, 2 shards
         how left
+        table shared with [4] left
       -> topic known, rows
     -> topic large, rows
   [3] aggregate by customer  exchanged by customer, 2 shards
       total = sum(amount)
     [4] table join by id = customer  exchanged by id = customer, 2 shards
         how left
+        left shared with [5] table
       -> view named
 customers  topic, 1 partition
   [2] upserts by id  in place

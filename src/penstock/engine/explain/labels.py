@@ -79,6 +79,20 @@ class Labels:
         rows, size, _ = state_size(entry["traces"])
         return f"{rows:,} rows, {size / 1_000:,.1f} KB"
 
+    def shared(self, placed: Placed) -> list[tuple[str, list[tuple[str, str]]]]:
+        """The traces that other operators have, too: by name, as (operator, name) of the others."""
+        found = []
+        for name, group in self.physical.alike(placed.id).items():
+            mine = self._trace(placed.id, name)
+            others = [one for one in group if one != (placed.id, name)]
+            found.append((name, [one for one in others if self._trace(*one) == mine]))
+        return [(name, others) for name, others in found if others]
+
+    def _trace(self, operator: str, name: str) -> Json:
+        """What the version has of a trace, by shard; nothing where there is no version yet."""
+        shards = self.version.get("operators", {}).get(operator, {}).get("traces", {})
+        return {shard: state["traces"][name] for shard, state in shards.items()}
+
     def detail(self, placed: Placed) -> str:
         """What an operator computes."""
         return _detail(placed.operator.to_spec())

@@ -150,3 +150,6 @@ class _Told:
         yield f"{pad}{number}{words}{self._done(placed.node)}"
         if detail := self.labels.detail(placed):
             yield f"{pad}{' ' * len(number)}{detail}"
+        for name, others in self.labels.shared(placed):
+            told = ", ".join(f"[{self.numbers[one]}] {theirs}" for one, theirs in others)
+            yield f"{pad}{' ' * len(number)}{name} shared with {told}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from penstock.engine.plan import Work
+from penstock.engine.states.hot import Hot
 from penstock.engine.store import Json
-from penstock.engine.tasks import Handed, Hot, Job, LaneBatch
+from penstock.engine.tasks import Handed, Job, LaneBatch
 
 __all__ = ["LocalHost"]
 

@@ -29,8 +29,9 @@ from penstock.engine.lanes.messages import Parcel as ParcelMessage
 from penstock.engine.log import Log, Outgoing, Writer
 from penstock.engine.physical import Physical
 from penstock.engine.plan import Plan, Work
+from penstock.engine.states.hot import Hot
 from penstock.engine.store import Json, Store
-from penstock.engine.tasks import Handed, Hot, Job, LaneBatch, Parcel
+from penstock.engine.tasks import Handed, Job, LaneBatch, Parcel
 from penstock.errors import FlowError
 from penstock.flow.graph import function_of
 from penstock.state import StateFiles

@@ -22,7 +22,8 @@ from penstock.engine.lanes.messages import (
     Written,
 )
 from penstock.engine.plan import Plan
-from penstock.engine.tasks import Hot, Job, LaneBatch, described
+from penstock.engine.states.hot import Hot
+from penstock.engine.tasks import Job, LaneBatch, described
 
 __all__ = ["serve"]
 

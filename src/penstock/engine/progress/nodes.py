@@ -31,7 +31,8 @@ class NodeProgress:
             aren't computed.
         late_rows: of `rows_in`, those that were too late for at least one of their windows.
         ms: spent in it, added up over lanes.
-        state_rows: rows in the state's files after the batch; None where it keeps nothing.
+        state_rows: rows in the state's files after the batch; None where it keeps nothing. A file that
+            several nodes have counts for the first.
         state_bytes: bytes of these files.
         oldest_us: the event time from which on the state has rows; None where it isn't kept by time.
         frontier_us: it gives no row of an earlier time any more; None where nothing is promised.
@@ -85,19 +86,25 @@ class Nodes:
                 known = sums.get(node)
                 sums[node] = list(counts) if known is None else _added(known, counts)
         promised = self._promised(watermarks_us, frontiers_us)
+        seen: set[str] = set()
         return {
-            node: self._one(node, sums.get(node), version, promised.get(node))
+            node: self._one(node, sums.get(node), version, promised.get(node), seen)
             for node in self._named
         }
 
     def _one(
-        self, node: str, counts: Sequence[float] | None, version: Json, frontier_us: int | None
+        self,
+        node: str,
+        counts: Sequence[float] | None,
+        version: Json,
+        frontier_us: int | None,
+        seen: set[str],
     ) -> NodeProgress:
         name, kind = self._named[node]
         rows, size, oldest_us = None, None, None
         entry = version["operators"].get(node)
         if entry is not None:
-            rows, size, oldest_us = state_size(entry["traces"])
+            rows, size, oldest_us = state_size(entry["traces"], seen)
         if counts is None:
             counts = (0, 0, 0, 0.0)
         return NodeProgress(

@@ -1,6 +1,7 @@
 """Takes a program that has changed to a version of the program before.
 
     kept  = operators of both programs          their state is taken over
+    lent  = new ones that keep what others do   likewise (`penstock.engine.states.sharing`)
     recut = those that are on other shards      likewise, each row to the shard of its key
     new   = operators of this program alone     made of the log, up to the offsets of a version
     version N+1 = version N, less what is gone, and with what is new
@@ -40,9 +41,17 @@ from penstock.engine.driver import Progress, this_process, unfinished
 from penstock.engine.log import Log
 from penstock.engine.physical import Physical, Placed, compile_graph
 from penstock.engine.plan import SWITCH, Execute, Limits
+from penstock.engine.states.sharing import converge, lent_states
 from penstock.engine.store import Json, Store
 from penstock.engine.upgrade.backfill import Backfill, Backfilled
-from penstock.engine.versions import change_of, of_program, operator_entry, same_rows, writes_alike
+from penstock.engine.versions import (
+    change_of,
+    equal_rows,
+    of_program,
+    operator_entry,
+    same_rows,
+    writes_alike,
+)
 from penstock.errors import FencedError, FlowError
 from penstock.flow.graph import Closed, Graph, Node, OutputNode, Source, ViewNode, ancestors
 from penstock.ops.recut import recut
@@ -416,7 +425,11 @@ class Upgrade:
 
     def _kept(self, name: str) -> Json:
         """The state of an operator that is taken over, shard by shard."""
-        found: Json = self._recut[1].get(name) or self._base["operators"][name]["traces"]
+        operators = self._base["operators"]
+        if name in self._change.lent:
+            placed, lenders = self.target.physical.placed[name], self._change.lent[name]
+            return lent_states(placed, lenders, operators, self.store.files)
+        found: Json = self._recut[1].get(name) or operators[name]["traces"]
         return found
 
     def _joined(self) -> Json:
@@ -433,10 +446,11 @@ class Upgrade:
             traces = self._kept(name) if name not in new else made["operators"][name]["traces"]
             operators[name] = operator_entry(placed, traces)
             begins = self._begins(placed.node) if name in new else None
-            begins = begins or (None if name in new else base["operators"][name].get("begins"))
+            begins = begins or (None if name in new else self._began(name))
             if begins:
                 operators[name]["begins"] = begins
-        content["operators"] = operators
+        content["operators"] = operators = orjson.loads(orjson.dumps(operators))
+        converge(physical, operators, self.store.files, equal_rows)
         for what in ("offsets", "newest_us", "watermark_us", "producers", "activity", "held"):
             content[what] = self._of_sources(what, made)
         seen = {**base["frontier_us"], **made.get("frontier_us", {})}
@@ -466,6 +480,15 @@ class Upgrade:
                 found[topic] = made[what][topic]
             elif what == "offsets":
                 found[topic] = {}
+        return found
+
+    def _began(self, name: str) -> Json:
+        """Where the log began, for what is taken over: of state that others keep, as theirs was."""
+        entries = self._base["operators"]
+        lenders = [one for one, _ in self._change.lent.get(name, {}).values()]
+        found: Json = {}
+        for one in lenders or [name]:
+            found |= entries[one].get("begins", {})
         return found
 
     def _begins(self, node: Node) -> Json:

@@ -67,6 +67,10 @@ class StreamTableJoin(Stream):
         """See `Operator`."""
         return tuple(pair[port] for pair in self.on)
 
+    def arranges(self, port: int) -> Mapping[str, object]:
+        """See `Operator`: the table."""
+        return {"table": self._bag} if port == TABLE else {}
+
     def emitting(self, *, changes: bool, closed: bool) -> StreamTableJoin:  # noqa: ARG002
         """See `Operator`."""
         return self
@@ -119,7 +123,7 @@ class StreamTableJoin(Stream):
             rows = Routed.combine(table)
             delta = self._bag.delta(rows.batch, rows.hashes, rows.weights, None)
         writer = context.writer("table")
-        trace = state.traces["table"].append(delta, writer)
+        trace = context.arranged("table").append(state.traces["table"], delta, writer)
         changes = self._joined(trace, Routed.combine(stream)) if stream else self._nothing
         return Step(Kept({"table": trace}), changes, None, writer.written, writer.bytes)
 

@@ -13,6 +13,7 @@ NULL is equal to nothing, as in SQL: a row whose key has one is unmatched.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +28,7 @@ from penstock.core.keys import hash_columns
 from penstock.core.schema import Schema
 from penstock.core.vectors import Vector
 from penstock.ops.bases import Timeless, changes_of
+from penstock.ops.joins.enriched import plain
 from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, routed, routed_schema
@@ -83,6 +85,12 @@ class TableJoin(Timeless):
         """See `Operator`."""
         return tuple(pair[port] for pair in self.on)
 
+    def arranges(self, port: int) -> Mapping[str, object]:
+        """See `Operator`: each side, and its counts where they are asked for."""
+        side = SIDES[port]
+        forms = {side: self._bags[port], f"{side}.counts": self._count_layouts[port]}
+        return {name: form for name, form in forms.items() if name in self._layouts}
+
     @property
     def placed_by(self) -> tuple[str, ...]:
         """See `Operator`: the key has the left column's name, whichever side a row is of."""
@@ -128,7 +136,10 @@ class TableJoin(Timeless):
         Raises:
             CorruptError: a file of the state is not what was written.
         """
-        deltas = [self._delta(port, parts) for port, parts in enumerate(inputs)]
+        deltas = [
+            context.arranged(side).delta(functools.partial(self._delta, port, inputs[port]))
+            for port, side in enumerate(SIDES)
+        ]
         counts = self._counts(deltas)
         changes = self._changes(state.traces, deltas, counts) if self.gives else None
         traces, written = dict(state.traces), [0, 0]
@@ -136,7 +147,7 @@ class TableJoin(Timeless):
             for name, delta in ((side, deltas[port]), (f"{side}.counts", counts[port])):
                 if name in traces:
                     writer = context.writer(name)
-                    traces[name] = traces[name].append(delta, writer)
+                    traces[name] = context.arranged(name).append(traces[name], delta, writer)
                     written[0] += writer.written
                     written[1] += writer.bytes
         return Step(Kept(traces), changes, None, *written)
@@ -355,7 +366,7 @@ class TableJoin(Timeless):
 
     @cached_property
     def _bags(self) -> tuple[Bag, Bag]:
-        return Bag(self.left, self.key(LEFT)), Bag(self.right, self.key(RIGHT))
+        return Bag(plain(self.left), self.key(LEFT)), Bag(plain(self.right), self.key(RIGHT))
 
     @cached_property
     def _out(self) -> Bag:

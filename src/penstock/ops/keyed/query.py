@@ -14,6 +14,7 @@ them alone; the query must not depend on it where that matters.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -78,6 +79,10 @@ class GroupQuery(Timeless):
         """See `Operator`."""
         return self.key_[port]
 
+    def arranges(self, port: int) -> Mapping[str, object]:
+        """See `Operator`."""
+        return {f"rows{port}": self._bags[port]}
+
     @property
     def placed_by(self) -> tuple[str, ...]:
         """See `Operator`."""
@@ -128,12 +133,15 @@ class GroupQuery(Timeless):
             CorruptError: a file of the state is not what was written.
             EvaluationError: the query fails for these rows.
         """
-        deltas = [self._delta(port, parts) for port, parts in enumerate(inputs)]
+        deltas = [
+            context.arranged(f"rows{port}").delta(functools.partial(self._delta, port, parts))
+            for port, parts in enumerate(inputs)
+        ]
         changes = self._changes(state, deltas) if self.gives else None
         traces, files, size = dict(state.traces), 0, 0
         for name, delta in zip(self._layouts, deltas, strict=True):
             writer = context.writer(name)
-            traces[name] = traces[name].append(delta, writer)
+            traces[name] = context.arranged(name).append(traces[name], delta, writer)
             files, size = files + writer.written, size + writer.bytes
         return Step(Kept(traces, (0,)), changes, None, files, size)
 

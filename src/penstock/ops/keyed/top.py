@@ -73,6 +73,10 @@ class Top(Timeless):
         """See `Operator`."""
         return self.per
 
+    def arranges(self, port: int) -> Mapping[str, object]:  # noqa: ARG002
+        """See `Operator`: all rows, where some may be taken back; else the first ones alone."""
+        return {"rows": self._bag} if self.takes_back else {}
+
     def emitting(self, *, changes: bool, closed: bool) -> Top:  # noqa: ARG002
         """See `Operator`."""
         return replace(self, gives=changes)
@@ -135,7 +139,7 @@ class Top(Timeless):
                 delta = self._bag.sum([negated(old), new])
         changes = self._changes(old, new) if self.gives else None
         writer = context.writer("rows")
-        kept = Kept({"rows": trace.append(delta, writer)})
+        kept = Kept({"rows": context.arranged("rows").append(trace, delta, writer)})
         return Step(kept, changes, None, writer.written, writer.bytes)
 
     def scan(
