@@ -124,8 +124,13 @@ class Relation:
         if how in ("semi", "anti"):
             join = replace(join, keys=mine)
         elif mine and theirs:
-            equal = {name for _, name in on}
-            join = replace(join, keys=(*mine, *(name for name in theirs if name not in equal)))
+            equal = {other: name for name, other in on}
+            keys = (*mine, *(name for name in theirs if name not in equal))
+            if how == "inner" and set(mine) <= set(equal.values()) and keys != mine:
+                keys = tuple(
+                    equal.get(name, name) for name in theirs
+                )  # a right row has one partner
+            join = replace(join, keys=keys)
         return self._then(Stateful((self.node, other.node), join, Schema.from_arrow(join.schema)))
 
     def near(

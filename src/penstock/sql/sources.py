@@ -1,8 +1,9 @@
 """FROM and JOIN: the rows that a SELECT is over.
 
-Inner joins are taken in the order in which equalities connect them; conditions are applied as soon as all
-their columns are there. Equalities are the joins' keys; what else an inner join asks for filters its rows,
-and what else an outer one asks for makes it a query over rows of equal keys.
+Inner joins are taken in the order in which equalities connect them, tables found by their key before others,
+so that rows are looked up before they are multiplied, and filtered ones of these first. Conditions are
+applied as soon as all their columns are there. Equalities are the joins' keys; what else an inner join asks
+for filters its rows, and what else an outer one asks for makes it a query over rows of equal keys.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from sqlglot import exp
 from penstock.core.schema import Field, Schema
 from penstock.errors import SchemaError
 from penstock.expr.query import common_type
-from penstock.flow.graph import RowStep
+from penstock.flow.graph import Node, RowStep, row_key
 from penstock.ops.joins.table_join import How
-from penstock.ops.rows import Unnest
+from penstock.ops.rows import Unnest, Where
 from penstock.sql.nulls import null_safe
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.constants import constant
@@ -214,15 +215,7 @@ class From:
                 self.current = self.waiting.pop(0)
                 continue
             self._apply()
-            at = next(
-                (
-                    i
-                    for i, one in enumerate(self.waiting)
-                    if equalities(self.pool, self.current, one)
-                ),
-                0,
-            )
-            part = self.waiting.pop(at)
+            part = self.waiting.pop(self._next(self.current))
             keys = equalities(self.pool, self.current, part)
             pairs = [(mine, other) for _, mine, other in keys]
             near = apart(self.pool, self.current, part)
@@ -234,6 +227,21 @@ class From:
                 self.current = _near(self.current, part, pairs, near, "inner")
             self.pool = [one for one in self.pool if not any(one is two for two in used)]
         self._apply()
+
+    def _next(self, current: Scope) -> int:
+        """Which of those that wait is joined next: of some that are as good, the first."""
+
+        def rank(part: Scope) -> tuple[int, bool]:
+            pairs = [(mine, other) for _, mine, other in equalities(self.pool, current, part)]
+            whole = not _is_filtered(part.rows.node)
+            if not pairs:
+                return 3, whole
+            if _identified(part, [other for _, other in pairs]):
+                return 0, whole  # a row finds one at most
+            return 1 if _identified(current, [mine for mine, _ in pairs]) else 2, whole
+
+        ranks = [rank(part) for part in self.waiting]
+        return ranks.index(min(ranks))
 
     def _restricted(self, scope: Scope) -> Scope:
         """A source with the conditions that are about it alone."""
@@ -304,6 +312,22 @@ def _unwrapped(source: exp.Lateral) -> exp.Expr:
         )
     inner.set("alias", source.args["alias"].copy())
     return inner
+
+
+def _identified(scope: Scope, equal: Sequence[exp.Expr]) -> bool:
+    """Whether values for some expressions leave one row at most: they are the columns of a key."""
+    key = row_key(scope.rows.node)
+    columns = {scope.names.get((e.table, e.name)) for e in equal if isinstance(e, exp.Column)}
+    return bool(key) and columns >= set(key)
+
+
+def _is_filtered(node: Node) -> bool:
+    """Whether some of a table's rows are left out."""
+    while isinstance(node, RowStep):
+        if isinstance(node.operator, Where):
+            return True
+        node = node.parent
+    return False
 
 
 def equalities(
