@@ -29,7 +29,7 @@ from penstock.engine.spark import standby
 from penstock.engine.spark.session import Spark, context_of
 from penstock.engine.store import Json
 from penstock.engine.tasks import Job
-from penstock.errors import FencedError, PenstockError
+from penstock.errors import PenstockError
 from penstock.flow.graph import function_of
 
 if TYPE_CHECKING:
@@ -223,8 +223,6 @@ class SparkHost:
         else:
             self._failure = PenstockError(f"expected the batch to run; found: {_short(error)}")
             self._failure.__cause__ = error
-        if isinstance(error, FencedError):
-            _log.error("%s", error)
         self._stop.set()
 
     def _wait_for_room(self, error: Exception) -> None:
