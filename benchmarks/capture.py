@@ -213,6 +213,10 @@ def measure(transactions: int, seconds: int, peers: list[str], scale: int) -> di
             all_s, half_s = debezium_backlog(server, log, count, work)
             figures["Debezium: changes/s"] = count / all_s
             figures["Debezium, second half: changes/s"] = count / 2 / half_s
+            rate = figures["Penstock: changes/s"]
+            figures["Penstock / Debezium"] = rate / figures["Debezium: changes/s"]
+            warm = figures["Debezium, second half: changes/s"]
+            figures["Penstock / Debezium, second half"] = rate / warm
         for who in ["Penstock", *(["Debezium"] if "debezium" in peers else [])]:
             say(f"{who}: latency at {RATE} transactions/s")
             if who == "Penstock":
@@ -247,7 +251,7 @@ def main() -> int:
         print(json.dumps({"figures": figures, "cores": os.cpu_count()}))
         return 0
     for name, value in figures.items():
-        print(f"{name:42} {value:12,.1f}")
+        print(f"{name:42} {value:12,.2f}")
     return 0
 
 
