@@ -149,7 +149,7 @@ def aggregate_lateness(size: int, chance: np.random.Generator) -> tuple[Any, Bat
     return operator, batches()
 
 
-def of_groups(kind: str, parameter: int | None = None) -> Callable[..., tuple[Any, Batches]]:
+def of_groups(kind: str, parameter: float | None = None) -> Callable[..., tuple[Any, Batches]]:
     """An aggregate of a table's groups, whose rows come and go; each group has more of them."""
     groups = 1_000
 
@@ -301,6 +301,7 @@ CASES = (
     Case("min, rows taken back", "values per group", FEW, of_groups("min")),
     Case("count_distinct", "values per group", FEW, of_groups("count_distinct")),
     Case("collect", "values per group", FEW, of_groups("collect", 10)),
+    Case("quantile", "values per group", FEW, of_groups("quantile", 0.9)),
     Case("sessions", "keys", MANY, sessions_keys),
     Case("join", "rows within, keys", MANY, join_state),
     Case("join", "rows of lateness", MANY, join_lateness),

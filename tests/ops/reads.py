@@ -16,7 +16,7 @@ def count_reads(patch: pytest.MonkeyPatch) -> list[int]:
     """Rows that are found by key from now on, a number for each time."""
     read: list[int] = []
     real_lookup, real_read = trace.Trace.lookup, ordered._read
-    real_around = over.around
+    real_around, real_upto = over.around, ordered._Bounds.upto
 
     def lookup(*given: Any, **how: Any) -> Any:
         found = real_lookup(*given, **how)
@@ -33,7 +33,13 @@ def count_reads(patch: pytest.MonkeyPatch) -> list[int]:
         read.append(len(found.rows))
         return found
 
+    def upto(*given: Any, **how: Any) -> Any:
+        found = real_upto(*given, **how)
+        read.append(len(found[0]))
+        return found
+
     patch.setattr(trace.Trace, "lookup", lookup)
+    patch.setattr(ordered._Bounds, "upto", upto)
     patch.setattr(over, "around", near)
     patch.setattr(ordered, "_read", some)
     return read

@@ -199,6 +199,13 @@ def float_codes(values: Vector) -> Vector:
     return bits ^ ((bits >> 63) & _FLIP)
 
 
+def numbers(found: Vector, type_: pa.DataType) -> Vector:
+    """float64[...]: the numbers that codes of a column stand for; of a DECIMAL, without the point."""
+    if not is_float(type_):
+        return found.astype(np.float64)
+    return np.asarray((found ^ ((found >> 63) & _FLIP)).view(np.float64))
+
+
 def text(column: pa.Array) -> tuple[Vector, Vector]:
     """A text column as offsets int32[n + 1] and bytes uint8[...]; no copy, but of values of 16 bytes."""
     if pa.types.is_decimal(column.type) or pa.types.is_fixed_size_binary(column.type):

@@ -30,7 +30,7 @@ from penstock.ops.reading.panes import Grid
 from penstock.ops.reading.values import counts_name, readings, recounted
 from penstock.ops.spec import WINDOW_END, AggregateSpec
 from penstock.state.layout import WINDOW, Layout, combine, concat, equal, take, windows
-from penstock.state.ordered import Side, ends
+from penstock.state.ordered import Side, ends, ranked
 from penstock.state.trace import ALWAYS, Trace
 
 
@@ -271,6 +271,13 @@ class Assembler:
                     for side, count in zip(sides, (was, now), strict=True):
                         side.append((everything, self._counted(parts, count, touched)))
                     continue
+                elif source == "ranks":
+                    number = self._number(touched, change)
+                    for part in parts:
+                        both = self._ranked(part, trace, change, touched, number)
+                        for side, of_side in zip(sides, both, strict=True):
+                            side.append((everything, of_side))
+                    continue
                 else:
                     number = self._number(touched, change)
                     found_sides = ends(trace, touched, change, number, source)
@@ -311,6 +318,24 @@ class Assembler:
             return number, here
 
         return side([*found, delta.slice(0, 0)]), side([*found, delta])
+
+    def _ranked(
+        self,
+        part: Part,
+        trace: Trace,
+        delta: pa.RecordBatch,
+        touched: pa.RecordBatch,
+        number: Vector,
+    ) -> Iterator[pa.RecordBatch]:
+        """Full rows of no count with a part that is made of values by their ranks, before and after."""
+        assert part.ranks is not None, "it is read so"
+        tie = trace.layout.tie
+        assert tie is not None, "it is the value"
+        for found in ranked(trace, touched, delta, number, part.ranks.of):
+            values = vectors.numbers(found.codes, tie.type)
+            columns = [*touched.columns, *part.ranks.made(found.counts, values)]
+            names = [*touched.schema.names, *(field.name for field in part.value.fields)]
+            yield self.full.padded(pa.RecordBatch.from_arrays(columns, names=names))
 
     def _counted(
         self, parts: Sequence[Part], counts: Vector, touched: pa.RecordBatch

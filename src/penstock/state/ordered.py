@@ -7,16 +7,20 @@ bisection: the time is that of the rows that are read, and the logarithm of the 
 
     ends(trace, groups, delta, n)    each group's first n live rows, before and after the delta
     weights(trace, groups, rows)     the weight of each row
+    ranked(trace, groups, delta, …)  the values of some ranks of each group, before and after the delta
     around(trace, groups, places)    the rows near some places of groups
 
 Of a range some rows are read, and more the next time. What was read of all ranges of a group is complete up
 to the least of the last rows of those that continue; up to there weights are summed. Rows that were taken
 back are read, too, until a merge has met both of them.
+
+The value of a rank is found by halving the numbers between a group's least and greatest one: how many rows
+lie below is the difference of two sums of each range, as pieces remember the sums of their weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -28,10 +32,11 @@ from penstock.core import vectors
 from penstock.core.vectors import Vector
 from penstock.state import kernels
 from penstock.state.bag import FIRST
-from penstock.state.layout import Layout, concat, equal, take
+from penstock.state.layout import Layout, concat, equal, hashes, take, windows
+from penstock.state.runs import Opened
 from penstock.state.trace import Trace
 
-__all__ = ["LAST", "Known", "Side", "around", "ends", "weights"]
+__all__ = ["LAST", "Known", "Ranked", "Side", "around", "ends", "is_ranked", "ranked", "weights"]
 
 READ_ROWS: Final = 4  # of each range of a group, at first
 READ_TIMES: Final = 4  # as many the next time
@@ -51,16 +56,20 @@ class _Ranges:
     """Where the rows of some groups lie in a piece.
 
     Attributes:
-        rows: of the piece.
+        piece: that has the rows.
         groups: int64[n], numbers of groups, ascending.
         lo: int64[n], the first row of each.
         hi: int64[n], the row after its last one.
     """
 
-    rows: pa.RecordBatch
+    piece: Opened
     groups: Vector
     lo: Vector
     hi: Vector
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        return self.piece.rows
 
 
 @dataclass(frozen=True)
@@ -228,6 +237,139 @@ def weights(trace: Trace, groups: pa.RecordBatch, rows: pa.RecordBatch, number: 
     return found
 
 
+@dataclass(frozen=True)
+class Ranked:
+    """Values of some ranks of groups.
+
+    Attributes:
+        counts: int64[groups], how many rows there are, by their weights.
+        codes: int64[groups, ranks], the codes of the ties; of a rank that no row has, anything.
+    """
+
+    counts: Vector
+    codes: Vector
+
+
+def is_ranked(type_: pa.DataType) -> bool:
+    """Whether `ranked` finds values of a type."""
+    return vectors.is_fixed(type_)
+
+
+def ranked(
+    trace: Trace,
+    groups: pa.RecordBatch,
+    delta: pa.RecordBatch,
+    number: Vector,
+    ranks: Callable[[Vector], Vector],
+) -> tuple[Ranked, Ranked]:
+    """The ties of some ranks of groups, before a delta and after it.
+
+    Args:
+        trace: without the delta. The rows of a group are distinguished by the tie alone, which `is_ranked`;
+            no sum of a row's weights is below 0.
+        groups: `$window`, `$hash` and the layout's keys; sorted, each once.
+        delta: rows in the trace's layout.
+        number: int64[delta], the group of each.
+        ranks: says which ranks are wanted of groups with so many rows: int64[groups, ranks], from 0.
+    """
+    ranges = list(_ranges(trace, groups))
+    order = np.argsort(number, kind="stable")
+    some = delta.take(vectors.from_int64(order))
+    there, first = np.unique(number[order], return_index=True)
+    come = Opened(some, windows(some), hashes(some))
+    first = np.append(first, len(some)).astype(np.int64)
+    after = _Ranges(come, there, first[:-1], first[1:])
+    before = _ranked(trace.layout, ranges, len(groups), ranks)
+    return before, _ranked(trace.layout, [*ranges, after], len(groups), ranks)
+
+
+def _ranked(
+    layout: Layout, ranges: Sequence[_Ranges], n: int, ranks: Callable[[Vector], Vector]
+) -> Ranked:
+    assert layout.tie is not None, "rows of a group differ in it"
+    counts = np.zeros(n, np.int64)
+    least, most = np.full(n, LAST), np.full(n, FIRST)
+    for one in ranges:
+        sums = one.piece.sums(layout.count)
+        counts[one.groups] += sums[one.hi] - sums[one.lo]
+        column = one.rows.column(layout.tie.name)
+        codes = [vectors.codes(take(column, vectors.from_int64(at))) for at in (one.lo, one.hi - 1)]
+        least[one.groups] = np.minimum(least[one.groups], codes[0])
+        most[one.groups] = np.maximum(most[one.groups], codes[1])
+    wanted = ranks(counts)
+    width = wanted.shape[1]
+    wanted, many = wanted.ravel(), np.repeat(counts, width)
+    a = np.repeat(least, width)
+    b = np.where((wanted >= 0) & (wanted < many), np.repeat(most, width), a)
+    bounds = [_Bounds.of(layout, one, n, width) for one in ranges]
+    while True:
+        left = np.flatnonzero(a < b)
+        if not len(left):
+            return Ranked(counts, a.reshape(n, width))
+        apart = (b[left] - a[left]).view(np.uint64) >> np.uint64(1)  # wraps, and is right so
+        middle = (a[left].view(np.uint64) + apart).view(np.int64)
+        upto = np.zeros(len(left), np.int64)  # how many rows are not above the middle
+        found = []
+        for bound in bounds:
+            mine, at = bound.upto(left, middle)
+            upto[mine] += bound.sums[at] - bound.sums[bound.begin[left[mine]]]
+            found.append((mine, at))
+        down = upto > wanted[left]
+        b[left[down]] = middle[down]
+        a[left[~down]] = middle[~down] + 1
+        for bound, (mine, at) in zip(bounds, found, strict=True):
+            bound.narrow(left[mine], at, down[mine])
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """What is left to look at in the ranges of a piece.
+
+    Attributes:
+        values: int64[rows], the ties, or their bits.
+        floats: whether they are bits of doubles.
+        sums: int64[rows + 1], of the weights before each row.
+        begin: int64[queries], where the range of each begins, or -1.
+        lo: int64[queries], the first row that isn't known to lie below.
+        hi: int64[queries], the first row that is known to lie above.
+    """
+
+    values: Vector
+    floats: bool
+    sums: Vector
+    begin: Vector
+    lo: Vector
+    hi: Vector
+
+    @staticmethod
+    def of(layout: Layout, ranges: _Ranges, groups: int, width: int) -> _Bounds:
+        """Of whole ranges, with so many queries for each group."""
+        assert layout.tie is not None, "rows of a group differ in it"
+        column = ranges.rows.column(layout.tie.name)
+        begin, end = np.full(groups, -1), np.full(groups, -1)
+        begin[ranges.groups], end[ranges.groups] = ranges.lo, ranges.hi
+        begin, end = np.repeat(begin, width), np.repeat(end, width)
+        sums, floats = ranges.piece.sums(layout.count), False
+        if column.type in _LONGS:
+            values, floats = vectors.raw(column).view(np.int64), bool(vectors.is_float(column.type))
+        else:
+            values = ranges.piece.codes(layout.tie.name)
+        return _Bounds(values, floats, sums, begin, begin.copy(), end)
+
+    def upto(self, queries: Vector, codes: Vector) -> tuple[Vector, Vector]:
+        """Of those queries that have a range, by their place: the row behind the last one up to a code."""
+        mine = np.flatnonzero(self.begin[queries] >= 0)
+        some = queries[mine]
+        at = self.lo[some]
+        kernels.lower(self.values, self.floats, codes[mine] + 1, at, self.hi[some])
+        return mine, at
+
+    def narrow(self, queries: Vector, at: Vector, down: Vector) -> None:
+        """Leaves out what lies above the code that was asked for, or up to it."""
+        self.hi[queries[down]] = at[down]
+        self.lo[queries[~down]] = at[~down]
+
+
 def _ranges(trace: Trace, groups: pa.RecordBatch) -> Iterator[_Ranges]:
     """The ranges of groups in each piece that has some; none is empty."""
     for start, piece, begin, end in trace.ranges(groups):
@@ -246,7 +388,7 @@ def _ranges(trace: Trace, groups: pa.RecordBatch) -> Iterator[_Ranges]:
             own = at[alike]
             lo[i], hi[i] = (own[0], own[-1] + 1) if len(own) else (0, 0)
         keep = hi > lo
-        yield _Ranges(piece.rows, numbers[keep], lo[keep], hi[keep])
+        yield _Ranges(piece, numbers[keep], lo[keep], hi[keep])
 
 
 def _read(

@@ -208,6 +208,8 @@ class Opened:
     windows: Vector
     hashes: Vector
     _longs: dict[str, Vector | None] = field(default_factory=dict, repr=False)
+    _sums: dict[str, Vector] = field(default_factory=dict, repr=False)
+    _codes: dict[str, Vector] = field(default_factory=dict, repr=False)
     _filters: list[Vector] = field(default_factory=list, repr=False)  # none, or one
 
     def may_have(self, hashes: Vector) -> Vector:
@@ -218,6 +220,20 @@ class Opened:
         if not self._filters:
             self._filters.append(filter_of(self.hashes))
         return may_have(self._filters[0], hashes)
+
+    def sums(self, name: str) -> Vector:
+        """Sums of a column of numbers of 64 bits: int64[rows + 1], of the rows before each. Remembered."""
+        if name not in self._sums:
+            found = np.zeros(len(self.rows) + 1, np.int64)
+            np.cumsum(vectors.raw(self.rows.column(name)), out=found[1:])
+            self._sums[name] = found
+        return self._sums[name]
+
+    def codes(self, name: str) -> Vector:
+        """The codes of a column: int64[rows]. Remembered."""
+        if name not in self._codes:
+            self._codes[name] = vectors.codes(self.rows.column(name))
+        return self._codes[name]
 
     def longs(self, name: str) -> Vector | None:
         """A column of numbers of 64 bits, none of them NULL, as int64[rows]; None: it isn't such a column.

@@ -28,7 +28,7 @@ from penstock.errors import FlowError
 from penstock.state import kernels
 from penstock.state.layout import Value
 
-__all__ = ["COUNT", "Column", "Function", "Kept", "Lift", "Parameter", "Part", "Rows"]
+__all__ = ["COUNT", "Column", "Function", "Kept", "Lift", "Parameter", "Part", "Ranks", "Rows"]
 
 COUNT: Final = "$n"  # rows of a group: in every partial row
 
@@ -86,6 +86,19 @@ Parameter: TypeAlias = int | float | tuple[int, ...]
 
 
 @dataclass(frozen=True)
+class Ranks:
+    """Of a group's values in their order, those that a part is made of.
+
+    Attributes:
+        of: says which, by the number of values: int64[groups] -> int64[groups, ranks], from 0.
+        made: makes the part's columns of the numbers of values, and of float64[groups, ranks].
+    """
+
+    of: Callable[[Vector], Vector]
+    made: Callable[[Vector, Vector], list[pa.Array]]
+
+
+@dataclass(frozen=True)
 class Part:
     """What an aggregate needs of a group.
 
@@ -96,6 +109,7 @@ class Part:
         ends: how many of these values it needs, in their order: the first ones, or where it is negative the
             last ones; None is all.
         distinct: whether it is the number of values that differ.
+        ranks: which values it needs by their ranks, where these are few.
     """
 
     value: Value
@@ -103,6 +117,7 @@ class Part:
     kept: Kept | None = None
     ends: int | None = None
     distinct: bool = False
+    ranks: Ranks | None = None
 
 
 @dataclass(frozen=True)

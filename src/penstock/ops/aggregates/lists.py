@@ -11,7 +11,15 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError
-from penstock.ops.aggregates.function import Function, Kept, Part, Rows, check_number, check_plain
+from penstock.ops.aggregates.function import (
+    Function,
+    Kept,
+    Part,
+    Ranks,
+    Rows,
+    check_number,
+    check_plain,
+)
 from penstock.state.layout import Value, order_codes, take
 
 __all__ = ["Collect", "CollectDescending", "Frequencies", "Frequent", "Quantile"]
@@ -175,7 +183,8 @@ class Quantile(Function):
 
     def parts(self, *, retracts: bool) -> tuple[Part, ...]:  # noqa: ARG002
         """See `Function`."""
-        return (Part(Value(self._name, self.type, "single"), self._lift, Kept((self.of,))),)
+        value, ranks = Value(self._name, self.type, "single"), Ranks(self._ranks, self._between)
+        return (Part(value, self._lift, Kept((self.of,)), ranks=ranks),)
 
     def result(self, full: pa.RecordBatch) -> pa.Array:
         """See `Function`."""
@@ -186,21 +195,32 @@ class Quantile(Function):
         return f"$quantile.{self.of.name!r}.{self.parameter}"
 
     def _lift(self, rows: Rows) -> list[pa.Array]:
-        assert isinstance(self.parameter, int | float), "checked when it was made"
         column = rows.columns[self.of.name]
         order, _, ends = _sorted(rows, [order_codes(column)])
         values = vectors.raw(column).astype(np.float64)[order]
-        count = np.bincount(rows.ids, weights=_weights(rows), minlength=rows.groups)
+        summed = np.bincount(rows.ids, weights=_weights(rows), minlength=rows.groups)
+        count = summed.astype(np.int64)
         base = np.cumsum(count) - count
         some = np.flatnonzero(count)
-        at = (count[some] - 1) * self.parameter
-        low = values[np.searchsorted(ends, base[some] + np.floor(at), side="right")]
-        high = values[np.searchsorted(ends, base[some] + np.ceil(at), side="right")]
-        with np.errstate(invalid="ignore"):
+        wanted = base[some, None] + self._ranks(count)[some]
+        found = np.zeros((rows.groups, 2))
+        found[some] = values[np.searchsorted(ends, wanted, side="right")]
+        return self._between(count, found)
+
+    def _ranks(self, count: Vector) -> Vector:
+        """The ranks of the two values that the share lies between; of no values, anything."""
+        at = self._at(count)
+        return np.stack([np.floor(at), np.ceil(at)], axis=1).astype(np.int64)
+
+    def _between(self, count: Vector, values: Vector) -> list[pa.Array]:
+        at, (low, high) = self._at(count), values.T
+        with np.errstate(invalid="ignore", over="ignore"):
             between = low + (high - low) * (at - np.floor(at))
-        found = np.zeros(rows.groups)
-        found[some] = np.where(low == high, low, between)
-        return [pa.array(found, mask=count == 0)]
+        return [pa.array(np.where(low == high, low, between), mask=count == 0)]
+
+    def _at(self, count: Vector) -> Vector:
+        assert isinstance(self.parameter, int | float), "checked when it was made"
+        return np.asarray((np.maximum(count, 1) - 1) * float(self.parameter))
 
 
 def _weights(rows: Rows) -> Vector:

@@ -4,6 +4,7 @@
     collect          as many as the list has
     count_distinct   the weights of the values that the batch brings: a value counts, or no longer does, where
                      its weight passes zero
+    quantile         two values by their ranks
     all others       the group
 
 How many values a group has is remembered in a trace of its own; where nobody has asked for a group's changes
@@ -24,7 +25,7 @@ from penstock.ops.partials import group_layout, kept_traces
 from penstock.ops.spec import AggregateSpec
 from penstock.state import kernels
 from penstock.state.layout import Layout, Value, concat
-from penstock.state.ordered import weights
+from penstock.state.ordered import is_ranked, weights
 from penstock.state.trace import Trace
 
 __all__ = ["count_layouts", "counts_name", "readings", "recounted"]
@@ -33,14 +34,18 @@ COUNTS: Final = "counts."  # + the name of a trace of values: group -> how many 
 COUNTED: Final = "$counted"  # int64, how many
 
 
-Reading: TypeAlias = tuple[tuple[Part, ...], int | Literal["all", "counts"]]
-"""Parts, and what they are lifted from: so many first values (last ones where negative), all, or counts."""
+Reading: TypeAlias = tuple[tuple[Part, ...], int | Literal["all", "counts", "ranks"]]
+"""Parts, and what they are lifted from: so many first values (last ones where negative), all,
+counts, or those of some ranks."""
 
 
 def readings(spec: AggregateSpec, kept: Kept) -> list[Reading]:
     """How a batch finds the parts that are lifted from kept values."""
     parts = tuple(part for part in spec.parts if part.kept == kept)
-    whole = any(part.ends is None and not part.distinct for part in parts)
+    is_number = is_ranked(kept.columns[0].type)
+    by_rank = tuple(part for part in parts if part.ranks is not None and is_number)
+    few = [*by_rank, *(part for part in parts if part.ends is not None or part.distinct)]
+    whole = len(few) < len(parts)
     if whole or spec.window.paned:
         return [(parts, "all")]
     found: list[Reading] = []
@@ -49,6 +54,8 @@ def readings(spec: AggregateSpec, kept: Kept) -> list[Reading]:
         if some:
             found.append((some, sign * max(abs(part.ends or 0) for part in some)))
     counted = tuple(part for part in parts if part.distinct)
+    if by_rank:
+        found.append((by_rank, "ranks"))
     return [*found, (counted, "counts")] if counted else found
 
 
