@@ -51,16 +51,20 @@ def prepare() -> None:
     click.echo("done: starts take some seconds less from now on", err=True)
 
 
-def compile_kernels() -> None:
-    """Compiles all kernels, where they are not in the cache next to their modules."""
+def compile_kernels(stamp: str | Path = STAMP) -> None:
+    """Compiles all kernels, where they are not in the cache next to their modules.
+
+    Args:
+        stamp: where it is written what was compiled.
+    """
     for module in ("client", "broker.server", "testing", "log.compaction.kernels"):
         import_module(f"penstock.{module}")
     load_all()
     names = [str(Path(one).resolve().relative_to(PACKAGE)) for one in sorted(files())]
     content = orjson.dumps({**_COMPILER, "files": _described(names)})
     with contextlib.suppress(PermissionError):  # the installation is another user's
-        STAMP.parent.mkdir(exist_ok=True)
-        STAMP.write_bytes(content)
+        Path(stamp).parent.mkdir(exist_ok=True)
+        Path(stamp).write_bytes(content)
 
 
 def compile_once(say: Callable[[str], None]) -> None:
@@ -74,7 +78,7 @@ def compile_once(say: Callable[[str], None]) -> None:
     if _are_compiled() or not os.access(PACKAGE, os.W_OK):
         return
     say("compiling kernels, once after an installation. This takes a minute or two …")
-    code = f"from {__name__} import compile_kernels; compile_kernels()"
+    code = f"from {__name__} import compile_kernels; compile_kernels({str(STAMP)!r})"
     # In a process of its own: it takes 150 MB, which this one doesn't need.
     subprocess.run([sys.executable, "-c", code], check=False)  # noqa: S603 - this program
 
