@@ -129,12 +129,13 @@ class Registered:
 
                 return encoded
             case Kind.JSON:
-                told = json.dumps(json_schema_of(schema, members), separators=(",", ":"))
-                head = self._head(subject, told)
+                written = json.dumps(json_schema_of(schema, members), separators=(",", ":"))
+                head = self._head(subject, written)
                 return lambda text: head + text
             case Kind.PROTOBUF:
                 earlier = schema_versions(self._url, subject)
-                made, message = protobuf_of(schema, members, topic, earlier, subject)
+                told = (schema, members, topic, earlier, subject)
+                made, message = protobuf_of(*told, is_mysql=self._connector != "postgresql")
                 head = self._head(subject, made.text) + FIRST_MESSAGE
                 return lambda text: head + message(orjson.loads(text))
 

@@ -43,6 +43,8 @@ def protobuf_of(
     package: str,
     earlier: Sequence[str],
     where: str,
+    *,
+    is_mysql: bool = False,
 ) -> tuple[ProtobufSchema, Message]:
     """The file of what Avro's schema is of, and what makes messages of its first record.
 
@@ -54,8 +56,9 @@ def protobuf_of(
         package: such as a topic.
         earlier: the subject's versions, the newest first.
         where: for what is logged.
+        is_mysql: whether times are MySQL's, which may be negative and longer than a day: durations.
     """
-    compiler = _Compiler(members, where)
+    compiler = _Compiler(members, where, is_mysql=is_mysql)
     compiler.kind(schema)
     messages = list(reversed(compiler.messages.values()))  # the outermost is complete last
     made = numbered(messages, package, earlier)
@@ -63,8 +66,8 @@ def protobuf_of(
 
 
 class _Compiler:
-    def __init__(self, members: Mapping[str, Sequence[str]], where: str) -> None:
-        self._members, self._where = members, where
+    def __init__(self, members: Mapping[str, Sequence[str]], where: str, *, is_mysql: bool) -> None:
+        self._members, self._where, self._is_mysql = members, where, is_mysql
         self.messages: dict[str, ProtoMessage] = {}
         self.writers: dict[str, Message] = {}
 
@@ -78,7 +81,7 @@ class _Compiler:
         if name in _KNOWN:
             return _KNOWN[name]
         if name in _MICROS:
-            return _times(name)
+            return _times(name, is_mysql=self._is_mysql)
         if more.get("logicalType") == "decimal":
             return schemas.DECIMAL, _SIZED, _sized(_decimal(more["scale"], more["precision"]))
         if kind in _PLAIN:
@@ -231,10 +234,18 @@ def _date(value: Any) -> bytes:
     return _numbers(found.year, found.month, found.day)
 
 
-def _times(name: str) -> tuple[str, int, Put]:
+def _duration(micros: int) -> bytes:
+    sign = -1 if micros < 0 else 1  # of both parts
+    seconds, rest = divmod(abs(micros), _SECOND_US)
+    return _numbers(sign * seconds, sign * rest * 1_000)
+
+
+def _times(name: str, *, is_mysql: bool) -> tuple[str, int, Put]:
     unit = _MICROS[name]
     if name.endswith("Timestamp"):
         return schemas.INSTANT, _SIZED, _sized(lambda value: _instant(value * unit))
+    if is_mysql:
+        return schemas.DURATION, _SIZED, _sized(lambda value: _duration(value * unit))
 
     def clock(value: Any) -> bytes:
         seconds, rest = divmod(value * unit, _SECOND_US)

@@ -17,6 +17,7 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from tests.capture.test_avro import asked, raw, types
+from tests.capture.test_debezium import FOLDER
 from tests.formats.test_protobuf import message_class, plain
 
 import penstock as ps
@@ -78,6 +79,8 @@ def fits(mine: Any, expected: Any) -> bool:
         case dt.datetime():
             micros = (mine - epoch) // dt.timedelta(microseconds=1)
             return expected in (micros, micros // 1000)
+        case dt.timedelta():
+            return mine // dt.timedelta(microseconds=1) == expected
         case dt.date():
             return (mine - epoch.date()).days == expected
         case dt.time():
@@ -214,3 +217,32 @@ def test_a_new_snapshot_deletes_missing_rows_and_no_other(source, registry, form
     records = raw(source, source.topic("t"))
     assert [value is None for _, value in records] == [False, False, False, False, True]
     assert records[-1][0] == records[0][0]
+
+
+def test_mysql_s_values_are_those_of_json(mysql_source, registry) -> None:
+    """Of all its types, as JSON by a schema and as Protobuf."""
+    source = mysql_source
+    text = (FOLDER / "20_mysql_on_mariadb.sql").read_text()
+    create, insert = (
+        next(one for one in text.split(";\n") if one.startswith(begin))
+        for begin in ("create table types", "insert into types values(1")
+    )
+    source.execute(f"{create};{insert}")
+    source.run("*.types", format="json-schema", registry=registry)
+    source.run("*.types", to=f"{source.name}.proto", format="protobuf", registry=registry)
+    source.run("*.types", to=f"{source.name}.json")
+    [(_, other)] = source.records(f"{source.name}.json.{source.database}.types")
+    topic = source.topic("types")
+    [(_, value)] = raw(source, topic)
+    with SchemaRegistryClient({"url": registry}) as client:
+        read = JSONDeserializer(None, schema_registry_client=client)
+        found = read(value, SerializationContext(topic, MessageField.VALUE))
+    assert found["after"] == other["after"]
+    topic = f"{source.name}.proto.{source.database}.types"
+    name = f"{topic.replace('-', '_')}.Envelope"
+    kind = message_class(newest(registry, f"{topic}-value"), name)
+    [(_, value)] = raw(source, topic)
+    one = plain(kind.FromString(value[HEAD_BYTES + 1 :]))["after"]
+    assert [*one] == [*other["after"]]
+    for name, expected in other["after"].items():
+        assert fits(one[name], expected), (name, one[name], expected)
