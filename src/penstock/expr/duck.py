@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +46,12 @@ _SQL_TYPES: Final = {
     "UUID": "UUID",
     "INTERVAL": "INTERVAL",
 }
+SMALL_ROWS_MAX: Final = 2_000
+"""Of all tables of a query: with so many, it hardly matters whether they were known before."""
+GIVEN_MAX: Final = 256
+"""Tables that a connection knows: each has other columns."""
+_thread = threading.local()  # as connections are
+_numbers = itertools.count()
 _HAS_TABLES: Final = re.compile(r"\s*(WITH|PIVOT|UNPIVOT)\b", re.IGNORECASE)
 """A query that begins with tables of its own."""
 
@@ -141,8 +149,23 @@ def _asked(tables: Mapping[str, pa.Table], query: str) -> Iterator[duckdb.DuckDB
     import duckdb
 
     con = connection()
-    for name, rows in tables.items():
-        con.register(name, known(rows))
+    rows = sum(table.num_rows for table in tables.values())
+    if tables and rows <= SMALL_ROWS_MAX and not _HAS_TABLES.match(query):
+        given = [_given(con, i, table) for i, table in enumerate(tables.values())]
+        parts = (
+            f"{_quoted(name)} AS NOT MATERIALIZED (FROM {one.name})"
+            for name, one in zip(tables, given, strict=True)
+        )
+        try:
+            yield con.sql(f"WITH {', '.join(parts)} {query}")
+        except duckdb.Error as error:
+            raise EvaluationError(str(error).splitlines()[0]) from None
+        finally:
+            for one in given:
+                one.rows = one.nothing
+        return
+    for name, table in tables.items():
+        con.register(name, known(table))
     try:
         yield con.sql(query)
     except duckdb.Error as error:
@@ -150,6 +173,39 @@ def _asked(tables: Mapping[str, pa.Table], query: str) -> Iterator[duckdb.DuckDB
     finally:
         for name in tables:
             con.unregister(name)
+
+
+class _Given:
+    """A table that DuckDB knows by a name, and whose rows are others in each query.
+
+    What registers rows, and forgets them, takes longer than a query over a few. Of many rows, DuckDB reads
+    no columns that it doesn't need only where it has the table itself.
+    """
+
+    def __init__(self, name: str, schema: pa.Schema) -> None:
+        self.name = name
+        self.nothing = schema.empty_table()
+        self.rows = self.nothing
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        stream: object = self.rows.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+        return stream
+
+
+def _given(con: duckdb.DuckDBPyConnection, number: int, table: pa.Table) -> _Given:
+    """The table of these columns, with these rows, in a query that has others before it."""
+    rows = known(table)
+    made: dict[tuple[int, pa.Schema], _Given] = vars(_thread).setdefault("given", {})
+    key = number, rows.schema
+    one = made.pop(key, None)
+    if one is None:
+        if len(made) == GIVEN_MAX:  # the one that was asked for longest ago: none of this query
+            con.unregister(made.pop(next(iter(made))).name)
+        one = _Given(f"given_{next(_numbers)}", rows.schema)
+        con.register(one.name, one)
+    made[key] = one
+    one.rows = rows
+    return one
 
 
 def known(rows: pa.Table) -> pa.Table:

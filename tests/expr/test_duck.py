@@ -1,0 +1,75 @@
+"""DuckDB as an evaluator: tables of few rows are known to it from one query to the next."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pyarrow as pa
+import pytest
+
+from penstock.core.schema import UUID
+from penstock.expr.duck import GIVEN_MAX, SMALL_ROWS_MAX, EvaluationError, evaluate, query_tables
+
+JOINED = "SELECT rows0.k, rows1.k AS other FROM rows0 JOIN rows1 ON rows0.k <= rows1.k ORDER BY ALL"
+
+
+def test_each_query_sees_its_own_rows() -> None:
+    """Of tables with the same columns, one after the other and next to each other."""
+    for n in (3, 1, 0, 2):
+        rows = pa.table({"k": pa.array(range(n), pa.int64())})
+        assert evaluate(rows, "SELECT k + 1 AS k FROM rows")["k"].to_pylist() == list(
+            range(1, n + 1)
+        )
+    one, two = pa.table({"k": [1, 5]}), pa.table({"k": [2, 9]})
+    found = query_tables({"rows0": one, "rows1": two}, JOINED).to_pylist()
+    assert found == [{"k": 1, "other": 2}, {"k": 1, "other": 9}, {"k": 5, "other": 9}]
+    twice = "SELECT * FROM rows0 UNION ALL SELECT * FROM rows0"
+    assert query_tables({"rows0": one, "rows1": two}, twice)["k"].to_pylist() == [1, 5, 1, 5]
+
+
+@pytest.mark.parametrize("n", [SMALL_ROWS_MAX, SMALL_ROWS_MAX + 1])
+def test_many_rows_are_as_few(n: int) -> None:
+    """Order and values are the same on both sides of the limit, UUIDs among them."""
+    ids = [i.to_bytes(16, "big") for i in range(n)]
+    rows = pa.table({"k": pa.array(range(n), pa.int64()), "u": pa.array(ids, UUID)})
+    found = evaluate(rows, "SELECT k, CAST(u AS VARCHAR) AS u FROM rows WHERE k % 2 = 1")
+    assert found["k"].to_pylist() == list(range(1, n, 2))
+    assert found["u"][0].as_py() == "00000000-0000-0000-0000-000000000001"
+
+
+def test_more_tables_than_are_known() -> None:
+    """Those that were known first are known again where they return."""
+    for i in [*range(GIVEN_MAX + 3), 0, 1]:
+        assert evaluate(pa.table({f"k{i}": [i]}), "SELECT * FROM rows").to_pylist() == [
+            {f"k{i}": i}
+        ]
+
+
+def test_a_query_keeps_its_own_tables() -> None:
+    """Where one of its tables is new, it takes the place of none that the query has."""
+    first = pa.table({"first": [1]})
+    for i in range(GIVEN_MAX):
+        evaluate(first if i == 0 else pa.table({f"n{i}": [i]}), "SELECT * FROM rows")
+    found = query_tables({"rows0": first, "rows1": pa.table({"new": [2]})}, "FROM rows0, rows1")
+    assert found.to_pylist() == [{"first": 1, "new": 2}]
+
+
+def test_rows_are_let_go_of() -> None:
+    """After a query, also one that fails, nothing keeps its rows."""
+    rows = pa.table({"k": ["a"]})
+    held = weakref.ref(rows)
+    with pytest.raises(EvaluationError, match="Could not convert"):
+        evaluate(rows, "SELECT CAST(k AS INTEGER) FROM rows")
+    del rows
+    gc.collect()
+    assert held() is None
+
+
+def test_a_query_may_have_tables_of_its_own() -> None:
+    """Also one of the same name."""
+    rows = pa.table({"k": [1, 2]})
+    query = "WITH few AS (SELECT * FROM rows WHERE k > 1) SELECT k FROM few"
+    assert evaluate(rows, query)["k"].to_pylist() == [2]
+    inner = "SELECT k FROM (WITH rows AS (SELECT 7 AS k) SELECT k FROM rows)"
+    assert evaluate(rows, inner)["k"].to_pylist() == [7]
