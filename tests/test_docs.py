@@ -232,6 +232,7 @@ def test_the_page_on_sql_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert [view.name for view in graph.views] == [
         "per_name",
         "per_minute",
+        "per_page",
         "corrected",
         "newest",
         "last_hour",

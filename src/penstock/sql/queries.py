@@ -97,8 +97,6 @@ def _cut(answer: Answer, query: exp.Expr, carry: Carry | None) -> Answer:
 
 
 def _set_operation(query: exp.SetOperation, env: Environment, carry: Carry | None) -> Answer:
-    if query.args.get("by_name"):
-        raise SchemaError("expected UNION without BY NAME, which isn't supported; name the columns")
     left = compile_tree(query.this, env, carry)
     right = compile_tree(query.expression, env, carry)
     if len(left.columns) != len(right.columns):

@@ -11,18 +11,19 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.tokenizer_core import TokenType
 
-from penstock.core.schema import TIMESTAMP, Field, Schema
 from penstock.errors import SchemaError
 from penstock.expr.duck import connection
 from penstock.expr.expression import sql_type
 from penstock.expr.purity import check_query_pure
-from penstock.expr.query import query_columns
 from penstock.flow import Flow, Table
 from penstock.sql.queries import compile_tree
 from penstock.sql.relation import Relation, quoted
+from penstock.sql.rules.by_name import by_position
 from penstock.sql.rules.constants import with_values
 from penstock.sql.rules.filters import with_cases
 from penstock.sql.rules.first_rows import with_first_rows
+from penstock.sql.rules.names import columns_of
+from penstock.sql.rules.pivots import without_pivots
 from penstock.sql.rules.temporal import clocks_of, with_bounds, without_bounds
 from penstock.sql.scope import Environment, Named
 from penstock.sql.tables import with_rows, with_windows
@@ -69,13 +70,14 @@ def _rows(flow: Flow, query: str, tables: Mapping[str, Relation], dialect: str) 
     env = Environment(flow, {name.lower(): Named.of(rows) for name, rows in tables.items()})
     tree, env = with_values(tree, env)
     tree, env = with_windows(with_bounds(with_rows(tree, env)), env)
+    tree = by_position(without_pivots(tree, env), env)
     env = replace(env, clocks=clocks_of(tree, env))
     text = tree.sql(dialect="duckdb")
     lasting = without_bounds(tree)
     check_query_pure(connection(), text if lasting is tree else lasting.sql(dialect="duckdb"))
     named = {table.name.lower() for table in tree.find_all(exp.Table)}
     read = {name: table for name, table in env.tables.items() if name in named}
-    labels = _labels(text, read)
+    labels = columns_of(text, tree, env).names  # DuckDB also says what is wrong with the query
     schema: dict[str, object] = {
         name: {label: _type(table, column) for label, column in table.columns.items()}
         for name, table in read.items()
@@ -110,6 +112,10 @@ def parsed(text: str, dialect: str = "duckdb") -> exp.Expr:
         trees = [tree for tree in reader.parser().parse(tokens, text) if tree is not None]
     except SqlglotError as error:
         raise SchemaError(f"expected SQL; found {_where(error)}") from None
+    if len(trees) == 1 and isinstance(trees[0], exp.Pivot):  # a statement in DuckDB
+        whole = exp.select("*").from_(exp.Subquery(this=trees[0]))
+        whole.set("with_", trees[0].args.pop("with_", None))
+        return whole
     if len(trees) != 1 or not isinstance(trees[0], exp.Query | exp.Values):
         raise SchemaError(f"expected one SELECT; found {text!r}")
     return trees[0]
@@ -128,16 +134,6 @@ def _without_places(tree: exp.Expr) -> exp.Expr:
             for what in ("line", "col", "start", "end", "dot_parts"):
                 node.meta.pop(what, None)
     return tree
-
-
-def _labels(text: str, tables: Mapping[str, Named]) -> tuple[str, ...]:
-    """What DuckDB calls the query's columns; it also says what is wrong with the query, in its words."""
-    schemas = {}
-    for name, table in tables.items():
-        there = table.rows.schema
-        fields = [there[c] if c in there else Field(c, TIMESTAMP) for c in table.columns.values()]
-        schemas[name] = Schema(tuple(fields))  # a window's bounds aren't in the rows yet
-    return query_columns(text, schemas).names
 
 
 def _type(table: Named, column: str) -> str:

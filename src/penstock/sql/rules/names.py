@@ -1,0 +1,64 @@
+"""The columns of a query, as DuckDB says: their names and types, before anything is compiled."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from penstock.core.schema import TIMESTAMP, Field, Schema
+from penstock.expr.query import query_columns
+from penstock.sql.scope import Environment
+
+__all__ = ["columns_at", "columns_of"]
+
+
+def columns_of(text: str, tree: exp.Expr, env: Environment) -> Schema:
+    """The columns of a query.
+
+    Args:
+        text: of it.
+        tree: whose tables it reads, or more.
+        env: these tables.
+
+    Raises:
+        SchemaError: DuckDB finds something wrong with it, in its words.
+    """
+    schemas = {}
+    for name in dict.fromkeys(table.name.lower() for table in tree.find_all(exp.Table)):
+        table = env.tables.get(name)
+        if table is None:
+            continue
+        there = table.rows.schema
+        fields = [there[c] if c in there else Field(c, TIMESTAMP) for c in table.columns.values()]
+        schemas[name] = Schema(tuple(fields))  # a window's bounds aren't in the rows yet
+    return query_columns(text, schemas)
+
+
+def columns_at(query: exp.Expr, place: exp.Expr, env: Environment) -> Schema:
+    """The columns of a query as if it stood at some place of a tree: WITH of what is around it counts.
+
+    Raises:
+        SchemaError: as `columns_of`.
+    """
+    levels: list[exp.With] = []
+    upper: dict[str, exp.CTE] = {}
+    below, node = place, place.parent
+    while node is not None:
+        with_ = node.args.get("with_")
+        if with_ is not None and below is not with_:
+            levels.append(with_)
+        elif isinstance(node, exp.With):
+            before = node.expressions[
+                : next(i for i, c in enumerate(node.expressions) if c is below)
+            ]
+            levels.append(exp.With(expressions=before, recursive=node.args.get("recursive")))
+        below, node = node, node.parent
+    for level in reversed(levels):
+        for cte in level.expressions:
+            upper.pop(cte.alias.lower(), None)  # the inner one of two of a name
+            upper[cte.alias.lower()] = cte
+    text = query.sql(dialect="duckdb")
+    if upper:
+        recursive = "RECURSIVE " if any(one.args.get("recursive") for one in levels) else ""
+        parts = ", ".join(cte.sql(dialect="duckdb") for cte in upper.values())
+        text = f"WITH {recursive}{parts} {text}"
+    return columns_of(text, place.root(), env)
