@@ -72,8 +72,8 @@ _INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(("BLOB", "BYTEA", "VARBINARY"), "BINARY"),
 }
 """What there is instead of types that other systems have."""
-_NESTED: Final = "ARRAY<type>, STRUCT<name type, …>, MAP<STRING, type>"
-_TOKEN = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([A-Za-z_][A-Za-z_0-9]*)|([0-9]+)|([<>,:()]))')
+_NESTED: Final = "ARRAY<type> or type[], STRUCT<name type, …>, MAP<STRING, type>"
+_TOKEN = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([A-Za-z_][A-Za-z_0-9]*)|([0-9]+)|([<>,:()[\]]))')
 NESTING_MAX: Final = 8  # of types within types: deeper is a mistake, and bounds recursion
 
 
@@ -247,6 +247,17 @@ class _Parser:
         return Field(name, type_, required)
 
     def type(self, depth: int) -> pa.DataType:
+        position = self.peek()[2]
+        found = self.one_type(depth)
+        while self.accept("["):
+            depth += 1
+            if depth > NESTING_MAX or not self.accept("]"):
+                raise self.error(f"type[] without a length, at most {NESTING_MAX} deep", position)
+            found = pa.list_(found)
+        return found
+
+    def one_type(self, depth: int) -> pa.DataType:
+        """A type, without the brackets of arrays behind it."""
         position = self.peek()[2]
         word = self.take("a type", "word").upper()
         if word in _SCALARS:
