@@ -26,6 +26,7 @@ from penstock.sql.nulls import null_safe
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.constants import constant
 from penstock.sql.rules.intervals import Apart, apart
+from penstock.sql.rules.products import check_product
 from penstock.sql.rules.temporal import filtered, is_temporal
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope
 from penstock.sql.trees import conjuncts, free
@@ -382,6 +383,7 @@ def _inner(left: Scope, right: Scope, pairs: Sequence[tuple[exp.Expr, exp.Expr]]
     left, right = _alone(left), _alone(right)
     names = {**left.names, **right.names}
     if not pairs:
+        check_product(left, right)
         one, two = left.fresh("all"), right.fresh("all ")
         rows = left.rows.added({one: "1"}).join(right.rows.added({two: "1"}), [(one, two)], "inner")
         return Scope(rows.only([n for n in rows.names if n != one]), names)
@@ -408,6 +410,8 @@ def _outer(left: Scope, right: Scope, on: Sequence[exp.Expr], how: str, *, asof:
     near = None if asof else apart(on, left, right)
     if near is not None and all(any(one is two for two in near.used) for one in rest):
         return _near(left, right, [(one, two) for _, one, two in keys], near, how)
+    if not keys and not asof:
+        check_product(left, right)
     if not keys and not rest and how in ("semi", "anti", "left"):
         rest = [exp.true()]
     if keys and not rest and not asof and how not in ("right", "full"):

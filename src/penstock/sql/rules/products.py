@@ -1,0 +1,54 @@
+"""Cross products that no machine can keep: of two inputs that never stop growing.
+
+A join on no equality has a row for each pair. It is kept where one side is small: a table, whose rows are as
+many as its keys, groups, first rows, or what now() bounds. Of two streams that keep all of their rows, the
+pairs grow as the square of what has come.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from penstock.errors import SchemaError
+from penstock.flow.graph import Node, RowStep, Source, Stateful, Union, ancestors, retracts
+from penstock.ops.joins.table_join import TableJoin
+from penstock.ops.keyed.query import GroupQuery
+from penstock.ops.over.operator import WindowFunctions
+from penstock.sql.scope import Scope
+
+__all__ = ["check_product"]
+
+
+def check_product(left: Scope, right: Scope) -> None:
+    """Checks two sides that are joined on no equality.
+
+    Raises:
+        SchemaError: both grow as long as their streams do.
+    """
+    if not (_grows(left.rows.node) and _grows(right.rows.node)):
+        return
+    one, two = (
+        exp.to_identifier(next((of for of, _ in side.names), "a stream")).name
+        for side in (left, right)
+    )
+    raise SchemaError(
+        "expected a join of two streams on an equality, as in a.k = b.k, or an interval join; found all "
+        f"rows of {one!r} with all of {two!r}, whose pairs grow as the square of the streams. Or bound one "
+        "side: group it, take its first rows, or filter it by now()"
+    )
+
+
+def _grows(node: Node) -> bool:
+    """Whether a node has ever more rows, as long as a stream goes on."""
+    if not retracts(node):
+        return any(isinstance(one, Source) for one in ancestors(node))
+    match node:
+        case RowStep() | Union():
+            above = node.inputs
+        case Stateful(operator=TableJoin(how="semi" | "anti")):
+            above = node.inputs[:1]
+        case Stateful(operator=TableJoin() | WindowFunctions() | GroupQuery(query="")):
+            above = node.inputs
+        case _:
+            return False
+    return any(map(_grows, above))
