@@ -466,7 +466,10 @@ def test_what_does_not_go_together_is_refused(settings: Any, message: str) -> No
 def test_kinds_and_tables_that_avro_does_not_fit_are_refused(tmp_path: Path) -> None:
     """SQLite's columns have no types; a topic has one schema."""
     avro = {"format": "avro", "registry": "http://r"}
-    with pytest.raises(UserError, match="found registry, which it hasn't"):
+    with pytest.raises(
+        UserError,
+        match=r"found registry, which it hasn't\. A registry's schemas need columns with types",
+    ):
         Capture(f"sqlite:///{tmp_path / 'a.db'}", ["t"], to="shop", **avro)
     with pytest.raises(UserError, match="a topic for each table"):
         Capture("postgresql://h/d", {"a": "t", "b": "t"}, name="shop", **avro)

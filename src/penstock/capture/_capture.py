@@ -188,8 +188,10 @@ class Capture:
             UserError: it doesn't have one.
         """
         if unknown := self._settings.options.keys() - self._kind.options:
+            told = ". A registry's schemas need columns with types" if "registry" in unknown else ""
             raise UserError(
                 f"expected options of {self._kind.name}; found {', '.join(sorted(unknown))}, which it hasn't"
+                f"{told}"
             )
 
     def _check_registry(self, format_: str) -> None:

@@ -9,6 +9,7 @@ in the log only show the lag. (Of a target that can't keep any, they are the one
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -22,11 +23,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.client import Client, Producer, Reader
+from penstock.client.schemas import registered_kinds, registered_schemas
 from penstock.core.names import hint
 from penstock.core.schema import Schema
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
-from penstock.formats.changelog import FORMATS, ChangelogDecoder, ChangelogFormat, Changes
+from penstock.flow.checks import check_changelog
+from penstock.formats.changelog import ChangelogDecoder, ChangelogFormat, Changes
 from penstock.formats.json import encode_rows
+from penstock.formats.registered import (
+    Encoded,
+    RegisteredChangelog,
+    RegisteredFormat,
+    registered_changelog,
+)
 from penstock.sinks._breaker import Breaker, Circuit
 from penstock.sinks._report import report
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Target
@@ -102,7 +111,9 @@ class Sink:
         schema: the columns, as for `App.table`.
         key: the column, or columns, that distinguish rows; without one, rows are appended.
         log: the broker's address.
-        format: of the records: `json`, `debezium`, `debezium-precise` or `maxwell`.
+        format: of the records: `json`, `debezium`, `debezium-precise` or `maxwell`; with a registry: `avro`,
+            `json-schema` or `protobuf`, rows, or `debezium`, envelopes of any of these.
+        registry: the URL of the schema registry that knows the records' schemas.
         name: under which offsets are kept; by default `TOPIC.TABLE`. One process at a time has it: another
             one that begins fences the first.
         settings: further arguments of `penstock.client.Client`.
@@ -119,7 +130,8 @@ class Sink:
         *,
         key: str | tuple[str, ...] = (),
         log: str = "127.0.0.1:9092",
-        format: ChangelogFormat = "json",  # noqa: A002 - the field's name
+        format: ChangelogFormat | RegisteredFormat = "json",  # noqa: A002 - the field's name
+        registry: str | None = None,
         name: str | None = None,
         **settings: Any,
     ) -> None:
@@ -127,12 +139,12 @@ class Sink:
         keys = (key,) if isinstance(key, str) else tuple(key)
         for one in keys:
             columns[one]  # raises the error that says which there are
-        if format not in FORMATS:
-            raise UserError(f"expected format among {', '.join(FORMATS)}; found {format!r}")
-        if format != "json" and not keys:
+        changes, encoded = check_changelog(format, registry)
+        if changes != "json" and not keys:
             raise UserError(f"expected a key with format={format!r}; found none")
-        self._target, self._rows, self._format = target, Rows(topic, columns, keys), format
-        self._decoder = ChangelogDecoder(columns, keys or columns.names[:1], format)
+        self._target, self._rows = target, Rows(topic, columns, keys)
+        self._format, self._registry = format, registry
+        self._decoder = _decoder(columns, keys or columns.names[:1], changes, encoded)
         self._address, self._settings = log.removeprefix("kafka://"), settings
         self.name = name or f"{topic}.{getattr(target, 'table', 'sink')}"
         self._end, self._finishes = threading.Event(), threading.Event()
@@ -155,7 +167,8 @@ class Sink:
     def beside(self, target: Target, name: str) -> Sink:
         """Another sink of the same records, with a target and a name of its own."""
         topic, schema, key = self._rows.topic, self._rows.schema, self._rows.key
-        told = {"log": self._address, "format": self._format, **self._settings}
+        told: dict[str, Any] = {"log": self._address, "format": self._format, **self._settings}
+        told["registry"] = self._registry
         return Sink(target, topic, schema, key=key, name=name, **told)
 
     @property
@@ -509,6 +522,18 @@ class Sink:
         self._letters.send(topic, 0, None, cut, now_ms, headers=headers)
         self.done.dead += len(values)
         _log.warning("%s: %d dead letters, such as: %s", self.name, len(values), reasons[0])
+
+
+def _decoder(
+    columns: Schema, keys: tuple[str, ...], changes: ChangelogFormat, encoded: Encoded | None
+) -> ChangelogDecoder | RegisteredChangelog:
+    """What decodes the records; a registry that is away is waited for as the log is, with reports."""
+    if encoded is None:
+        return ChangelogDecoder(columns, keys, changes)
+    assert changes in ("json", "debezium"), "`check_changelog` lets no other one pass"
+    schemas = functools.partial(registered_schemas, patience_s=REPORT_S)
+    kinds = functools.partial(registered_kinds, patience_s=REPORT_S)
+    return registered_changelog(columns, keys, changes, encoded, schemas, kinds)
 
 
 def _now_ms() -> int:

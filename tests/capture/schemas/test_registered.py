@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime as dt
 import json
 import math
+import sqlite3
 from decimal import Decimal
 from typing import Any
 from urllib.error import HTTPError
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
@@ -21,6 +24,7 @@ from tests.capture.test_debezium import FOLDER
 from tests.formats.test_protobuf import message_class, plain
 
 import penstock as ps
+from penstock.cli.log.sink import sink
 from penstock.errors import SetupError
 
 __all__ = ["types"]  # a fixture
@@ -171,6 +175,39 @@ def test_a_table_of_a_program_reads_it(source, registry, format_) -> None:
     for key, value in raw(source, topic)[before:]:
         run.send_raw("users", value, key=key)
     assert run.view("all").rows() == []
+
+
+@pytest.mark.parametrize("format_", ["avro", "json-schema", "protobuf"])
+def test_a_sink_follows_it(source, registry, format_, tmp_path) -> None:
+    """`penstock sink`: rows with decimals and times, changes of keys, deletions, an emptied table."""
+    source.execute(
+        "CREATE TABLE users (id int PRIMARY KEY, paid numeric(8, 2), at timestamptz, day date);"
+        "INSERT INTO users VALUES (1, 1.25, '2026-01-02 03:04:05.000006Z', '2026-01-02');"
+        "INSERT INTO users VALUES (2)"
+    )
+    source.run(format=format_, registry=registry)
+    source.execute("UPDATE users SET paid = -7 WHERE id = 1; DELETE FROM users WHERE id = 2")
+    source.execute("INSERT INTO users VALUES (3, 0.5); UPDATE users SET id = 4 WHERE id = 3")
+    source.run(format=format_, registry=registry)
+    path = tmp_path / "t.db"
+    columns = "id BIGINT, paid DECIMAL(8, 2), at TIMESTAMP, day DATE"
+    told = [source.topic("users"), str(path), "--table", "users", "--schema", columns]
+    told += ["--key", "id", "--format", "debezium", "--registry", registry, "--broker", source.log]
+    follow = [*told, "--once"]
+
+    def followed() -> list[tuple[Any, ...]]:
+        found = CliRunner().invoke(sink, follow, catch_exceptions=False)
+        assert "; 0 dead letters" in found.stderr
+        with contextlib.closing(sqlite3.connect(path)) as sql:
+            return sql.execute("SELECT * FROM users ORDER BY id").fetchall()
+
+    assert followed() == [
+        (1, "-7.00", "2026-01-02T03:04:05.000006Z", "2026-01-02"),
+        (4, "0.50", None, None),
+    ]
+    source.execute("TRUNCATE users")
+    source.run(format=format_, registry=registry)
+    assert followed() == []
 
 
 def test_confluent_s_protobuf_deserializer_reads_keys(source, registry) -> None:

@@ -74,10 +74,27 @@ def _options(command: Any) -> Any:
             click.option(
                 "--format",
                 "form",
-                type=click.Choice(["json", "debezium", "debezium-precise", "maxwell"]),
+                type=click.Choice(
+                    [
+                        "json",
+                        "debezium",
+                        "debezium-precise",
+                        "maxwell",
+                        "avro",
+                        "json-schema",
+                        "protobuf",
+                    ]
+                ),
                 default="json",
                 show_default=True,
-                help="Of the records.",
+                help="Of the records: rows as json, or change envelopes; with --registry: avro, json-schema "
+                "and protobuf are rows, debezium is envelopes of any of these.",
+            ),
+            click.option(
+                "--registry",
+                metavar="URL",
+                help="The schema registry of the records' schemas. Its password is read from "
+                "PENSTOCK_REGISTRY_PASSWORD.",
             ),
             click.option(
                 "--name",
@@ -98,6 +115,7 @@ def _made(
     schema: str,
     key: str | None,
     form: Any,
+    registry: str | None,
     name: str | None,
     broker: str | None,
 ) -> Sink:
@@ -110,6 +128,7 @@ def _made(
         key=tuple(one.strip() for one in (key or "").split(",") if one.strip()),
         log=find_broker(broker),
         format=form,
+        registry=registry,
         name=name,
         **client_settings(),
     )
