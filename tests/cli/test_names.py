@@ -78,8 +78,28 @@ def test_the_broker_is_named_anywhere_in_the_line(
         asked.communicate()
 
 
-def test_times_are_said_or_refused(penstock: Any, clicks: str, broker: str) -> None:
-    """A time that is none is refused, with the forms that there are."""
-    done = penstock("consume", clicks, "--from", "2 hours", "--broker", broker)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["consume", "named-clicks", "--from"],
+        ["replay", "named-clicks", "--to-topic", "named-again", "--create", "--from"],
+        ["replay", "named-clicks", "--to-topic", "named-again", "--create", "--to"],
+        ["topics", "trim", "named-clicks", "--yes", "--before"],
+        ["groups", "reset", "named-group", "--topic", "named-clicks", "--to-time"],
+        ["dlq", "show", "named-letters", "--since"],
+    ],
+    ids=" ".join,
+)
+def test_times_are_said_or_refused(
+    penstock: Any, clicks: str, broker: str, words: list[str]
+) -> None:
+    """Every option that takes a time reads the same forms, and names them where a text is none."""
+    with Client(broker) as client:
+        client.create_topic("named-letters", exists_ok=True)
+    for form in ("2 hours ago", "now", "2026-11-21T09:00:00Z"):
+        done = penstock(*words, form, "--broker", broker)
+        assert done.code == 0 or "found none" in done.err, (form, done.err)  # no such records
+    done = penstock(*words, "2 hours", "--broker", broker)
     assert done.code == 1
     assert "'2 hours ago'" in done.err
+    assert "found '2 hours'" in done.err

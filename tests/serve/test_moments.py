@@ -46,6 +46,7 @@ def test_a_query_says_which_version_it_reads(query: str, rest: str, as_of: AsOf 
         ),
         ("SELECT * FROM v AS OF VERSION 'x'", "expected AS OF VERSION 17"),
         ("SELECT * FROM v AS OF TIMESTAMP 'noon'", "expected AS OF TIMESTAMP of an instant"),
+        ("SELECT * FROM v AS OF TIMESTAMP '2 moons ago'", "'2 hours ago' or 'now'; found '2 moons"),
     ],
 )
 def test_two_versions_or_none_are_errors(query: str, said: str) -> None:
@@ -84,11 +85,12 @@ def test_versions_of_the_past_are_read(growing: tuple[Path, Views]) -> None:
     assert views.sql(f"{total} AS OF VERSION {first}")["n"].to_pylist() == [20]
     at = instant_text(views.snapshot(first).status()["wall_us"])
     assert views.sql(f"{total} AS OF TIMESTAMP '{at}'")["n"].to_pylist() == [20]
-    assert views.sql(f"{total} AS OF TIMESTAMP '2999-01-01T00:00:00Z'")["n"].to_pylist() == [30]
+    for late in ("2999-01-01T00:00:00Z", "2 hours ago", "now"):
+        assert views.sql(f"{total} AS OF TIMESTAMP '{late}'")["n"].to_pylist() == [30]
     content = views.store.version(first)
     views.store.pin("early", {"name": "early", "content": content})
     assert views.sql(f"{total} AS OF SAVEPOINT early")["n"].to_pylist() == [20]
-    for wrong in ("VERSION 99", "TIMESTAMP '1969-01-01T00:00:00Z'"):
+    for wrong in ("VERSION 99", "TIMESTAMP '1969-01-01T00:00:00Z'", "TIMESTAMP '99999 days ago'"):
         with pytest.raises(
             QueryError, match=rf"Kept are versions 1 .* to {newest}, and the savepoints"
         ):

@@ -118,6 +118,26 @@ def instant_us(value: str | datetime) -> int:
     return (value - _EPOCH) // timedelta(microseconds=1)
 
 
+def moment_us(text: str, now_us: int) -> int:
+    """Reads an instant as people write it: ISO 8601, `now`, or a duration before now.
+
+    >>> moment_us("2 hours ago", 10_000_000_000)
+    2800000000
+    """
+    words = text.strip()
+    try:
+        if words == "now":
+            return now_us
+        if words.endswith(" ago"):
+            return now_us - duration_us(words.removesuffix(" ago"))
+        return instant_us(words)
+    except UserError:
+        raise UserError(
+            "expected an instant such as '2026-11-21T09:00:00Z', '2 hours ago' or 'now'; "
+            f"found {text!r}"
+        ) from None
+
+
 def instant_text(us: int) -> str:
     """Writes an instant as ISO 8601 in UTC.
 

@@ -2,6 +2,7 @@
 
     SELECT … FROM view AS OF VERSION 17
     SELECT … FROM view AS OF TIMESTAMP '2026-01-01T12:00:00Z'
+    SELECT … FROM view AS OF TIMESTAMP '2 hours ago'
     SELECT … FROM view AS OF SAVEPOINT nightly
 
 All views of a query are of one version, so the clause is said once, behind a view's name or at the end.
@@ -10,11 +11,12 @@ All views of a query are of one version, so the clause is said once, behind a vi
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.time import instant_us
+from penstock.core.time import moment_us
 from penstock.errors import QueryError, UserError
 
 # sqlglot is imported where it is used: most queries name no version.
@@ -112,10 +114,11 @@ def parted(query: str) -> tuple[str, AsOf | None]:
         return query, None  # the parser will say what is wrong
     found: list[AsOf] = []
     cuts: list[tuple[int, int]] = []
+    now_us = time.time_ns() // 1_000  # once: two clauses with the same text name one version
     for i, token in enumerate(tokens[:-3]):
         words = [one.text.upper() for one in tokens[i : i + 3]]
         if words[:2] == ["AS", "OF"] and words[2] in _KINDS and not _is_quoted(tokens[i + 1]):
-            found.append(_as_of(words[2], tokens[i + 3]))
+            found.append(_as_of(words[2], tokens[i + 3], now_us))
             cuts.append((token.start, tokens[i + 3].end + 1))
     if len(set(found)) > 1:
         raise QueryError(
@@ -133,7 +136,7 @@ def _is_quoted(token: Token) -> bool:
     return token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
 
 
-def _as_of(kind: str, token: Token) -> AsOf:
+def _as_of(kind: str, token: Token, now_us: int) -> AsOf:
     from sqlglot.tokenizer_core import TokenType
 
     text = token.text
@@ -143,7 +146,7 @@ def _as_of(kind: str, token: Token) -> AsOf:
         return AsOf(savepoint=text)
     if kind == "TIMESTAMP" and token.token_type is TokenType.STRING:
         try:
-            return AsOf(at_us=instant_us(text.replace(" ", "T")))
+            return AsOf(at_us=moment_us(text, now_us))
         except UserError as error:
             raise QueryError(f"expected AS OF TIMESTAMP of an instant; {error}") from None
     raise QueryError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,7 +14,7 @@ import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from penstock.core.time import duration_us, instant_us
+from penstock.core.time import duration_us, moment_us
 from penstock.errors import LimitError, QueryError, UserError
 from penstock.web._changes import UnknownViewError, waits
 from penstock.web._export import EXPORT_ROWS_MAX, FORMATS, exported
@@ -351,10 +352,11 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
 
 
 def _instant(request: Request, name: str) -> int | None:
-    """Microseconds as they are, or an ISO 8601 instant."""
+    """Microseconds as they are, an ISO 8601 instant, or a duration before now ("2 hours ago")."""
     text = request.query_params.get(name)
     if not text:
         return None
     if text.lstrip("-").isdigit() and len(text) <= 18:
         return int(text)
-    return instant_us(text.replace(" ", "+"))
+    is_plain = "T" not in text  # in an instant, a space is the `+` of its offset
+    return moment_us(text if is_plain else text.replace(" ", "+"), time.time_ns() // 1_000)

@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.core.time import duration_us, instant_us
+from penstock.core.time import moment_us
 from penstock.errors import PenstockError, UserError
 from penstock.web._json import dumps
 from penstock.web.console.avro import AvroTexts
@@ -248,9 +248,7 @@ def _whole(text: str, name: str) -> int:
 def _moment_ms(text: str) -> int:
     """An instant, or a duration before now ("2 hours ago"), in ms since 1970."""
     try:
-        if text.endswith(" ago"):
-            return time.time_ns() // 1_000_000 - duration_us(text.removesuffix(" ago")) // 1_000
-        return -(-instant_us(text) // 1_000)
+        return -(-moment_us(text, time.time_ns() // 1_000) // 1_000)
     except UserError:
         raise UserError(
             "expected ?from= newest, oldest, an instant such as 2026-11-21T09:00:00Z, or "
