@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,20 +72,44 @@ def test_units_are_systemds(unit: Path) -> None:
     assert faults == []
 
 
+def of_container(instruction: str) -> list[str]:
+    """The command of an instruction of the container file."""
+    text = (DEPLOY / "Containerfile").read_text()
+    [found] = re.findall(rf"^{instruction} .*?(\[.*\])$", text, re.MULTILINE)
+    words: list[str] = json.loads(found)
+    return words
+
+
 def test_the_container_runs_a_command_that_there_is() -> None:
     """Its state is in a volume, it isn't root, and the port that it exposes is that of the metrics."""
     text = (DEPLOY / "Containerfile").read_text()
-    [entry] = re.findall(r"^ENTRYPOINT (\[.*\])$", text, re.MULTILINE)
-    program, *words = json.loads(entry)
+    program, *words = of_container("ENTRYPOINT")
     assert program == "penstock"
     check(words)
     assert "VOLUME /data" in text
     assert re.search(r"^USER [1-9]\d*$", text, re.MULTILINE)
     [port] = re.findall(r"^EXPOSE (\d+)$", text, re.MULTILINE)
     assert f"0.0.0.0:{port}" in words
-    [health] = re.findall(r"^HEALTHCHECK .*CMD (\[.*\])$", text, re.MULTILINE)
-    compile(json.loads(health)[2], "health", "exec")
-    assert f":{port}/health" in health
+    assert f":{port}/health" in of_container("HEALTHCHECK")[2]
+
+
+def test_the_container_is_built_from_a_checkout() -> None:
+    """It copies all that the package's build reads, under the same names, and nothing that isn't here."""
+    root = DEPLOY.parents[1]
+    text = (DEPLOY / "Containerfile").read_text()
+    copied = set()
+    for line in re.findall(r"^COPY (.*) /opt/penstock/(\S*)$", text, re.MULTILINE):
+        for source in line[0].split():
+            path = root / source
+            assert path.exists(), source
+            assert line[1] == (source if path.is_dir() else "")
+            copied.add(source.rstrip("/"))
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    read = {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
+    read |= {Path(one).parts[0] for one in (*wheel["packages"], *wheel["force-include"])}
+    assert copied == read
+    assert "pip install --no-cache-dir /opt/penstock " in text
 
 
 @pytest.fixture
@@ -164,10 +189,14 @@ app.view("n", sales.group_by("item").agg(n=ps.count()))
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_pipeline_runs_as_a_service(tmp_path: Path) -> None:
-    """Each line of its log is JSON; metrics and health answer; SIGTERM ends it well."""
+    """By the container's command: each line of its log is JSON; metrics, health and the container's
+    health check answer; SIGTERM ends it well.
+    """
     (tmp_path / "served.py").write_text(PROGRAM)
-    command = [sys.executable, "-m", "penstock.cli", "run", "served.py", "--no-ui"]
-    command += ["--metrics", "127.0.0.1:0", "--log-format", "json"]
+    _, *words = of_container("ENTRYPOINT")
+    here = {"/srv/shop.py": "served.py", "0.0.0.0:9645": "127.0.0.1:0"}
+    command = [sys.executable, "-m", "penstock.cli", *(here.get(word, word) for word in words)]
+    assert set(here) <= set(words)
     stderr = tmp_path / "stderr"
     with stderr.open("wb") as file:
         child = subprocess.Popen(command, cwd=tmp_path, stderr=file, stdout=subprocess.DEVNULL)
@@ -179,6 +208,10 @@ def test_a_pipeline_runs_as_a_service(tmp_path: Path) -> None:
         )
         [url] = re.findall(r"metrics are at (http\S+)/metrics", stderr.read_text())
         assert httpx.get(f"{url}/health", timeout=PATIENCE_S).status_code == 200
+        _, *checks = of_container("HEALTHCHECK")
+        checks[-1] = checks[-1].replace("http://127.0.0.1:9645", url)
+        assert url in checks[-1]
+        subprocess.run([sys.executable, *checks], check=True, timeout=PATIENCE_S)
         assert 'app="served"' in httpx.get(f"{url}/metrics", timeout=PATIENCE_S).text
     finally:
         child.terminate()
