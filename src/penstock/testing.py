@@ -46,7 +46,7 @@ from penstock.errors import FencedError, FlowError, UserError
 from penstock.flow import Flow
 from penstock.flow.checks import check_columns, check_duration, check_name, check_number, check_text
 from penstock.flow.graph import Graph, Source
-from penstock.serve.notebook import View, table_html
+from penstock.serve.shown.tables import View
 from penstock.serve.views import Snapshot
 from penstock.state import MemoryStateFiles
 from penstock.wire.columns import Records, decode, encode
@@ -482,12 +482,12 @@ class Run:
         number = self.store.newest_version()
         if number == 0:
             return View(name, pa.table({}))
-        return View(name, Snapshot(self.store, self.store.version(number)).table(name))
+        snapshot = Snapshot(self.store, self.store.version(number))
+        return View(name, snapshot.table(name), snapshot.keys(name))
 
     def _repr_html_(self) -> str:
-        """In a notebook: each view's first rows, after everything that was sent."""
-        views = (self.view(view.name) for view in self._graph.views)
-        return "".join(table_html(one.table, one.name) for one in views)
+        """In a notebook: each view's chart and first rows, after everything that was sent."""
+        return "".join(self.view(view.name)._repr_html_() for view in self._graph.views)
 
     def topic(self, name: str) -> list[Record]:
         """The records of a topic, after everything that was sent.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import sys
 import types
 from decimal import Decimal
@@ -16,7 +17,8 @@ from tests.serve.committing import clicks, commit
 import penstock as ps
 from penstock.errors import UserError
 from penstock.serve import Views
-from penstock.serve.notebook import CELL_CHARS_MAX, ROWS_SHOWN, table_html
+from penstock.serve.shown.charts import HEIGHT, WIDTH, chart_html
+from penstock.serve.shown.tables import CELL_CHARS_MAX, ROWS_SHOWN, table_html
 
 
 def test_values_are_exact_and_harmless() -> None:
@@ -71,6 +73,52 @@ def test_a_test_run_is_shown() -> None:
     assert run.view("n")._repr_html_() == run._repr_html_()
     with pytest.raises(ps.PenstockError):
         run.view("m")
+
+
+def lines(text: str) -> list[list[tuple[float, float]]]:
+    """The lines of a chart, as points in pixels; a point alone is a line of one."""
+    found = re.findall(r'<polyline points="([^"]*)"|<circle cx="([^"]*)" cy="([^"]*)"', text)
+    return [
+        [tuple(map(float, one.split(","))) for one in (points or f"{x},{y}").split()]  # type: ignore[misc]
+        for points, x, y in found
+    ]
+
+
+def test_windows_are_a_chart() -> None:
+    """Each key a line from the least value or zero to the greatest, with a gap where windows are missing."""
+    rows = [(0, "a", 4), (1, "a", 2), (2, "a", 0), (5, "a", 4), (1, "<b>", 1), (2, "<b>", None)]
+    starts = pa.array([row[0] * 60_000_000 for row in rows], pa.timestamp("us", "UTC"))
+    names, counts = pa.array([row[1] for row in rows]), pa.array([row[2] for row in rows])
+    table = pa.table({"window_start": starts, "name": names, "n": counts})
+    text = chart_html(table, ["name"], None)
+    assert lines(text) == [
+        [(0.0, 0.0), (WIDTH / 5, HEIGHT / 2), (WIDTH * 2 / 5, HEIGHT)],
+        [(WIDTH, 0.0)],
+        [(WIDTH / 5, HEIGHT * 3 / 4)],
+    ]
+    assert "&lt;b&gt;" in text
+    assert "<b>n</b> by window, 0 to 4 " in text
+    assert "1970-01-01T00:00:00Z to 1970-01-01T00:05:00Z" in text
+    assert chart_html(table.slice(0, 1), ["name"], None) == "", "one window is no line"
+    assert chart_html(table.drop_columns(["window_start"]), ["name"], None) == ""
+    assert text in table_html(table, "t", ["name"])
+    with pytest.raises(UserError, match="'m'"):
+        chart_html(table, ["name"], "m")
+
+
+def test_a_chart_is_live(tmp_path: Path) -> None:
+    """A committed view, a test run and a live cell draw the same lines; a new window makes them longer."""
+    run = clicks(90)  # two windows of three users
+    views = Views(commit(run, tmp_path / "shop.penstock"))
+    live = ps.serve.Live(views, "per_user", measure="ms")
+    assert [len(line) for line in lines(live._repr_html_())] == [2, 2, 2]
+    assert "<b>ms</b> by window" in live._repr_html_()
+    assert lines(run._repr_html_()) == lines(views.snapshot()._repr_html_())
+    assert lines(run.view("per_user")._repr_html_()) == lines(run._repr_html_())
+    run.send("clicks", user="u1", ms=9.0, at="12:02:00")
+    commit(run, tmp_path / "shop.penstock")
+    assert [len(line) for line in lines(live._repr_html_())] == [3, 2, 2]
+    assert "expected a measure" in ps.serve.Live(views, "per_user", measure="x")._repr_html_()
 
 
 def test_a_live_table_follows_each_version(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import UserError
-from penstock.web.series import key_columns, series
+from penstock.serve.shown.series import key_columns, series
 
 
 def test_each_key_is_a_line_and_missing_windows_are_null(shared: Any) -> None:

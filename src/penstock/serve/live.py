@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.errors import PenstockError, UserError
-from penstock.serve.notebook import table_html
+from penstock.serve.shown.tables import table_html
 from penstock.serve.views import Views
 
 __all__ = ["Live"]
@@ -30,6 +30,7 @@ class Live:
     Args:
         views: the pipeline's.
         what: a view's name, or a SELECT over the views.
+        measure: the column that the chart of windows draws; None: the first number.
         every_s: seconds between two looks for a new version.
         seconds: how long it is updated; None: until `stop`.
 
@@ -38,11 +39,17 @@ class Live:
     """
 
     def __init__(
-        self, views: Views, what: str, *, every_s: float = 1.0, seconds: float | None = 3600.0
+        self,
+        views: Views,
+        what: str,
+        *,
+        measure: str | None = None,
+        every_s: float = 1.0,
+        seconds: float | None = 3600.0,
     ) -> None:
         if every_s < EVERY_S_MIN:
             raise UserError(f"expected every_s of at least {EVERY_S_MIN}; found {every_s!r}")
-        self._views, self._what = views, what
+        self._views, self._what, self._measure = views, what, measure
         self._every_s, self._seconds = every_s, seconds
         self._stopped = threading.Event()
         self._version = -1
@@ -52,17 +59,19 @@ class Live:
         self._stopped.set()
 
     def _repr_html_(self) -> str:
-        """The current version's rows, or why there are none."""
+        """The current version's chart and rows, or why there are none."""
         try:
             self._version = self._views.version
             if self._version == 0:
                 return "<p>Nothing has been committed yet.</p>"
             is_view = self._what in self._views.names()
             table = self._views.table(self._what) if is_view else self._views.sql(self._what)
+            keys = self._views.keys(self._what) if is_view else None
+            title = self._what if is_view else "query"
+            drawn = table_html(table, title, keys, self._measure)
         except (PenstockError, OSError) as error:
             return f"<p>{html.escape(str(error))}</p>"
-        title = self._what if is_view else "query"
-        return f"{table_html(table, title)}<small>version {self._version}</small>"
+        return f"{drawn}<small>version {self._version}</small>"
 
     def _ipython_display_(self) -> None:
         """Draws the cell, and begins to update it."""

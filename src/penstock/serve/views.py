@@ -28,9 +28,9 @@ from penstock.serve.arrivals import Arrivals, wait_for
 from penstock.serve.carets import one_select, pointed
 from penstock.serve.listings import listed
 from penstock.serve.moments import AsOf, parted
-from penstock.serve.notebook import table_html
 from penstock.serve.parts import ViewPart
 from penstock.serve.places import newest, open_store, status_of
+from penstock.serve.shown.tables import table_html
 from penstock.state import StateFiles
 
 # DuckDB and sqlglot are imported where they are used: what lists or copies views needs none.
@@ -374,7 +374,7 @@ class Snapshot:
 
     def _repr_html_(self) -> str:
         """In a notebook: the views' first rows."""
-        return "".join(table_html(self.table(name), name) for name in self.names())
+        return "".join(table_html(self.table(name), name, self.keys(name)) for name in self.names())
 
     def sql(self, query: str) -> pa.Table:
         """Answers a DuckDB query over the views, each a table of its name.

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from penstock.web._app import create_app
     from penstock.web._changes import changes_line
     from penstock.web._guard import Guard
-    from penstock.web._json import kind, plain_values
     from penstock.web._server import (
         PORT,
         MetricsServer,
@@ -31,7 +30,6 @@ else:
             "_app": ("create_app",),
             "_changes": ("changes_line",),
             "_guard": ("Guard",),
-            "_json": ("kind", "plain_values"),
             "_server": ("PORT", "MetricsServer", "Server", "check_password", "is_loopback"),
             "console": ("Console",),
             "board": ("StatusBoard",),
@@ -54,6 +52,4 @@ __all__ = [
     "create_app",
     "is_loopback",
     "judge",
-    "kind",
-    "plain_values",
 ]

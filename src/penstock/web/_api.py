@@ -16,11 +16,12 @@ from starlette.responses import Response, StreamingResponse
 
 from penstock.core.time import duration_us, moment_us
 from penstock.errors import LimitError, QueryError, UserError
+from penstock.serve.shown.series import WINDOWS_MAX, key_columns, measures, series
+from penstock.serve.shown.values import kind
 from penstock.web._changes import UnknownViewError, waits
 from penstock.web._export import EXPORT_ROWS_MAX, FORMATS, exported
-from penstock.web._json import dumps, kind, table_json
+from penstock.web._json import dumps, table_json
 from penstock.web._metrics import METRICS_TYPE, metrics_text
-from penstock.web.series import WINDOWS_MAX, key_columns, measures, series
 
 if TYPE_CHECKING:
     from penstock.serve import (

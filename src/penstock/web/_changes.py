@@ -25,7 +25,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.errors import LimitError, PenstockError, QueryError, UserError
-from penstock.web._json import dumps, plain_values
+from penstock.serve.shown.values import plain_values
+from penstock.web._json import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Callable

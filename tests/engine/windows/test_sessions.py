@@ -13,7 +13,7 @@ from tests.effort import examples
 
 import penstock as ps
 from penstock.errors import FlowError
-from penstock.web.series import series
+from penstock.serve.shown.series import series
 
 SCHEMA = "user STRING NOT NULL, n BIGINT, at TIMESTAMP"
 DAY = datetime.fromisoformat("2000-01-01T00:00:00Z")

@@ -424,7 +424,7 @@ def _page(run: _Run) -> Iterator[str | None]:
 
 def print_views(views: LateViews) -> None:
     """Prints each view as a table on standard output, the newest windows first."""
-    from penstock.web import kind, plain_values
+    from penstock.serve.shown.values import kind, plain_values
 
     for name in views.names():
         table = views.table(name)

@@ -34,7 +34,7 @@ def write_table(
         out: standard output by default.
         head: whether CSV begins with the names of columns.
     """
-    from penstock.web import kind, plain_values
+    from penstock.serve.shown.values import kind, plain_values
 
     out = out or sys.stdout
     if form == "table":

@@ -105,7 +105,7 @@ class Terminal:
         if now - self._looked < VIEWS_EVERY_S:
             return
         self._looked = now
-        from penstock.web.series import key_columns, measures
+        from penstock.serve.shown.series import key_columns, measures
 
         with contextlib.suppress(PenstockError, OSError):  # there are none yet, or a rebuild begins
             for name in self._views.names():
@@ -165,7 +165,7 @@ def _rows(name: str, rows: pa.Table) -> Table:
     columns = [c for c in rows.column_names if c != "window_end"]
     for column in columns:
         table.add_column(column.replace("window_start", "window"), no_wrap=True)
-    from penstock.web import plain_values
+    from penstock.serve.shown.values import plain_values
 
     values = [plain_values(rows[c]) for c in columns]
     for row in zip(*values, strict=True):

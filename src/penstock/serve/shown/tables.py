@@ -1,17 +1,19 @@
-"""Views' rows for tests, and tables as HTML for notebooks: the first rows, exact values, in the notebook's
-own colours.
+"""Views' rows for tests, and tables as HTML for notebooks: the first rows, exact values, a chart of
+windows, in the notebook's own colours.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import html
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock.core.rows import sorted_rows
+from penstock.serve.shown.charts import chart_html
 
 __all__ = ["View", "table_html"]
 
@@ -23,24 +25,31 @@ _CELL: Final = "padding:.2em .8em;white-space:nowrap;border-bottom:1px solid rgb
 class View:
     """A view's content, for tests."""
 
-    def __init__(self, name: str, table: pa.Table) -> None:
-        self.name, self.table = name, table
+    def __init__(self, name: str, table: pa.Table, keys: Sequence[str] | None = None) -> None:
+        self.name, self.table, self.keys = name, table, keys
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows as dictionaries, in the order of their columns' values."""
         return sorted_rows(self.table)
 
     def _repr_html_(self) -> str:
-        """In a notebook: the first rows."""
-        return table_html(self.table, self.name)
+        """In a notebook: a chart of its windows, and the first rows."""
+        return table_html(self.table, self.name, self.keys)
 
 
-def table_html(table: pa.Table, title: str) -> str:
-    """A table's first rows.
+def table_html(
+    table: pa.Table, title: str, keys: Sequence[str] | None = None, measure: str | None = None
+) -> str:
+    """A table's first rows, below a chart where it has windows and numbers.
 
     Args:
         table: any; timestamps with a zone are shown in UTC.
         title: stands above it, with the number of rows.
+        keys: the columns whose values are the lines of the chart; None guesses.
+        measure: the column that the chart draws; None takes the first number.
+
+    Raises:
+        UserError: there is no such measure.
 
     >>> "<td" in table_html(pa.table({"n": [1]}), "per_user")
     True
@@ -54,6 +63,7 @@ def table_html(table: pa.Table, title: str) -> str:
     more = f", the first {ROWS_SHOWN} shown" if count > ROWS_SHOWN else ""
     rows = f"{count:,} row{'' if count == 1 else 's'}{more}"
     parts = [
+        chart_html(table, keys, measure),
         '<table style="border-collapse:collapse"><caption style="text-align:left;padding:.3em .8em">',
         f"<b>{html.escape(title)}</b> {rows}</caption><thead><tr>",
         *(

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import UserError
-from penstock.web._json import kind, plain_values
+from penstock.serve.shown.values import kind, plain_values
 
 TOP_MAX: Final = 24  # lines: more can't be distinguished by eye
 WINDOWS_MAX: Final = 2_000  # points of a line: more than a screen has pixels for
