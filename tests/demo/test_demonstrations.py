@@ -94,7 +94,7 @@ def test_weblog(tmp_path: Path, window: str, lateness: str) -> None:
 @pytest.mark.slow
 def test_machine_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """The sampler's events become views; a second run adds to what the first one left."""
-    command = ("demo", "machine", "--seconds", "6", "--no-ui")
+    command = ("demo", "machine", "--seconds", "10", "--no-ui")
     ran = penstock(tmp_path, *command)
     assert ran.returncode == 0, ran.stderr[-3_000:]
     assert "load_per_minute" in ran.stdout

@@ -9,7 +9,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.schema import UUID
-from penstock.expr.duck import GIVEN_MAX, SMALL_ROWS_MAX, EvaluationError, evaluate, query_tables
+from penstock.expr.duck import (
+    GIVEN_MAX,
+    SMALL_ROWS_MAX,
+    EvaluationError,
+    evaluate,
+    query_tables,
+    types_of,
+)
 
 JOINED = "SELECT rows0.k, rows1.k AS other FROM rows0 JOIN rows1 ON rows0.k <= rows1.k ORDER BY ALL"
 
@@ -71,5 +78,9 @@ def test_a_query_may_have_tables_of_its_own() -> None:
     rows = pa.table({"k": [1, 2]})
     query = "WITH few AS (SELECT * FROM rows WHERE k > 1) SELECT k FROM few"
     assert evaluate(rows, query)["k"].to_pylist() == [2]
+    for before in ("/* few */ ", "-- few\n", "/* WITH */ -- few\n  "):
+        assert evaluate(rows, before + query)["k"].to_pylist() == [2]
+        assert types_of({"rows": rows.schema}, before + query)[0][0] == "k"
+    assert evaluate(rows, f"({query})")["k"].to_pylist() == [2]
     inner = "SELECT k FROM (WITH rows AS (SELECT 7 AS k) SELECT k FROM rows)"
     assert evaluate(rows, inner)["k"].to_pylist() == [7]

@@ -52,7 +52,9 @@ GIVEN_MAX: Final = 256
 """Tables that a connection knows: each has other columns."""
 _thread = threading.local()  # as connections are
 _numbers = itertools.count()
-_HAS_TABLES: Final = re.compile(r"\s*(WITH|PIVOT|UNPIVOT)\b", re.IGNORECASE)
+_HAS_TABLES: Final = re.compile(
+    r"([\s(]|/\*.*?\*/|--[^\n]*\n)*(WITH|PIVOT|UNPIVOT)\b", re.IGNORECASE | re.DOTALL
+)
 """A query that begins with tables of its own."""
 
 
