@@ -14,8 +14,11 @@ from tests.patience import wait_until
 from tests.web.browsing import WIDTHS, chromium, visit
 from tests.web.logs import Log, filled_log, write_connections, write_letters
 
+import penstock as ps
+from penstock.engine.savepoints import create_savepoint
 from penstock.errors import SetupError
 from penstock.web import Console, Server
+from penstock.web.console import versions_of
 
 pytestmark = pytest.mark.slow
 
@@ -68,6 +71,7 @@ def draw(page: Any, path: Path) -> None:
 
 
 MARGIN_PX = 16
+FIRST_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
 PAGES = {
     "topics": "#/topics",
     "topic": "#/topics/clicks",
@@ -224,6 +228,46 @@ def test_a_log_that_is_stopped_says_how_to_start_it(browser: Any) -> None:
             assert page.inner_text("#state") == "no broker"
             page.get_by_role("button", name="Try again").click()
             page.wait_for_selector("#console .error")
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_versions_and_savepoints_are_shown(
+    browser: Any, log: Log, views: Any, shared: SimpleNamespace, width: int, scheme: str
+) -> None:
+    """What is kept, the newest version first; drawn in PENSTOCK_SCREENSHOTS like the other pages."""
+    app = ps.App("shop")
+    clicks = app.stream("clicks", "user STRING, ms DOUBLE")
+    app.view("per_user", clicks.group_by("user").agg(n=ps.count(), slowest=ps.max("ms")))
+    run = ps.testing.run(app)
+    for ms in range(5):
+        run.send("clicks", user="ann", ms=float(ms))
+        run.settle()
+        if ms == 2:
+            pinned = create_savepoint(run.store, "before-upgrade", FIRST_US + 2_000_000)
+    newest = run.store.newest_version()
+    for number in run.store.kept(newest):  # a second apart, so that each picture is the same
+        content = run.store.version(number)
+        run.store.files.delete(f"versions/{number:020d}.json")
+        run.store.commit(number, {**content, "wall_us": FIRST_US + number * 1_000_000})
+    console = Console(lambda: log.address, versions=lambda: versions_of(run.store))
+    server = Server(views, shared.status, console=console)
+    try:
+        with visit(browser, server.url, width=width, color_scheme=scheme) as page:
+            page.get_by_role("link", name="Versions", exact=True).click()
+            page.wait_for_selector("#console[data-page='#/versions']:not([aria-busy]) table")
+            savepoints = page.get_by_role("table", name="Savepoints").inner_text()
+            assert "before-upgrade" in savepoints
+            assert f"\t{pinned.version}\t" in savepoints
+            rows = page.get_by_role("table", name="Versions").locator("tr:has(td)")
+            assert rows.count() == len(run.store.kept(newest))
+            assert rows.first.inner_text().startswith(str(newest))
+            assert "per_user" in rows.first.inner_text()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
+                draw(page, Path(folder) / f"versions-{scheme}-{width}.png")
     finally:
         server.close()
 
