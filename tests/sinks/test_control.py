@@ -17,7 +17,7 @@ from tests.sinks.conftest import Topic
 
 from penstock.cli.log.sink import sink as command
 from penstock.client import Client
-from penstock.errors import SetupError, UserError
+from penstock.errors import LimitError, SetupError, UserError
 from penstock.sinks import (
     Sink,
     _report,
@@ -30,6 +30,7 @@ from penstock.sinks import (
     serve_metrics,
     sqlite,
     status,
+    wait_for,
 )
 from penstock.sinks._targets import files
 
@@ -100,6 +101,27 @@ def test_a_sink_is_paused_and_goes_on(place, topic) -> None:
         wait_until(lambda: len(place.rows("SELECT id FROM users")) == 2, "the row")
     found = CliRunner().invoke(command, ["status", "--broker", topic.log, "--format", "csv"])
     assert f"{name},{topic.name}" in found.output, found.output
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_who_has_written_waits_until_the_target_has_it(place, topic) -> None:
+    """Not while the sink is behind; a token of another topic, or a sink that never ran, is an error."""
+    name = f"{topic.name}.users"
+    topic.send({"id": 1, "name": "ann"})
+    at = sum(b"1") % topic.partitions
+    with pytest.raises(UserError, match=r"of the sinks|found no sinks"):
+        wait_for(topic.log, "nobody", f"{topic.name}-{at}:0")
+    made(place, topic).run(until=lambda done: done.lag == 0)
+    wait_for(topic.log, name, f"{topic.name}-{at}:0")
+    topic.send({"id": 1, "name": "Ann"})
+    with pytest.raises(LimitError, match="penstock sink status"):
+        wait_for(topic.log, name, f"{topic.name}-{at}:1", timeout=0)
+    with running(made(place, topic)):
+        told = ["wait", name, f"{topic.name}-{at}:1", "--wait", "60", "--broker", topic.log]
+        assert CliRunner().invoke(command, told).exit_code == 0
+        assert place.rows("SELECT name FROM users") == [("Ann",)]
+    with pytest.raises(UserError, match="expected a position in one of the topics"):
+        wait_for(topic.log, name, "other-0:1")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

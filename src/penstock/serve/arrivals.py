@@ -21,8 +21,8 @@ from typing import Final
 
 from penstock.engine.store import Store
 from penstock.errors import LimitError
-from penstock.serve.moments import Position
 from penstock.state import LocalStateFiles
+from penstock.wire.positions import Position
 
 __all__ = ["Arrivals", "wait_for"]
 

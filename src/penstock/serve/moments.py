@@ -1,4 +1,4 @@
-"""Which version a query reads (`AS OF …`), and which versions have seen a write (`clicks-0:41`).
+"""Which version a query reads (`AS OF …`).
 
     SELECT … FROM view AS OF VERSION 17
     SELECT … FROM view AS OF TIMESTAMP '2026-01-01T12:00:00Z'
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -23,10 +22,9 @@ from penstock.errors import QueryError, UserError
 if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
 
-__all__ = ["AsOf", "Position", "parted"]
+__all__ = ["AsOf", "parted"]
 
 _KINDS: Final = ("VERSION", "TIMESTAMP", "SAVEPOINT")
-_POSITION: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>\d+):(?P<offset>\d+)")
 
 
 @dataclass(frozen=True)
@@ -50,49 +48,6 @@ class AsOf:
         if self.at_us is not None:
             return f"AS OF TIMESTAMP {self.at_us} µs"
         return f"AS OF VERSION {self.version}"
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where a record is: what a write returns, `TOPIC-PARTITION:OFFSET`."""
-
-    topic: str
-    partition: int
-    offset: int
-
-    @classmethod
-    def parse_all(cls, token: str) -> tuple[Position, ...]:
-        """The positions in a token, which commas part.
-
-        Raises:
-            UserError: it is none.
-
-        >>> Position.parse_all("clicks-0:41")
-        (Position(topic='clicks', partition=0, offset=41),)
-        """
-        found = []
-        for part in token.split(","):
-            match = _POSITION.fullmatch(part.strip())
-            if match is None:
-                raise UserError(
-                    "expected positions such as clicks-0:41 (topic, partition, offset), with commas "
-                    f"between them; found {token!r}"
-                )
-            found.append(cls(match["topic"], int(match["partition"]), int(match["offset"])))
-        return tuple(found)
-
-    def is_in(self, offsets: Mapping[str, Mapping[str, int]]) -> bool:
-        """Whether a version that has read up to these offsets has read this record.
-
-        Raises:
-            UserError: the pipeline doesn't read the topic.
-        """
-        if self.topic not in offsets:
-            raise UserError(
-                f"expected a position in one of the topics {', '.join(sorted(offsets)) or 'none'}, which "
-                f"the pipeline reads; found {self.topic!r}"
-            )
-        return offsets[self.topic].get(str(self.partition), 0) > self.offset
 
 
 def parted(query: str) -> tuple[str, AsOf | None]:

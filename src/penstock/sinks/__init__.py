@@ -5,7 +5,7 @@
 docs/sinks.md says how each is exactly-once.
 """
 
-from penstock.sinks._control import go_back, pause, rebuild, resume, status
+from penstock.sinks._control import go_back, pause, rebuild, resume, status, wait_for
 from penstock.sinks._metrics import serve_metrics, sink_metrics
 from penstock.sinks._report import SILENT_MS, sink_phase
 from penstock.sinks._sink import Followed, Sink
@@ -53,4 +53,5 @@ __all__ = [
     "status",
     "tantivy",
     "vectors",
+    "wait_for",
 ]

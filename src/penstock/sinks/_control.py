@@ -17,13 +17,16 @@ import pyarrow as pa
 from penstock.client import Client, Producer
 from penstock.client.groups import GroupAdmin
 from penstock.core.names import unknown
-from penstock.errors import SetupError, UserError
+from penstock.errors import LimitError, SetupError, UserError
 from penstock.sinks._report import sink_phase
 from penstock.sinks._sink import GROUP_PREFIX, Followed, Sink, control_topic
 from penstock.sinks._targets.contract import Switchable, Target
+from penstock.wire.positions import Position
 
-__all__ = ["go_back", "pause", "rebuild", "resume", "status"]
+__all__ = ["go_back", "pause", "rebuild", "resume", "status", "wait_for"]
 
+LOOK_S: Final = 0.1
+"""Between two looks whether a sink has passed a position."""
 NO_SINKS: Final = "Start one: penstock sink TOPIC TARGET"
 
 
@@ -107,6 +110,41 @@ def _behind_s(told: dict[str, Any]) -> float | None:
     if not isinstance(at_ms, int) or not isinstance(behind_ms, int):
         return None
     return (behind_ms + max(time.time_ns() // 1_000_000 - at_ms, 0)) / 1_000
+
+
+def wait_for(address: str, name: str, token: str, timeout: float = 10.0, **settings: Any) -> None:
+    """Waits until a sink's target has what was written to its topic.
+
+    The offsets that a sink commits to the log, once a second, are behind those in its target, never ahead.
+
+    Args:
+        address: the broker's.
+        name: the sink's.
+        token: where the written records are, `topic-partition:offset`, with commas between several.
+        timeout: in seconds.
+        settings: as of `penstock.client.Client`.
+
+    Raises:
+        UserError: the token is none, or is of another topic; no sink of this name has ever run.
+        LimitError: the sink hasn't passed it in time.
+    """
+    positions, deadline = Position.parse_all(token), time.monotonic() + timeout
+    with Client(address, **settings) as client:
+        while True:
+            offsets: dict[str, dict[str, int]] = {}
+            for (topic, partition), offset in client.committed(GROUP_PREFIX + name).items():
+                offsets.setdefault(topic, {})[str(partition)] = offset
+            if not offsets:
+                known = [one["name"] for one in status(address, **settings)]
+                raise UserError(unknown("sink", name, known, NO_SINKS))
+            if all(one.is_in(offsets) for one in positions):
+                return
+            if time.monotonic() >= deadline:
+                raise LimitError(
+                    f"expected the sink {name!r} to have written {token} within {timeout:g} s; found that it "
+                    "has not. Ask again, or see whether it runs: penstock sink status"
+                )
+            time.sleep(LOOK_S)
 
 
 def rebuild(sink: Sink) -> Followed:

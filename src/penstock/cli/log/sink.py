@@ -42,6 +42,7 @@ Examples:
   penstock sink status                       how far each is behind
   penstock sink pause users.users            within a second, wherever it runs
   penstock sink resume users.users
+  penstock sink wait users.users users-0:41  until the target has this record
   penstock sink rebuild users users.sqlite --table users …     rebuilds the table next to the live one
 
 Offsets are stored in the target's transactions: each row is there once, even if the command is killed
@@ -264,3 +265,23 @@ def resume(name: str, broker: str | None) -> None:
 
     sinks.resume(find_broker(broker), name, **client_settings())
     note(f"{name} continues within a second")
+
+
+@sink.command("wait")
+@click.argument("name")
+@click.argument("token")
+@click.option(
+    "--wait",
+    "seconds",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="At most.",
+)
+@broker_option
+def wait_(name: str, token: str, seconds: float, broker: str | None) -> None:
+    """Wait until the target of the sink NAME has the records at TOKEN: TOPIC-PARTITION:OFFSET."""
+    from penstock import sinks
+
+    sinks.wait_for(find_broker(broker), name, token, seconds, **client_settings())
