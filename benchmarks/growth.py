@@ -302,6 +302,8 @@ CASES = (
     Case("count_distinct", "values per group", FEW, of_groups("count_distinct")),
     Case("collect", "values per group", FEW, of_groups("collect", 10)),
     Case("quantile", "values per group", FEW, of_groups("quantile", 0.9)),
+    Case("frequent", "values per group", FEW, of_groups("frequent", 10)),
+    Case("frequencies", "values per group", FEW, of_groups("frequencies", 10)),
     Case("sessions", "keys", MANY, sessions_keys),
     Case("join", "rows within, keys", MANY, join_state),
     Case("join", "rows of lateness", MANY, join_lateness),

@@ -34,7 +34,7 @@ TYPES = {"x": pa.int64(), "j": pa.int32(), "v": pa.float64(), "s": pa.string()}
 TYPES |= {"d": pa.decimal128(30, 1)}
 INPUT = pa.schema([("k", pa.string()), *TYPES.items()])
 KINDS = {"min": None, "max": None, "count_distinct": None, "collect": 3, "collect_descending": 2}
-KINDS |= {"quantile": 0.3}
+KINDS |= {"quantile": 0.3, "frequent": 2, "frequencies": 2}
 NUMBERS = ("x", "j", "v")  # what has quantiles
 PAIRS = (
     ("arg_min", "s", "x", None), ("arg_max", "x", "s", None), ("arg_max", "s", "v", None),
@@ -93,6 +93,11 @@ def naive(values: list[Any], kind: str, parameter: Any) -> Any:
     shown = ["NaN" if isinstance(x, float) and math.isnan(x) else x for x in values]
     if kind == "count_distinct":
         return len(set(shown))
+    if kind in ("frequent", "frequencies"):
+        often = Counter(shown).most_common(
+            parameter
+        )  # of equally frequent ones the first: the least
+        return tuple(pair[kind == "frequencies"] for pair in often) or None
     if kind == "quantile":
         return naive_quantile([float(value) for value in values], parameter)
     if parameter is None:
@@ -242,9 +247,14 @@ def test_a_batch_reads_what_it_needs(kind: str, monkeypatch: pytest.MonkeyPatch)
     assert 0 < counts[1] <= times * counts[0]
 
 
-def test_a_count_holds_whoever_asked_for_changes_before() -> None:
-    """Changes are right behind batches whose changes nobody asked for, and in a state without counts."""
-    asked = values_of("count_distinct")
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("count_distinct", "counts.values.0"), ("frequent", "frequent.values.0"),
+     ("frequencies", "frequent.values.0")],
+)  # fmt: skip
+def test_what_is_remembered_holds_whoever_asked_for_changes_before(kind: str, name: str) -> None:
+    """Changes are right behind batches whose changes nobody asked for, and in a state without that trace."""
+    asked = values_of(kind)
     silent = asked.emitting(changes=False, closed=False)
     files = MemoryStateFiles()
     state, total = asked.empty(files), Counter[Any]()
@@ -254,7 +264,7 @@ def test_a_count_holds_whoever_asked_for_changes_before() -> None:
         operator = asked if version // 3 % 2 == 0 else silent
         if version % 5 == 0:
             described = state.describe()
-            del described["traces"]["counts.values.0"]
+            del described["traces"][name]
             state = operator.open(files, described)
         come = [(chance.randrange(3), chance.randrange(6)) for _ in range(4)]
         gone = chance.sample(sorted(alive.elements()), min(4, alive.total()) if version % 2 else 0)
@@ -268,7 +278,8 @@ def test_a_count_holds_whoever_asked_for_changes_before() -> None:
         step = operator.step(state, [[parcel]], Context(files, "s", version, (NO_TIME,)))
         state = step.state
         state.check()
-        groups = {k: len({x for j, x in +alive if j == k}) for k, _ in +alive}
+        there = {k: [x for j, x in alive.elements() if j == k] for k, _ in +alive}
+        groups = {k: naive(some, kind, KINDS[kind]) for k, some in there.items()}
         now = counted(operator.read(state))
         assert now == Counter(groups.items())
         if operator is asked:

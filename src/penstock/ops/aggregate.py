@@ -31,7 +31,7 @@ from penstock.errors import CorruptError
 from penstock.ops.lateness import first_open
 from penstock.ops.operator import Clockless, Context, Prepared, Step
 from penstock.ops.partials import GROUPS, Hash, Mapper, Partials, parse_partials, standard_hash
-from penstock.ops.reading.values import count_layouts
+from penstock.ops.reading.remembered import remembered
 from penstock.ops.spec import WINDOW_END, WINDOW_START, AggregateSpec
 from penstock.ops.views import Assembler, timed
 from penstock.ops.windows import LATE, NO_TIME
@@ -89,11 +89,11 @@ class WindowedAggregate(Clockless):
         object.__setattr__(self, "_mapper", Mapper(self.spec, self.hash))
         object.__setattr__(self, "_assembler", Assembler(self.spec))
         exact = self._mapper.layouts[GROUPS].exact
-        object.__setattr__(self, "_counts", count_layouts(self.spec, exact=exact))
+        object.__setattr__(self, "_remembered", remembered(self.spec, exact=exact))
 
     _mapper: Mapper = field(init=False, repr=False, compare=False)
     _assembler: Assembler = field(init=False, repr=False, compare=False)
-    _counts: Mapping[str, Layout] = field(init=False, repr=False, compare=False)
+    _remembered: Mapping[str, Layout] = field(init=False, repr=False, compare=False)
 
     @staticmethod
     def from_spec(spec: Mapping[str, Any]) -> WindowedAggregate:
@@ -178,7 +178,7 @@ class WindowedAggregate(Clockless):
 
     def empty(self, files: StateFiles) -> State:
         """The state before any row."""
-        layouts = {**self._mapper.layouts, **self._counts}
+        layouts = {**self._mapper.layouts, **self._remembered}
         return State({n: Trace(layout, files) for n, layout in layouts.items()})
 
     def open(self, files: StateFiles, description: Mapping[str, Any]) -> State:
@@ -188,13 +188,13 @@ class WindowedAggregate(Clockless):
             CorruptError: the description is of another operator.
         """
         traces = description["traces"]
-        if set(traces) - set(self._counts) != set(self._mapper.layouts):
+        if set(traces) - set(self._remembered) != set(self._mapper.layouts):
             raise CorruptError(
                 f"expected the traces {sorted(self._mapper.layouts)} of this operator; found "
                 f"{sorted(traces)}: the pipeline's definition has changed. Run it with --rebuild"
             )
         opened = {n: Trace.open(lo, files, traces[n]) for n, lo in self._mapper.layouts.items()}
-        for name, layout in self._counts.items():  # former releases have none
+        for name, layout in self._remembered.items():  # former releases have none
             empty = Trace(layout, files, low_us=opened[GROUPS].low_us)
             opened[name] = Trace.open(layout, files, traces[name]) if name in traces else empty
         return State(opened, description["watermark_us"])
@@ -255,17 +255,17 @@ class WindowedAggregate(Clockless):
         delta = self.combine(0, parts)
         kept = {n: state.traces[n].above(delta.tables[n]) for n in self._mapper.layouts}
         delta = Partials(kept)
-        changes, counted = None, dict[str, pa.RecordBatch]()
+        changes, known = None, dict[str, pa.RecordBatch]()
         corrects = self.spec.closed and self.spec.correct_us > 0
         if self.spec.changes or corrects:
-            changes, counted = self._assembler.changes(state.traces, delta)
+            changes, known = self._assembler.changes(state.traces, delta)
         written = [0, 0]
         traces = {}
         for name, trace in state.traces.items():
             writer = context.writer(name)
-            if name in counted:
-                traces[name] = trace.append(counted[name], writer)
-            elif name in self._counts:  # nobody asks what changes: it would say what was
+            if name in known:
+                traces[name] = trace.append(known[name], writer)
+            elif name in self._remembered:  # nobody asks what changes: it would say what was
                 traces[name] = replace(trace, runs=(), merges=())
             else:
                 traces[name] = trace.append(delta.tables[name], writer)

@@ -26,6 +26,7 @@ from penstock.ops.partials import (
     kept_traces,
     value_names,
 )
+from penstock.ops.reading.frequent import frequent_name, most_frequent
 from penstock.ops.reading.panes import Grid
 from penstock.ops.reading.values import counts_name, readings, recounted
 from penstock.ops.spec import WINDOW_END, AggregateSpec
@@ -152,9 +153,9 @@ class Assembler:
         """How a delta changes the view: old rows with weight -1, then new rows with +1.
 
         Returns:
-            The changes, and deltas of the traces of `count_layouts`.
+            The changes, and deltas of the traces of `remembered`.
         """
-        counted: dict[str, pa.RecordBatch] = {}
+        remembered: dict[str, pa.RecordBatch] = {}
         if self.direct:
             touched = delta.tables[GROUPS]
             values = self.full.schema.names[2 + len(self.full.keys) :]
@@ -166,8 +167,8 @@ class Assembler:
             )
         else:
             touched = self._touched(traces, delta)
-            old, new, counted = self._reassemble(traces, delta, touched)
-        return self._difference(old, new), counted
+            old, new, remembered = self._reassemble(traces, delta, touched)
+        return self._difference(old, new), remembered
 
     def _fold(
         self, touched: pa.RecordBatch, parts: list[pa.RecordBatch], which: Vector
@@ -256,7 +257,7 @@ class Assembler:
                     panes = self._summed(grid, panes, touched, side)
                 here, number = self._in_touched(panes, touched, low)
                 side.append((number, here.select(self.full.schema.names)))
-        counted: dict[str, pa.RecordBatch] = {}
+        remembered: dict[str, pa.RecordBatch] = {}
         for name, kept in self.kept.items():
             trace, change = traces[name], delta.tables[name]
             for parts, source in self.readings[name]:
@@ -265,12 +266,19 @@ class Assembler:
                 elif source == "counts":
                     counts = counts_name(name)
                     number = self._number(touched, change)
-                    was, now, counted[counts] = recounted(
+                    was, now, remembered[counts] = recounted(
                         trace, traces[counts], change, touched, number
                     )
                     for side, count in zip(sides, (was, now), strict=True):
                         side.append((everything, self._counted(parts, count, touched)))
                     continue
+                elif source == "often":
+                    number, often = self._number(touched, change), frequent_name(name)
+                    most = max(part.often or 0 for part in parts)
+                    old, new, remembered[often] = most_frequent(
+                        trace, traces[often], change, touched, number, most
+                    )
+                    found_sides = (old, new)
                 elif source == "ranks":
                     number = self._number(touched, change)
                     for part in parts:
@@ -287,7 +295,7 @@ class Assembler:
                         made = self._lifted(kept, parts, values, ids, touched)
                         side.append((everything, made))
         before, after = (self._sum(side, touched) for side in sides)
-        return before, after, counted
+        return before, after, remembered
 
     def _summed(
         self, grid: Grid, panes: pa.RecordBatch, touched: pa.RecordBatch, side: list[Side]

@@ -86,8 +86,8 @@ class Layout:
         tie: a further column of the identity, not hashed; None where keys and window are all of it.
         count: the value whose 0 means that nothing is left of a row.
         carried: further columns of the identity that the tie is a hash of.
-        order: a column of int64 that comes before the tie, of rows that are read in some order; it follows
-            from the rest of the identity. There is a tie, then.
+        order: a column of int64 that comes before the tie, of rows that are read in some order. There is a
+            tie, then. With `carried`, which the tie is a hash of, it follows from these.
         exact: whether different keys always have different hashes, as long as none is NULL. So it is
             for one column of numbers, as `hash_columns` permutes 64-bit numbers.
     """

@@ -5,6 +5,7 @@ where there is one, and by its tie, so
 the first live rows of a group are found from the beginnings of a few ranges, and the weight of a row by
 bisection: the time is that of the rows that are read, and the logarithm of the group's size.
 
+    present(trace, groups)           which groups have rows
     ends(trace, groups, delta, n)    each group's first n live rows, before and after the delta
     weights(trace, groups, rows)     the weight of each row
     ranked(trace, groups, delta, …)  the values of some ranks of each group, before and after the delta
@@ -36,7 +37,18 @@ from penstock.state.layout import Layout, concat, equal, hashes, take, windows
 from penstock.state.runs import Opened
 from penstock.state.trace import Trace
 
-__all__ = ["LAST", "Known", "Ranked", "Side", "around", "ends", "is_ranked", "ranked", "weights"]
+__all__ = [
+    "LAST",
+    "Known",
+    "Ranked",
+    "Side",
+    "around",
+    "ends",
+    "is_ranked",
+    "present",
+    "ranked",
+    "weights",
+]
 
 READ_ROWS: Final = 4  # of each range of a group, at first
 READ_TIMES: Final = 4  # as many the next time
@@ -157,12 +169,26 @@ def _some(rows: pa.RecordBatch, at: Vector) -> pa.RecordBatch:
     return rows.take(vectors.from_int64(at))
 
 
+def present(trace: Trace, groups: pa.RecordBatch) -> Vector:
+    """bool[groups]: whether the trace has rows of a group, be they taken back.
+
+    Args:
+        trace: that is looked at.
+        groups: `$window`, `$hash` and the layout's keys; sorted, each once.
+    """
+    found = np.zeros(len(groups), np.bool_)
+    for one in _ranges(trace, groups):
+        found[one.groups] = True
+    return found
+
+
 def ends(
     trace: Trace, groups: pa.RecordBatch, delta: pa.RecordBatch, number: Vector, most: int
 ) -> tuple[Side, Side]:
     """The first or last live rows of some groups, before a delta and after it: so many, or more.
 
-    Where the layout has an order, all rows that share the last one's place are among them.
+    Where the layout has an order and carries columns, all rows that share the last one's place are
+    among them.
 
     Args:
         trace: without the delta.
@@ -184,7 +210,7 @@ def ends(
         both = concat([read.rows, delta.take(vectors.from_int64(mine))])
         ids, first = layout.grouping(both)
         group = np.concatenate([read.number, number[mine]])[first]
-        orders = layout.orders(both)
+        orders = layout.orders(both) if layout.carried else None
         order = None if orders is None else orders[first]
         known = _known(read, ids, group, order, n, from_end=most < 0)
         done = left.copy()
@@ -427,7 +453,7 @@ def _known(
         read: what was.
         ids: the identity of each row, by its place in the order.
         group: the group of each identity.
-        order: the order of each identity; None where the tie is one.
+        order: the order of each identity; None where the tie is one, too.
         groups: how many there are.
         from_end: whether ranges were read from their ends.
     """

@@ -81,7 +81,7 @@ def _aggregates(app: ps.App, events: ps.Stream) -> None:
     corrected = (
         events.window(ps.tumbling("30 seconds"), late="correct", keep="2 minutes")
         .group_by("page")
-        .agg(n=ps.count())
+        .agg(n=ps.count(), often=ps.frequent("x", limit=2))
     )
     corrected.to("corrected", partitions=2)
     app.view("sessions", events.window(ps.session("15 seconds")).group_by("user").agg(n=ps.count()))

@@ -110,6 +110,7 @@ class Part:
             last ones; None is all.
         distinct: whether it is the number of values that differ.
         ranks: which values it needs by their ranks, where these are few.
+        often: how many of the most frequent values it needs, of equally frequent ones the least.
     """
 
     value: Value
@@ -118,6 +119,7 @@ class Part:
     ends: int | None = None
     distinct: bool = False
     ranks: Ranks | None = None
+    often: int | None = None
 
 
 @dataclass(frozen=True)

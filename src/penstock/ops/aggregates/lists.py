@@ -60,7 +60,7 @@ class Collect(Function):
         return (Part(value, self._lift, kept, ends=self._ends),)
 
     @property
-    def _ends(self) -> int | None:
+    def _ends(self) -> int:
         """How many values are looked at; see `Part`."""
         assert isinstance(self.parameter, int), "checked when it was made"
         return -self.parameter if self.descending else self.parameter
@@ -110,9 +110,11 @@ class Frequent(Collect):
             raise FlowError(f"expected {self.kind} of one column; found {self.by.name!r} as well")
         super().__post_init__()
 
-    @property
-    def _ends(self) -> None:
-        """See `Part`: any value may be the most frequent one."""
+    def parts(self, *, retracts: bool) -> tuple[Part, ...]:  # noqa: ARG002
+        """See `Function`."""
+        assert isinstance(self.parameter, int), "checked when it was made"
+        value = Value(self._name, self.type, "single")
+        return (Part(value, self._lift, Kept((self.of,)), often=self.parameter),)
 
     def _lift(self, rows: Rows) -> list[pa.Array]:
         assert isinstance(self.parameter, int), "checked when it was made"

@@ -5,6 +5,7 @@
     count_distinct   the weights of the values that the batch brings: a value counts, or no longer does, where
                      its weight passes zero
     quantile         two values by their ranks
+    frequent         as many as are asked for (`penstock.ops.reading.frequent`)
     all others       the group
 
 How many values a group has is remembered in a trace of its own; where nobody has asked for a group's changes
@@ -21,22 +22,21 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.vectors import Vector
 from penstock.ops.aggregates import COUNT, Kept, Part
-from penstock.ops.partials import group_layout, kept_traces
 from penstock.ops.spec import AggregateSpec
 from penstock.state import kernels
-from penstock.state.layout import Layout, Value, concat
+from penstock.state.layout import concat
 from penstock.state.ordered import is_ranked, weights
 from penstock.state.trace import Trace
 
-__all__ = ["count_layouts", "counts_name", "readings", "recounted"]
+__all__ = ["COUNTED", "counts_name", "readings", "recounted"]
 
 COUNTS: Final = "counts."  # + the name of a trace of values: group -> how many different ones
 COUNTED: Final = "$counted"  # int64, how many
 
 
-Reading: TypeAlias = tuple[tuple[Part, ...], int | Literal["all", "counts", "ranks"]]
+Reading: TypeAlias = tuple[tuple[Part, ...], int | Literal["all", "counts", "ranks", "often"]]
 """Parts, and what they are lifted from: so many first values (last ones where negative), all,
-counts, or those of some ranks."""
+counts, those of some ranks, or the most frequent ones."""
 
 
 def readings(spec: AggregateSpec, kept: Kept) -> list[Reading]:
@@ -44,35 +44,27 @@ def readings(spec: AggregateSpec, kept: Kept) -> list[Reading]:
     parts = tuple(part for part in spec.parts if part.kept == kept)
     is_number = is_ranked(kept.columns[0].type)
     by_rank = tuple(part for part in parts if part.ranks is not None and is_number)
-    few = [*by_rank, *(part for part in parts if part.ends is not None or part.distinct)]
-    whole = len(few) < len(parts)
+    often = tuple(part for part in parts if part.often is not None)
+    counted = tuple(part for part in parts if part.distinct)
+    by_ends = tuple(part for part in parts if part.ends is not None)
+    whole = len(by_rank) + len(often) + len(counted) + len(by_ends) < len(parts)
     if whole or spec.window.paned:
         return [(parts, "all")]
     found: list[Reading] = []
     for sign in (1, -1):
-        some = tuple(part for part in parts if part.ends is not None and sign * part.ends > 0)
+        some = tuple(part for part in by_ends if sign * (part.ends or 0) > 0)
         if some:
             found.append((some, sign * max(abs(part.ends or 0) for part in some)))
-    counted = tuple(part for part in parts if part.distinct)
     if by_rank:
         found.append((by_rank, "ranks"))
+    if often:
+        found.append((often, "often"))
     return [*found, (counted, "counts")] if counted else found
 
 
 def counts_name(name: str) -> str:
     """The trace that remembers how many values the groups of another have."""
     return COUNTS + name
-
-
-def count_layouts(spec: AggregateSpec, *, exact: bool) -> dict[str, Layout]:
-    """The layouts of the traces that remember how many values groups have, by name."""
-    keys = group_layout(spec, kept=False).keys
-    layout = Layout(keys, (Value(COUNTED, pa.int64(), "sum"),), count=COUNTED, exact=exact)
-    return {
-        counts_name(name): layout
-        for name, kept in kept_traces(spec).items()
-        if any(source == "counts" for _, source in readings(spec, kept))
-    }
 
 
 def recounted(
