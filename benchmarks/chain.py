@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -37,28 +38,43 @@ WARM_UP = 20
 """Beats that don't count: everything is compiled and connected then."""
 
 
-def program(server: Postgres, cache: RedisServer, folder: Path) -> ps.App:
-    """The chain."""
+def program(folder: Path, source: str, copy: str, cache: str) -> None:
+    """The chain, until standard input ends; prints the log's address."""
     app = ps.App("chain", directory=folder / "chain.penstock")
-    beats = app.table("beats", source=ps.capture.postgres(server.url(), table="public.beats"))
+    beats = app.table("beats", source=ps.capture.postgres(source, table="public.beats"))
     newest = beats.group_by("place").agg(beat=ps.max("beat"))
     app.view("newest", newest)
     for name, target in {
-        "postgres": ps.sinks.postgres(server.url("copy"), table="newest"),
-        "redis": ps.sinks.redis(cache.url, table="newest:{place}"),
+        "postgres": ps.sinks.postgres(copy, table="newest"),
+        "redis": ps.sinks.redis(cache, table="newest:{place}"),
         "tantivy": ps.sinks.tantivy(folder / "newest.tantivy"),
     }.items():
         app.sink(newest, target, topic="newest", name=name)
-    return app
+
+    def until_input_ends() -> None:
+        sys.stdin.read()
+        app.stop()
+
+    def idle() -> None:
+        if not told:
+            told.append(app.address)
+            print(app.address, flush=True)
+
+    told: list[str | None] = []
+    threading.Thread(target=until_input_ends, daemon=True).start()
+    app.run(on_idle=idle)
 
 
 class Readers:
     """What each system says the newest beat is."""
 
-    def __init__(self, server: Postgres, cache: RedisServer, folder: Path, app: ps.App) -> None:
-        self._cache, self._folder, self._app = cache, folder, app
+    def __init__(self, server: Postgres, cache: RedisServer, folder: Path, address: str) -> None:
+        self._cache, self._folder = cache, folder
         self._copy = psycopg.connect(server.url("copy"), autocommit=True)
-        self._views: Views | None = None
+        self._client, self._reader = Client(address), Reader(address)
+        self._views = Views(folder / "chain.penstock")
+        self._seen = contextlib.ExitStack()
+        self._arrivals = self._seen.enter_context(self._views.arrivals())
         self._next = 0
 
     def all(self) -> dict[str, Callable[[], int]]:
@@ -73,19 +89,17 @@ class Readers:
 
     def log(self) -> int:
         """The last record's."""
-        if self._app.address is None:
-            return -1
-        with Client(self._app.address) as client, Reader(self._app.address) as reader:
-            while True:
-                client.wait_for_data({("beats", 0): self._next}, 1.0)
-                end = client.offsets("beats", "latest")[0]
-                for records in reader.read("beats", 0, self._next, end):
-                    self._next = int(records.offset[-1]) + 1
-                    return int(json.loads(records.values()[-1].as_py())["beat"])
+        self._client.wait_for_data({("beats", 0): self._next}, 1.0)
+        end = self._client.offsets("beats", "latest")[0]
+        beat = -1
+        for records in self._reader.read("beats", 0, self._next, end):
+            self._next = int(records.offset[-1]) + 1
+            beat = int(json.loads(records.values()[-1].as_py())["beat"])
+        return beat
 
     def view(self) -> int:
-        """The view's."""
-        self._views = self._views or Views(self._folder / "chain.penstock")
+        """The view's; waits for the next version, for 10 ms at most."""
+        self._arrivals.wait(0.01)
         return int(self._views.snapshot().table("newest").column("beat")[0].as_py())
 
     def copy(self) -> int:
@@ -120,20 +134,16 @@ def measure(
     server: Postgres, readers: dict[str, Callable[[], int]], beats: int
 ) -> dict[str, list[float]]:
     """Milliseconds from each commit to each system."""
-    told: dict[str, list[float]] = {name: [] for name in readers}
+    found: dict[str, list[float]] = {name: [] for name in readers}
+    beat = 0
     with psycopg.connect(server.url(), autocommit=True) as one:
-        for beat in range(1, WARM_UP + beats + 1):
-            began = time.perf_counter()
-            threads = [
-                threading.Thread(target=lambda n=n, r=r: told[n].append(seen(r, beat, began)))  # noqa: B023
-                for n, r in readers.items()
-            ]
-            for thread in threads:
-                thread.start()
-            one.execute("UPDATE beats SET beat = %s", (beat,))
-            for thread in threads:
-                thread.join()
-    return {name: times[WARM_UP:] for name, times in told.items()}
+        for name, read in readers.items():
+            for _ in range(WARM_UP + beats):
+                beat += 1
+                began = time.perf_counter()
+                one.execute("UPDATE beats SET beat = %s", (beat,))
+                found[name].append(seen(read, beat, began))
+    return {name: times[WARM_UP:] for name, times in found.items()}
 
 
 def run(beats: int, rate: int) -> dict[str, dict[str, float]]:
@@ -148,18 +158,25 @@ def run(beats: int, rate: int) -> dict[str, dict[str, float]]:
         server.execute("INSERT INTO beats VALUES (1, 0)")
         server.execute("CREATE DATABASE copy")
         folder = Path(work)
-        app = program(server, cache, folder)
-        thread = threading.Thread(target=app.run)
-        thread.start()
+        options = ["--program", str(folder), server.url(), server.url("copy"), cache.url]
+        chain = subprocess.Popen(
+            [sys.executable, __file__, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert chain.stdin is not None
+        assert chain.stdout is not None
+        address = chain.stdout.readline().strip()
         load = server.pgbench("-n", "-c", "2", "-T", "3600", "--rate", str(rate)) if rate else None
         try:
-            told = measure(server, Readers(server, cache, folder, app).all(), beats)
+            told = measure(server, Readers(server, cache, folder, address).all(), beats)
         finally:
             if load is not None:
                 load.kill()
                 load.wait()
-            app.stop()
-            thread.join()
+            chain.stdin.close()
+            chain.wait()
     return {
         name: {"p50_ms": statistics.median(times), "p99_ms": sorted(times)[int(0.99 * len(times))]}
         for name, times in told.items()
@@ -172,7 +189,12 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=100, help="of pgbench, transactions/s; 0: none")
     parser.add_argument("--smoke", action="store_true", help="a small size, to see that it runs")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
+    parser.add_argument("--program", nargs=4, help=argparse.SUPPRESS)
     told = parser.parse_args()
+    if told.program:
+        folder, *urls = told.program
+        program(Path(folder), *urls)
+        os._exit(0)  # Spark leaves threads behind
     found = run(*((10, 20) if told.smoke else (told.beats, told.rate)))
     if told.json:
         print(json.dumps(found), flush=True)
@@ -180,7 +202,6 @@ def main() -> None:
         say(f"{'from the commit to':<20}{'p50 ms':>10}{'p99 ms':>10}")
         for name, one in found.items():
             say(f"{name:<20}{one['p50_ms']:>10.1f}{one['p99_ms']:>10.1f}")
-    os._exit(0)  # Spark leaves threads behind
 
 
 if __name__ == "__main__":
