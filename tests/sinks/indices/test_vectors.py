@@ -206,3 +206,19 @@ def test_no_kill_loses_or_doubles_a_row(tmp_path, topic) -> None:
     assert sorted(id_ for id_, _ in found(path, 0, 0, count=100)) == sorted(rows)
     for id_, vector in rows.items():
         assert found(path, *vector, count=1)[0][1] == pytest.approx(0.0, abs=1e-9), id_
+
+
+def test_each_row_of_a_small_index_is_found(tmp_path, topic) -> None:
+    """After many changes a graph doesn't lead to each vector any more; all are compared then."""
+    random_, path = random.Random(7), tmp_path / "users.vectors"
+    rows: dict[int, list[float]] = {}
+    for _ in range(20):
+        for id_ in random_.sample(range(40), 20):
+            if random_.random() < 0.4:
+                rows.pop(id_, None)
+                topic.send(str(id_).encode())
+            else:
+                rows[id_] = [50 * random_.random(), 50 * random_.random()]
+                topic.send({"id": id_, "at": rows[id_]})
+        follow(path, topic, "id BIGINT NOT NULL, at ARRAY<FLOAT>", metric="l2sq")
+        assert sorted(id_ for id_, _ in found(path, 0, 0, count=100)) == sorted(rows)

@@ -38,6 +38,9 @@ DIMENSIONS_MAX: Final = 65_536
 """Of a vector: four bytes each, so a row has at most 256 KiB of them."""
 SAVED_CHANGES: Final = 10_000
 """Changes after which the graph is written, at least; more where it has more than ten times as many rows."""
+EXACT_ROWS: Final = 1_000
+"""Up to which all vectors are compared, which takes no time. After rows have gone, the graph may not lead to
+each one that is left, and where there are few, that shows."""
 READ_ROWS: Final = 10_000
 """Vectors that are read at a time."""
 _DATABASE: Final = "rows.sqlite"
@@ -269,7 +272,8 @@ class Vectors:
         Args:
             vector: of as many numbers as the index has dimensions.
             count: of rows, at most.
-            exact: whether all vectors are compared, instead of those that the graph leads to.
+            exact: whether all vectors are compared, instead of those that the graph leads to. So they are in
+                an index of up to 1,000 rows, or where a quarter of them is asked for.
 
         Raises:
             UserError: the vector has another number of dimensions.
@@ -337,6 +341,8 @@ class _Graph:
         count = min(count, len(self))
         if not count:
             return []
+        # So does one that asks for much of the index: the graph would be walked as a whole.
+        exact = exact or len(self) <= max(EXACT_ROWS, 4 * count)
         found = self._index.search(vector, count, exact=exact)
         return [
             (int(number), float(distance))
