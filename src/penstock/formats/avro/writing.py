@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +17,7 @@ import pyarrow as pa
 from penstock.core.schema import TIME_OF_DAY, TIMESTAMP, UUID, Field, Schema
 from penstock.errors import LimitError
 from penstock.formats._json_encode import arrow_buffer, bytes_of, uuid_texts
-from penstock.formats._json_pieces import place_column
+from penstock.formats._pieces import Pieces, joined
 from penstock.formats.avro import _kernels as kernels
 from penstock.formats.avro.schemas import avro_schema
 
@@ -44,14 +43,6 @@ def headed(id_: int) -> bytes:
     '0000000102'
     """
     return _HEAD.pack(0, id_)
-
-
-@dataclass(frozen=True)
-class _Pieces:
-    """A column's values: `data` between the positions `ends`, one more than values."""
-
-    ends: np.ndarray
-    data: np.ndarray
 
 
 class AvroEncoder:
@@ -104,27 +95,16 @@ class AvroEncoder:
         return pa.Array.from_buffers(pa.binary(), len(rows), buffers, 0)
 
 
-def _record(fields: Sequence[Field], columns: Sequence[Any], rows: int, head: bytes) -> _Pieces:
+def _record(fields: Sequence[Field], columns: Sequence[Any], rows: int, head: bytes) -> Pieces:
     """The columns' pieces, one after another."""
     parts = [
         _pieces(column, one.type, nullable=not one.required)
         for one, column in zip(fields, columns, strict=True)
     ]
-    size = np.full(rows, len(head), np.int64)
-    for part in parts:
-        size += np.diff(part.ends)
-    ends = np.zeros(rows + 1, np.int64)
-    np.cumsum(size, out=ends[1:])
-    out = np.empty(int(ends[-1]), np.uint8)
-    cursor = ends[:-1].copy()
-    before = np.frombuffer(head, np.uint8)
-    for part in parts:
-        place_column(before, part.ends, part.data, cursor, out)
-        before = before[:0]
-    return _Pieces(ends, out)
+    return joined(parts, rows, head)
 
 
-def _pieces(column: Any, type_: Any, *, nullable: bool) -> _Pieces:
+def _pieces(column: Any, type_: Any, *, nullable: bool) -> Pieces:
     """A column's values, as the branch of a union where they may be NULL."""
     rows = len(column)
     valid = np.ones(rows, np.uint8)
@@ -159,13 +139,13 @@ def _pieces(column: Any, type_: Any, *, nullable: bool) -> _Pieces:
     return _bytes(*_text(texts.cast(pa.large_binary())), valid, nullable=nullable)
 
 
-def _outputs(rows: int, size: int) -> _Pieces:
-    return _Pieces(np.empty(rows + 1, np.int64), np.empty(size, np.uint8))
+def _outputs(rows: int, size: int) -> Pieces:
+    return Pieces(np.empty(rows + 1, np.int64), np.empty(size, np.uint8))
 
 
 def _bytes(
     at: np.ndarray, data: np.ndarray, valid: np.ndarray, *, nullable: bool, sized: bool = True
-) -> _Pieces:
+) -> Pieces:
     size = int(at[-1] - at[0]) + (1 + kernels.NUMBER_BYTES_MAX) * len(valid)
     made = _outputs(len(valid), size)
     kernels.write_bytes(at, data, valid, nullable, sized, made.ends, made.data)
@@ -181,7 +161,7 @@ def _text(column: Any) -> tuple[np.ndarray, np.ndarray]:
     return at, bytes_of(data, np.uint8)
 
 
-def _blocks(column: Any, type_: Any, valid: np.ndarray, *, nullable: bool) -> _Pieces:
+def _blocks(column: Any, type_: Any, valid: np.ndarray, *, nullable: bool) -> Pieces:
     """Arrays, and maps as arrays of key and value."""
     at = np.asarray(column.offsets.to_numpy()).astype(np.int64)
     first, count = int(at[0]), int(at[-1] - at[0])

@@ -8,7 +8,6 @@ byte, the schema's id in four bytes, and a zero for the file's first message.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +16,7 @@ import pyarrow as pa
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID, Schema
 from penstock.errors import LimitError
 from penstock.formats._json_encode import arrow_buffer, bytes_of, uuid_texts
-from penstock.formats._json_pieces import place_column
+from penstock.formats._pieces import Pieces, joined
 from penstock.formats.avro.writing import decimal_bytes
 from penstock.formats.protobuf import _kernels as kernels
 from penstock.formats.protobuf.schemas import protobuf_schema
@@ -33,19 +32,6 @@ _SECOND_US: Final = 1_000_000
 _SIXTY: Final = 60
 _WIRES: Final = {"float": kernels.FOUR, "double": kernels.EIGHT}
 _PACKED: Final = ("bool", "int32", "int64", "float", "double")
-
-
-@dataclass(frozen=True)
-class _Pieces:
-    """A column's values: `data` between the positions `ends`, one more than values."""
-
-    ends: np.ndarray
-    data: np.ndarray
-
-    @staticmethod
-    def sized(rows: int, size: int) -> _Pieces:
-        """What kernels write into."""
-        return _Pieces(np.empty(rows + 1, np.int64), np.empty(size, np.uint8))
 
 
 class ProtobufEncoder:
@@ -124,31 +110,16 @@ _Known = Mapping[str, ProtoMessage]
 
 def _message(
     message: ProtoMessage, known: _Known, columns: Sequence[Any], rows: int, head: bytes = b""
-) -> _Pieces:
+) -> Pieces:
     """The columns' pieces, one after another; a column for each of the message's fields."""
     known = {**known, **{one.name: one for one in message.messages}}
     parts = [
         _field(one, known, column) for one, column in zip(message.fields, columns, strict=True)
     ]
-    return _joined(parts, rows, head)
+    return joined(parts, rows, head)
 
 
-def _joined(parts: Sequence[_Pieces], rows: int, head: bytes = b"") -> _Pieces:
-    size = np.full(rows, len(head), np.int64)
-    for part in parts:
-        size += np.diff(part.ends)
-    ends = np.zeros(rows + 1, np.int64)
-    np.cumsum(size, out=ends[1:])
-    out = np.empty(int(ends[-1]), np.uint8)
-    cursor = ends[:-1].copy()
-    before = np.frombuffer(head, np.uint8)
-    for part in parts:
-        place_column(before, part.ends, part.data, cursor, out)
-        before = before[:0]
-    return _Pieces(ends, out)
-
-
-def _field(one: ProtoField, known: _Known, column: Any) -> _Pieces:
+def _field(one: ProtoField, known: _Known, column: Any) -> Pieces:
     """A column's values with their tags; nothing for NULL."""
     if one.key:
         return _map(one, known, column)
@@ -164,7 +135,7 @@ def _wire(one: ProtoField) -> int:
     return _WIRES.get(one.type, kernels.SIZED)
 
 
-def _values(type_: str, known: _Known, column: Any, told: bytes) -> _Pieces:
+def _values(type_: str, known: _Known, column: Any, told: bytes) -> Pieces:
     """Values that each begin so; nothing for NULL."""
     rows, valid = len(column), _valid(column)
     head = np.frombuffer(told, np.uint8)
@@ -173,7 +144,7 @@ def _values(type_: str, known: _Known, column: Any, told: bytes) -> _Pieces:
         return _numbers(column.cast(pa.int64()).fill_null(0).to_numpy(), valid, told)
     if type_ in _WIRES:
         values = np.ascontiguousarray(column.fill_null(0).to_numpy())
-        made = _Pieces.sized(rows, rows * (len(told) + values.itemsize))
+        made = Pieces.sized(rows, rows * (len(told) + values.itemsize))
         data = values.view(np.uint8)
         kernels.write_fixed(data, values.itemsize, valid, head, made.ends, made.data)
         return made
@@ -183,7 +154,7 @@ def _values(type_: str, known: _Known, column: Any, told: bytes) -> _Pieces:
         at = inner.ends[np.concatenate(([0], np.cumsum(valid, dtype=np.int64)))]
         return _bytes(at, inner.data, valid, told)
     if arrow in (TIMESTAMP, TIME_OF_DAY, INTERVAL, pa.date32()) or pa.types.is_decimal(arrow):
-        inner = _joined(_parts(column), rows)
+        inner = joined(_parts(column), rows)
         return _bytes(inner.ends, inner.data, valid, told)
     texts = uuid_texts(column) if arrow == UUID else column
     whole = texts.cast(pa.large_binary())
@@ -194,7 +165,7 @@ def _values(type_: str, known: _Known, column: Any, told: bytes) -> _Pieces:
     return _bytes(at, bytes_of(data, np.uint8), valid, told)
 
 
-def _parts(column: Any) -> list[_Pieces]:
+def _parts(column: Any) -> list[Pieces]:
     """The fields of a message that every compiler has."""
     if pa.types.is_decimal(column.type):
         at, data = decimal_bytes(column)
@@ -233,29 +204,29 @@ def _parts(column: Any) -> list[_Pieces]:
     return [_number(1, seconds), _number(2, (micros - seconds * _SECOND_US) * 1_000)]
 
 
-def _number(number: int, values: np.ndarray) -> _Pieces:
+def _number(number: int, values: np.ndarray) -> Pieces:
     """A field of a message; nothing for zero, which is its default."""
     told = tag(number, kernels.VARINT)
     return _numbers(values, (values != 0).view(np.uint8), told)
 
 
-def _numbers(values: np.ndarray, valid: np.ndarray, told: bytes) -> _Pieces:
-    made = _Pieces.sized(len(values), len(values) * (len(told) + kernels.NUMBER_BYTES_MAX))
+def _numbers(values: np.ndarray, valid: np.ndarray, told: bytes) -> Pieces:
+    made = Pieces.sized(len(values), len(values) * (len(told) + kernels.NUMBER_BYTES_MAX))
     numbers = np.ascontiguousarray(values, np.int64)
     kernels.write_numbers(numbers, valid, np.frombuffer(told, np.uint8), made.ends, made.data)
     return made
 
 
-def _bytes(at: np.ndarray, data: np.ndarray, valid: np.ndarray, told: bytes) -> _Pieces:
+def _bytes(at: np.ndarray, data: np.ndarray, valid: np.ndarray, told: bytes) -> Pieces:
     size = int(at[-1] - at[0]) + (len(told) + kernels.NUMBER_BYTES_MAX) * len(valid)
-    made = _Pieces.sized(len(valid), size)
+    made = Pieces.sized(len(valid), size)
     kernels.write_bytes(
         np.ascontiguousarray(at), data, valid, np.frombuffer(told, np.uint8), made.ends, made.data
     )
     return made
 
 
-def _array(one: ProtoField, known: _Known, column: Any) -> _Pieces:
+def _array(one: ProtoField, known: _Known, column: Any) -> Pieces:
     """Numbers are packed; each other item has the tag."""
     first, count, at = _extents(column)
     items = column.values.slice(first, count)
@@ -267,13 +238,13 @@ def _array(one: ProtoField, known: _Known, column: Any) -> _Pieces:
     return _bytes(packed.ends, packed.data, valid, tag(one.number, kernels.SIZED))
 
 
-def _map(one: ProtoField, known: _Known, column: Any) -> _Pieces:
+def _map(one: ProtoField, known: _Known, column: Any) -> Pieces:
     """Entries, which are messages of key and value."""
     first, count, at = _extents(column)
     keys, items = column.keys.slice(first, count), column.items.slice(first, count)
     valid = _valid(items)
     value = _values(one.type, known, items, tag(2, _wire(one)))
-    entries = _joined([_values("string", known, keys, tag(1, kernels.SIZED)), value], count)
+    entries = joined([_values("string", known, keys, tag(1, kernels.SIZED)), value], count)
     made = _bytes(entries.ends, entries.data, valid, tag(one.number, kernels.SIZED))
     return _gathered(made, at)
 
@@ -289,16 +260,16 @@ def _extents(column: Any) -> tuple[int, int, np.ndarray]:
     return first, count, np.stack([begin, end], 1)
 
 
-def _gathered(items: _Pieces, at: np.ndarray) -> _Pieces:
+def _gathered(items: Pieces, at: np.ndarray) -> Pieces:
     """The items of each array as one piece; what lies under NULLs is left out."""
     begin, end = items.ends[at[:, 0]], items.ends[at[:, 1]]
     ends = np.zeros(len(at) + 1, np.int64)
     np.cumsum(end - begin, out=ends[1:])
     if not len(at) or (begin[1:] == end[:-1]).all():
         first = int(begin[0]) if len(at) else 0
-        return _Pieces(ends, items.data[first : first + int(ends[-1])])
+        return Pieces(ends, items.data[first : first + int(ends[-1])])
     data = [items.data[a:b] for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
-    return _Pieces(ends, np.concatenate(data))
+    return Pieces(ends, np.concatenate(data))
 
 
 def _valid(column: Any) -> np.ndarray:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.sketches.bloom import BITS_MAX, HASHES_MAX, Shape, bits_of, filters
 from penstock.errors import FlowError
-from penstock.ops.aggregates.function import Function, Part, Rows, check_plain
+from penstock.ops.aggregates.function import Function, Part, Rows, check_kept, check_plain
 from penstock.state.layout import Value
 from penstock.state.sketches import entries_of, sketches
 
@@ -52,11 +52,7 @@ class BloomFilter(Function):
 
     def parts(self, *, retracts: bool) -> tuple[Part, ...]:
         """See `Function`."""
-        if retracts:
-            raise FlowError(
-                f"expected rows that are never taken back for {self.kind}({self.of.name}); found a table, or "
-                "windows that are corrected. Take it of the stream, or of closed() windows"
-            )
+        check_kept(self.of, self.kind, retracts=retracts)
         return (Part(Value(self._name, pa.binary(), "bits"), self._lift),)
 
     def result(self, full: pa.RecordBatch) -> pa.Array:

@@ -201,6 +201,25 @@ def check_plain(column: Column, kind: str) -> None:
         )
 
 
+def check_kept(
+    column: Column,
+    kind: str,
+    *,
+    retracts: bool,
+    instead: str = "Take it of the stream, or of closed() windows",
+) -> None:
+    """Refuses rows that may be taken back, for what can't be un-aggregated.
+
+    Raises:
+        FlowError: the message says what to write instead.
+    """
+    if retracts:
+        raise FlowError(
+            f"expected rows that are never taken back for {kind}({column.name}); found a table, or windows "
+            f"that are corrected. {instead}"
+        )
+
+
 def count_rows(rows: Rows, column: Column | None = None) -> list[pa.Array]:
     """How many rows, or values of a column, each group has."""
     out = np.empty(rows.groups, np.int64)

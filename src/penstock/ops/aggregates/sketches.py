@@ -25,7 +25,14 @@ from penstock.core import vectors
 from penstock.core.keys import hash_columns
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError
-from penstock.ops.aggregates.function import Function, Part, Rows, check_number, check_plain
+from penstock.ops.aggregates.function import (
+    Function,
+    Part,
+    Rows,
+    check_kept,
+    check_number,
+    check_plain,
+)
 from penstock.state.layout import Value
 from penstock.state.sketches import entries_of, sketches
 
@@ -56,11 +63,8 @@ class ApproxCountDistinct(Function):
 
     def parts(self, *, retracts: bool) -> tuple[Part, ...]:
         """See `Function`."""
-        if retracts:
-            raise FlowError(
-                f"expected rows that are never taken back for {self.kind}({self.of.name}); found a table, or "
-                "windows that are corrected. Use count_distinct, which is exact and keeps all values"
-            )
+        instead = "Use count_distinct, which is exact and keeps all values"
+        check_kept(self.of, self.kind, retracts=retracts, instead=instead)
         return (Part(Value(self._name, pa.binary(), "registers"), self._lift),)
 
     def result(self, full: pa.RecordBatch) -> pa.Array:

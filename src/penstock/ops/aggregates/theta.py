@@ -15,8 +15,7 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.sketches.murmur import theta_hashes
 from penstock.core.sketches.theta import ALL, EMPTY, merged, sketch, written
-from penstock.errors import FlowError
-from penstock.ops.aggregates.function import Function, Part, Rows, check_plain
+from penstock.ops.aggregates.function import Function, Part, Rows, check_kept, check_plain
 from penstock.state.layout import Value
 
 __all__ = ["ThetaSketch", "ThetaUnion"]
@@ -40,11 +39,7 @@ class ThetaSketch(Function):
 
     def parts(self, *, retracts: bool) -> tuple[Part, ...]:
         """See `Function`."""
-        if retracts:
-            raise FlowError(
-                f"expected rows that are never taken back for {self.kind}({self.of.name}); found a table, or "
-                "windows that are corrected. Take it of the stream, or of closed() windows"
-            )
+        check_kept(self.of, self.kind, retracts=retracts)
         return (Part(Value(f"${self.kind}.{self.of.name}", pa.binary(), "theta"), self._lift),)
 
     def result(self, full: pa.RecordBatch) -> pa.Array:
