@@ -17,6 +17,7 @@ import pytest
 import trustme
 from tests.patience import PATIENCE_S
 from tests.serve.committing import clicks, commit
+from tests.serve.test_queries import ENDLESS
 
 from penstock.errors import SetupError
 from penstock.serve import Queries, QueryLimits
@@ -28,7 +29,6 @@ asyncpg = pytest.importorskip("asyncpg", reason="asyncpg is not installed")
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")]
 
-ENDLESS = "SELECT sum(hash(a.range + b.range)) FROM range(100000000) a, range(100000000) b"
 NOON = dt.datetime(2000, 1, 1, 12, tzinfo=dt.UTC)
 VALUES = (
     "1::smallint, 2::int, 3::bigint, 1.5::double, -1234567.089::decimal(12, 3), true, 'x', "
