@@ -36,9 +36,11 @@ for words in {calls!r}:
         assert not done.code, words
     found = sorted({heavy!r} & sys.modules.keys())
     assert not found, (words, found)
+    assert len(sys.modules) <= {budget}, (words, len(sys.modules))
 """
 
-
+BUDGET = {"query": 470, "doctor": 540, "check": 720}
+"""Modules that a command may load: a tenth more than it does, as releases of libraries differ."""
 ENGINES = {
     "asyncio",
     "llvmlite",
@@ -52,9 +54,18 @@ ENGINES = {
 }
 
 
-def run(calls: list[list[str]], heavy: set[str] = HEAVY, text: str = "") -> str:
-    """Runs commands one after another in a new process that must not load anything heavy."""
-    code = RUN.format(calls=calls, heavy=heavy)
+def run(
+    calls: list[list[str]], heavy: set[str] = HEAVY, text: str = "", budget: int = sys.maxsize
+) -> str:
+    """Runs commands one after another in a new process.
+
+    Args:
+        calls: the commands' words.
+        heavy: modules that they must not load.
+        text: what they read.
+        budget: how many modules they may load: each takes its part of a millisecond or more.
+    """
+    code = RUN.format(calls=calls, heavy=heavy, budget=budget)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, input=text
     )
@@ -106,7 +117,32 @@ def test_views_are_read_without_pandas_and_engines(tmp_path: Path) -> None:
     )
     assert "per_user" in shown
     ask = ["query", shop, "SELECT sum(n) AS whole FROM per_user", "--format", "csv"]
-    assert "whole\n20" in run([ask], ENGINES | {"rich", "sqlglot"})
+    unneeded = {"crc32c", "penstock.core.sketches.functions", "penstock.expr.expression"}
+    assert "whole\n20" in run(
+        [ask], ENGINES | {"rich", "sqlglot"} | unneeded, budget=BUDGET["query"]
+    )
+
+
+def test_a_directory_is_examined_without_kernels(tmp_path: Path) -> None:
+    """A small state is checked by NumPy alone; DuckDB and servers have nothing to do with it."""
+    shop = str(commit(clicks(20), tmp_path / "shop.penstock"))
+    heavy = ENGINES - {"asyncio"} | {"crc32c", "duckdb", "rich", "sqlglot"}
+    assert "sound" in run([["doctor", shop]], heavy, budget=BUDGET["doctor"])
+
+
+def test_numpy_is_loaded_without_threads() -> None:
+    """A command has one thread after it has loaded NumPy, and passes no setting on to its processes."""
+    code = """
+import os, sys
+from penstock.core.lazy import load_numpy
+before = dict(os.environ)
+load_numpy()
+assert "numpy" in sys.modules
+assert dict(os.environ) == before
+if sys.platform == "linux":
+    assert len(os.listdir("/proc/self/task")) == 1
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_what_is_committed_is_shown_without_arrow(tmp_path: Path) -> None:
@@ -124,7 +160,8 @@ def test_programs_are_checked_without_pandas(tmp_path: Path) -> None:
         "WHERE ms > 100.5 AND page LIKE '/%' GROUP BY page;"
     )
     calls = [["check", str(program)], ["explain", str(program)]]
-    assert "slow" in run(calls, {"pandas", "numba", "llvmlite", "pyspark", "psycopg", "asyncio"})
+    heavy = {"pandas", "numba", "llvmlite", "pyspark", "psycopg", "asyncio", "crc32c"}
+    assert "slow" in run(calls, heavy, budget=BUDGET["check"])
 
 
 def test_a_few_records_are_written_and_read_without_engines(broker: str) -> None:

@@ -20,8 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import crc32c
-
 from penstock.broker.doctor import Level, Report, examine, is_data_directory
 from penstock.engine.savepoints import check_savepoint, find_savepoint
 from penstock.engine.store import Json, Store, unsealed
@@ -30,6 +28,7 @@ from penstock.ops import operator_from_spec
 from penstock.state import LocalStateFiles
 from penstock.state.garbage import garbage, pieces
 from penstock.state.runs import Piece
+from penstock.wire.checksum import crc32c
 
 __all__ = ["STATE", "examine_pipeline", "examine_state", "is_pipeline_directory"]
 
@@ -204,7 +203,7 @@ class _StateExam:
             return f"expected to read it, found: {error.strerror or error}"
         if data.size != piece.bytes:
             return f"expected {piece.bytes:,} bytes, found {data.size:,}"
-        crc = crc32c.crc32c(memoryview(data))
+        crc = crc32c(memoryview(data))
         if crc != piece.crc:
             return f"expected the CRC-32C {piece.crc:#010x}, found {crc:#010x}"
         return None

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import re
 import threading
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from penstock.core.sketches.functions import add_functions
-
-# DuckDB is imported where it is used: most lanes need none, and start sooner.
+# DuckDB and the functions are imported where they are used: most lanes need none, and start sooner.
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["confine", "connection"]
+__all__ = ["add_functions", "confine", "connection"]
 
+_SKETCHES: Final = re.compile("theta_|bloom_|might_contain", re.IGNORECASE)
+"""What is in the name of each function of sketches."""
 _thread = threading.local()
 _opened: list[duckdb.DuckDBPyConnection] = []
 
@@ -30,6 +31,19 @@ def connection() -> duckdb.DuckDBPyConnection:
         _thread.connection = con
         _opened.append(con)
     return cast("duckdb.DuckDBPyConnection", _thread.connection)
+
+
+def add_functions(con: duckdb.DuckDBPyConnection, query: str | None = None) -> None:
+    """Lets a connection know the functions of sketches.
+
+    Args:
+        con: the connection.
+        query: the only one that it will answer; if that calls none of them, this does nothing.
+    """
+    if query is None or _SKETCHES.search(query):
+        from penstock.core.sketches import functions
+
+        functions.add_functions(con)
 
 
 @atexit.register

@@ -6,11 +6,13 @@ start-up time.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.abc import MetaPathFinder
-from typing import Any
+from typing import Any, Final
+
+_THREADS: Final = "OPENBLAS_NUM_THREADS"
 
 
 def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
@@ -34,12 +36,26 @@ def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[
     return find
 
 
-class _NoPandas(MetaPathFinder):
-    """Says that there is no pandas."""
+class _NoPandas:
+    """Says that there is no pandas: a finder of modules, without their base class, which loads much."""
 
     def find_spec(self, fullname: str, *_: object) -> None:
         if fullname == "pandas":
             raise ModuleNotFoundError(fullname)
+
+
+def load_numpy() -> None:
+    """Imports NumPy without threads for linear algebra, whose start takes as long as the rest of NumPy's.
+
+    A command that calls this does no such algebra. The processes that it starts have their threads.
+    """
+    if "numpy" in sys.modules or _THREADS in os.environ:
+        return
+    os.environ[_THREADS] = "1"
+    try:
+        import numpy  # noqa: F401, ICN001 - to have it loaded
+    finally:
+        del os.environ[_THREADS]
 
 
 def forget_pandas() -> None:
@@ -50,6 +66,7 @@ def forget_pandas() -> None:
     """
     if "pandas" in sys.modules:
         return
+    load_numpy()
     import pyarrow as pa
 
     finder = _NoPandas()

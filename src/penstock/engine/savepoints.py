@@ -16,12 +16,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import crc32c
-
 from penstock.core.names import known_names, unknown
 from penstock.engine.store import NO_SAVEPOINTS, Json, Store
 from penstock.errors import CorruptError, UserError
 from penstock.state.garbage import pieces
+from penstock.wire.checksum import crc32c
 
 if TYPE_CHECKING:
     from penstock.state.runs import Piece
@@ -130,7 +129,7 @@ def check_savepoint(store: Store, savepoint: Savepoint) -> None:
             data = store.files.map(piece.path)
             if data.size != piece.bytes:
                 fault = f"{data.size:,}"
-            elif crc32c.crc32c(memoryview(data)) != piece.crc:
+            elif crc32c(memoryview(data)) != piece.crc:
                 fault = "other ones"
         except FileNotFoundError:
             fault = "none"

@@ -9,7 +9,20 @@
 DuckDB's meaning is the reference. `columnar` gives the same for what it takes on, or says that it can't.
 """
 
-from penstock.expr.duck import EvaluationError
-from penstock.expr.expression import Expression, compile_expression
+from typing import TYPE_CHECKING
+
+from penstock.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.expr.duck import EvaluationError
+    from penstock.expr.expression import Expression, compile_expression
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "duck": ("EvaluationError",),
+            "expression": ("Expression", "compile_expression"),
+        },
+    )
 
 __all__ = ["EvaluationError", "Expression", "compile_expression"]

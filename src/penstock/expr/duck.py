@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from penstock.core.duck import confine, connection
+from penstock.core.duck import add_functions, confine, connection
 from penstock.core.schema import UUID, type_text
-from penstock.core.sketches.functions import add_functions
 
 # DuckDB is imported where it is used: most lanes need none, and start sooner.
 if TYPE_CHECKING:

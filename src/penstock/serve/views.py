@@ -30,7 +30,6 @@ from penstock.serve.listings import listed
 from penstock.serve.moments import AsOf, parted
 from penstock.serve.parts import ViewPart
 from penstock.serve.places import newest, open_store, status_of
-from penstock.serve.shown.tables import table_html
 from penstock.state import StateFiles
 
 # DuckDB and sqlglot are imported where they are used: what lists or copies views needs none.
@@ -374,6 +373,8 @@ class Snapshot:
 
     def _repr_html_(self) -> str:
         """In a notebook: the views' first rows."""
+        from penstock.serve.shown.tables import table_html
+
         return "".join(table_html(self.table(name), name, self.keys(name)) for name in self.names())
 
     def sql(self, query: str) -> pa.Table:
@@ -463,7 +464,7 @@ class Snapshot:
         with duckdb.connect(":memory:") as con:
             for name, value in settings.items():
                 con.execute(f"SET {name} = {value}")
-            add_functions(con)
+            add_functions(con, query if prepare is None else None)
             if prepare is None:
                 confine(con)
                 names = self._views_of(con, query)

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import crc32c
 import numpy as np
 import pyarrow as pa
 
@@ -25,6 +24,7 @@ from penstock.errors import CorruptError
 from penstock.state.files import StateFiles
 from penstock.state.layout import Layout, concat, hashes, windows
 from penstock.state.nulls import cleared
+from penstock.wire.checksum import crc32c
 
 PIECE_ROWS_MAX: Final = 1 << 19
 """Rows: one piece is made in memory; some 25 MB of an aggregate's state."""
@@ -99,7 +99,7 @@ class _Sink:
         view = memoryview(data)
         self.chunks.append(data)
         self.size += view.nbytes
-        self.crc = crc32c.crc32c(view, self.crc)
+        self.crc = crc32c(view, self.crc)
         return view.nbytes
 
     def tell(self) -> int:
@@ -168,7 +168,7 @@ def _encoded(rows: pa.RecordBatch) -> tuple[Sequence[bytes | pa.Buffer], int, in
         with pa.ipc.new_file(whole, rows.schema) as stream:
             stream.write_batch(rows)
         data = whole.getvalue()
-        return [data], data.size, crc32c.crc32c(memoryview(data))
+        return [data], data.size, crc32c(memoryview(data))
     sink: Any = _Sink()  # Arrow calls it as a file
     with pa.ipc.new_file(pa.PythonFile(sink, "w"), rows.schema) as stream:
         stream.write_batch(rows)
@@ -336,7 +336,7 @@ def load(files: StateFiles, piece: Piece, layout: Layout) -> pa.RecordBatch:
         raise CorruptError(
             f"expected {piece.bytes} bytes in the state file {piece.path!r}; found {data.size}. {_ADVICE}"
         )
-    crc = crc32c.crc32c(memoryview(data))
+    crc = crc32c(memoryview(data))
     if crc != piece.crc:
         raise CorruptError(
             f"expected the state file {piece.path!r} to have the CRC-32C {piece.crc:#010x}; "

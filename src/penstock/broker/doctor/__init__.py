@@ -10,8 +10,21 @@ what is lost was ever acknowledged), or *damage* (records that were durable are 
 nothing refers to. It ends with a report whatever the bytes are.
 """
 
-from penstock.broker.doctor.examination import examine, is_data_directory, repair
-from penstock.broker.doctor.report import Finding, Level, Report, TopicSummary
+from typing import TYPE_CHECKING
+
+from penstock.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.broker.doctor.examination import examine, is_data_directory, repair
+    from penstock.broker.doctor.report import Finding, Level, Report, TopicSummary
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "examination": ("examine", "is_data_directory", "repair"),
+            "report": ("Finding", "Level", "Report", "TopicSummary"),
+        },
+    )
 
 __all__ = [
     "Finding",

@@ -37,7 +37,9 @@ clears away what nothing refers to. The exit code is 1 where what was durable is
 def doctor(directory: Path, form: str, *, do_repair: bool) -> None:
     """Check and explain a stopped pipeline's DIRECTORY (or name), or a stopped broker's."""
     from penstock.broker.doctor import repair
+    from penstock.core.lazy import load_numpy
 
+    load_numpy()
     directory, reports = _examined(directory)
     repaired = [done for one in reports for done in (repair(one) if do_repair else [])]
     if form == "json":

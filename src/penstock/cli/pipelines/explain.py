@@ -38,10 +38,12 @@ def explain(file: Path, svg: Path | None, analyze: bool) -> None:  # noqa: FBT00
     """Show what the pipeline in FILE does: operators, exchanges, state."""
     from penstock.app import read_facts
     from penstock.cli.pipelines.run import find_app
+    from penstock.core.lazy import load_numpy
     from penstock.engine import explain as plan
     from penstock.engine.physical import compile_graph
     from penstock.engine.runtime import open_store
 
+    load_numpy()
     app = find_app(load(file), file)
     graph, version = app.graph(), None
     uri = app.settings.state_uri

@@ -147,7 +147,7 @@ class TopicTables:
         with duckdb.connect(":memory:") as con:
             for name in names:
                 con.register(name, self._records(name))
-            add_functions(con)
+            add_functions(con, query)
             confine(con)
             try:
                 found: pa.Table = con.sql(query).to_arrow_table()
