@@ -51,8 +51,8 @@ class Postgres:
             one.bind(("127.0.0.1", 0))
             self.port = one.getsockname()[1]
         told = {"wal_level": "logical", "max_wal_senders": "20", "max_replication_slots": "20"}
-        told |= {"port": str(self.port), "listen_addresses": "127.0.0.1", **settings}
-        told |= {"unix_socket_directories": "", "shared_buffers": "16MB"}
+        told |= {"port": str(self.port), "listen_addresses": "127.0.0.1"}
+        told |= {"unix_socket_directories": "", "shared_buffers": "16MB", **settings}
         with (self._data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in told.items())
         self._process: subprocess.Popen[bytes] | None = None

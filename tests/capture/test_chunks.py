@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.patience import PATIENCE_S
@@ -17,10 +18,11 @@ from penstock.capture._postgres._copy import split
 from penstock.capture._postgres._pgoutput import Column, Relation
 from penstock.capture._postgres._rows import Facts, Table
 from penstock.capture._postgres._snapshots import _chunks
-from penstock.capture._postgres._snapshots._blocks import Rows, rows_of
+from penstock.capture._postgres._snapshots._blocks import Rows, rows_of, wrapped
 from penstock.capture._postgres._snapshots._chunks import Chunk, Chunks, GoneError, Mark, Part
 from penstock.capture._postgres._snapshots._incremental import Changes
 from penstock.capture._postgres._types import Type
+from penstock.errors import CorruptError
 
 TYPES = ("int4", "text", "bool", "float8", "numeric", "timestamp")
 TEXTS = {
@@ -67,6 +69,29 @@ def test_rows_in_columns_are_as_rows_one_by_one(seed) -> None:
     rows = [one.of_texts(split(line)) for line in lines]
     assert made.keys.to_pylist() == [one.key_of(row) for row in rows]
     assert made.values.to_pylist() == [one.row(row) for row in rows]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_values_are_wrapped_as_one_by_one(seed) -> None:
+    """Of slices, too, and into memory that was used before."""
+    random_ = random.Random(seed)
+    scratch = np.empty(0, np.uint8)
+    for _ in range(20):
+        rows = [random_.randbytes(random_.randint(0, 100)) for _ in range(random_.randint(1, 50))]
+        head, tail = (random_.randbytes(random_.choice([0, 1, 31, 32, 200])) for _ in range(2))
+        begin = random_.randrange(len(rows))
+        made, scratch = wrapped(pa.array(rows, pa.binary()).slice(begin), head, tail, scratch)
+        assert made.to_pylist() == [head + one + tail for one in rows[begin:]]
+
+
+def test_lines_with_another_number_of_values_are_refused() -> None:
+    """A table of other columns isn't read as this one."""
+    one = table(random.Random(1))
+    columns = len(one.relation.columns)
+    assert columns > 1
+    for line in (b"a" + b"\t1" * columns + b"\n", b"a\n" * 2, b"\t".join([b"1"] * columns)):
+        with pytest.raises(CorruptError, match="lines of COPY"):
+            rows_of(one, line, ())
 
 
 class Reads:

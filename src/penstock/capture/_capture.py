@@ -30,7 +30,7 @@ from penstock.capture._database import (
     TakesRequests,
     spelled,
 )
-from penstock.capture._envelope import Format, Values
+from penstock.capture._envelope import Format, Records, Values
 from penstock.capture._kinds import kind_of
 from penstock.capture._notifications import INITIAL, Notifications
 from penstock.capture._output import Captured, Output
@@ -507,14 +507,19 @@ class _Session:
                         output.use(new[table], self._database.shape(table))
                         reading, more = table, {"current_collection_in_progress": spelled(table)}
                         output.notify_now(INITIAL, "IN_PROGRESS", id_, names, **more)
-                    output.add(record)
-                    counts[table] += 1
-                    self._done.snapshot_rows += 1
-                    if output.is_full:
+                    is_sent = isinstance(record, Records) or output.is_full
+                    if isinstance(record, Records):
+                        output.put_all(new[table], *record, self._database.shape(table))
+                        count = len(record.keys)
+                    else:
+                        output.add(record)
                         output.send()
-                        if self._run.end.is_set():
-                            output.notify_now(INITIAL, "ABORTED", id_)
-                            raise _StoppedError
+                        count = 1
+                    counts[table] += count
+                    self._done.snapshot_rows += count
+                    if is_sent and self._run.end.is_set():
+                        output.notify_now(INITIAL, "ABORTED", id_)
+                        raise _StoppedError
             for table in new:
                 now_ms = time.time_ns() // 1_000_000
                 output.describe(table, self._database.shape(table), now_ms)

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
-from penstock.capture._envelope import Format, Record, Values
+from penstock.capture._envelope import Format, Record, Records, Values
 from penstock.capture._output import Output
 from penstock.capture._progress import State
 from penstock.capture._schemas import OnSchemaChange, Shape
@@ -144,8 +144,8 @@ class Snapshot(Protocol):
 
     def read(
         self, topics: Mapping[TableName, str]
-    ) -> Generator[tuple[TableName, Record], None, None]:
-        """The rows of tables, in the tables' order."""
+    ) -> Generator[tuple[TableName, Record | Records], None, None]:
+        """The rows of tables, in the tables' order, one or many at a time."""
 
 
 class Stream(Protocol):

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import orjson
+import pyarrow as pa
 
 from penstock.formats.changelog import EMPTIED
 
@@ -25,6 +26,7 @@ __all__ = [
     "Headers",
     "Put",
     "Record",
+    "Records",
     "Row",
     "Values",
     "version_text",
@@ -46,6 +48,14 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+    time_ms: int
+
+
+class Records(NamedTuple):
+    """Records for a topic, in columns: keys and values, binary, none NULL, and one time for all."""
+
+    keys: pa.Array[Any]
+    values: pa.Array[Any]
     time_ms: int
 
 

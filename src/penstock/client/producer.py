@@ -55,7 +55,7 @@ _HALF: Final = SEQUENCE_MODULUS // 2
 
 
 class Part(NamedTuple):
-    """Records for one partition; see `Producer.send`."""
+    """Records for one partition; see `Producer.send`. Without a compression they have the producer's."""
 
     topic: str
     partition: int
@@ -64,6 +64,7 @@ class Part(NamedTuple):
     timestamps_ms: npt.NDArray[np.int64]
     headers: Sequence[Headers] | pa.Array[Any] | None = None
     base_sequence: int = 0
+    compression: str | None = None
 
 
 class Producer:
@@ -245,7 +246,7 @@ class Producer:
             part.values,
             part.timestamps_ms,
             batch_bytes_max=self._batch_bytes_max,
-            compression=self._compression,
+            compression=part.compression or self._compression,
             producer_id=identity[0],
             producer_epoch=identity[1],
             base_sequence=part.base_sequence,

@@ -365,7 +365,8 @@ def encode(
             batch, 0, base_offset + first, len(batch) - kernels.LENGTH_PREFIX_BYTES, -1, 2, checksum
         )
         batches.append(batch)
-        start, first = end, last
+        # What was compressed was copied: its place is written again, while it is in the processor's cache.
+        start, first = 0 if codec else end, last
     return batches
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import orjson
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.capture._envelope import Format, Headers, Put, version_text
 from penstock.capture._postgres._pgoutput import Begin, Message
@@ -174,16 +172,11 @@ class Encoder:
         self._mark(marker)
         return table.key_of(row), self._value(table, b"r", NULL, table.row(row), lsn)
 
-    def reads(self, table: Table, rows: pa.Array[Any], lsn: int, marker: bytes) -> pa.Array[Any]:
-        """Values of rows of a snapshot, from the rows as JSON; binary. See `read`."""
+    def around(self, table: Table, lsn: int, marker: bytes) -> tuple[bytes, bytes]:
+        """What precedes and follows the JSON of each row of a snapshot in its value. See `read`."""
         self._mark(marker)
         begin, _, end = self._value(table, b"r", NULL, _ROW, lsn).partition(_ROW)
-        if not begin + end:
-            return rows
-        parts: list[Any] = [pa.scalar(one, pa.binary()) for one in (begin, end, b"")]
-        parts.insert(1, rows)
-        made: pa.Array[Any] = pc.binary_join_element_wise(*parts)
-        return made
+        return begin, end
 
     def truncated(self, table: Table, topic: str, lsn: int, put: Put, headers: Headers) -> None:
         """The record of a table that was emptied; the flat form has none."""

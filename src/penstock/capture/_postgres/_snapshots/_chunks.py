@@ -32,7 +32,7 @@ from penstock.errors import UserError
 
 __all__ = ["CONNECTIONS", "Chunk", "Chunks", "GoneError", "Key", "Mark", "Part"]
 
-CHUNK_ROWS: Final = 10_000
+CHUNK_ROWS: Final = 20_000
 """Rows of a chunk."""
 CHUNK_BYTES: Final = 16 << 20
 """Of these rows, beyond which a chunk has fewer of them."""

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,6 +32,7 @@ from penstock.capture._envelope import Headers, Values
 from penstock.capture._notifications import INCREMENTAL
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
+from penstock.capture._postgres._snapshots._blocks import wrapped
 from penstock.capture._postgres._snapshots._chunks import (
     Chunk,
     Chunks,
@@ -223,6 +225,9 @@ class Incremental:
         self._changes = Changes()
         self._chunks: Chunks | None = None
         self._topic = ""
+        self._scratch = np.empty(
+            0, np.uint8
+        )  # for values, which are sent before the next ones are made
         self._requests: list[tuple[int, Mapping[str, Any]]] = []
         self.progress = Progress.of(output.state.details)
         #: Can be read from when a chunk has come.
@@ -414,7 +419,8 @@ class Incremental:
             keys, values = keys.filter(pc.invert(older)), values.filter(pc.invert(older))
         if not len(keys):
             return
-        values = self._encoder.reads(table, values, chunk.high, b"incremental")
+        around = self._encoder.around(table, chunk.high, b"incremental")
+        values, self._scratch = wrapped(values, *around, self._scratch)
         output.put_all(self._topic, keys, values, self._encoder.time_ms, shape)
         output.done.snapshot_rows += len(keys)
 

@@ -10,13 +10,16 @@ it was locked is empty to the snapshot, which then is taken again.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
+import numpy as np
+
 from penstock.capture._database import TableName, spelled
-from penstock.capture._envelope import Record, Values
+from penstock.capture._envelope import Record, Records, Values
 from penstock.capture._markers import marked
 from penstock.capture._postgres._copy import quoted, split
 from penstock.capture._postgres._encoder import Encoder
@@ -24,12 +27,17 @@ from penstock.capture._postgres._outbox import Router
 from penstock.capture._postgres._pgoutput import lsn_number
 from penstock.capture._postgres._rows import Table, Texts
 from penstock.capture._postgres._server import Server
+from penstock.capture._postgres._snapshots._blocks import rows_of, wrapped
 from penstock.capture._postgres._snapshots._incremental import Progress
 
 __all__ = ["Snapshot"]
 
 LARGE_ROWS: Final = 1_000_000
 """A table with more rows is read in chunks afterwards, while its changes are captured already."""
+
+
+BLOCK_BYTES: Final = 1 << 20
+"""Of rows that are made records of at a time."""
 
 
 class _RewrittenError(OSError):
@@ -57,7 +65,7 @@ class Snapshot:
         progress: Progress,
         outbox: str,
     ) -> None:
-        self._outbox = outbox
+        self._outbox, self._scratch = outbox, np.empty(0, np.uint8)
         self._encoder, self._values, self._progress = encoder, values, progress
         self._server = Server(server.url)
         replication = server.connect(replication=True)
@@ -92,7 +100,7 @@ class Snapshot:
 
     def read(
         self, topics: Mapping[TableName, str]
-    ) -> Generator[tuple[TableName, Record], None, None]:
+    ) -> Generator[tuple[TableName, Record | Records], None, None]:
         """The rows of tables, in the tables' order; Debezium's markers say which are first and last.
 
         Raises:
@@ -109,10 +117,13 @@ class Snapshot:
                 self._progress = self._progress.with_tables((spelled(name),))
             else:
                 tables[name] = table, router
-        for name, texts, marker in marked(
-            (n, self._rows(n, one)) for n, (one, _) in tables.items()
-        ):
-            yield name, self._record(*tables[name], topics[name], texts, marker)
+        blocks = ((n, self._blocks(n, *one)) for n, one in tables.items())
+        for name, lines, marker in marked(blocks):
+            table, router = tables[name]
+            if len(lines) == 1:
+                yield name, self._record(table, router, topics[name], split(lines[0]), marker)
+            else:
+                yield name, self._records(table, lines, marker)
 
     @property
     def details(self) -> dict[str, Any]:
@@ -148,18 +159,47 @@ class Snapshot:
         key, value = self._encoder.read(table, row, self.position, marker.encode())
         return Record(topic, key, value, (), time_ms)
 
+    def _records(self, table: Table, lines: list[bytes], marker: str) -> Records:
+        rows, encoder = rows_of(table, b"".join(lines), ()), self._encoder
+        around = encoder.around(table, self.position, marker.encode())
+        values, self._scratch = wrapped(rows.values, *around, self._scratch)
+        return Records(rows.keys, values, encoder.time_ms)
+
     def _table(self, name: TableName) -> Table:
         relation = self._server.relation(name)
         return Table(relation, self._server.facts(relation.oid), self._server.types, self._values)
 
-    def _rows(self, name: TableName, table: Table) -> Iterator[Texts]:
+    def _blocks(
+        self, name: TableName, table: Table, router: Router | None
+    ) -> Iterator[list[bytes]]:
+        """Lines of COPY, many at a time: the first one and the last one by themselves, as they have markers
+        of their own. All by themselves where rows are events, or have no key.
+        """
+        lines = self._lines(name, table)
+        if router is not None or not table.key:
+            yield from ([line] for line in lines)
+            return
+        yield from ([line] for line in itertools.islice(lines, 1))
+        held: list[bytes] = []
+        size = 0
+        for line in lines:
+            if size >= BLOCK_BYTES:
+                yield held
+                held, size = [], 0
+            held.append(line)
+            size += len(line)
+        if len(held) > 1:
+            yield held[:-1]
+        yield from ([line] for line in held[-1:])
+
+    def _lines(self, name: TableName, table: Table) -> Iterator[bytes]:
         columns = ", ".join(quoted(one.name) for one in table.relation.columns)
         query = f"COPY (SELECT {columns} FROM {quoted(name[0])}.{quoted(name[1])}) TO STDOUT"
         if not columns:
             return
         with self._server.sql.cursor() as cursor, cursor.copy(query) as copy:
-            for block in copy:
-                yield split(bytes(block))
+            for line in copy:
+                yield bytes(line)
 
 
 def slot_name(name: str) -> str:
