@@ -16,7 +16,7 @@ import penstock as ps
 from auctions.queries import LANGUAGES, pipeline
 from peers.batches import Batch, steady_rows_per_s
 from penstock.engine.log import KafkaLog
-from penstock.engine.spark.session import start_session
+from penstock.engine.spark.session import start_context
 from penstock.formats.json import encode_rows
 
 
@@ -70,7 +70,7 @@ def measure(app: ps.App, rows: int, cores: int) -> dict[str, object]:
         return bool(idle) and idle[-1] == len(progress) and _rows(progress) >= rows
 
     launched = time.monotonic()
-    start_session(app.name, None, app.directory / "spark", cores=cores)
+    start_context(app.name, None, app.directory / "spark", cores=cores)
     started = time.monotonic()
     app.run(on_progress=committed, on_idle=lambda: idle.append(len(progress)), until=is_done)
     times = [started, *ends]

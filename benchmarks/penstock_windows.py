@@ -15,7 +15,7 @@ import duckdb
 
 import penstock as ps
 from peers.batches import Batch, steady_rows_per_s
-from penstock.engine.spark.session import start_session
+from penstock.engine.spark.session import start_context
 
 SCHEMA = "user BIGINT NOT NULL, v DOUBLE NOT NULL, ts TIMESTAMP NOT NULL"
 
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, work: Path) -> dict[str, object]:
         progress.append(batch)
         committed_at.append(time.monotonic())
 
-    start_session("windows", None, app.directory / "spark", cores=options.parallelism)
+    start_context("windows", None, app.directory / "spark", cores=options.parallelism)
     started = time.monotonic()
     app.run(
         on_progress=committed,

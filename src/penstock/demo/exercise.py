@@ -17,7 +17,7 @@ import pyarrow as pa
 import penstock as ps
 from penstock.app import EmbeddedBroker
 from penstock.client import Client, Producer
-from penstock.engine.spark.session import start_session
+from penstock.engine.spark.session import start_context
 
 EVENTS = 100
 
@@ -45,7 +45,7 @@ def exercise(folder: Path, jvm_options: str) -> int:
         app.view("per_user", per_user.agg(n=ps.count(), total=ps.sum("v")))
         with Client(address) as client:
             client.create_topic("events", 2)
-        session = start_session(
+        spark = start_context(
             "exercise", None, app.directory / "spark", cores=2, jvm_options=jvm_options
         )
         jvm = next(p for p in psutil.Process().children() if "java" in p.name())
@@ -54,7 +54,7 @@ def exercise(folder: Path, jvm_options: str) -> int:
         app.run(
             on_progress=lambda batch: rows.append(batch.rows), until=lambda: sum(rows) >= EVENTS
         )
-        session.stop()
+        spark.stop()
         return jvm.pid
     finally:
         broker.stop()

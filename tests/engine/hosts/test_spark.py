@@ -20,7 +20,7 @@ from penstock.core.time import instant_us
 from penstock.engine.log import KafkaLog
 from penstock.engine.runtime import assemble, open_log, open_store
 from penstock.engine.spark.host import SparkHost
-from penstock.engine.spark.session import Spark, start_session
+from penstock.engine.spark.session import Spark, start_context
 from penstock.testing import Record
 from penstock.wire.columns import header
 
@@ -120,10 +120,10 @@ def test_spark_agrees(tmp_path: Path) -> None:
             open_log=functools.partial(open_log, broker.address),
             wall_us=clock,
         )
-        session = start_session("agree", None, tmp_path / "spark", cores=2)
+        context = start_context("agree", None, tmp_path / "spark", cores=2)
         try:
             host = SparkHost(
-                Spark(session),
+                Spark(context),
                 job,
                 lanes=driver.lanes,
                 log=str(tmp_path / "spark.log"),
@@ -132,7 +132,7 @@ def test_spark_agrees(tmp_path: Path) -> None:
                 driven = Driven(driver, functools.partial(sent_to, producer), clock)
                 host.run(driven, lambda _: None, lambda: driven.is_over)
         finally:
-            session.stop()
+            context.stop()
         expected = in_this_process()
         topics = read(broker.address, sorted(expected["topics"]))
         log.close()

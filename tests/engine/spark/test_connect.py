@@ -22,7 +22,7 @@ def test_a_session_without_a_context_is_used(
     remote = Remote()
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: remote)
     with session_for("p", None, tmp_path / "spark", cores=2) as found:
-        assert found.session is remote
+        assert found.place is remote
         assert not found.can_start_again
     with (
         pytest.raises(

@@ -43,7 +43,7 @@ class Steps:
 class Spark:
     """A session whose JVM is gone as soon as somebody looks; some can be started again."""
 
-    session: Any = None
+    place: Any = None
 
     def __init__(self, *, can_start_again: bool = True) -> None:
         self.can_start_again, self.starts = can_start_again, 0
@@ -159,7 +159,7 @@ def test_a_job_that_has_not_begun_is_stopped(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(module, "_tasks", lambda *_: (run, interrupt))
     monkeypatch.setattr(module, "INTERRUPT_S", 0.001)
-    standing = standing_on(SimpleNamespace(session=None, host="127.0.0.1"))
+    standing = standing_on(SimpleNamespace(place=None, host="127.0.0.1"))
     assert is_begun.wait(60)
     standing.close()
     assert is_interrupted.is_set()
@@ -180,7 +180,7 @@ def test_no_job_begins_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
         is_there = threading.Event()
 
         @property
-        def session(self) -> None:
+        def place(self) -> None:
             assert self.is_there.wait(60)
 
     def run() -> None:
@@ -205,7 +205,7 @@ class Failing:
         self.error, self.starts = error, 0
 
     @property
-    def session(self) -> None:
+    def place(self) -> None:
         raise self.error
 
     def is_gone(self) -> bool:

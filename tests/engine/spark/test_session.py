@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.client import Producer
-from penstock.engine.spark.session import start_session
+from penstock.engine.spark.session import session_for, start_context, start_session
 from penstock.errors import FlowError
 from penstock.serve import Views
 
@@ -64,3 +66,25 @@ def test_the_programs_own_session_is_used_and_left_as_it_is(tmp_path: Path) -> N
             other.run(seconds=1)
     finally:
         session.stop()
+
+
+def test_a_context_without_a_session_is_used_and_left_as_it_is(tmp_path: Path) -> None:
+    """It is the program's, too: other jobs run on it after the pipeline's."""
+    context = start_context("jobs", None, tmp_path / "own", cores=2)
+    try:
+        with session_for("inside", None, tmp_path / "inside", cores=2) as found:
+            assert found.place is context
+            assert not found.can_start_again
+            assert found.is_here
+        assert context.parallelize(range(5), 2).count() == 5
+    finally:
+        context.stop()
+
+
+def test_a_pipeline_begins_no_session(tmp_path: Path) -> None:
+    """Thousands of classes of Spark's SQL would be loaded, for what no lane uses."""
+    with session_for("alone", None, tmp_path / "spark", cores=2) as found:
+        assert isinstance(found.place, SparkContext)
+        assert found.can_start_again
+        assert SparkSession.getActiveSession() is None
+    assert SparkContext._active_spark_context is None

@@ -24,7 +24,7 @@ from penstock.serve import Views
 
 folder = Path(sys.argv[1])
 is_wanted = threading.Event()
-start = session.start_session
+start = session.start_context
 
 
 def start_when_wanted(*arguments, **options):
@@ -36,7 +36,7 @@ def signed(rows):
     return rows.append_column("by", pa.array([os.getpid()] * len(rows), pa.int64()))
 
 
-session.start_session = start_when_wanted
+session.start_context = start_when_wanted
 app = ps.App("start", directory=folder, cores=2)
 numbers = app.stream("numbers", "n BIGINT NOT NULL", partitions=2)
 by = numbers.map_batches(signed, "n BIGINT NOT NULL, by BIGINT NOT NULL").group_by("by")

@@ -34,7 +34,7 @@ def test_what_fails_is_raised_where_the_session_is_asked_for() -> None:
     spark = Spark(start=start)
     for _ in range(2):
         with pytest.raises(SetupError, match="found none"):
-            assert spark.session
+            assert spark.place
     spark.close()
 
 
@@ -62,14 +62,14 @@ def test_what_fails_before_a_start_is_raised_likewise() -> None:
 
     spark = Spark(start=lambda: Session(), before=before)  # type: ignore[arg-type,return-value]
     with pytest.raises(OSError, match="no space"):
-        assert spark.session
+        assert spark.place
     assert spark.is_gone()
 
 
 def test_no_session_is_made_for_a_pipeline_that_has_ended(tmp_path: Path) -> None:
     """It would be stopped at once, and be taken for the program's own meanwhile."""
     with pytest.raises(SetupError, match="it has ended"):
-        module.start_session("p", None, tmp_path, cores=1, is_over=lambda: True)
+        module.start_context("p", None, tmp_path, cores=1, is_over=lambda: True)
 
 
 def test_another_session_takes_the_place_of_one_that_failed(
@@ -94,4 +94,4 @@ def test_another_session_takes_the_place_of_one_that_failed(
     assert told == ["before"] * 2
     assert not spark.is_gone()
     goes_on.set()
-    assert spark.session is session
+    assert spark.place is session

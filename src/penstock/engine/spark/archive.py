@@ -1,7 +1,7 @@
 """An archive of the classes that Spark's JVM loads: with it the JVM starts in half the processor time.
 
     PREFIX/share/penstock/java-KEY.jsa          the runtime's own classes, where it came without them
-    PREFIX/share/penstock/spark-KEY.jsa         Spark's, recorded by a session that ran a pipeline
+    PREFIX/share/penstock/spark-KEY.jsa         Spark's, recorded while a pipeline ran
 
 PREFIX is that of the Python environment; KEY stands for the runtime and the PySpark that an archive was
 made with. The JVM checks an archive itself, and starts without one that doesn't fit. `penstock prepare`
@@ -26,6 +26,7 @@ __all__ = ["recording", "use_options"]
 
 DUMP_S_MAX: Final = 300.0  # of archiving the runtime's own classes; some 5 s on an idle machine
 SCRIPT_BYTES_MAX: Final = 4_096
+CLASSES: Final = "of a context"  # which ones an archive has: one of more takes more memory
 QUIET: Final = "-Xlog:cds*=off -Xlog:cds=off"
 
 
@@ -83,7 +84,7 @@ def _paths(java: Path) -> tuple[Path, Path]:
         head = file.read(SCRIPT_BYTES_MAX)
     # A launcher script lies next to each pipeline's state, so what it launches stands for it.
     runtime = head if head.startswith(b"#!") else f"{binary} {binary.stat().st_mtime_ns}"
-    about = f"{runtime!r} {pyspark.__file__} {pyspark.__version__}"
+    about = f"{runtime!r} {pyspark.__file__} {pyspark.__version__} {CLASSES}"
     key = hashlib.sha256(about.encode()).hexdigest()[:16]
     folder = Path(sys.prefix) / "share" / "penstock"
     return folder / f"java-{key}.jsa", folder / f"spark-{key}.jsa"

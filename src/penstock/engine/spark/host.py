@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -26,14 +26,11 @@ from penstock.engine.lanes.conductor import Assignment, Conductor, LaneFailedErr
 from penstock.engine.lanes.lane import serve
 from penstock.engine.plan import Execute, Work
 from penstock.engine.spark import standby
-from penstock.engine.spark.session import Spark, context_of
+from penstock.engine.spark.session import Place, Spark
 from penstock.engine.store import Json
 from penstock.engine.tasks import Job
 from penstock.errors import PenstockError
 from penstock.flow.graph import function_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["SparkHost"]
 
@@ -80,12 +77,12 @@ class Steps(Protocol):
 
 
 class SparkHost:
-    """Executes a driver's batches on a Spark session, until the caller says that it is over.
+    """Executes a driver's batches on Spark, until the caller says that it is over.
 
-    A JVM that is gone is started again, where the session is the pipeline's own.
+    A JVM that is gone is started again, where Spark is the pipeline's own.
 
     Args:
-        spark: the session.
+        spark: where.
         job: what the lanes do.
         lanes: how many.
         log: where Spark's own log is, for messages.
@@ -192,7 +189,7 @@ class SparkHost:
                 self.spark, self.job, self.lanes, on_start, self._stop.is_set
             )
             if self._stop.is_set():
-                # A cluster's session took long, and these lanes are no longer waited for.
+                # A cluster took long, and these lanes are no longer waited for.
                 self._standing.close()
                 raise _StoppedError
         return self._standing
@@ -303,11 +300,11 @@ class _Standing:
         def collect() -> None:
             try:
                 standby.fork_lanes(stand_in, lanes)
-                session = _started(lambda: spark.session)
+                place = _started(lambda: spark.place)
                 with self._turning:
                     if self._is_closing:
                         return
-                    run, self._interrupt = _tasks(session, lanes, stay, self._tag)
+                    run, self._interrupt = _tasks(place, lanes, stay, self._tag)
                     self._has_job = True
                 on_start()
                 run()
@@ -395,35 +392,36 @@ def _started(ask: Callable[[], T]) -> T:
 
 
 def _tasks(
-    session: SparkSession, count: int, work: Callable[[Iterable[int]], None], tag: str
+    place: Place, count: int, work: Callable[[Iterable[int]], None], tag: str
 ) -> tuple[Callable[[], None], Callable[[], object]]:
     """A job of so many tasks, each of which works on its number: what runs it, and what interrupts it.
 
     An RDD's job needs nothing of Spark's SQL: its classes would be loaded, and a plan compiled, for seconds.
     Spark Connect has no RDDs.
     """
-    context = context_of(session)
-    if context is None:
+    from pyspark import SparkContext
+
+    if not isinstance(place, SparkContext):
 
         def stay(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 work(batch.column(0).to_numpy().tolist())
             yield from ()
 
-        frame = session.range(0, count, numPartitions=count).mapInArrow(stay, "nothing long")
+        frame = place.range(0, count, numPartitions=count).mapInArrow(stay, "nothing long")
 
         def collect() -> None:
-            session.addTag(tag)
+            place.addTag(tag)
             frame.collect()
 
-        return collect, lambda: session.interruptTag(tag)
+        return collect, lambda: place.interruptTag(tag)
 
     def each() -> None:
-        context.addJobTag(tag)
-        context.setInterruptOnCancel(True)
-        context.parallelize(range(count), count).foreachPartition(work)
+        place.addJobTag(tag)
+        place.setInterruptOnCancel(True)
+        place.parallelize(range(count), count).foreachPartition(work)
 
-    return each, lambda: context.cancelJobsWithTag(tag)
+    return each, lambda: place.cancelJobsWithTag(tag)
 
 
 def _lacks_room(error: Exception) -> bool:

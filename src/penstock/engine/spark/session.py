@@ -1,4 +1,8 @@
-"""A Spark session for pipelines: started on this machine or on a cluster, quiet and small."""
+"""Spark for pipelines: started on this machine or on a cluster, quiet and small.
+
+A pipeline runs on a context. A session on it would load 4,000 classes more, for what no lane uses: 4 s of
+processor time and 55 MB without an archive of classes. Spark Connect has sessions alone.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 from penstock.engine.spark import archive, scratch, standby
 from penstock.engine.spark.java import java_home
@@ -22,7 +26,10 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["Spark", "context_of", "session_for", "start_session"]
+__all__ = ["Place", "Spark", "session_for", "start_context", "start_session"]
+
+Place: TypeAlias = "SparkContext | SparkSession"
+"""Where jobs run: a context; a session where it is of Spark Connect, whose server has the context."""
 
 # The JVM schedules and moves blobs; it never sees an event. A quick compiler and a small collector then
 # start sooner and leave the cores to the work: 3 s and a third of a small batch's time (docs/decisions).
@@ -38,37 +45,37 @@ LANE_FAILURES_MAX: Final = 64
 
 
 class Spark:
-    """A session, and what begins another where its JVM is gone.
+    """Where jobs run, and what begins another where its JVM is gone.
 
     Args:
-        session: the first one; None: it is begun on another thread, and there when it is asked for.
-        start: begins another; None: the session is the program's own, which alone may begin it again.
-        master: of the session that is begun; None is this machine.
-        before: called before a session is begun, on the caller's thread.
+        place: the first one; None: it is begun on another thread, and there when it is asked for.
+        start: begins another; None: Spark is the program's own, which alone may begin it again.
+        master: of what is begun; None is this machine.
+        before: called before one is begun, on the caller's thread.
     """
 
     def __init__(
         self,
-        session: SparkSession | None = None,
-        start: Callable[[], SparkSession] | None = None,
+        place: Place | None = None,
+        start: Callable[[], Place] | None = None,
         master: str | None = None,
         before: Callable[[], object] = lambda: None,
     ) -> None:
         self._start, self._own_master, self._before = start, master, before
-        self._session: Future[SparkSession] = Future()
-        if session is not None:
-            self._session.set_result(session)
+        self._place: Future[Place] = Future()
+        if place is not None:
+            self._place.set_result(place)
         else:
             self._begin()
 
     def _begin(self) -> None:
         assert self._start is not None, "it is the program's own"
-        start, begun = self._start, self._session
+        start, begun = self._start, self._place
 
         def begin() -> None:
             try:
                 begun.set_result(start())
-            except BaseException as error:  # noqa: BLE001 - raised where the session is asked for
+            except BaseException as error:  # noqa: BLE001 - raised where the place is asked for
                 begun.set_exception(error)
 
         try:
@@ -78,73 +85,70 @@ class Spark:
             begun.set_exception(error)
 
     @property
-    def session(self) -> SparkSession:
-        """The session; waits until it is there.
+    def place(self) -> Place:
+        """Where jobs run; waits until it is there.
 
         Raises:
             Exception: it can't be started: Spark's, the set-up's, or the system's.
         """
-        return self._session.result()
+        return self._place.result()
 
     @property
     def is_here(self) -> bool:
-        """Whether all of Spark runs on this machine; waits for the session where a cluster may be meant."""
+        """Whether all of Spark runs on this machine; waits for Spark where a cluster may be meant."""
         if self.can_start_again and self._own_master is None:
             return True
-        return str(self.session.conf.get("spark.master", "")).startswith("local")
+        return (_setting(self.place, "spark.master") or "").startswith("local")
 
     @property
     def host(self) -> str:
-        """Where lanes reach this process; waits for the session likewise."""
+        """Where lanes reach this process; waits for Spark likewise."""
         if self.can_start_again and self._own_master is None:
             return LOOPBACK
-        return self.session.conf.get("spark.driver.host", None) or LOOPBACK
+        return _setting(self.place, "spark.driver.host") or LOOPBACK
 
     @property
     def can_start_again(self) -> bool:
-        """Whether the session is the pipeline's."""
+        """Whether Spark is the pipeline's."""
         return self._start is not None
 
     def is_gone(self) -> bool:
-        """Whether the JVM doesn't answer, or the session could not be started."""
-        if not self._session.done():
+        """Whether the JVM doesn't answer, or Spark could not be started."""
+        if not self._place.done():
             return False
         try:
-            return not self.session.version
+            return not self.place.version
         except Exception:  # noqa: BLE001 - py4j's, and sockets'
             return True
 
     def start_again(self) -> None:
-        """Begins another session instead of the one whose JVM is gone."""
-        _let_go(None if self._session.exception() else self.session)
-        self._session = Future()
+        """Begins another one instead of that whose JVM is gone."""
+        _let_go(None if self._place.exception() else self.place)
+        self._place = Future()
         self._begin()
 
     def close(self) -> None:
-        """Stops the session, if it is the pipeline's; waits for one that is being made."""
+        """Stops Spark, if it is the pipeline's; waits for one that is being started."""
         if self._start is None:
             return
         standby.end()
         with contextlib.suppress(Exception):  # a JVM that is gone has stopped already
-            self.session.stop()
+            self.place.stop()
         standby.end()
 
 
 @contextlib.contextmanager
 def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> Iterator[Spark]:
-    """The session that the program has, left as it is; or one of the pipeline's own, until the block ends.
+    """The session or context that the program has, left as it is; or a context of the pipeline's own, until
+    the block ends.
 
     The latter starts on another thread, while the block gets other things ready. Arguments as of
-    `start_session`.
+    `start_context`.
 
     Raises:
         FlowError: the program's session has another master than the pipeline's.
     """
-    theirs = None
-    if "pyspark" in sys.modules:  # else there is none, and the import takes 0.4 s
-        from pyspark.sql import SparkSession
-
-        theirs = SparkSession.getActiveSession()
+    theirs = _theirs() if "pyspark" in sys.modules else None  # the import takes 0.4 s
     if theirs is not None:
         found = _master(theirs)
         if master not in (None, found):
@@ -157,7 +161,7 @@ def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> I
         return
     is_over = threading.Event()
     start = functools.partial(
-        start_session, name, master, folder, cores=cores, is_over=is_over.is_set
+        start_context, name, master, folder, cores=cores, is_over=is_over.is_set
     )
     stand_by = functools.partial(_stand_by, folder) if master is None else lambda: None
     spark = Spark(start=start, master=master, before=stand_by)
@@ -168,15 +172,24 @@ def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> I
         spark.close()
 
 
-def _let_go(session: SparkSession | None) -> None:
-    """Forgets a session whose JVM is gone: PySpark has one for each process, and would use it again."""
+def _theirs() -> Place | None:
+    """What the program has begun itself."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context = SparkContext._active_spark_context  # noqa: SLF001 - no public name asks without beginning one
+    return SparkSession.getActiveSession() if context is None else context
+
+
+def _let_go(place: Place | None) -> None:
+    """Forgets a place whose JVM is gone: PySpark has one for each process, and would use it again."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it isn't stopped in order
-        if session is not None:
-            session.stop()
+        if place is not None:
+            place.stop()
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - no public name lets go of it
     with SparkContext._lock:  # noqa: SLF001
         SparkContext._gateway = None  # noqa: SLF001
@@ -193,21 +206,33 @@ def _let_go(session: SparkSession | None) -> None:
         gateway.shutdown()
 
 
-def context_of(session: SparkSession) -> SparkContext | None:
-    """A session's context in this process; None: it is of Spark Connect, whose server has it."""
-    try:
-        return session.sparkContext
-    except AttributeError:
-        return None
+def _setting(place: Place, name: str) -> str | None:
+    """A setting of Spark's."""
+    from pyspark import SparkContext
+
+    if isinstance(place, SparkContext):
+        return place.getConf().get(name)
+    return place.conf.get(name, None)
 
 
-def _master(session: SparkSession) -> str:
-    """A session's master. Those of Spark Connect know none: their server does."""
-    context = context_of(session)
-    return "a server of Spark Connect" if context is None else str(context.master)
+def _master(place: Place) -> str:
+    """A place's master. Sessions of Spark Connect know none: their server does."""
+    from pyspark import SparkContext
+
+    return str(place.master) if isinstance(place, SparkContext) else "a server of Spark Connect"
 
 
 def start_session(
+    name: str, master: str | None, folder: Path, *, cores: int, jvm_options: str | None = None
+) -> SparkSession:
+    """Starts Spark as for a pipeline, with a session on it. Arguments as of `start_context`."""
+    from pyspark.sql import SparkSession
+
+    start_context(name, master, folder, cores=cores, jvm_options=jvm_options)
+    return SparkSession.builder.getOrCreate()
+
+
+def start_context(
     name: str,
     master: str | None,
     folder: Path,
@@ -215,8 +240,8 @@ def start_session(
     cores: int,
     jvm_options: str | None = None,
     is_over: Callable[[], bool] = lambda: False,
-) -> SparkSession:
-    """Starts Spark.
+) -> SparkContext:
+    """Starts Spark, where none is active.
 
     Args:
         name: of the application.
@@ -224,13 +249,12 @@ def start_session(
         folder: for Spark's log and the Java launcher.
         cores: to use on this machine, where `master` is None.
         jvm_options: in addition to Penstock's own; None uses the archive of classes, where there is one.
-        is_over: asked between two steps; when it is true, the session is no longer needed.
+        is_over: asked between two steps; when it is true, Spark is no longer needed.
 
     Raises:
         SetupError: it is over.
     """
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+    from pyspark import SparkConf, SparkContext
 
     folder.mkdir(parents=True, exist_ok=True)
     # Where the JVM is gone, py4j logs what it raises as well, some of it as the root logger.
@@ -281,10 +305,7 @@ def start_session(
         with (folder / "spark.log").open("ab") as log, _environment(THREADS | beside):
             _launch(options, log)
     check()
-    builder = SparkSession.builder
-    for key, value in options.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return SparkContext.getOrCreate(SparkConf().setAll(list(options.items())))
 
 
 def _stand_by(folder: Path) -> dict[str, str]:
