@@ -90,7 +90,7 @@ class Pipeline:
             "wall_us": self.now_us,
             "offsets": {"clicks": {"0": self.rows}},
             "watermark_us": watermarks,
-            "held": {"clicks": {"text": "partition 1"}},
+            "held": {"clicks": {"text": "partition 1", "since_us": NOW - 90 * S}},
             "counts": {
                 "rows": {"clicks": self.rows},
                 "late": {"clicks": self.late},

@@ -22,6 +22,7 @@ def test_counts_are_the_committed_version_s() -> None:
     source = status["sources"]["clicks"]
     assert (source["rows"], source["late_rows"], source["unusable_rows"]) == (1_000, 40, 5)
     assert source["held_by"] == "partition 1"
+    assert source["held_since_us"] == NOW - 90 * S
 
 
 def test_figures_are_not_older_than_the_state() -> None:

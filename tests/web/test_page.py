@@ -310,6 +310,7 @@ def test_late_and_unusable_records_are_distinguished(browser: Any, views: Any) -
             assert tiles["unusable records, total"] == "6"
             assert "as of version 7" in page.inner_text("#counted")
             assert "shop.dead-letters" in page.inner_text("#counted")
+            assert "partition 1 since 2025-12-31 23:58:30" in page.inner_text("#topics")
             pipeline.board.add(Progress(200.0, {"plan": 0.01, "fetch": 0.02, "commit": 0.02}))
             page.wait_for_selector("#split .stack")
             assert "waiting, and handing over 160 ms" in page.inner_text("#split")

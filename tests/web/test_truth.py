@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +89,13 @@ class Program:
         self.process.wait(PATIENCE_S)
 
 
-def send(address: str, count: int) -> None:
+def send(address: str, count: int, partition: int = 0) -> None:
     """Appends so many clicks to one partition."""
     at = int(time.time() * 1_000)
     value = orjson.dumps({"user": "ann", "at": at})
     producer = Producer(address)
     times = np.full(count, at, np.int64)
-    producer.send("clicks", 0, None, pa.array([value] * count, pa.binary()), times)
+    producer.send("clicks", partition, None, pa.array([value] * count, pa.binary()), times)
     producer.close()
 
 
@@ -148,6 +149,24 @@ def test_a_pipeline_without_events_waits_for_them(
         beside.end()
 
 
+def test_a_silent_partition_is_named_since_it_holds_the_watermark(
+    pipeline: Program, broker: BrokerProcess
+) -> None:
+    """The page says which partition windows wait for and since when; no longer once it has sent something."""
+    held = lambda: pipeline.status().get("sources", {}).get("clicks", {})  # noqa: E731
+    wait_until(lambda: held().get("held_by") == "partition 1", held)
+    since_us = held()["held_since_us"]
+    assert since_us <= time.time_ns() // 1_000
+    since = datetime.fromtimestamp(since_us // 1_000_000, UTC).strftime("%H:%M:%S")
+    with chromium() as browser, visit(browser, pipeline.url) as page:
+        cell = page.locator("#topics td", has_text="partition 1 since")
+        cell.wait_for()
+        assert since in cell.inner_text()
+        send(broker.address, 1, partition=1)
+        cell.wait_for(state="detached")
+    assert held()["held_by"] != "partition 1"
+
+
 def test_an_engine_that_is_stopped_is_not_called_live(
     pipeline: Program, broker: BrokerProcess
 ) -> None:
@@ -175,7 +194,7 @@ def test_an_engine_that_is_stopped_is_not_called_live(
     finally:
         for process in stopped:
             process.resume()
-    assert pipeline.wait_for(State.WAITING)["rows"] == WAITING + 10
+    assert pipeline.wait_for(State.WAITING)["rows"] == WAITING + 11
 
 
 def test_a_broker_that_is_gone_is_reported_with_its_time(
@@ -193,7 +212,7 @@ def test_a_broker_that_is_gone_is_reported_with_its_time(
     broker.start()
     pipeline.wait_for(State.WAITING)
     send(broker.address, 5)
-    assert pipeline.wait_for(State.LIVE)["rows"] == WAITING + 15
+    assert pipeline.wait_for(State.LIVE)["rows"] == WAITING + 16
 
 
 def test_a_restarted_pipeline_is_not_starting_for_ever(
@@ -207,12 +226,12 @@ def test_a_restarted_pipeline_is_not_starting_for_ever(
         assert pipeline.process.wait(PATIENCE_S) == 0
         stopped = beside.wait_for(State.STOPPED)
         assert stopped["lag"] is None
-        assert stopped["rows"] == WAITING + 15
+        assert stopped["rows"] == WAITING + 16
         assert "truth_program.py" in stopped["state"]["advice"]
         again = run(folder, broker.address)
         try:
             status = again.wait_for(State.WAITING)
-            assert status["rows"] == WAITING + 15, "counted since the state was begun"
+            assert status["rows"] == WAITING + 16, "counted since the state was begun"
             beside.wait_for(State.WAITING)
             os.kill(again.process.pid, signal.SIGSTOP)
             assert "kill -CONT" in beside.wait_for(State.STALLED)["state"]["advice"]

@@ -11,7 +11,7 @@ def pipeline(directory: str, address: str) -> ps.App:
     clicks = app.stream(
         "clicks",
         "user STRING NOT NULL, at TIMESTAMP NOT NULL",
-        time=ps.event_time("at", lateness="10 seconds"),
+        time=ps.event_time("at", lateness="10 seconds", idle="1 hour"),
         partitions=2,
     )
     per_user = clicks.window(ps.tumbling("1 minute")).group_by("user").agg(n=ps.count())

@@ -70,7 +70,8 @@ class Progress:
         dead_rows: dead letters written.
         lost_rows: records that retention removed before they were read.
         sources: by topic: `rows` read, `lag` in records, `watermark_us` or None, and `held_by`: the
-            partition or producer that holds the watermark back, or None.
+            partition or producer that holds the watermark back, or None; `held_since_us`: since when it
+            does so without coming further.
         seconds: time by phase, summed over tasks; `plan` and `commit` are the driver's.
         nodes: by identity: the work and state of each source, step, operator and output.
     """
@@ -523,6 +524,7 @@ class Driver:
         self, plan: Plan, reports: list[Json], seconds: dict[str, float], batch_ms: float
     ) -> Progress:
         sources: dict[str, Json] = {}
+        held = self.version.get("held", {})
         for split in plan.splits:
             entry = sources.setdefault(
                 split.topic,
@@ -530,7 +532,8 @@ class Driver:
                     "rows": 0,
                     "lag": 0,
                     "watermark_us": plan.watermark_us.get(split.topic),
-                    "held_by": self.version.get("held", {}).get(split.topic, {}).get("text"),
+                    "held_by": held.get(split.topic, {}).get("text"),
+                    "held_since_us": held.get(split.topic, {}).get("since_us"),
                 },
             )
             end = self._ends.get(split.topic, {}).get(split.partition, split.end)

@@ -34,7 +34,8 @@ class Look:
 
     Attributes:
         watermark_us: by topic; absent: nothing is known.
-        held: by topic, who holds its watermark while others are further; absent: nobody does.
+        held: by topic, who holds its watermark while others are further, and since when it has moved
+            nothing; absent: nobody does.
         activity: by topic, when data was last seen: what the next look continues from.
         keep_us: how old the last version may be before idleness that is under way should be kept in a new
             one; None where nothing waits for it.
@@ -117,7 +118,12 @@ def look(
         if not source.time.processing
         and (reached[source.topic].held or (peers(source) and not reached[source.topic].idle))
     ]
-    held = {topic: _told(one.held) for topic, one in reached.items() if one.held is not None}
+    before = version.get("held", {})
+    held = {
+        topic: _told(one.held, before.get(topic, {}), now_us)
+        for topic, one in reached.items()
+        if one.held is not None
+    }
     return Look(found, held, after, min(waiting, default=None))
 
 
@@ -282,13 +288,16 @@ def _who(producer: str | None, partition: int) -> str:
     return f"{name} in partition {partition}"
 
 
-def _told(mark: _Mark) -> Json:
-    return {
+def _told(mark: _Mark, before: Json, now_us: int) -> Json:
+    """Who holds a watermark, and since when: it was seen then, and has come no further."""
+    told = {
         "partition": mark.partition,
         "producer": mark.producer,
         "newest_us": mark.us,
         "text": mark.who,
     }
+    is_same = all(name in before and before[name] == value for name, value in told.items())
+    return {**told, "since_us": before.get("since_us", now_us) if is_same else now_us}
 
 
 def _least(topics: list[_Reached]) -> int | None:

@@ -174,13 +174,15 @@ class StatusBoard:
     ) -> dict[str, Any]:
         counts = (version or {}).get("counts", {})
         mark = (version or {}).get("watermark_us", {}).get(name)
+        held = (version or {}).get("held", {}).get(name, {})
         late, dead = (counts.get(what, {}).get(name, 0) for what in ("late", "dead"))
         return {
             "rows": counts.get("rows", {}).get(name, 0),
             "rows_per_s": self._rates[name].per_s(now_us) if name in self._rates else 0.0,
             "lag": None if lag is None else lag.get(name, 0),
             "watermark_us": mark,
-            "held_by": (version or {}).get("held", {}).get(name, {}).get("text"),
+            "held_by": held.get("text"),
+            "held_since_us": held.get("since_us"),
             "watermark_delay_ms": None if mark is None else (now_us - mark) / 1_000,
             "late_rows": late,
             "unusable_rows": max(0, dead - late),

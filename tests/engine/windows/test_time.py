@@ -376,6 +376,32 @@ def test_progress_says_who_holds() -> None:
     assert "2 partitions, held by partition 1" in text
 
 
+def test_it_is_known_since_when_a_partition_holds() -> None:
+    """Since it was first seen to be behind; again where it comes further and still is behind."""
+    run = ps.testing.run(counted(ps.event_time("at", idle="1 hour"), partitions=2))
+    run.send("t", device="a", at="12:00:00", partition=1)
+    run.send("t", device="a", at="12:10:00", partition=0)
+    run.settle()
+
+    def held() -> Any:
+        found = run.store.version(run.store.newest_version())
+        assert found["held"]["t"]["text"] == "partition 1"
+        return found["held"]["t"]["since_us"], found["wall_us"]
+
+    first, _ = held()
+    run.advance("10 seconds")
+    run.send("t", device="a", at="12:11:00", partition=0)
+    run.restart()
+    run.settle()
+    since, now = held()
+    assert since == first < now
+    run.advance("10 seconds")
+    run.send("t", device="a", at="12:00:30", partition=1)
+    run.settle()
+    since, now = held()
+    assert first < since <= now
+
+
 def declared(**time: Any) -> Callable[[], Any]:
     def declare() -> Any:
         return ps.App("p").stream("t", "at TIMESTAMP, x BIGINT", time=ps.event_time(**time))

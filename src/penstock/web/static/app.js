@@ -137,6 +137,12 @@ function tiles() {
     spark(state.history.map((p) => p[column])))));
 }
 
+// Who holds a watermark back, and since when it has come no further.
+function holder({ held_by: who, held_since_us: since }) {
+  if (!who) return "";
+  return since ? `${who} since ${instant(since / 1000)}` : who;
+}
+
 function topics() {
   const sources = Object.entries(state.status.sources || {});
   const names = ["topic", "events/s", "events", "lag", "late", "unusable", "lost", "watermark UTC", "delay", "held by"];
@@ -147,7 +153,7 @@ function topics() {
       .map((t) => html("td", { textContent: t, className: "number" })),
     html("td", { textContent: s.watermark_us === null ? "–" : instant(s.watermark_us / 1000) }),
     html("td", { textContent: duration(s.watermark_delay_ms), className: "number" }),
-    html("td", { textContent: s.held_by || "" })));
+    html("td", { textContent: holder(s) })));
   if (!rows.length) rows.push(html("tr", {}, html("td", { textContent: "nothing read yet", colSpan: names.length, className: "null" })));
   $("topics").replaceChildren(head, ...rows);
   const { version, dead_letter_topic } = state.status;
