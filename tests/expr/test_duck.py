@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.schema import UUID
+from penstock.expr import duck
 from penstock.expr.duck import (
     GIVEN_MAX,
+    PREPARED_MAX,
     SMALL_ROWS_MAX,
     EvaluationError,
     evaluate,
@@ -84,3 +86,48 @@ def test_a_query_may_have_tables_of_its_own() -> None:
     assert evaluate(rows, f"({query})")["k"].to_pylist() == [2]
     inner = "SELECT k FROM (WITH rows AS (SELECT 7 AS k) SELECT k FROM rows)"
     assert evaluate(rows, inner)["k"].to_pylist() == [7]
+
+
+def test_more_queries_than_are_planned() -> None:
+    """Those that were planned first are planned again where they return, with the rows of then."""
+    for i in [*range(PREPARED_MAX + 3), 0, 1]:
+        rows = pa.table({"k": [i]})
+        assert evaluate(rows, f"SELECT k + {i} AS k FROM rows").to_pylist() == [{"k": 2 * i}]
+
+
+def test_a_plan_holds_for_other_rows() -> None:
+    """What DuckDB may conclude of the first rows (none, one, no NULL) is not taken for granted."""
+    query = (
+        "SELECT count(*) AS n, max(k) AS most FROM rows WHERE k > 2 OR k IS NULL "
+        "UNION ALL SELECT count(*), max(k) FROM rows WHERE k IN (SELECT max(k) FROM rows)"
+    )
+    for some, expected in [
+        ([], [(0, None), (0, None)]),
+        ([1], [(0, None), (1, 1)]),
+        ([None, 3, 9, 9], [(4, 9), (2, 9)]),
+        ([], [(0, None), (0, None)]),
+    ]:
+        found = evaluate(pa.table({"k": pa.array(some, pa.int64())}), query)
+        assert [tuple(row.values()) for row in found.to_pylist()] == expected
+
+
+def test_columns_of_other_types_have_another_plan() -> None:
+    """The text of a query alone doesn't say what it gives."""
+    for rows, type_ in [
+        (pa.table({"k": ["a"]}), pa.string()),
+        (pa.table({"k": [1]}), pa.int64()),
+        (pa.table({"k": ["b"]}), pa.string()),
+    ]:
+        found = evaluate(rows, "SELECT max(k) AS k FROM rows")
+        assert found == rows
+        assert found.schema.types == [type_]
+
+
+def test_plans_need_no_function_below_relations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where DuckDB's package has none, relations give the same."""
+    assert duck._submits()  # else this test and all others run the same code
+    rows = pa.table({"k": [1, None, 3]})
+    query = "SELECT k * 2 AS k, count(*) OVER () AS n FROM rows"
+    one = evaluate(rows, query)
+    monkeypatch.setattr(duck, "_submits", lambda: False)
+    assert evaluate(rows, query) == one
