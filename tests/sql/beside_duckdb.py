@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,11 +17,16 @@ import penstock as ps
 from penstock.serve.views import Snapshot
 from penstock.sql import SqlFlow
 
-__all__ = ["Difference", "compare", "compare_all", "failing"]
+__all__ = ["Difference", "compare", "compare_all", "failing", "is_query"]
 
 LATENESS = timedelta(minutes=15)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = "2026-01-01T00:{:02}:00Z"
+
+
+WINDOWS = re.compile(
+    r"(TUMBLE|HOP|SESSION|SLIDE)\(e, ts, INTERVAL (\d+) MINUTES(?:, INTERVAL (\d+) MINUTES)?\)"
+)
 
 
 class Difference(AssertionError):
@@ -41,22 +47,13 @@ def flow() -> SqlFlow:
 class World:
     """Random changes of the tables, as records and in DuckDB."""
 
-    def __init__(self, run: Any, seed: int, *, events: bool = False) -> None:
-        self.events = events
+    def __init__(self, run: Any, seed: int) -> None:
         self.run, self.chance = run, random.Random(seed)
         self.rows: dict[str, dict[int, list[Any]]] = {"t": {}, "u": {}}
         self.newest: datetime | None = None  # of the events, whose time goes on
         self.batch = 0
         self.plans: dict[str, str] = {}
-        self.con = duckdb.connect(":memory:")
-        self.con.execute("SET TimeZone = 'UTC'")
-        self.con.execute("SET threads = 1")
-        self.con.execute(
-            'CREATE TABLE s(k BIGINT, v BIGINT, d DOUBLE, x VARCHAR, "at" TIMESTAMPTZ); '
-            "CREATE TABLE e(k BIGINT, v BIGINT, x VARCHAR, ts TIMESTAMPTZ); "
-            "CREATE TABLE t(id BIGINT, k BIGINT, v BIGINT, x VARCHAR); "
-            "CREATE TABLE u(id BIGINT, k BIGINT, w BIGINT, y VARCHAR)"
-        )
+        self.con = _opened()
 
     def change(self) -> None:
         """Some changes, and what the tables contain after them."""
@@ -66,7 +63,7 @@ class World:
                 self._event()
             else:
                 self._row(name)
-        for _ in range(self.chance.randint(0, 4) if self.events else 0):
+        for _ in range(self.chance.randint(0, 4)):
             self._timed()
         self.batch += 1
         for name, rows in self.rows.items():
@@ -105,17 +102,16 @@ class World:
 
     def answer(self, query: str) -> duckdb.DuckDBPyConnection:
         """What DuckDB says now; a query that doesn't depend on now() is planned once."""
-        if self.events:
+        if _moving(query):
             return self.con.execute(self.as_of_now(query))
         if query not in self.plans:
             self.plans[query] = f"plan{len(self.plans)}"
-            self.con.execute(f"PREPARE {self.plans[query]} AS {query}")
+            self.con.execute(f"PREPARE {self.plans[query]} AS {self.as_of_now(query)}")
         return self.con.execute(f"EXECUTE {self.plans[query]}")
 
     def as_of_now(self, query: str) -> str:
-        """A query with the watermark of the events as now()."""
-        at = "-infinity" if self.newest is None else (self.newest - LATENESS).isoformat()
-        return query.replace("now()", f"TIMESTAMPTZ '{at}'")
+        """A query as DuckDB knows it, of now."""
+        return _as_duckdb(query, None if self.newest is None else self.newest - LATENESS)
 
     def _row(self, name: str) -> None:
         chance, rows = self.chance, self.rows[name]
@@ -191,7 +187,7 @@ def compare_all(
             error.add_note(query)
             raise
     run = ps.testing.run(app, cores=cores, shaken=shaken)
-    world = World(run, seed, events=views is not None)
+    world = World(run, seed)
     for batch in range(batches):
         world.change()
         run.settle()
@@ -261,3 +257,68 @@ def _plain(value: Any) -> Any:
             return tuple(map(_plain, value))
         case _:
             return value
+
+
+def _opened() -> duckdb.DuckDBPyConnection:
+    """DuckDB with the tables of `flow`, without rows."""
+    con = duckdb.connect(":memory:")
+    con.execute("SET TimeZone = 'UTC'")
+    con.execute("SET threads = 1")
+    con.execute(
+        'CREATE TABLE s(k BIGINT, v BIGINT, d DOUBLE, x VARCHAR, "at" TIMESTAMPTZ); '
+        "CREATE TABLE e(k BIGINT, v BIGINT, x VARCHAR, ts TIMESTAMPTZ); "
+        "CREATE TABLE t(id BIGINT, k BIGINT, v BIGINT, x VARCHAR); "
+        "CREATE TABLE u(id BIGINT, k BIGINT, w BIGINT, y VARCHAR)"
+    )
+    return con
+
+
+def is_query(text: str) -> bool:
+    """Whether DuckDB takes a query over the tables of `flow`; not one part of a query alone, say."""
+    with _opened() as con:
+        try:
+            con.execute(_as_duckdb(text, None))
+        except duckdb.Error:
+            return False
+    return True
+
+
+def _as_duckdb(query: str, now: datetime | None) -> str:
+    """A query as DuckDB knows it: windows as subqueries, and the watermark of the events as now()."""
+    at = "-infinity" if now is None else now.isoformat()
+    return WINDOWS.sub(_rows_of_windows, query).replace("now()", f"TIMESTAMPTZ '{at}'")
+
+
+def _moving(query: str) -> bool:
+    """Whether what DuckDB is asked depends on the watermark."""
+    return "now()" in query or "SLIDE(" in query
+
+
+def _rows_of_windows(found: re.Match[str]) -> str:
+    """Windows of event time as DuckDB says them: each row with its windows, of groups of `k`."""
+    kind, first, second = found.groups()
+    length = f"INTERVAL {first} MINUTES"
+    bucket = f"time_bucket({length}, ts, TIMESTAMPTZ '1970-01-01 00:00:00+00')"
+    match kind:
+        case "TUMBLE":
+            rows = f"SELECT *, {bucket} AS window_start, {bucket} + {length} AS window_end FROM e"
+        case "HOP":
+            start = f"{bucket} - i * {length}"
+            rows = (
+                f"SELECT e.*, {start} AS window_start, {start} + INTERVAL {second} MINUTES AS window_end "
+                f"FROM e, range({int(second) // int(first)}) AS r(i)"
+            )
+        case "SESSION":
+            rows = (
+                "SELECT * EXCLUDE (n), min(ts) OVER (PARTITION BY k, n) AS window_start, "
+                f"max(ts) OVER (PARTITION BY k, n) + {length} AS window_end FROM (SELECT * EXCLUDE (new), "
+                "sum(new) OVER (PARTITION BY k ORDER BY ts) AS n FROM (SELECT *, CAST(ts - lag(ts) OVER "
+                f"(PARTITION BY k ORDER BY ts) >= {length} AS INT) AS new FROM e))"
+            )
+        case _:
+            rows = (
+                f"SELECT o.*, w.ts - {length} AS window_start, w.ts AS window_end FROM "
+                "(SELECT DISTINCT ts, k FROM e) AS w JOIN e AS o ON w.k IS NOT DISTINCT FROM o.k "
+                f"AND o.ts <= w.ts AND o.ts > w.ts - {length} WHERE w.ts < now()"
+            )
+    return f"({rows})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-__all__ = ["random_program", "random_query"]
+__all__ = ["random_program", "random_query", "random_timed"]
 
 TABLES = {
     "s": {"k": "int", "v": "int", "x": "text"},
@@ -51,9 +51,11 @@ class _Maker:
         return Source(f"{name} AS {alias}", alias, self.tables[name])
 
     def special(self) -> Source:
-        """A temporal filter, an interval join, a window function, or constants."""
+        """A temporal filter, windows, an interval join, a window function, or constants."""
         alias, roll = self.alias(), self.chance.random()
         minutes = self.chance.randint(1, 25)
+        if self.chance.random() < 0.35:
+            return Source(f"({self.windowed()}) AS {alias}", alias, EVENTS)
         if roll < 0.35:
             bound = self.chance.choice(
                 [
@@ -93,6 +95,29 @@ class _Maker:
         )
         # The first row fixes the types.
         return Source(f"(VALUES (3, 0, 'a'), {rows}) AS {alias}(k, v, x)", alias, EVENTS)
+
+    def windowed(self) -> str:
+        """Aggregates of windows of event time, of groups of `k`."""
+        minutes = self.chance.randint(1, 25)
+        interval = f"INTERVAL {minutes} MINUTES"
+        of = self.chance.choice(
+            [
+                f"TUMBLE(e, ts, {interval})",
+                f"HOP(e, ts, {interval}, INTERVAL {minutes * self.chance.randint(1, 3)} MINUTES)",
+                f"SESSION(e, ts, {interval})",
+                f"SLIDE(e, ts, {interval})",
+            ]
+        )
+        value = self.chance.choice(
+            ["count(*)", "sum(v)", "max(v)", "count(DISTINCT v)", "minute(window_start)",
+             "epoch_us(window_end) // 1000000 % 7919"]
+        )  # fmt: skip
+        having = self.chance.choice(["", "", " HAVING count(*) > 1", " HAVING min(v) < 3"])
+        filtered = self.chance.choice(["", "", " WHERE v > 0", " WHERE x <> 'b' OR k = 1"])
+        return (
+            f"SELECT k, CAST({value} AS BIGINT) AS v, min(x) AS x FROM {of}{filtered} "
+            f"GROUP BY window_start, window_end, k{having}"
+        )
 
     def query(self, depth: int) -> tuple[str, dict[str, str]]:
         """A query and its columns."""
@@ -144,16 +169,25 @@ class _Maker:
         for i in range(self.chance.randint(1, 2)):
             items.append(f"{self.aggregate(known)} AS n{i}")
             columns[f"n{i}"] = "int"
+        how = self.chance.choice(
+            ["{}"] * 5 + ["ROLLUP ({})", "CUBE ({})", "GROUPING SETS (({}), ())"]
+        )
+        if keys and how != "{}" and self.chance.random() < 0.5:
+            items.append(f"grouping({', '.join(keys)}) AS h")
+            columns["h"] = "int"
+        if keys and depth > 0 and self.chance.random() < 0.15:
+            items.append(f"{self.scalar({key: known[key] for key in keys})} AS z")
+            columns["z"] = "int"
+            how = "{}"
         sql = f"SELECT {', '.join(items)} {text}"
         if keys:
-            how = self.chance.choice(
-                ["{}"] * 5 + ["ROLLUP ({})", "CUBE ({})", "GROUPING SETS (({}), ())"]
-            )
             sql += f" GROUP BY {how.format(', '.join(keys))}"
             if self.chance.random() < 0.3:
                 sql += (
                     f" HAVING {self.aggregate(known)} {self.compared()} {self.chance.randint(0, 3)}"
                 )
+                if depth > 0 and how == "{}" and self.chance.random() < 0.5:
+                    sql += f" AND {self.subquery({key: known[key] for key in keys})}"
         return sql, columns
 
     def united(self, depth: int) -> tuple[str, dict[str, str]]:
@@ -202,11 +236,54 @@ class _Maker:
             f"HAVING EXISTS (SELECT 1 FROM u WHERE u.k = {one}.k)"),
             (f"SELECT id AS c0, k AS c1 FROM t WHERE v {self.compared()} "
             f"{self.chance.choice(['ANY', 'ALL'])} (SELECT w FROM u WHERE u.k = t.k)"),
+            *self.more_forms(rest, number, text, n),
         ]  # fmt: skip
         return f"SELECT c0, c1 FROM ({self.chance.choice(forms)}) AS {self.alias()}", {
             "c0": "int",
             "c1": "int",
         }
+
+    def more_forms(self, rest: str, number: str, text: str, n: int) -> list[str]:
+        """PIVOT and UNPIVOT, BY NAME, USING, recursion over pairs, and subqueries in each place."""
+        total, every = self.chance.choice(["sum", "max", "count"]), self.chance.choice(["", " ALL"])
+        side = self.chance.choice(["", "LEFT ", "RIGHT ", "FULL "])
+        inner = f"SELECT {self.chance.choice(['sum', 'max', 'count'])}(w) FROM u WHERE u.k = t.k"
+        kinds = f"{self.chance.choice(['ROLLUP', 'CUBE'])} (k, {text})"
+        return [
+            (f'SELECT "1" AS c0, "{n}" AS c1 FROM (PIVOT (SELECT * FROM {rest}) ON k IN (1, 2, 3) '
+            f"USING {total}({number}) GROUP BY {text})"),
+            (f'SELECT p."1_n" AS c0, p."2_m" AS c1 FROM (SELECT id, k, {number} AS v FROM {rest}) '
+            f"PIVOT (count(*) AS n, {total}(v) AS m FOR k IN (1, 2) GROUP BY id) AS p"),
+            (f"SELECT val AS c0, len(name) AS c1 FROM (UNPIVOT (SELECT id, k, {number} FROM {rest}) "
+            f"ON k, {number} INTO NAME name VALUE val)"),
+            (f"SELECT val AS c0, id AS c1 FROM (SELECT id, k, {number} AS v FROM {rest}) "
+            "UNPIVOT INCLUDE NULLS (val FOR name IN (k, v)) WHERE name <> 'z'"),
+            (f"SELECT id AS c0, k AS c1 FROM {rest} UNION{every} BY NAME "
+            f"SELECT {self.chance.choice(['w AS c1, k AS c0', 'id AS c1', 'k AS c0'])} FROM u"),
+            (f"SELECT k AS c0, count(*) + 10 * grouping(k) + 20 * grouping({text}) AS c1 FROM {rest} "
+            f"GROUP BY {kinds}"),
+            f"SELECT k AS c0, w AS c1 FROM t {side}JOIN u USING (k)",
+            f"SELECT id AS c0, count(*) AS c1 FROM t NATURAL {side}JOIN u GROUP BY id",
+            (f"WITH RECURSIVE r(a, b) AS (SELECT k, {number} FROM {rest} UNION "
+            "SELECT r.a, u.w FROM u JOIN r ON r.b = u.k) SELECT a AS c0, b AS c1 FROM r"),
+            (f"WITH RECURSIVE r(a, b) AS (SELECT k, 1 FROM {rest} UNION{every} "
+            f"SELECT u.w, r.b + 1 FROM u JOIN r ON r.a = u.k WHERE r.b < {n}) "
+            "SELECT a AS c0, b AS c1 FROM r"),
+            f"SELECT id AS c0, CASE WHEN v > 0 THEN ({inner}) ELSE k END AS c1 FROM t",
+            f"SELECT ({inner}) AS c0, count(*) AS c1 FROM t GROUP BY ALL",
+            f"SELECT k AS c0, sum(({inner})) AS c1 FROM t GROUP BY k",
+            f"SELECT k AS c0, count(*) AS c1 FROM t GROUP BY k HAVING ({inner}) {self.compared()} {n}",
+            f"SELECT id AS c0, k AS c1 FROM t QUALIFY row_number() OVER (ORDER BY id) <= ({inner})",
+            ("SELECT id AS c0, k AS c1 FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.w "
+            f"{self.compared()} (SELECT count(*) FROM t AS i WHERE i.v = t.v AND i.k = u.k))"),
+            ("SELECT t.id AS c0, l.n AS c1 FROM t, LATERAL (SELECT count(*) AS n FROM u WHERE u.k = t.k "
+            "AND u.w IN (SELECT v FROM t AS i WHERE i.id <> t.id)) AS l"),
+            (f"SELECT t.id AS c0, l.w AS c1 FROM t, LATERAL (SELECT w FROM u WHERE u.k = t.k "
+            f"ORDER BY w, id LIMIT {n}) AS l"),
+            (f"SELECT id AS c0, (SELECT list(w ORDER BY w, id) FROM u WHERE u.k = t.k)[{n}] AS c1 FROM t"),
+            (f"SELECT k AS c0, {total}(v) AS c1 FROM (SELECT k, v FROM t UNION ALL SELECT k, w FROM u) "
+            f"GROUP BY k ORDER BY c1, k NULLS FIRST LIMIT {n}"),
+        ]  # fmt: skip
 
     def over(self, number: str) -> str:
         function = self.chance.choice([f"sum({number})", "count(*)", f"max({number})"])
@@ -287,6 +364,11 @@ class _Maker:
             return f"({one} OR {self.condition(known, 0)})"
         if roll < 0.6:
             return f"NOT ({one})"
+        return self.subquery(known)
+
+    def subquery(self, known: dict[str, str]) -> str:
+        """A condition with a subquery in it."""
+        roll = self.chance.uniform(0.6, 1)
         name = self.chance.choice(list(self.tables))
         alias = self.alias()
         own = {f"{alias}.{c}": t for c, t in self.tables[name].items()}
@@ -305,13 +387,23 @@ def random_query(seed: int, depth: int = 2) -> str:
     return _Maker(seed).query(depth)[0]
 
 
-def random_program(seed: int) -> tuple[dict[str, str], str]:
-    """Some views, each over tables and the views before it, and a query over all; the same for a seed."""
+def random_timed(seed: int, depth: int = 1) -> str:
+    """A query with an event time in it, the same for a seed."""
+    return _timed(seed).query(depth)[0]
+
+
+def _timed(seed: int) -> _Maker:
+    """What makes queries over sources that have an event time, among others."""
     maker = _Maker(seed)
     maker.tables = {name: columns for name, columns in TABLES.items() if name != "s"}
     maker.tables["e"] = EVENTS
     maker.timed = True
-    views = {}
+    return maker
+
+
+def random_program(seed: int) -> tuple[dict[str, str], str]:
+    """Some views, each over tables and the views before it, and a query over all; the same for a seed."""
+    maker, views = _timed(seed), {}
     for i in range(maker.chance.randint(0, 2)):
         views[f"view{i}"], columns = maker.query(1)
         maker.tables[f"view{i}"] = columns

@@ -16,8 +16,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, Final
 
 from sqlglot import exp, parse_one
-from tests.sql.beside_duckdb import compare_all, failing
-from tests.sql.chance.queries import random_query
+from tests.sql.beside_duckdb import compare_all, failing, is_query
+from tests.sql.chance.queries import random_query, random_timed
 from tests.sql.chance.windows import random_windows
 
 __all__ = ["run", "smaller", "tried"]
@@ -28,8 +28,14 @@ TRIALS_MAX: Final = 60  # of smaller queries, each a program of its own
 
 
 def query_of(seed: int) -> str:
-    """The query of a seed; one in five is of window functions."""
-    return random_windows(seed) if seed % 5 == 4 else random_query(seed, depth=2 + seed % 4)
+    """The query of a seed; one in five is of window functions, one has an event time."""
+    match seed % 5:
+        case 4:
+            return random_windows(seed)
+        case 3:
+            return random_timed(seed, depth=seed % 3)
+        case _:
+            return random_query(seed, depth=2 + seed % 4)
 
 
 def tried(first: int, count: int, make: Callable[[int], str] = query_of) -> tuple[int, list[str]]:
@@ -68,7 +74,8 @@ def smaller(query: str, kind: type[Exception], how: Mapping[str, Any]) -> str:
             trials += 1
             if trials > TRIALS_MAX:
                 break
-            if len(candidate) < len(query) and fails(candidate, kind, how):
+            shorter = len(candidate) < len(query) and is_query(candidate)
+            if shorter and fails(candidate, kind, how):
                 query, found = candidate, True
                 break
     return query

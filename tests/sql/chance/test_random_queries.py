@@ -77,5 +77,5 @@ def test_a_query_that_fails_becomes_smaller(monkeypatch: pytest.MonkeyPatch) -> 
     )
     how = {"seed": 0, "batches": 10, "shaken": False}
     found = smaller(wrong, Difference, how)
-    assert found == "SELECT DISTINCT k FROM t"
+    assert found in ("SELECT DISTINCT k FROM t", "SELECT DISTINCT x FROM t")
     assert all(len(one) < len(wrong) for one in parts_of(wrong))
