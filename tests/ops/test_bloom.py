@@ -123,7 +123,7 @@ def test_filters_are_merged_in_sessions_and_sliding_windows() -> None:
     sessions = Contract(
         SessionAggregate(AggregateSpec((K,), Window("session", 10), (NUMBERS,), "$time"))
     )
-    sliding = Contract(Sliding(INPUT, ("v",), ("k",), (NUMBERS,), 6))
+    sliding = Contract(Sliding(INPUT, ("k",), (NUMBERS,), ("v",), 6))
     for at, value in zip(times, values, strict=True):
         batch = delta(INPUT, [("a", value, None)], times=[at])
         sessions.step([batch], [at])

@@ -176,7 +176,7 @@ def test_sketches_are_merged_in_sessions_and_sliding_windows() -> None:
     sessions = Contract(
         SessionAggregate(AggregateSpec((K,), Window("session", 10), aggregates, "$time"))
     )
-    sliding = Contract(Sliding(INPUT, ("x",), ("k",), aggregates, 6))
+    sliding = Contract(Sliding(INPUT, ("k",), aggregates, ("x",), 6))
     for at in range(5):
         batch = delta(INPUT, rows[at : at + 1], times=times[at : at + 1])
         sessions.step([batch], [times[at]])

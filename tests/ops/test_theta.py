@@ -200,7 +200,7 @@ def test_sketches_are_merged_in_sessions_and_sliding_windows() -> None:
     sessions = Contract(
         SessionAggregate(AggregateSpec((K,), Window("session", 10), (SKETCH,), "$time"))
     )
-    sliding = Contract(Sliding(INPUT, ("v",), ("k",), (SKETCH,), 6))
+    sliding = Contract(Sliding(INPUT, ("k",), (SKETCH,), ("v",), 6))
     for at, value in zip(times, values, strict=True):
         batch = delta(INPUT, [("a", value, None)], times=[at])
         sessions.step([batch], [at])

@@ -49,7 +49,7 @@ class Lag(NamedTuple):
 
 
 class Client:
-    """A client foreverything except records. Don't share it between threads.
+    """A client for everything except records. Don't share it between threads.
 
     Args:
         bootstrap: "host:port[,host:port]", or a URL that says how to reach it (`Security`).

@@ -1,7 +1,7 @@
 """Arrow columns as NumPy vectors, which is what the Numba kernels work on.
 
 A fixed-width column becomes its *codes*: int64 numbers of the same order as the values, so that one
-kernel compares, hashes and finds extremes forevery type. A DECIMAL of at most 18 digits is one, too: its
+kernel compares, hashes and finds extremes for every type. A DECIMAL of at most 18 digits is one, too: its
 code is the number without the point. A text column becomes offsets and bytes; so do those whose values have
 16 bytes: UUID, and other DECIMALs.
 NULLs travel next to them as a validity vector, None where there are none; the code under a NULL is 0.

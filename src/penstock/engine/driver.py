@@ -359,7 +359,7 @@ class Driver:
         return self.physical.graph.sources
 
     def _splits(self) -> tuple[Split, ...]:
-        """A split forevery partition, empty ones too: closing windows is work as well."""
+        """A split for every partition, empty ones too: closing windows is work as well."""
         ranges = []
         for source in self._sources():
             starts = self.version["offsets"][source.topic]

@@ -172,4 +172,4 @@ class RollingGroups(Generic[S_co]):
         made = inputs.aggregates(schema, calls)
         if window.rows:
             return CountWindows(schema.arrow, self.keys, made, window.rows, window.every)
-        return Sliding(schema.arrow, tuple(given.names), self.keys, made, window.size_us)
+        return Sliding(schema.arrow, self.keys, made, tuple(given.names), window.size_us)

@@ -28,8 +28,9 @@ from penstock.core import vectors
 from penstock.core.delta import TIME, WATERMARK, WEIGHT, expiring, followed, summed
 from penstock.core.vectors import Vector
 from penstock.errors import CorruptError
+from penstock.ops.bases import Windowed
 from penstock.ops.lateness import first_open
-from penstock.ops.operator import Clockless, Context, Prepared, Step
+from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.partials import GROUPS, Hash, Mapper, Partials, parse_partials, standard_hash
 from penstock.ops.reading.remembered import remembered
 from penstock.ops.spec import WINDOW_END, WINDOW_START, AggregateSpec
@@ -72,7 +73,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class WindowedAggregate(Clockless):
+class WindowedAggregate(Windowed):
     """The operator.
 
     Args:
@@ -95,66 +96,9 @@ class WindowedAggregate(Clockless):
     _assembler: Assembler = field(init=False, repr=False, compare=False)
     _remembered: Mapping[str, Layout] = field(init=False, repr=False, compare=False)
 
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> WindowedAggregate:
-        """The operator that `to_spec` described."""
-        return WindowedAggregate(AggregateSpec.from_spec(spec))
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {"kind": self.kind, **self.spec.to_spec()}
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the view: window_start, window_end, keys, aggregates."""
-        return self.spec.schema
-
-    @property
-    def retracts(self) -> bool:
-        """See `Operator`: groups change."""
-        return True
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`: a row of a window happens in its last instant."""
-        return self.spec.window.kind != "none"
-
-    @property
-    def closes(self) -> bool:
-        """See `Operator`."""
-        return self.timed
-
-    @property
-    def corrects(self) -> bool:
-        """See `Operator`."""
-        return self.spec.correct_us > 0
-
-    @property
-    def every_us(self) -> int:
-        """See `Operator`."""
-        return self.spec.window.even_us
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The grouping columns."""
-        return tuple(key.name for key in self.spec.keys)
-
-    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.keys
-
     def reads(self, port: int) -> frozenset[str] | None:  # noqa: ARG002
         """See `Operator`."""
         return self.spec.reads
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.keys
-
-    def emitting(self, *, changes: bool, closed: bool) -> WindowedAggregate:
-        """See `Operator`."""
-        return replace(self, spec=replace(self.spec, changes=changes, closed=closed))
 
     def frontier(self, inputs_us: Sequence[int]) -> int:
         """See `Operator`: windows that are open, or may be corrected, end later."""

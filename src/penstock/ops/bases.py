@@ -1,8 +1,10 @@
-"""What operators have in common whose rows travel as they are and whose state is a few traces."""
+"""What operators have in common: those of windows, those that pass rows on, streams and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +14,79 @@ from penstock.core.vectors import from_int64
 from penstock.ops.kept import Kept
 from penstock.ops.operator import Clockless, Unwindowed
 from penstock.ops.routed import Routed, parse_routed
+from penstock.ops.spec import AggregateSpec
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import COUNT, weights_of
 from penstock.state.files import StateFiles
 from penstock.state.layout import Layout
 from penstock.state.trace import Trace
 
-__all__ = ["Keeping", "Stream", "Timeless", "changes_of"]
+__all__ = ["Keeping", "Stream", "Timeless", "Windowed", "changes_of"]
+
+
+class Windowed(Clockless):
+    """An operator that is a dataclass, and computes an `AggregateSpec`: aggregates per window and key."""
+
+    kind: ClassVar[str]
+
+    spec: AggregateSpec
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """The operator that `to_spec` described."""
+        return cls(AggregateSpec.from_spec(spec))  # type: ignore[call-arg]
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        return {"kind": self.kind, **self.spec.to_spec()}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the view: window_start, window_end, keys, aggregates."""
+        return self.spec.schema
+
+    @property
+    def retracts(self) -> bool:
+        """See `Operator`: groups change, sessions grow and are joined."""
+        return True
+
+    @property
+    def timed(self) -> bool:
+        """See `Operator`: a row of a window happens in its last instant."""
+        return self.spec.window.kind != "none"
+
+    @property
+    def closes(self) -> bool:
+        """See `Operator`."""
+        return self.timed
+
+    @property
+    def corrects(self) -> bool:
+        """See `Operator`."""
+        return self.spec.correct_us > 0
+
+    @property
+    def every_us(self) -> int:
+        """See `Operator`: sessions begin whenever they begin."""
+        return self.spec.window.even_us
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The grouping columns."""
+        return tuple(key.name for key in self.spec.keys)
+
+    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Operator`."""
+        return self.keys
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """See `Operator`."""
+        return self.keys
+
+    def emitting(self, *, changes: bool, closed: bool) -> Self:
+        """See `Operator`."""
+        return replace(self, spec=replace(self.spec, changes=changes, closed=closed))  # type: ignore[type-var]
 
 
 class Keeping(Clockless):

@@ -284,7 +284,7 @@ class Operator(Protocol):
 
 
 class Clockless:
-    """What holds forevery operator that sees no clock."""
+    """What holds for every operator that sees no clock."""
 
     @property
     def clock_us(self) -> int:
@@ -311,7 +311,7 @@ class Clockless:
 
 
 class Unwindowed(Clockless):
-    """What holds forevery operator whose rows are in no windows of their own."""
+    """What holds for every operator whose rows are in no windows of their own."""
 
     @property
     def closes(self) -> bool:

@@ -39,7 +39,8 @@ from penstock.core.vectors import Vector
 from penstock.errors import CorruptError, SchemaError
 from penstock.ops.aggregate import State
 from penstock.ops.aggregates import COUNT, Rows
-from penstock.ops.operator import Clockless, Context, Prepared, Step
+from penstock.ops.bases import Windowed
+from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.partials import (
     Hash,
     Partials,
@@ -120,7 +121,7 @@ class _Joined:
 
 
 @dataclass(frozen=True)
-class SessionAggregate(Clockless):
+class SessionAggregate(Windowed):
     """The operator.
 
     Args:
@@ -158,66 +159,9 @@ class SessionAggregate(Clockless):
         """The columns that identify sessions; the first of the layout."""
         return [WINDOW, HASH, *self.keys, START]
 
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> SessionAggregate:
-        """The operator that `to_spec` described."""
-        return SessionAggregate(AggregateSpec.from_spec(spec))
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {"kind": self.kind, **self.spec.to_spec()}
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the view: window_start, window_end, keys, aggregates."""
-        return self.spec.schema
-
-    @property
-    def retracts(self) -> bool:
-        """See `Operator`: sessions grow and are joined."""
-        return True
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`: a row of a session happens in its last instant."""
-        return True
-
-    @property
-    def closes(self) -> bool:
-        """See `Operator`."""
-        return True
-
-    @property
-    def corrects(self) -> bool:
-        """See `Operator`: a closed session stays as it is."""
-        return False
-
-    @property
-    def every_us(self) -> int:
-        """See `Operator`: sessions begin whenever they begin."""
-        return 0
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The grouping columns."""
-        return tuple(key.name for key in self.spec.keys)
-
-    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.keys
-
     def reads(self, port: int) -> frozenset[str] | None:  # noqa: ARG002
         """See `Operator`."""
         return self.spec.reads
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.keys
-
-    def emitting(self, *, changes: bool, closed: bool) -> SessionAggregate:
-        """See `Operator`."""
-        return replace(self, spec=replace(self.spec, changes=changes, closed=closed))
 
     def frontier(self, inputs_us: Sequence[int]) -> int:
         """See `Operator`: what is open, and so may change, ends later than the input's frontier."""

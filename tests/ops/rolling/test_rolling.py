@@ -86,7 +86,7 @@ def test_a_sliding_window_has_the_rows_shortly_before(
     batches: Any, size: int, shards: int, seed: int
 ) -> None:
     """Each row comes once the watermark has passed it, with what its window has, however rows came."""
-    operator = Sliding(INPUT, tuple(INPUT.names), ("k",), AGGREGATES, size)
+    operator = Sliding(INPUT, ("k",), AGGREGATES, tuple(INPUT.names), size)
     run = Contract(operator, shards=shards, chance=random.Random(seed), timed=True)
     seen: list[Any] = []
     newest = NO_TIME + 100
@@ -177,7 +177,7 @@ def test_sliding_windows_equal_duckdbs(monkeypatch: pytest.MonkeyPatch) -> None:
         Aggregate("dev", "stddev", V), Aggregate("hi", "max", V), Aggregate("least", "min", S),
         Aggregate("half", "quantile", V, None, 0.5),
     )  # fmt: skip
-    run = Contract(Sliding(INPUT, ("k", "x"), ("k",), aggregates, 100), shards=2, timed=True)
+    run = Contract(Sliding(INPUT, ("k",), aggregates, ("k", "x"), 100), shards=2, timed=True)
     for at in range(0, n, 1_500):
         some = table.slice(at, 1_500)
         run.step([some], [int(times[at + 1_499])])
@@ -203,7 +203,7 @@ def test_sliding_windows_equal_duckdbs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_state_of_another_operator_is_refused() -> None:
     """What is kept says which traces it has."""
-    sliding = Sliding(INPUT, ("k",), ("k",), AGGREGATES, 10)
+    sliding = Sliding(INPUT, ("k",), AGGREGATES, ("k",), 10)
     run = Contract(CountWindows(INPUT, ("k",), AGGREGATES, 2, 1))
     with pytest.raises(CorruptError, match="history"):
         sliding.open(run.files, run.states[0].describe())
@@ -211,7 +211,7 @@ def test_a_state_of_another_operator_is_refused() -> None:
 
 def test_rows_come_in_the_order_of_their_time() -> None:
     """Of one batch, earlier rows come first."""
-    operator = Sliding(INPUT, ("k",), ("k",), (Aggregate("n", "count"),), 10)
+    operator = Sliding(INPUT, ("k",), (Aggregate("n", "count"),), ("k",), 10)
     run = Contract(operator)
     state, context = run.states[0], [5, 3, 4, 1, 2]
     rows = delta(INPUT, [("a" if t % 2 else "b", 1, 1.0, "s") for t in context], times=context)
@@ -236,13 +236,13 @@ def test_sums_that_nobody_asks_for_are_not_computed() -> None:
     rows = [(k, largest, 1.0, "s") for k in "abcdefgh"]
     total = (Aggregate("sx", "sum", X), Aggregate("n", "count"))
     batch = delta(INPUT, rows, times=list(range(8)))
-    sliding = Contract(Sliding(INPUT, ("k",), ("k",), total, 100))
+    sliding = Contract(Sliding(INPUT, ("k",), total, ("k",), 100))
     counts = Contract(CountWindows(INPUT, ("k",), total, 1, 1))
     for run in (sliding, counts):
         run.step([batch], [10])
         assert {row[-2:] for row in run.total()} == {(largest, 1)}
     # Two rows apart, a third between them: windows of one row, then of two.
-    apart = Contract(Sliding(INPUT, ("x",), (), (Aggregate("sx", "sum", X),), 2))
+    apart = Contract(Sliding(INPUT, (), (Aggregate("sx", "sum", X),), ("x",), 2))
     some = [(None, x, 1.0, "s") for x in (2**62, -(2**62), 2**62, 2**61)]
     apart.step([delta(INPUT, some, times=[0, 1, 3, 4])], [10])
     assert sorted(row[-1] for row in apart.total().elements()) == [0, 2**62, 2**62, 2**62 + 2**61]

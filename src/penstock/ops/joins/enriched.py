@@ -2,19 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.delta import TIME
+from penstock.core.schema import Schema
 from penstock.core.vectors import Vector, from_int64
+from penstock.ops.bases import Stream
 from penstock.state.layout import HASH, WINDOW
 
-__all__ = ["HowEnriched", "enriched", "enriched_schema", "others", "plain", "queries"]
+__all__ = ["Enriching", "HowEnriched", "enriched", "enriched_schema", "others", "plain", "queries"]
 
 HowEnriched: TypeAlias = Literal["inner", "left"]
+
+
+@dataclass(frozen=True)
+class Enriching(Stream):
+    """A join of a stream, on port 0, with a table, on port 1.
+
+    Args:
+        how: `inner`, or `left`, which keeps rows that the table has nothing for.
+        stream: the stream's columns.
+        table: the table's.
+        on: pairs of columns that must be equal: the stream's name, the table's.
+    """
+
+    kind: ClassVar[str]
+
+    how: HowEnriched
+    stream: pa.Schema
+    table: pa.Schema
+    on: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The stream's columns, then the table's others."""
+        return enriched_schema(self.stream, self.table, self.on, self.how)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """See `Operator`: it is a stream."""
+        return ()
+
+    def key(self, port: int) -> tuple[str, ...]:
+        """See `Operator`."""
+        return tuple(pair[port] for pair in self.on)
+
+    def emitting(self, *, changes: bool, closed: bool) -> Self:  # noqa: ARG002
+        """See `Operator`."""
+        return self
+
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        return {
+            "kind": self.kind,
+            "how": self.how,
+            "stream": Schema.from_arrow(self.stream).text,
+            "table": Schema.from_arrow(self.table).text,
+            "on": [list(pair) for pair in self.on],
+        }
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """The operator that `to_spec` described."""
+        return cls(
+            how=spec["how"],
+            stream=Schema.parse(spec["stream"]).arrow,
+            table=Schema.parse(spec["table"]).arrow,
+            on=tuple((mine, other) for mine, other in spec["on"]),
+        )
 
 
 def enriched_schema(

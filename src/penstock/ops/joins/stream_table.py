@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.schema import Schema
 from penstock.core.vectors import Vector
-from penstock.ops.bases import Stream
-from penstock.ops.joins.enriched import HowEnriched, enriched, enriched_schema, plain, queries
+from penstock.ops.joins.enriched import Enriching, enriched, plain, queries
 from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, routed, routed_schema
@@ -34,46 +32,16 @@ TABLE: Final = 1
 
 
 @dataclass(frozen=True)
-class StreamTableJoin(Stream):
-    """The operator.
-
-    Args:
-        how: `inner`, or `left`, which keeps rows that the table has nothing for.
-        stream: the stream's columns.
-        table: the table's.
-        on: pairs of columns that must be equal: the stream's name, the table's.
-    """
+class StreamTableJoin(Enriching):
+    """The operator; see `Enriching` for what it is made of."""
 
     kind: ClassVar[str] = "stream table join"
 
-    how: HowEnriched
-    stream: pa.Schema
-    table: pa.Schema
-    on: tuple[tuple[str, str], ...]
-
     # -- what it is ---------------------------------------------------------------------------------
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        """The stream's columns, then the table's others."""
-        return enriched_schema(self.stream, self.table, self.on, self.how)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """See `Operator`: it is a stream."""
-        return ()
-
-    def key(self, port: int) -> tuple[str, ...]:
-        """See `Operator`."""
-        return tuple(pair[port] for pair in self.on)
 
     def arranges(self, port: int) -> Mapping[str, object]:
         """See `Operator`: the table."""
         return {"table": self._bag} if port == TABLE else {}
-
-    def emitting(self, *, changes: bool, closed: bool) -> StreamTableJoin:  # noqa: ARG002
-        """See `Operator`."""
-        return self
 
     def frontier(self, inputs_us: Sequence[int]) -> int:
         """See `Operator`: rows wait for nothing."""
@@ -82,26 +50,6 @@ class StreamTableJoin(Stream):
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
         """See `Operator`."""
         return False
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {
-            "kind": self.kind,
-            "how": self.how,
-            "stream": Schema.from_arrow(self.stream).text,
-            "table": Schema.from_arrow(self.table).text,
-            "on": [list(pair) for pair in self.on],
-        }
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> StreamTableJoin:
-        """The operator that `to_spec` described."""
-        return StreamTableJoin(
-            how=spec["how"],
-            stream=Schema.parse(spec["stream"]).arrow,
-            table=Schema.parse(spec["table"]).arrow,
-            on=tuple((mine, other) for mine, other in spec["on"]),
-        )
 
     # -- rows on their way --------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ next one of its key began before m. Which keys that may concern is kept by time,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -23,11 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.delta import DELETED, OFFSET, TIME
-from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.schema import TIMESTAMP
 from penstock.core.time import SECOND_US
 from penstock.core.vectors import Vector, from_int64, raw
-from penstock.ops.bases import Stream
-from penstock.ops.joins.enriched import HowEnriched, enriched, enriched_schema, plain, queries
+from penstock.ops.joins.enriched import Enriching, enriched, plain, queries
 from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, in_time, routed, routed_schema
@@ -45,42 +44,15 @@ STRETCH_US: Final = SECOND_US
 
 
 @dataclass(frozen=True)
-class TemporalJoin(Stream):
-    """The operator.
+class TemporalJoin(Enriching):
+    """The operator; see `Enriching` for what it is made of.
 
-    Args:
-        how: `inner`, or `left`, which keeps rows that the table had nothing for.
-        stream: the stream's columns.
-        table: the table's, whose changes come as rows with `$time`, `$offset` and `$deleted`.
-        on: pairs of columns that must be equal: the stream's name, and the table's, which are its key.
+    The table's changes come as rows with `$time`, `$offset` and `$deleted`; `on` names its key.
     """
 
     kind: ClassVar[str] = "temporal join"
 
-    how: HowEnriched
-    stream: pa.Schema
-    table: pa.Schema
-    on: tuple[tuple[str, str], ...]
-
     # -- what it is ---------------------------------------------------------------------------------
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        """The stream's columns, then the table's others."""
-        return enriched_schema(self.stream, self.table, self.on, self.how)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """See `Operator`: it is a stream."""
-        return ()
-
-    def key(self, port: int) -> tuple[str, ...]:
-        """See `Operator`."""
-        return tuple(pair[port] for pair in self.on)
-
-    def emitting(self, *, changes: bool, closed: bool) -> TemporalJoin:  # noqa: ARG002
-        """See `Operator`."""
-        return self
 
     def frontier(self, inputs_us: Sequence[int]) -> int:
         """See `Operator`: rows that come are of the stream's frontier or above, those held of the table's."""
@@ -89,26 +61,6 @@ class TemporalJoin(Stream):
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
         """See `Operator`: rows may wait for the table."""
         return now_us[TABLE] != before_us[TABLE]
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {
-            "kind": self.kind,
-            "how": self.how,
-            "stream": Schema.from_arrow(self.stream).text,
-            "table": Schema.from_arrow(self.table).text,
-            "on": [list(pair) for pair in self.on],
-        }
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> TemporalJoin:
-        """The operator that `to_spec` described."""
-        return TemporalJoin(
-            how=spec["how"],
-            stream=Schema.parse(spec["stream"]).arrow,
-            table=Schema.parse(spec["table"]).arrow,
-            on=tuple((mine, other) for mine, other in spec["on"]),
-        )
 
     # -- rows on their way --------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ State. Rows that wait, by time; and by group, those that were counted and are in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -23,13 +23,9 @@ import pyarrow as pa
 from penstock.core.delta import TIME
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.vectors import Vector, from_int64, raw
-from penstock.ops.bases import Stream
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.partials import checked
 from penstock.ops.rolling.ranges import aggregate_ranges
-from penstock.ops.rolling.waiting import STRETCH_US, Waiting, in_order, low_of, repeated
-from penstock.ops.routed import Routed, in_time, routed
+from penstock.ops.rolling.waiting import InOrder, in_order, repeated
 from penstock.ops.spec import WINDOW_END, WINDOW_START, Aggregate
 from penstock.state.layout import concat, hashes
 from penstock.state.trace import Trace
@@ -38,22 +34,17 @@ __all__ = ["CountWindows"]
 
 
 @dataclass(frozen=True)
-class CountWindows(Stream):
-    """The operator.
+class CountWindows(InOrder):
+    """The operator; see `InOrder` for what else it is made of.
 
     Args:
-        input: the columns of the rows.
-        per: those that make up a group.
-        aggregates: what is computed.
         size: rows of a window.
         every: rows from one window's first to the next one's; at most the size.
     """
 
     kind: ClassVar[str] = "count windows"
+    remembers: ClassVar[str] = "counted"
 
-    input: pa.Schema
-    per: tuple[str, ...]
-    aggregates: tuple[Aggregate, ...]
     size: int
     every: int
 
@@ -71,22 +62,6 @@ class CountWindows(Stream):
     def keys(self) -> tuple[str, ...]:
         """See `Operator`: records are keyed by the group."""
         return self.per
-
-    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.per
-
-    def emitting(self, *, changes: bool, closed: bool) -> CountWindows:  # noqa: ARG002
-        """See `Operator`: its rows are all that there is to read of it."""
-        return self
-
-    def frontier(self, inputs_us: Sequence[int]) -> int:
-        """See `Operator`: the row that fills a window later is not before the frontier."""
-        return inputs_us[0]
-
-    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
-        """See `Operator`: rows may wait for the frontier."""
-        return now_us[0] > before_us[0]
 
     def to_spec(self) -> dict[str, Any]:
         """What it computes, as JSON."""
@@ -110,37 +85,9 @@ class CountWindows(Stream):
             every=spec["every"],
         )
 
-    # -- rows on their way --------------------------------------------------------------------------
-
-    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
-        """See `Operator`: a row of before its own watermark is late."""
-        rows, late = in_time(rows)
-        return Prepared(routed(rows, self.per, self._parcels[0]), late)
-
-    # -- state --------------------------------------------------------------------------------------
-
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
-        [parts], [now_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
-        assert now_us >= before_us, "frontiers don't fall"
-        passed, held = self._waiting.passed(state.traces["waiting"], parts, before_us, now_us)
-        changes, counted = self._counted(state.traces["counted"], passed)
-        deltas = {"waiting": (held, low_of(now_us, 0, STRETCH_US)), "counted": (counted, None)}
-        traces, written = {}, [0, 0]
-        for name, (delta, low_us) in deltas.items():
-            writer = context.writer(name)
-            traces[name] = state.traces[name].append(delta, writer, low_us=low_us)
-            written[0] += writer.written
-            written[1] += writer.bytes
-        return Step(Kept(traces, (now_us,)), changes, None, *written)
-
     # -- the work -----------------------------------------------------------------------------------
 
-    def _counted(self, trace: Trace, passed: pa.RecordBatch) -> tuple[pa.Table, pa.RecordBatch]:
+    def _given(self, trace: Trace, passed: pa.RecordBatch) -> tuple[pa.Table, pa.RecordBatch]:
         """Windows that are full, in the order of their ends; and a delta of the rows that were counted."""
         bag = self._waiting.bag
         before = repeated(bag.find(trace, self._waiting.wanted(passed)))
@@ -163,6 +110,10 @@ class CountWindows(Stream):
         delta = bag.delta(some, hashes(some), change[moved], None)
         return self._windows(rows, lo), delta
 
+    def _low(self, frontier_us: int) -> None:  # noqa: ARG002
+        """Rows that were counted are kept by group, however long ago they came."""
+        return
+
     def _windows(self, rows: pa.RecordBatch, lo: Vector) -> pa.Table:
         hi = lo + self.size
         columns = {c.name: checked(rows, c) for c in self._columns.values()}
@@ -179,27 +130,5 @@ class CountWindows(Stream):
     # -- how it is laid out -------------------------------------------------------------------------
 
     @cached_property
-    def _waiting(self) -> Waiting:
-        return Waiting(self.input, self.per)
-
-    @cached_property
-    def _columns(self) -> dict[str, Any]:
-        """The columns that aggregates read, by name."""
-        return {c.name: c for a in self.aggregates for c in (a.column, a.by) if c is not None}
-
-    @property
-    def _parcels(self) -> tuple[pa.Schema, ...]:
-        return (self._waiting.parcel,)
-
-    @property
-    def _promised(self) -> int:
-        return 1
-
-    @cached_property
     def _layouts(self) -> dict[str, Any]:
         return {"waiting": self._waiting.bag.layout, "counted": self._waiting.bag.layout}
-
-    @cached_property
-    def _changed(self) -> pa.Schema:
-        fields = [pa.field(f.name, f.type) for f in self.schema]
-        return pa.schema([*fields, pa.field(TIME, TIMESTAMP)])

@@ -19,10 +19,10 @@ frontier has passed; and final sessions, for the view, as long as `keep` says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ from penstock.core import vectors
 from penstock.core.delta import TIME, WATERMARK, WEIGHT, expiring, summed
 from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector, from_int64, raw
-from penstock.ops.bases import Keeping
+from penstock.ops.bases import Keeping, Windowed
 from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.partials import checked, checked_times
@@ -49,7 +49,7 @@ __all__ = ["RevisedSessions"]
 
 
 @dataclass(frozen=True)
-class RevisedSessions(Keeping):
+class RevisedSessions(Windowed, Keeping):
     """The operator.
 
     Args:
@@ -64,58 +64,6 @@ class RevisedSessions(Keeping):
         assert self.spec.window.kind == "session"
 
     # -- what it is ---------------------------------------------------------------------------------
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> RevisedSessions:
-        """The operator that `to_spec` described."""
-        return RevisedSessions(AggregateSpec.from_spec(spec))
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {"kind": self.kind, **self.spec.to_spec()}
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the view: window_start, window_end, keys, aggregates."""
-        return self.spec.schema
-
-    @property
-    def retracts(self) -> bool:
-        """See `Operator`: sessions grow, are joined, and fall apart."""
-        return True
-
-    @property
-    def timed(self) -> bool:
-        """See `Operator`: a row of a session happens in its last instant."""
-        return True
-
-    @property
-    def closes(self) -> bool:
-        """See `Operator`."""
-        return True
-
-    @property
-    def corrects(self) -> bool:
-        """See `Operator`."""
-        return self.spec.correct_us > 0
-
-    @property
-    def every_us(self) -> int:
-        """See `Operator`: sessions begin whenever they begin."""
-        return 0
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The grouping columns."""
-        return tuple(key.name for key in self.spec.keys)
-
-    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.keys
-
-    def emitting(self, *, changes: bool, closed: bool) -> RevisedSessions:
-        """See `Operator`."""
-        return replace(self, spec=replace(self.spec, changes=changes, closed=closed))
 
     def frontier(self, inputs_us: Sequence[int]) -> int:
         """See `Operator`: sessions that may still change end later."""

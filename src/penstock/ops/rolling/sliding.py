@@ -13,7 +13,7 @@ stretches of time as wide as the window, for as long as a row that comes may loo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -25,13 +25,9 @@ from penstock.core.delta import TIME
 from penstock.core.kernels import njit, types
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.vectors import Vector, from_int64, raw
-from penstock.ops.bases import Stream
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.partials import checked
 from penstock.ops.rolling.ranges import aggregate_ranges
-from penstock.ops.rolling.waiting import STRETCH_US, Waiting, low_of, repeated
-from penstock.ops.routed import Routed, in_time, routed
+from penstock.ops.rolling.waiting import InOrder, low_of, repeated
 from penstock.ops.spec import Aggregate
 from penstock.state.bag import COUNT, Bag, weights_of
 from penstock.state.layout import HASH, concat, hashes
@@ -44,23 +40,18 @@ _I64 = types.Array(types.int64, 1, "C", readonly=True)
 
 
 @dataclass(frozen=True)
-class Sliding(Stream):
-    """The operator.
+class Sliding(InOrder):
+    """The operator; see `InOrder` for what else it is made of.
 
     Args:
-        input: the columns of the rows.
-        given: those of them that come out.
-        per: those that make up a group.
-        aggregates: what is computed.
+        given: the columns of the rows that come out.
         size_us: how far a window reaches back.
     """
 
     kind: ClassVar[str] = "sliding"
+    remembers: ClassVar[str] = "history"
 
-    input: pa.Schema
     given: tuple[str, ...]
-    per: tuple[str, ...]
-    aggregates: tuple[Aggregate, ...]
     size_us: int
 
     # -- what it is ---------------------------------------------------------------------------------
@@ -76,26 +67,10 @@ class Sliding(Stream):
         """See `Operator`: records are keyed by the group, where its columns come out."""
         return self.per if set(self.per) <= set(self.given) else ()
 
-    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.per
-
     @property
     def placed_by(self) -> tuple[str, ...]:
         """See `Operator`."""
         return self.keys
-
-    def emitting(self, *, changes: bool, closed: bool) -> Sliding:  # noqa: ARG002
-        """See `Operator`: its rows are all that there is to read of it."""
-        return self
-
-    def frontier(self, inputs_us: Sequence[int]) -> int:
-        """See `Operator`: rows that wait are not before the frontier."""
-        return inputs_us[0]
-
-    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
-        """See `Operator`: rows may wait for the frontier."""
-        return now_us[0] > before_us[0]
 
     def to_spec(self) -> dict[str, Any]:
         """What it computes, as JSON."""
@@ -119,47 +94,18 @@ class Sliding(Stream):
             size_us=spec["size_us"],
         )
 
-    # -- rows on their way --------------------------------------------------------------------------
-
-    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
-        """See `Operator`: a row of before its own watermark is late."""
-        rows, late = in_time(rows)
-        return Prepared(routed(rows, self.per, self._parcels[0]), late)
-
-    # -- state --------------------------------------------------------------------------------------
-
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
-        [parts], [now_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
-        assert now_us >= before_us, "frontiers don't fall"
-        passed, held = self._waiting.passed(state.traces["waiting"], parts, before_us, now_us)
-        changes = self._given(state.traces["history"], passed)
-        deltas = {
-            "waiting": (held, low_of(now_us, 0, STRETCH_US)),
-            "history": (
-                self._history.delta(
-                    passed, hashes(passed), weights_of(passed), self._stretch(_times(passed))
-                ),
-                low_of(now_us, self.size_us - 1, self.size_us),
-            ),
-        }
-        traces, written = {}, [0, 0]
-        for name, (delta, low_us) in deltas.items():
-            writer = context.writer(name)
-            traces[name] = state.traces[name].append(delta, writer, low_us=low_us)
-            written[0] += writer.written
-            written[1] += writer.bytes
-        return Step(Kept(traces, (now_us,)), changes, None, *written)
-
     # -- the work -----------------------------------------------------------------------------------
 
-    def _given(self, trace: Trace, passed: pa.RecordBatch) -> pa.Table:
-        """Rows that come out, in the order of their time."""
-        rows = repeated(passed)
+    def _given(self, trace: Trace, passed: pa.RecordBatch) -> tuple[pa.Table, pa.RecordBatch]:
+        """Rows that come out, and what those that come later need of them."""
+        stretches = self._stretch(_times(passed))
+        delta = self._history.delta(passed, hashes(passed), weights_of(passed), stretches)
+        return self._aggregated(trace, repeated(passed)), delta
+
+    def _low(self, frontier_us: int) -> int:
+        return low_of(frontier_us, self.size_us - 1, self.size_us)
+
+    def _aggregated(self, trace: Trace, rows: pa.RecordBatch) -> pa.Table:
         times = _times(rows)
         bounds = times - self.size_us + 1, times
         names = [HASH, COUNT, *self._bare.names]
@@ -187,15 +133,6 @@ class Sliding(Stream):
     # -- how it is laid out -------------------------------------------------------------------------
 
     @cached_property
-    def _waiting(self) -> Waiting:
-        return Waiting(self.input, self.per)
-
-    @cached_property
-    def _columns(self) -> dict[str, Any]:
-        """The columns that aggregates read, by name."""
-        return {c.name: c for a in self.aggregates for c in (a.column, a.by) if c is not None}
-
-    @cached_property
     def _bare(self) -> pa.Schema:
         """What is kept of a row that was given: its time, its group, and what aggregates read."""
         names = dict.fromkeys([*self.per, *(n for n in self._columns if n != TIME)])
@@ -206,22 +143,9 @@ class Sliding(Stream):
     def _history(self) -> Bag:
         return Bag(self._bare, self.per)
 
-    @property
-    def _parcels(self) -> tuple[pa.Schema, ...]:
-        return (self._waiting.parcel,)
-
-    @property
-    def _promised(self) -> int:
-        return 1
-
     @cached_property
     def _layouts(self) -> dict[str, Any]:
         return {"waiting": self._waiting.bag.layout, "history": self._history.layout}
-
-    @cached_property
-    def _changed(self) -> pa.Schema:
-        fields = [pa.field(f.name, f.type) for f in self.schema]
-        return pa.schema([*fields, pa.field(TIME, TIMESTAMP)])
 
     def _stretch(self, times_us: Vector) -> Vector:
         return np.asarray(times_us // self.size_us * self.size_us)

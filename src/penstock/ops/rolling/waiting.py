@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +14,18 @@ from penstock.core.delta import TIME
 from penstock.core.schema import TIMESTAMP
 from penstock.core.time import SECOND_US
 from penstock.core.vectors import Vector, from_int64, raw
-from penstock.ops.routed import Routed, routed_schema
+from penstock.ops.aggregates import Column
+from penstock.ops.bases import Stream
+from penstock.ops.kept import Kept
+from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.routed import Routed, in_time, routed, routed_schema
+from penstock.ops.spec import Aggregate
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import ROW, Bag, weights_of
 from penstock.state.layout import HASH, Layout, hashes
 from penstock.state.trace import ALWAYS, Trace
 
-__all__ = ["STRETCH_US", "Waiting", "in_order", "low_of", "repeated"]
+__all__ = ["STRETCH_US", "InOrder", "Waiting", "in_order", "low_of", "repeated"]
 
 STRETCH_US: Final = SECOND_US
 """Of rows that wait: what a frontier has passed within one is read again until it has passed all."""
@@ -94,6 +99,111 @@ class Waiting:
     def wanted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The groups of some rows, to look for where stretches are 0."""
         return self.bag.wanted(rows, hashes(rows), None)
+
+
+@dataclass(frozen=True)
+class InOrder(Stream):
+    """An operator that sees the rows of a group in the order of their time, and aggregates them.
+
+    Rows wait, in the trace `waiting`, until the frontier has passed their time. What it needs of rows that
+    were passed is in a trace of its own.
+
+    Args:
+        input: the columns of the rows.
+        per: those that make up a group.
+        aggregates: what is computed.
+    """
+
+    remembers: ClassVar[str]
+    """The name of its own trace."""
+
+    input: pa.Schema
+    per: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """See `Operator`."""
+        raise NotImplementedError
+
+    def _given(self, trace: Trace, passed: pa.RecordBatch) -> tuple[pa.Table, pa.RecordBatch]:
+        """What comes out, in the order of its time, and the delta of its trace.
+
+        Args:
+            trace: its own.
+            passed: the rows that the frontier has passed, in the layout of the bag of those that wait.
+        """
+        raise NotImplementedError
+
+    def _low(self, frontier_us: int) -> int | None:
+        """The first stretch that its trace still needs."""
+        raise NotImplementedError
+
+    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Operator`."""
+        return self.per
+
+    def emitting(self, *, changes: bool, closed: bool) -> Self:  # noqa: ARG002
+        """See `Operator`: its rows are all that there is to read of it."""
+        return self
+
+    def frontier(self, inputs_us: Sequence[int]) -> int:
+        """See `Operator`: what comes out later has the time of a row that waits, or is still to come."""
+        return inputs_us[0]
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
+        """See `Operator`: rows may wait for the frontier."""
+        return now_us[0] > before_us[0]
+
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
+        """See `Operator`: a row of before its own watermark is late."""
+        rows, late = in_time(rows)
+        return Prepared(routed(rows, self.per, self._parcels[0]), late)
+
+    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
+        """
+        [parts], [now_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
+        assert now_us >= before_us, "frontiers don't fall"
+        passed, held = self._waiting.passed(state.traces["waiting"], parts, before_us, now_us)
+        changes, delta = self._given(state.traces[self.remembers], passed)
+        deltas = {
+            "waiting": (held, low_of(now_us, 0, STRETCH_US)),
+            self.remembers: (delta, self._low(now_us)),
+        }
+        traces, written = {}, [0, 0]
+        for name, (come, low_us) in deltas.items():
+            writer = context.writer(name)
+            traces[name] = state.traces[name].append(come, writer, low_us=low_us)
+            written[0] += writer.written
+            written[1] += writer.bytes
+        return Step(Kept(traces, (now_us,)), changes, None, *written)
+
+    @cached_property
+    def _waiting(self) -> Waiting:
+        return Waiting(self.input, self.per)
+
+    @cached_property
+    def _columns(self) -> dict[str, Column]:
+        """The columns that aggregates read, by name."""
+        return {c.name: c for a in self.aggregates for c in (a.column, a.by) if c is not None}
+
+    @property
+    def _parcels(self) -> tuple[pa.Schema, ...]:
+        return (self._waiting.parcel,)
+
+    @property
+    def _promised(self) -> int:
+        return 1
+
+    @cached_property
+    def _changed(self) -> pa.Schema:
+        """Of what comes out of a step."""
+        fields = [pa.field(f.name, f.type) for f in self.schema]
+        return pa.schema([*fields, pa.field(TIME, TIMESTAMP)])
 
 
 def repeated(batch: pa.RecordBatch) -> pa.RecordBatch:
