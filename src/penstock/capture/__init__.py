@@ -18,6 +18,7 @@ from penstock.capture._status import (
     setup,
     snapshot,
     status,
+    token,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "snapshot",
     "sqlite",
     "status",
+    "token",
 ]

@@ -568,10 +568,10 @@ class _Session:
             self._done.is_caught_up = not is_busy and output.received >= end
             if output.store() or not came:
                 stream.confirm()
-            if self._turn_ends(stream):
+            if self._turn_ends(stream, output):
                 return
 
-    def _turn_ends(self, stream: Stream) -> bool:
+    def _turn_ends(self, stream: Stream, output: Output) -> bool:
         """What is to be done now and then; whether it is over, or to pause."""
         now = time.monotonic()
         if now - self._looked >= LOOK_S:
@@ -582,6 +582,7 @@ class _Session:
             if control.is_paused:
                 return True
             self._ask(stream, control)
+            output.wanted = control.position
         return self._run.is_over
 
     @staticmethod

@@ -269,6 +269,7 @@ class Kind:
         open: a database's side of a capture.
         patterns: what names of tables are patterns of; the address says which schema is meant.
         position: a position as the database writes it.
+        number: such a text as a position; ValueError where it is none.
         passes: whether an error may be over later.
         refuses: what to do about an error that only a person can correct; empty for other errors.
         look: how the database is; its address is the first argument.
@@ -283,6 +284,7 @@ class Kind:
     open: Callable[[Settings], Database]
     patterns: Callable[[str, Iterable[str]], tuple[str, ...]]
     position: Callable[[int], str]
+    number: Callable[[str], int]
     passes: Callable[[Exception], bool]
     refuses: Callable[[Exception], str]
     look: Callable[[str, State], Condition]

@@ -82,6 +82,8 @@ class Output:
         self._stored_at = time.monotonic()
         #: Whether what was added last isn't a whole transaction.
         self.is_open = False
+        #: A position that someone waits for: it is stored once all before it was taken.
+        self.wanted = 0
         #: Whether rows of a snapshot are still to be written while changes flow.
         self.is_reading = False
 
@@ -239,7 +241,9 @@ class Output:
             return False
         is_idle = not self._log.open_records
         since_s = time.monotonic() - self._stored_at
-        if is_idle and (since_s < IDLE_STORE_S or self.received <= self.stored):
+        is_wanted = self.stored < self.wanted <= self.received
+        is_early = since_s < IDLE_STORE_S or self.received <= self.stored
+        if is_idle and is_early and not is_wanted:
             return False
         self.commit(replace(self.state, position=self.received))
         return True

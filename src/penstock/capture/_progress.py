@@ -53,6 +53,8 @@ FOLDED_BYTES: Final = 64 << 20
 _KEY: Final = b"state"
 COMMAND: Final = b"command"
 """The key of `pause` and `resume` in the topic of its requests."""
+POSITION: Final = b"position"
+"""The key of the position that someone waits for."""
 REQUEST: Final = b"snapshot:"
 """What keys of requests for snapshots begin with, before their numbers."""
 
@@ -155,10 +157,12 @@ class Control:
     Attributes:
         is_paused: whether it is to pause.
         requests: for snapshots, by increasing numbers.
+        position: that someone waits for.
     """
 
     is_paused: bool
     requests: dict[int, dict[str, Any]]
+    position: int = 0
 
 
 @dataclass
@@ -515,7 +519,8 @@ def control(client: Client, address: str, name: str, **settings: Any) -> Control
         for key, value in found.items()
         if key is not None and key.startswith(REQUEST)
     }
-    return Control(found.get(COMMAND) == b"pause", dict(sorted(requests.items())))
+    position = int(found.get(POSITION) or 0)
+    return Control(found.get(COMMAND) == b"pause", dict(sorted(requests.items())), position)
 
 
 def load(client: Client, address: str, name: str, **settings: Any) -> State | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.capture._kinds import kind_named, kind_of
 from penstock.capture._progress import (
     COMMAND,
+    POSITION,
     REQUEST,
     State,
     control_topic,
@@ -26,10 +27,12 @@ from penstock.capture._progress import control as control_of
 from penstock.capture._schemas import Version
 from penstock.client import Client, Producer
 from penstock.core.names import unknown
-from penstock.errors import PenstockError, UserError
+from penstock.errors import CorruptError, LimitError, PenstockError, UserError
 
-__all__ = ["Status", "control", "drop", "names", "schemas", "setup", "snapshot", "status"]
+__all__ = ["Status", "control", "drop", "names", "schemas", "setup", "snapshot", "status", "token"]
 
+LOOK_S: Final = 0.03
+"""How often is looked whether a capture has got to a position that is waited for."""
 NO_CAPTURES: Final = "Start one: penstock capture URL --tables TABLES --to PREFIX"
 
 
@@ -262,3 +265,89 @@ def _load(client: Client, log: str, name: str, **settings: Any) -> State | None:
     if state_topic(name) not in client.topics():
         raise UserError(unknown("capture", name, names(client), NO_CAPTURES))
     return load(client, log, name, **settings)
+
+
+def token(
+    name: str,
+    position: str,
+    *,
+    log: str,
+    topics: Collection[str] | None = None,
+    timeout: float = 10.0,
+    gone: Callable[[], bool] = lambda: False,
+    **settings: Any,
+) -> str:
+    """Waits until a capture has written what its database had committed, and says where that is.
+
+    The capture's state says up to where the database was captured. Once that is behind the position, the ends
+    of the topics are behind the write's records; they may be behind later ones as well.
+
+    Args:
+        name: the capture's.
+        position: of the database: of PostgreSQL `pg_current_wal_lsn()`, asked after the commit; of MySQL and
+            MariaDB the file's number and the place in it, `000003:1234`.
+        log: the broker's address.
+        topics: of the capture, those that are waited for; by default all.
+        timeout: in seconds.
+        gone: asked often; when it is true, nobody waits any more.
+        settings: further arguments of `penstock.client.Client`.
+
+    Returns: a token, `topic-partition:offset` with commas between several, for `Views.wait_for` and
+        `sinks.wait_for`; empty where the topics have no records.
+
+    Raises:
+        UserError: there is no such capture, it is no position, or none of the topics is the capture's.
+        LimitError: the time is up, or nobody waits any more.
+    """
+    deadline, is_asked = time.monotonic() + timeout, False
+    with Client(log, **settings) as client:
+        if state_topic(name) not in client.topics():
+            raise UserError(unknown("capture", name, names(client), NO_CAPTURES))
+        while True:
+            state = load(client, log, name, **settings)
+            if state is not None and state.position >= (wanted := _number(state, position)):
+                break
+            if state is not None and not is_asked:
+                is_asked = True
+                _ask(name, wanted, log, **settings)
+            if time.monotonic() > deadline or gone():
+                found = (
+                    "none yet" if state is None else kind_named(state.kind).position(state.position)
+                )
+                raise LimitError(
+                    f"expected the capture {name!r} to have got to {position} within {timeout:g} s; found "
+                    f"it at {found}. See how it is: penstock capture status"
+                )
+            time.sleep(LOOK_S)
+        own = {one.topic for one in state.tables.values()}
+        some = own if topics is None else own.intersection(topics)
+        if not some:
+            raise UserError(
+                f"expected one of the topics of the capture {name!r}, {', '.join(sorted(own))}; found "
+                f"{', '.join(sorted(topics or ())) or 'none'}"
+            )
+        ends = {one: client.offsets(one, uncommitted=True) for one in sorted(some)}
+    return ",".join(
+        f"{topic}-{partition}:{end - 1}"
+        for topic, offsets in ends.items()
+        for partition, end in sorted(offsets.items())
+        if end
+    )
+
+
+def _number(state: State, position: str) -> int:
+    kind = kind_named(state.kind)
+    try:
+        return kind.number(position)
+    except (ValueError, CorruptError):
+        raise UserError(
+            f"expected a position of {kind.name}, such as {kind.position(state.position)}; found "
+            f"{position!r}"
+        ) from None
+
+
+def _ask(name: str, wanted: int, log: str, **settings: Any) -> None:
+    """Asks the capture to store its position soon, also if no table that it captures has changed."""
+    with Producer(log, **settings) as producer:
+        columns = pa.array([POSITION], pa.binary()), pa.array([b"%d" % wanted], pa.binary())
+        producer.send(control_topic(name), 0, *columns, np.array([time.time_ns() // 1_000_000]))

@@ -21,6 +21,7 @@ __all__ = [
     "Kind",
     "TableMap",
     "place",
+    "place_of",
     "place_text",
     "rows_begin",
     "table_map",
@@ -66,6 +67,16 @@ def place_text(number: int) -> str:
     '000003:1234'
     """
     return f"{number >> _POSITION_BITS:06d}:{number & ((1 << _POSITION_BITS) - 1)}"
+
+
+def place_of(text: str) -> int:
+    """A number from such a text; what precedes the file's number doesn't count.
+
+    >>> place_of("mysql-bin.000003:1234") == place_of("000003:1234") == place("mysql-bin.000003", 1234)
+    True
+    """
+    file, _, position = text.rpartition(":")
+    return place(f".{file.rpartition('.')[2]}", int(position))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.capture._database import Condition, Kind
-from penstock.capture._mysql._binlog import place_text
+from penstock.capture._mysql._binlog import place_of, place_text
 from penstock.capture._mysql._columns import column_type
 from penstock.capture._mysql._database import MysqlDatabase
 from penstock.capture._mysql._server import DENIED, Server, file_of, lag_bytes, replica_of
@@ -132,6 +132,7 @@ MYSQL: Final = Kind(
     open=MysqlDatabase,
     patterns=_patterns,
     position=place_text,
+    number=place_of,
     passes=_passes,
     refuses=_refuses,
     setup=_setup,

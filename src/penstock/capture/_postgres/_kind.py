@@ -11,7 +11,7 @@ from penstock.capture._database import Condition, Kind
 from penstock.capture._postgres._columns import describe
 from penstock.capture._postgres._copy import quoted
 from penstock.capture._postgres._database import PostgresDatabase, own_name
-from penstock.capture._postgres._pgoutput import lsn_text
+from penstock.capture._postgres._pgoutput import lsn_number, lsn_text
 from penstock.capture._postgres._server import Server, parse_tables
 from penstock.capture._progress import State
 from penstock.core.databases import described, psycopg_module
@@ -148,6 +148,7 @@ POSTGRES: Final = Kind(
     open=PostgresDatabase,
     patterns=_patterns,
     position=lsn_text,
+    number=lsn_number,
     passes=_passes,
     refuses=_refuses,
     setup=_setup,

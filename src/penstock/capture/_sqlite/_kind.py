@@ -91,6 +91,7 @@ SQLITE: Final = Kind(
     open=SqliteDatabase,
     patterns=_patterns,
     position=str,
+    number=int,
     refuses=lambda _: "",
     setup=lambda url, _tables, _name: (
         f"-- {described(url)} needs nothing but the right to write to the file.\n"

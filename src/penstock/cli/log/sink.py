@@ -10,7 +10,7 @@ import click
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.errors import Group
-from penstock.cli.support.options import broker_option, client_settings, form_option
+from penstock.cli.support.options import broker_option, client_settings, form_option, of_topics
 from penstock.cli.support.progress import counter
 from penstock.cli.support.tables import note, write_rows
 from penstock.cli.tracing import otel_option, tracing
@@ -281,7 +281,18 @@ def resume(name: str, broker: str | None) -> None:
 )
 @broker_option
 def wait_(name: str, token: str, seconds: float, broker: str | None) -> None:
-    """Wait until the target of the sink NAME has the records at TOKEN: TOPIC-PARTITION:OFFSET."""
+    """Wait until the target of the sink NAME has the records at TOKEN.
+
+    TOKEN is TOPIC-PARTITION:OFFSET, or CAPTURE@POSITION with a database's position, such as its LSN.
+    """
     from penstock import sinks
 
-    sinks.wait_for(find_broker(broker), name, token, seconds, **client_settings())
+    address, settings = find_broker(broker), client_settings()
+
+    def topics() -> list[str] | None:
+        found = [one["topic"] for one in sinks.status(address, **settings) if one["name"] == name]
+        return found or None  # `wait_for` says that there is no such sink
+
+    positions, left = of_topics(token, seconds, lambda: address, topics)
+    if positions:
+        sinks.wait_for(address, name, positions, left, **settings)

@@ -6,6 +6,8 @@ from typing import Literal
 
 import click
 
+from penstock.cli.support.address import find_broker
+from penstock.cli.support.options import TOKENS, of_topics
 from penstock.cli.support.tables import FORMATS, note, write_rows, write_table
 
 
@@ -35,8 +37,7 @@ VERSION 17, behind a view's name or at the end, reads an older one.
 @click.option(
     "--after",
     metavar="TOKEN",
-    help="Wait until the views have read these records: TOPIC-PARTITION:OFFSET, as penstock produce "
-    "says them.",
+    help=f"Wait until the views have read these records: {TOKENS}.",
 )
 @click.option(
     "--wait",
@@ -59,7 +60,11 @@ def query(
     forget_pandas()
     views = Views(app)
     if after is not None:
-        views.wait_for(after, wait)
+        token, left = of_topics(
+            after, wait, lambda: find_broker(app), lambda: views.status()["offsets"]
+        )
+        if token:
+            views.wait_for(token, left)
     if sql is None:
         names = views.names()
         if not names:

@@ -17,8 +17,10 @@ import click
 import pyarrow as pa
 
 from penstock.broker.logs import configure_logs
+from penstock.cli.support.address import find_broker
 from penstock.cli.support.errors import FAILED
 from penstock.cli.support.journal import Journal
+from penstock.cli.support.options import of_topics
 from penstock.cli.support.reload import Reload
 from penstock.cli.support.tables import note, text_table
 from penstock.cli.support.terminal import Terminal
@@ -82,10 +84,15 @@ class Hosting:
 
 
 class LateViews:
-    """Committed views that need not be there yet: before the first batch there are none."""
+    """Committed views that need not be there yet: before the first batch there are none.
 
-    def __init__(self, where: Path | str) -> None:
-        self._where = where
+    Args:
+        where: the pipeline's record.
+        log: the pipeline whose log it is, if the record is elsewhere.
+    """
+
+    def __init__(self, where: Path | str, log: Path | str | None = None) -> None:
+        self._where, self._log = where, log or where
         self._lock = threading.Lock()
         self._views: Views | None = None
         self._queries: Queries | None = None
@@ -130,7 +137,12 @@ class LateViews:
 
     def wait_for(self, token: str, timeout: float, gone: Callable[[], bool]) -> int:
         """Waits for a version that has seen a write."""
-        return self._there().wait_for(token, timeout, gone)
+        views = self._there()
+        found, left = of_topics(
+            *(token, timeout, lambda: find_broker(str(self._log))),
+            *(lambda: views.status()["offsets"], gone),
+        )
+        return views.wait_for(found, left, gone) if found else views.version
 
     def arrivals(self, call: Callable[[], None]) -> Arrivals:
         """Calls when a version is committed."""
@@ -166,7 +178,7 @@ class _Run:
 
     def __init__(self, app: ps.App, hosting: Hosting) -> None:
         self.app, self.hosting = app, hosting
-        self.views = LateViews(app.settings.state or app.directory)
+        self.views = LateViews(app.settings.state or app.directory, app.directory)
         self.board = StatusBoard(
             app.name,
             lambda: time.time_ns() // 1_000,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import click
@@ -13,6 +14,10 @@ from penstock.cli.support.tables import FORMATS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+TOKENS: Final = (
+    "TOPIC-PARTITION:OFFSET, or CAPTURE@POSITION with a database's position, such as its LSN"
+)
+"""What a token is, for the help of commands."""
 PATIENCE_S: Final = 10.0
 """A person waits for a broker that restarts, but not for one that isn't there."""
 
@@ -63,3 +68,36 @@ def waiting(what: str, seconds: float) -> None:
 def client_settings() -> dict[str, Any]:
     """How commands talk to a broker."""
     return {"client_id": "penstock-cli", "patience_s": PATIENCE_S, "on_wait": waiting}
+
+
+def of_topics(
+    token: str,
+    seconds: float,
+    broker: Callable[[], str],
+    topics: Callable[[], Collection[str] | None],
+    gone: Callable[[], bool] = lambda: False,
+) -> tuple[str, float]:
+    """A token of topics' positions, and the seconds that are left.
+
+    Args:
+        token: of topics, or of a capture, which is waited for.
+        seconds: to wait at most.
+        broker: the address of its log.
+        topics: that are read; None: that isn't known.
+        gone: asked often; when it is true, nobody waits any more.
+    """
+    name, at, position = token.partition("@")
+    if not at:
+        return token, seconds
+    from penstock import capture
+
+    deadline = time.monotonic() + seconds
+    found = capture.token(
+        *(name, position),
+        log=broker(),
+        topics=topics(),
+        timeout=seconds,
+        gone=gone,
+        **client_settings(),
+    )
+    return found, max(deadline - time.monotonic(), 0.0)
