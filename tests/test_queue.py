@@ -187,11 +187,11 @@ def test_a_queue_whose_topic_is_made_anew_goes_on(
 
 def test_lock_ends_unless_it_is_renewed(make: MakeQueue) -> None:
     """A job that nobody settles in time is another's; its first worker is told."""
-    queue, other = make(lock="2s"), make(lock="2s")
+    queue, other = make(lock="5s"), make(lock="5s")
     queue.put("slow")
     job = take(queue)
     for _ in range(3):
-        time.sleep(0.7)
+        time.sleep(1.7)  # three times this is longer than the lock; once leaves time for a stall
         job.renew()
     assert other.get("100ms") is None
     stolen = take(other)

@@ -103,30 +103,30 @@ def test_clients_are_slowed_down(
         admin.call(19, 5, topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}])
         limits = [
             entry("producer_byte_rate", 35_000.0, client_id="test"),
-            entry("consumer_byte_rate", 50_000.0, user="ANONYMOUS"),
+            entry("consumer_byte_rate", 35_000.0, user="ANONYMOUS"),
         ]
         results = admin.call(49, 1, entries=limits)["entries"]
         assert [one["error_code"] for one in results] == [0, 0]
         part = {"index": 0, "records": bytes(make_batch(1, 140_000))}
         data = [{"name": "t", "partition_data": [part]}]
+        began = time.monotonic()  # before the silence begins: what stalls this process only adds
         answer = raw.call(0, 9, acks=1, timeout=1000, topic_data=data)
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
         throttle_ms = answer["throttle_time"]
-        assert 1500 <= throttle_ms <= 2100
-        began = time.monotonic()
+        assert 0 < throttle_ms <= 2100  # 2 s, less what the answer took
         raw.send(18, 0, {})
         admin.call(18, 0)
         is_silent = not select.select([raw.socket], [], [], 0)[0]
-        assert is_silent or time.monotonic() - began > throttle_ms / 1000 - 0.1
+        assert is_silent or time.monotonic() - began >= throttle_ms / 1000
         raw.receive(18, 0)
-        assert time.monotonic() - began >= throttle_ms / 1000 - 0.1
+        assert time.monotonic() - began >= throttle_ms / 1000
         wanted = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
         wanted |= {"current_leader_epoch": -1, "log_start_offset": -1}
         topics = [{"topic": "t", "partitions": [wanted]}]
         fetch = {"max_wait": 0, "max_bytes": 1 << 20, "session_epoch": -1, "topics": topics}
         answer = raw.call(1, 11, **fetch)
         assert len(answer["responses"][0]["partitions"][0]["records"]) > 140_000
-        assert answer["throttle_time"] > 500
+        assert 0 < answer["throttle_time"] <= 2100
 
 
 def test_quotas_are_administered(
