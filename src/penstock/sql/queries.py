@@ -159,7 +159,7 @@ class _Select:
             )
         where = conjuncts(None if select.args.get("where") is None else select.args["where"].this)
         plain = [one for one in where if not subqueries(one)]
-        scope = From(select, self.env, self.carry, compile_tree).build(plain)
+        scope = From(select, self.env, self.carry, compile_tree, self.subqueries).build(plain)
         for condition in where:
             if subqueries(condition):
                 scope = self.subqueries.restricted(scope, condition)
@@ -201,16 +201,9 @@ class _Select:
             if cutting:
                 window, keys = cut, [key for key in keys if key not in cutting]
             scope = replace(scope, window=None)
-        for key in keys:
-            scope, plain = self.subqueries.attached(scope, key)
-            if plain is not key:
-                self._rewrite({key: plain})
+        scope = self._answered(scope, keys)
         keys = [self._current(key) for key in keys]
-        found = self._aggregates()
-        for tree in found:
-            if subqueries(tree):
-                scope, plain = self.subqueries.attached(scope, tree)
-                self._rewrite({tree: plain})
+        scope = self._answered(scope, self._aggregates())
         found = self._aggregates()
         scope, names = scope.computed(keys, "key")
         calls = _calls(scope, found, windowed=window is not None)
@@ -303,6 +296,8 @@ class _Select:
 
     def _windowed(self, scope: Scope) -> Scope:
         """The rows with a column for each window function."""
+        asking = [*self._window_functions(), *(self.select.args.get("windows") or [])]
+        scope = self._answered(scope, asking)
         named = {one.this.name: one for one in self.select.args.get("windows") or []}
         found = list(dict.fromkeys(self._window_functions()))
         whole = {window: _with_definition(window, named) for window in found}
@@ -319,6 +314,14 @@ class _Select:
             self._qualify([c for c in self._qualified() if at_most(c) != n or c.this != number])
         still = any(one == number for one in self._window_functions())
         return self._over(scope, {number: full}) if still else scope
+
+    def _answered(self, scope: Scope, trees: Sequence[exp.Expr]) -> Scope:
+        """The rows with a column for each subquery of some expressions, which are rewritten."""
+        for tree in trees:
+            scope, plain = self.subqueries.attached(scope, tree)
+            if plain is not tree:
+                self._rewrite({tree: plain})
+        return scope
 
     def _over(self, scope: Scope, whole: Mapping[exp.Window, exp.Window]) -> Scope:
         """The rows with a column for each of some window functions; of each, its whole definition."""
@@ -343,10 +346,6 @@ class _Select:
 
     def _partition(self, scope: Scope, partition: Sequence[exp.Expr]) -> tuple[Scope, list[str]]:
         """The rows with columns that make up a partition, and their names."""
-        for part in partition:
-            scope, plain = self.subqueries.attached(scope, part)
-            if plain is not part:
-                raise SchemaError("expected PARTITION BY without subqueries; found one")
         scope, keys = scope.computed(partition, "partition")
         return scope, list(dict.fromkeys([*self.carried, *keys]))
 
@@ -377,6 +376,8 @@ class _Select:
     # -- the result ---------------------------------------------------------------------------------
 
     def _projected(self, scope: Scope) -> Answer:
+        if (order := self.select.args.get("order")) is not None and cuts(self.select):
+            scope = self._answered(scope, order.expressions)
         labels = tuple(item.alias_or_name for item in self.items)
         trees = []
         for item in self.items:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 from sqlglot import exp
@@ -29,9 +29,13 @@ from penstock.sql.rules.intervals import Apart, apart
 from penstock.sql.rules.products import check_product
 from penstock.sql.rules.temporal import filtered, is_temporal
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope
-from penstock.sql.trees import conjuncts, free
+from penstock.sql.trees import conjuncts, free, own_columns, replaced, subqueries
 
-__all__ = ["CompileQuery", "From", "as_key", "carried", "equalities", "joined_back"]
+__all__ = ["Ask", "CompileQuery", "From", "as_key", "carried", "equalities", "joined_back"]
+
+
+IN_ON: Final = "subquery in ON"
+"""What columns belong to that subqueries of an outer join's conditions are."""
 
 
 class CompileQuery(Protocol):
@@ -39,6 +43,18 @@ class CompileQuery(Protocol):
 
     def __call__(self, query: exp.Expr, env: Environment, carry: Carry | None) -> Answer:
         """The compiled query."""
+        ...
+
+
+class Ask(Protocol):
+    """What joins the subqueries of an expression to rows: see `Subqueries`."""
+
+    def restricted(self, scope: Scope, condition: exp.Expr) -> Scope:
+        """The rows for which a condition with subqueries is true."""
+        ...
+
+    def attached(self, scope: Scope, tree: exp.Expr) -> tuple[Scope, exp.Expr]:
+        """The rows with a column for each subquery of an expression, and the expression over these."""
         ...
 
 
@@ -50,9 +66,11 @@ class From:
     env: Environment
     carry: Carry | None
     compile: CompileQuery
+    subqueries: Ask
     current: Scope | None = None
     waiting: list[Scope] = field(default_factory=list)
     pool: list[exp.Expr] = field(default_factory=list)  # conditions that aren't applied yet
+    asking: list[exp.Expr] = field(default_factory=list)  # likewise, with subqueries
 
     def build(self, where: Sequence[exp.Expr]) -> Scope:
         """The rows.
@@ -78,6 +96,8 @@ class From:
         self.pool += held
         self._apply()
         # Those without columns, or with columns that aren't here.
+        for one in self.asking:
+            self.current = self.subqueries.restricted(self.current, one)
         return filtered(self.current, self.pool, self.env.clocks)
 
     def _of_nothing(self, where: Sequence[exp.Expr]) -> Scope:
@@ -173,7 +193,8 @@ class From:
         asof = (join.method or "").upper() == "ASOF"
         on = conjuncts(join.args.get("on"))
         if kind in ("", "INNER", "CROSS") and not side and not asof:
-            self.pool += on
+            self.pool += [one for one in on if not subqueries(one)]
+            self.asking += [one for one in on if subqueries(one)]
             self._add(join.this)
             return
         how = {"LEFT": "left", "RIGHT": "right", "FULL": "full"}.get(side, "inner")
@@ -189,9 +210,33 @@ class From:
             return
         assert self.current is not None
         right = self._loaded(join.this)
+        on, right = self._answered(on, right)
         on, right = self._before(on, right, how, asof=asof)
         self.current = _outer(self.current, right, on, how, asof=asof)
+        names = {key: made for key, made in self.current.names.items() if key[0] != IN_ON}
+        self.current = replace(self.current, names=names)
         self._apply()
+
+    def _answered(self, on: list[exp.Expr], right: Scope) -> tuple[list[exp.Expr], Scope]:
+        """An outer join's conditions with a column for each subquery, on the side that it is about."""
+        made: dict[exp.Expr, exp.Expr] = {}
+        assert self.current is not None
+        for node in dict.fromkeys(node for one in on for node in subqueries(one)):
+            about = own_columns(node)
+            is_left = self.current.covers(about)
+            if not is_left and not right.covers(about):
+                raise SchemaError(
+                    "expected a subquery in the ON of an outer, semi or anti join that depends on columns "
+                    f"of one side; found {node.sql(dialect='duckdb')!r}, which depends on both. Write a "
+                    "LEFT JOIN as LEFT JOIN LATERAL (SELECT … WHERE …) ON TRUE, and a SEMI or ANTI JOIN as "
+                    "[NOT] EXISTS (…) in WHERE"
+                )
+            scope, plain = self.subqueries.attached(self.current if is_left else right, node)
+            scope, [column] = scope.computed([plain], "on")
+            made[node] = exp.column(str(len(made)), IN_ON)
+            scope = replace(scope, names={**scope.names, (IN_ON, str(len(made) - 1)): column})
+            self.current, right = (scope, right) if is_left else (self.current, scope)
+        return [replaced(one, made.get) for one in on] if made else on, right
 
     def _before(
         self, on: list[exp.Expr], right: Scope, how: str, *, asof: bool
@@ -251,8 +296,13 @@ class From:
         return filtered(scope, mine, self.env.clocks)
 
     def _apply(self) -> None:
-        if self.current is not None:
-            self.current = self._restricted(self.current)
+        if self.current is None:
+            return
+        self.current = self._restricted(self.current)
+        for one in list(self.asking):
+            if self.current.covers(own_columns(one)):
+                self.asking = [other for other in self.asking if other is not one]
+                self.current = self.subqueries.restricted(self.current, one)
 
     def _beside(self, source: exp.Expr, how: str) -> None:
         """A source that depends on the rows so far: UNNEST, LATERAL."""
@@ -455,7 +505,7 @@ def _outer_query(
 ) -> Scope:
     """The same by a query over the rows whose keys are equal."""
     both = Scope(left.rows, {**left.names, **right.names})
-    conditions = [both.sql(condition) for condition in rest]
+    conditions = [f"({both.sql(condition)})" for condition in rest]
     left_names, right_names = list(left.rows.names), list(right.rows.names)
     left, right, on = _keys(left, right, [(one, two) for _, one, two in keys])
     conditions += [f"rows0.{quoted(one)} = rows1.{quoted(two)}" for one, two in on]

@@ -134,7 +134,7 @@ class _Maker:
             kind = self.chance.choice(KINDS)
             text += f" {kind} {other.sql} ON {self.equal(known, both)}"
             if self.chance.random() < 0.3:
-                text += f" AND {self.condition({**known, **both}, 0)}"
+                text += f" AND {self.joining(known, both, kind, depth)}"
             if kind not in ("SEMI JOIN", "ANTI JOIN"):
                 known |= both
         if depth > 0 and self.chance.random() < 0.1:
@@ -273,6 +273,10 @@ class _Maker:
             f"SELECT ({inner}) AS c0, count(*) AS c1 FROM t GROUP BY ALL",
             f"SELECT k AS c0, sum(({inner})) AS c1 FROM t GROUP BY k",
             f"SELECT k AS c0, count(*) AS c1 FROM t GROUP BY k HAVING ({inner}) {self.compared()} {n}",
+            (f"SELECT t.id AS c0, u.id AS c1 FROM t {side}JOIN u ON t.k = u.k AND ({inner}) "
+            f"{self.compared()} {n}"),
+            f"SELECT id AS c0, k AS c1 FROM t ORDER BY ({inner}), id LIMIT {n}",
+            f"SELECT id AS c0, rank() OVER (PARTITION BY k ORDER BY ({inner})) AS c1 FROM t",
             f"SELECT id AS c0, k AS c1 FROM t QUALIFY row_number() OVER (ORDER BY id) <= ({inner})",
             ("SELECT id AS c0, k AS c1 FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.w "
             f"{self.compared()} (SELECT count(*) FROM t AS i WHERE i.v = t.v AND i.k = u.k))"),
@@ -309,6 +313,16 @@ class _Maker:
         left = self.chance.random() < 0.5
         sql = f" LEFT JOIN LATERAL ({inner}) AS {alias} ON TRUE" if left else ""
         return sql or f" CROSS JOIN LATERAL ({inner}) AS {alias}", {f"{alias}.c0": "int"}
+
+    def joining(self, left: dict[str, str], right: dict[str, str], kind: str, depth: int) -> str:
+        """A condition of a join besides an equality; a subquery in it is about one side, if it is outer."""
+        both, roll = {**left, **right}, self.chance.random()
+        if roll < 0.4 or depth <= 0:
+            return self.condition(both, 0)
+        if roll < 0.6:
+            return f"({self.condition(left, 0)} OR {self.condition(right, 0)})"
+        side = both if kind == "JOIN" else self.chance.choice([left, right])
+        return self.condition(side, 1)
 
     def equal(self, left: dict[str, str], right: dict[str, str]) -> str:
         pairs = [(a, b) for a, s in left.items() for b, t in right.items() if s == t]
