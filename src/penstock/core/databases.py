@@ -10,13 +10,60 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from penstock.errors import SetupError, UserError
 
-__all__ = ["described", "is_target", "mysql_parameters", "psycopg_module", "pymysql_module"]
+__all__ = [
+    "described",
+    "is_target",
+    "mysql_parameters",
+    "psycopg_module",
+    "pymysql_module",
+    "tls_error",
+]
 
 TARGET_SUFFIXES: Final = (
     ".sqlite", ".sqlite3", ".db", ".duckdb", ".iceberg", ".delta", ".tantivy", ".parquet",
     ".vectors",
 )  # fmt: skip
 """Of files and directories that sinks write; `penstock.sinks.from_address` makes targets of them."""
+
+
+_NO_FILE: Final = "root certificate file"
+_TLS: Final = {
+    ("does not match host name", "Hostname mismatch", "IP address mismatch"): (
+        "The server's certificate is for other hosts: connect to one that it names, or give the server one "
+        "for this host"
+    ),
+    ("certificate verify failed", "CERTIFICATE_VERIFY_FAILED"): (
+        "The server's certificate wasn't signed by the given authority, or has expired: name the file with "
+        "the authority's certificate (PostgreSQL: sslrootcert=FILE, MySQL: ssl_ca=FILE)"
+    ),
+    (_NO_FILE,): (
+        "Name the file with the certificate of the server's authority (PostgreSQL: sslrootcert=FILE, "
+        "MySQL: ssl_ca=FILE)"
+    ),
+    ("server does not support SSL", "SSL is required"): (
+        "Set up TLS on the server (PostgreSQL: ssl = on, MySQL: ssl_cert and ssl_key), or ask for none in "
+        "the address"
+    ),
+}
+"""What errors of drivers say, and what to do. The first that fits counts."""
+
+
+def tls_error(url: str, error: BaseException) -> SetupError | None:
+    """What a driver's error means, if TLS was refused, which no later attempt changes; else None.
+
+    Args:
+        url: of the database.
+        error: of the attempt to connect.
+    """
+    text = str(error.args[-1] if error.args else error).strip()
+    if isinstance(error, FileNotFoundError):  # PyMySQL's, of the authority's file
+        text = f"{_NO_FILE}: {text}"
+    for signs, advice in _TLS.items():
+        if any(one in text for one in signs):
+            return SetupError(
+                f"expected a verified connection to {described(url)}; found: {text}. {advice}"
+            )
+    return None
 
 
 def psycopg_module() -> Any:
@@ -52,7 +99,8 @@ def pymysql_module() -> Any:
 
 
 def mysql_parameters(url: str) -> dict[str, Any]:
-    """An address as arguments of PyMySQL.
+    """An address as arguments of PyMySQL. With `ssl_ca` the server's certificate and its host are verified,
+    unless the address says what is.
 
     Raises:
         UserError: it has no database, or says what isn't known.
@@ -85,6 +133,8 @@ def mysql_parameters(url: str) -> dict[str, Any]:
     for name in ("ssl_verify_cert", "ssl_verify_identity"):
         if name in options:
             told[name] = options.pop(name).lower() in {"1", "true", "yes"}
+    if "ssl_ca" in told and "ssl_verify_cert" not in told:  # else PyMySQL verifies nothing
+        told.setdefault("ssl_verify_identity", True)
     if options:
         raise UserError(
             "expected unix_socket, ssl_ca, ssl_cert, ssl_key, ssl_verify_cert or ssl_verify_identity in the "

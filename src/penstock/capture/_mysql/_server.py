@@ -12,7 +12,7 @@ from typing import Any, Final
 from penstock.capture._database import TableName
 from penstock.capture._mysql._binlog import place
 from penstock.capture._mysql._columns import Definition, from_catalog
-from penstock.core.databases import described, mysql_parameters, pymysql_module
+from penstock.core.databases import described, mysql_parameters, pymysql_module, tls_error
 from penstock.errors import SetupError, UserError
 
 __all__ = ["DENIED", "Server", "new_replica", "replica_details", "replica_of"]
@@ -67,7 +67,9 @@ class Server:
                 init_command="SET time_zone = '+00:00', sql_mode = ''",
                 program_name="penstock",
             )
-        except self._pymysql.err.OperationalError as error:
+        except (self._pymysql.err.OperationalError, FileNotFoundError) as error:
+            if (told := tls_error(self.url, error)) is not None:
+                raise told from None
             if error.args and error.args[0] in DENIED:
                 raise SetupError(
                     f"expected to log in at {self.name}; found: {error.args[-1]}. A password is taken from "

@@ -21,7 +21,7 @@ from penstock.capture._postgres._rows import Facts
 from penstock.capture._postgres._types import Type
 from penstock.capture._schemas import Column as SchemaColumn
 from penstock.capture._schemas import Shape
-from penstock.core.databases import described, psycopg_module
+from penstock.core.databases import described, psycopg_module, tls_error
 from penstock.errors import SetupError, UserError
 
 __all__ = ["Server", "has_no_room", "parse_tables"]
@@ -137,6 +137,8 @@ class Server:
             )
         except self._psycopg.OperationalError as error:
             text = str(error).strip()
+            if (told := tls_error(self.url, error)) is not None:
+                raise told from None
             if refused(text):
                 raise SetupError(
                     f"expected to log in at {self.name}; found: {text}. A password is taken from the "

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.core.databases import described, mysql_parameters, pymysql_module
+from penstock.core.databases import described, mysql_parameters, pymysql_module, tls_error
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import NEW, OLD, Rows
@@ -89,8 +89,6 @@ class MysqlTarget(SqlTarget):
         super().__init__(table, create=create)
         self._url, self._module = url, pymysql_module()
         self._parameters = mysql_parameters(url)
-        if "ssl_ca" in self._parameters:
-            self._parameters.setdefault("ssl_verify_identity", True)
         self._connection: Any = None
 
     @property
@@ -126,7 +124,9 @@ class MysqlTarget(SqlTarget):
                 init_command=f"SET sql_mode='{MODE}', time_zone='+00:00', "
                 f"innodb_lock_wait_timeout={BUSY_S}, lock_wait_timeout={BUSY_S}",
             )
-        except self._module.err.OperationalError as error:
+        except (self._module.err.OperationalError, FileNotFoundError) as error:
+            if (told := tls_error(self._url, error)) is not None:
+                raise told from None
             if error.args[0] in _DENIED:
                 raise SetupError(
                     f"expected to log in at {described(self._url)}; found: {error.args[-1]}"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from penstock.core.databases import described, psycopg_module
+from penstock.core.databases import described, psycopg_module, tls_error
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import Rows
@@ -94,6 +94,8 @@ class PostgresTarget(SqlTarget):
                 options="-c timezone=UTC -c datestyle=ISO",
             )
         except self._psycopg.OperationalError as error:
+            if (told := tls_error(self._url, error)) is not None:
+                raise told from None
             if any(one in str(error) for one in _REFUSED):
                 raise SetupError(
                     f"expected to log in at {described(self._url)}; found: {str(error).strip()}"
