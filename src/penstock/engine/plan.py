@@ -22,12 +22,13 @@ class Limits:
     """How much one batch may take on.
 
     Attributes:
-        rows_max: of one partition in one batch; bounds how long a batch takes when catching up.
+        rows_max: of one partition in one batch; bounds how long a batch takes when catching up, and its
+            memory: what is grouped of so many rows lies in a lane twice, before and after it is one run.
         bytes_max: of one partition in one batch, keys and values: bounds memory where records are large. The
             record that reaches it is the batch's last one.
     """
 
-    rows_max: int = 2_000_000
+    rows_max: int = 1_000_000
     bytes_max: int = 256 << 20
 
 
