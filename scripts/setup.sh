@@ -93,7 +93,7 @@ set_up_tests() {
     [ "${with_tests:-no}" = yes ] || return 0
     [ -f .venv/set-up-tests ] && [ "$(wanted_tests_state)" = "$(cat .venv/set-up-tests)" ] && return
     local python=.venv/bin/python
-    install_lock "[tests]" requirements-test.lock "1.1 GB on disk"
+    install_lock "[tests]" requirements-test.lock "1.2 GB on disk"
     wanted_tests_state >.venv/set-up-tests
 }
 
