@@ -26,18 +26,20 @@ STEPS = int(os.environ.get("PENSTOCK_STEPS", "200"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "20261121"))
 TRACE = "PENSTOCK_TRACE" in os.environ
 SESSIONS = 2
+DAY_MS = 24 * 3600 * 1000
 ARGUMENTS = (
     "--partitions=2",
     "--cleaner-interval-ms=200",
-    "--retention-interval-ms=600000",
+    f"--retention-interval-ms={DAY_MS}",
 )
-"""As often as Kafka looks for groups that nobody uses."""
 SETTINGS = {
     "log.cleaner.backoff.ms": "200",
     "group.consumer.assignment.interval.ms": "0",
     "group.share.assignment.interval.ms": "0",
+    "offsets.retention.check.interval.ms": f"{DAY_MS}",
 }
-"""So that Kafka compacts and assigns at once, as our broker does."""
+"""So that Kafka compacts and assigns at once, as our broker does; and so that neither looks for groups that
+nobody uses: by default Kafka does every ten minutes of its own clock, which may be between two answers."""
 LINE_CHARACTERS_MAX = int(os.environ.get("PENSTOCK_LINE", "400"))
 SHOWN_MAX = int(os.environ.get("PENSTOCK_SHOWN", "40"))
 
