@@ -101,7 +101,7 @@ def test_json_s_decimals_and_times_are_read() -> None:
         json_text(b"\x00\x05")
 
 
-def told(types: list[int], metas: bytes, extra: bytes = b"") -> bytes:
+def described(types: list[int], metas: bytes, extra: bytes = b"") -> bytes:
     """The body of a table map."""
     size = (len(types) + 7) // 8
     return b"\x01d\0\x01t\0" + bytes([len(types), *types, len(metas)]) + metas + bytes(size) + extra
@@ -109,7 +109,7 @@ def told(types: list[int], metas: bytes, extra: bytes = b"") -> bytes:
 
 def test_a_table_without_metadata_is_read_by_the_catalog() -> None:
     """MySQL 5.7: names, signs and labels are the catalog's, as long as its types fit."""
-    table = table_map(told([3, 254, 245], bytes([247, 1, 4])))
+    table = table_map(described([3, 254, 245], bytes([247, 1, 4])))
     assert table == TableMap("d", "t", (3, 247, 245), (0, 0xF701, 4))
     columns = (Column("a", "int", unsigned=True), Column("e", "enum", labels=("x", "y")))
     catalog = Definition((*columns, Column("j", "json")), ("a",))
@@ -130,7 +130,7 @@ class _Output:
     state = SimpleNamespace(details={"name": "c", "replica": 7, "born": [1, 50]})
 
     def add(self, record: Any) -> None:
-        raise AssertionError(f"no rows are told here; found {record}")
+        raise AssertionError(f"expected no rows here; found {record}")
 
     def committed(self, *_: Any) -> bool:
         self.is_open = False
@@ -187,30 +187,30 @@ def test_a_server_that_was_ended_goes_on_in_another_file() -> None:
     assert stream._born == 70
 
 
-def test_what_is_rolled_back_is_not_told_but_for_tables_without_transactions() -> None:
+def test_what_is_rolled_back_is_left_out_but_for_tables_without_transactions() -> None:
     """To a savepoint, or all of it; what is larger than is held can't be taken back."""
-    told: list[Any] = []
+    passed: list[Any] = []
     plain, other = ("d", "plain"), ("d", "innodb")
 
     def record(n: int, size: int = 1) -> Record:
         return Record("t", None, bytes(size), (), n)
 
-    group = Group(lambda one: told.append(one.time_ms), lambda tables: {plain} & {*tables})
+    group = Group(lambda one: passed.append(one.time_ms), lambda tables: {plain} & {*tables})
     group.add(other, record(1))
     group.savepoint("a")
     group.add(other, record(2))
     group.add(plain, record(3))
     group.back_to("A")  # names don't differ in case
     group.add(other, record(4))
-    assert told == []
+    assert passed == []
     group.end()
-    assert told == [1, 3, 4]
+    assert passed == [1, 3, 4]
     group.add(other, record(5))
     group.add(plain, record(6))
     group.end(is_rolled_back=True)
-    assert told == [1, 3, 4, 6]
+    assert passed == [1, 3, 4, 6]
     group.add(other, record(7, HELD_BYTES))
-    assert told == [1, 3, 4, 6, 7]
+    assert passed == [1, 3, 4, 6, 7]
     group.savepoint("b")
     group.add(other, record(8))
     group.back_to("b")
@@ -240,7 +240,7 @@ def test_an_xa_transaction_s_end_is_an_end() -> None:
 
 
 def test_a_place_behind_four_gigabytes_is_reached_from_the_file_s_beginning() -> None:
-    """The protocol's places have 32 bits: what was told already isn't told again."""
+    """The protocol's places have 32 bits: what was passed on already isn't passed on again."""
     dumped: list[Any] = []
     server: Any = binlog_server(dumped)
     output: Any = _Output()

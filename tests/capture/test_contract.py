@@ -174,7 +174,7 @@ def test_a_table_that_is_emptied_is_empty_downstream(any_source, form) -> None:
     assert found == {1: again, 2: [True, False], 3: [True, False], 4: [True, False], 5: [True]}
 
 
-def test_it_says_how_it_is_and_is_dropped(any_source) -> None:
+def test_it_reports_its_state_and_is_dropped(any_source) -> None:
     """`status` has its tables; `drop` removes what the database keeps for it; the next run reads anew."""
     source = any_source
     source.execute("CREATE TABLE t (id INT PRIMARY KEY)")

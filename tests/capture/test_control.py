@@ -52,7 +52,7 @@ def test_why_a_server_has_ended_a_connection_is_asked_once(code) -> None:
     assert getattr(found, "sqlstate", None) in (code and code.decode(), None)
 
 
-def test_what_a_role_lacks_is_said_as_sql(source) -> None:
+def test_what_a_role_lacks_is_shown_as_sql(source) -> None:
     """Each message's SQL lets it get to the next one, and at last to the rows."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     role = f"role_{source.database}"
@@ -238,7 +238,7 @@ def test_it_pauses_goes_on_and_is_dropped(source) -> None:
         status(name, source.log)
 
 
-def test_the_command_captures_and_says_no_password(source) -> None:
+def test_the_command_captures_and_shows_no_password(source) -> None:
     """`penstock capture URL` runs a capture; neither its output nor what it keeps has the password."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     url = source.url.replace("postgres@", "postgres:secret7@")

@@ -290,7 +290,7 @@ def test_a_log_that_was_reset_is_an_error_and_not_a_gap(mysql_source) -> None:
     assert sorted(id_ for id_, value in newest.items() if value) == [1, 3, 4]
 
 
-def test_what_is_wrong_is_said(mysql_source) -> None:
+def test_what_is_wrong_is_reported(mysql_source) -> None:
     """A purged binary log, privileges, settings, statements: with what to do."""
     source = mysql_source
     source.execute("CREATE TABLE t (id INT PRIMARY KEY)")

@@ -1,4 +1,4 @@
-"""Changes of tables' schemas: what is told of them, and at which a capture stops."""
+"""Changes of tables' schemas: what is reported of them, and at which a capture stops."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_type_s_name_is_more_than_what_is_before_its_length() -> None:
 
 
 def test_a_key_that_was_renamed_is_the_same_key() -> None:
-    """Its name is another one, which is told once."""
+    """Its name is another one, which is reported once."""
     new = Shape((Column("nr", "integer", True), *SHAPE.columns[1:]), ("nr",))
     assert list(differences(SHAPE, new)) == [("id is nr now", True)]
 
@@ -99,7 +99,7 @@ def seen(schemas: Schemas, *shapes: Shape) -> list[tuple[str, Any]]:
     return records
 
 
-def test_versions_are_counted_and_told_as_debezium_says_them() -> None:
+def test_versions_are_counted_and_reported_as_debezium_reports_them() -> None:
     """The same shape again is no version; columns that the catalog doesn't know any more are as they were."""
     source = ("postgresql", "shop", "db")
     schemas = Schemas({}, "versions", "shop", source, "pass")

@@ -229,7 +229,7 @@ def test_a_capture_that_is_stopped_leaves_no_transaction_open(sqlite_source, mon
     assert source.records(topic) == []
 
 
-def test_what_is_wrong_is_said(sqlite_source, tmp_path) -> None:
+def test_what_is_wrong_is_reported(sqlite_source, tmp_path) -> None:
     """No file, no table, a file that was restored: with what to do."""
     source = sqlite_source
     with pytest.raises(SetupError, match="found no file"):
