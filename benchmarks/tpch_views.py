@@ -6,8 +6,11 @@ Each query is one program, or with --together all of them are one, in this proce
 reads the tables, and then refreshes: TPC-H's functions, which insert and delete orders with their lineitems.
 A refresh is timed from its records (JSON, in a log in memory) to the committed version of the view, and
 compared with DuckDB, which computes the query of the tables as they are then, in memory and with as many
-threads. The rows of both must be equal. The ratio is
-of processor times, which other load on the machine changes little.
+threads. The rows of both must be equal. The ratio is of processor times, which other load on the machine
+changes little. A view "pays below" the share of changes that takes as long as DuckDB. Joins are in the order
+of the tables' sizes, as when a program starts.
+
+Scale 1 needs about 10 GB of memory.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import psutil
@@ -39,51 +42,76 @@ from penstock.wire.columns import Records, decode, encode
 from tpch.data import Tables, available, program, queries
 
 AT_US: Final = instant_us("2026-01-01T00:00:00Z")
-ROWS_PER_READ: Final = 100_000
+ROWS_PER_PIECE: Final = 100_000
+
+
+Encoded: TypeAlias = Mapping[str, list[Records]]
+"""By topic, records in pieces that follow one another: made once, for all programs that read them."""
 
 
 class ColumnLog(ps.testing.MemoryLog):
     """A log in memory whose topics of tables are columns of records."""
 
-    def __init__(self, columns: Mapping[str, pa.Table]) -> None:
+    def __init__(self, records: Encoded) -> None:
         super().__init__()
-        self.columns = dict(columns)
+        self.pieces = {topic: list(pieces) for topic, pieces in records.items()}
 
-    def append_all(self, columns: Mapping[str, pa.Table]) -> None:
-        """Appends records to topics."""
-        for topic, records in columns.items():
-            self.columns[topic] = pa.concat_tables([self.columns[topic], records])
+    def append_all(self, records: Encoded) -> None:
+        """Appends records to topics, whose offsets they have."""
+        for topic, pieces in records.items():
+            self.pieces[topic] += pieces
 
     def end_offsets(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
         """See `Log`."""
         topics = list(topics)
         found = super().end_offsets(topics)
-        return found | {t: {0: len(self.columns[t])} for t in topics if t in self.columns}
+        return found | {
+            t: {0: self.pieces[t][-1].next_offset if self.pieces[t] else 0}
+            for t in topics
+            if t in self.pieces
+        }
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Records]:
         """See `Log`."""
-        if topic not in self.columns:
+        if topic not in self.pieces:
             yield from super().read(topic, partition, start, end)
             return
-        for at in range(start, end, ROWS_PER_READ):
-            part = self.columns[topic].slice(at, min(ROWS_PER_READ, end - at)).combine_chunks()
-            times = np.full(len(part), AT_US // 1_000, np.int64)
-            keys, values = (part.column(name).combine_chunks() for name in ("key", "value"))
-            yield decode(b"".join(bytes(b) for b in encode(keys, values, times, base_offset=at)))
+        for piece in self.pieces[topic]:
+            first = piece.next_offset - len(piece)
+            if first < end and piece.next_offset > start:
+                yield piece.slice(max(0, start - first), min(len(piece), end - first))
+
+
+def encoded(records: pa.Table, first: int = 0) -> list[Records]:
+    """Records as a broker gives them.
+
+    Args:
+        records: keys and values.
+        first: the offset of the first one.
+    """
+    found = []
+    for at in range(0, len(records), ROWS_PER_PIECE):
+        part = records.slice(at, ROWS_PER_PIECE).combine_chunks()
+        times = np.full(len(part), AT_US // 1_000, np.int64)
+        keys, values = (part.column(name).combine_chunks() for name in ("key", "value"))
+        data = b"".join(bytes(b) for b in encode(keys, values, times, base_offset=first + at))
+        found.append(decode(data))
+    return found
 
 
 class Pipeline:
     """Some queries as a program, and its log."""
 
     def __init__(
-        self, views: Mapping[str, str], columns: Mapping[str, pa.Table], cores: int
+        self, views: Mapping[str, str], records: Encoded, cores: int, *, ordered: bool = True
     ) -> None:
         app = SqlFlow("tpch")
         app.sql(program())
         for name, query in views.items():
             app.view(name, sql=query)
-        self.graph = app.graph()
-        self.store, self.log = Store(MemoryStateFiles()), ColumnLog(columns)
+        sizes = {topic: sum(map(len, pieces)) for topic, pieces in records.items()}
+        self.graph = app.ordered(sizes)[0] if ordered else app.graph()
+        self.store, self.log = Store(MemoryStateFiles()), ColumnLog(records)
         job, self.driver = assemble(
             self.graph,
             self.store,
@@ -123,17 +151,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     tables = Tables(options.scale)
     tables.con.execute(f"SET threads = {options.cores}")
     texts = queries(options.scale)
-    all_rows = tables.all()
-    changes = [
-        (share, tables.refreshed(share), answered(tables, texts, options.names))
-        for share in options.shares
-        for _ in range(options.rounds)
-    ]
+    all_rows = {name: encoded(rows) for name, rows in tables.all()}
+    ends = {name: sum(map(len, pieces)) for name, pieces in all_rows.items()}
+    changes = []
+    for share in [share for share in options.shares for _ in range(options.rounds)]:
+        made = tables.refreshed(share)
+        records = {name: encoded(rows, ends[name]) for name, rows in made.items()}
+        ends |= {name: ends[name] + len(rows) for name, rows in made.items()}
+        changes.append((share, records, answered(tables, texts, options.names)))
     tables.close()
     found = []
     programs = [options.names] if options.together else [[name] for name in options.names]
     for names in programs:
-        pipeline = Pipeline({name: texts[name] for name in names}, all_rows, options.cores)
+        views = {name: texts[name] for name in names}
+        pipeline = Pipeline(views, all_rows, options.cores, ordered=not options.as_written)
         loaded, _ = pipeline.settle()
         one = {
             "query": "all" if options.together else names[0],
@@ -158,11 +189,30 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             one["changes"].append(
                 {"share": share, **figures, "ratio": round(middle[3] / middle[1], 2)}
             )
+        one["pays_below"] = pays_below(one["changes"])
         one["state_mb"] = round(pipeline.state_bytes / 1e6, 1)
         one["process_mb"] = round(psutil.Process().memory_info().rss / 1e6)
         found.append(one)
         print(line(one), file=sys.stderr, flush=True)
     return {"scale": options.scale, "queries": found}
+
+
+def pays_below(changes: Sequence[Mapping[str, Any]]) -> float | None:
+    """The share up to which a change takes less processor time than DuckDB, at most 1.
+
+    A change takes a fixed time, and one for each row: the line through the smallest and the largest share.
+    None: the fixed time alone is more.
+    """
+    few, many = (which(changes, key=lambda one: one["share"]) for which in (min, max))
+    duckdb = statistics.mean(one["duckdb_cpu_ms"] for one in changes)
+    if few is many:
+        slope, fixed = few["change_cpu_ms"] / few["share"], 0.0
+    else:
+        slope = (many["change_cpu_ms"] - few["change_cpu_ms"]) / (many["share"] - few["share"])
+        fixed = few["change_cpu_ms"] - slope * few["share"]
+    if max(fixed, few["change_cpu_ms"] if slope <= 0 else 0.0) >= duckdb:
+        return None
+    return 1.0 if slope <= 0 else min(1.0, (duckdb - fixed) / slope)
 
 
 def answered(
@@ -177,12 +227,15 @@ def answered(
     return found
 
 
-HEAD: Final = "query operators   load s  state MB   per share: ms (processor ms), DuckDB's, ratio"
+HEAD: Final = (
+    "query operators   load s  state MB  pays below   per share: ms (processor ms), DuckDB's, ratio"
+)
 
 
 def line(one: Mapping[str, Any]) -> str:
     """A query's results as a line of the table."""
     text = f"{one['query']:5} {one['operators']:9} {one['load_s']:8.2f} {one['state_mb']:9.1f}"
+    text += f" {'never' if one['pays_below'] is None else format(one['pays_below'], '.2%'):>11}"
     for change in one["changes"]:
         text += (
             f"   {change['share']:.2%}: {change['change_ms']:.1f} ({change['change_cpu_ms']:.1f})"
@@ -202,6 +255,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="refreshes of a share; medians count")
     parser.add_argument("--queries", help="such as q1,q5 (default: all)")
     parser.add_argument("--together", action="store_true", help="all queries as one program")
+    parser.add_argument(
+        "--as-written", action="store_true", help="joins in the order of the queries, not by size"
+    )
     parser.add_argument("--cores", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--smoke", action="store_true", help="small: does it run?")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")

@@ -1,7 +1,7 @@
 """TPC-H's tables in DuckDB, and their changes as records.
 
     tables = Tables(scale, seed)
-    for name, records in tables.all().items(): ...       # key and value of each record
+    for name, records in tables.all(): ...       # key and value of each record
     for name, records in tables.refreshed(share).items(): ...
 
 `tpchgen-cli` makes the data. It has no refresh sets, so they are made here as the specification has them: RF1
@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -88,9 +89,10 @@ class Tables:
         """Lets go of the tables."""
         self.con.close()
 
-    def all(self) -> dict[str, pa.Table]:
-        """A record for each row of each table."""
-        return {name: self._records(name, f"FROM {name}") for name in KEYS}
+    def all(self) -> Iterator[tuple[str, pa.Table]]:
+        """A record for each row of each table, table by table."""
+        for name in KEYS:
+            yield name, self._records(name, f"FROM {name}")
 
     def refreshed(self, share: float = 0.001) -> dict[str, pa.Table]:
         """Both refresh functions; TPC-H's own change a thousandth of the orders.

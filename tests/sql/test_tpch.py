@@ -41,7 +41,7 @@ def test_each_query_equals_duckdb_after_each_refresh(tpch: Any) -> None:
     for name, query in queries.items():
         app.view(name, sql=query)
     run = ps.testing.run(app)
-    send(run, tables.all())
+    send(run, dict(tables.all()))
     found: dict[str, list[Counter[Any]]] = {name: [] for name in queries}
     for batch in range(BATCHES):
         for name, query in queries.items():

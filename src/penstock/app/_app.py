@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.app.heartbeat import Heartbeat
     from penstock.engine.driver import Progress
     from penstock.engine.upgrade import Backfilled, Outputs
+    from penstock.flow.graph import Graph
 
 __all__ = ["App"]
 
@@ -234,9 +235,13 @@ class App(DatabaseFlow):
                     rebuild=rebuild,
                     savepoint=savepoint,
                     outputs=outputs,
+                    ordered=self._by_size if self.depends_on_sizes else None,
                 )
             if running.error is not None:
                 raise running.error
+
+    def _by_size(self, records: Mapping[str, int]) -> Graph:
+        return self.ordered(records)[0]
 
     @contextlib.contextmanager
     def _open_log(self) -> Iterator[str]:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from penstock.engine.driver import Driver, Progress
@@ -21,6 +21,7 @@ from penstock.engine.store import KEPT, VERSIONS_KEPT, Json, Store, open_files
 from penstock.engine.tasks import Job
 from penstock.engine.upgrade import Backfilled, Outputs, Target, Upgrade
 from penstock.engine.upgrade.forms import unfit_states
+from penstock.engine.upgrade.sizes import measured
 from penstock.engine.upkeep.keeper import Keeper
 from penstock.engine.upkeep.pauses import short_pauses
 from penstock.engine.versions import before_first, recovered, same_program, without_topics
@@ -80,6 +81,7 @@ def run_pipeline(
     rebuild: bool = False,
     savepoint: str | None = None,
     outputs: Outputs | None = None,
+    ordered: Callable[[Mapping[str, int]], Graph] | None = None,
 ) -> None:
     """Runs a pipeline on Spark until the watcher says that it is over.
 
@@ -92,6 +94,7 @@ def run_pipeline(
         rebuild: whether to compute all state again from the log.
         savepoint: to go back to first; None continues from the last version.
         outputs: what is written to topics that may have it already; see `Outputs`.
+        ordered: gives the graph for how many records each topic has, where it depends on that.
     """
     log = KafkaLog(address)
     store = open_store(settings.state_uri)
@@ -102,6 +105,10 @@ def run_pipeline(
             check_name(store, graph.name)
         topics = [output.topic for output in graph.outputs]
         go_back(store, savepoint, topics, again=outputs == "all")
+    if ordered is not None:
+        with contextlib.suppress(*[CorruptError] if rebuild else []):
+            check_name(store, graph.name)
+        graph = ordered(measured(graph, store, log, anew=rebuild))
     cores = settings.cores
     finding = functools.partial(
         find_upgrade,

@@ -4,14 +4,15 @@
     plans/N          what batch N reads: written before it runs, once and forever
     versions/N       what is true after batch N: offsets, watermarks, every trace, every sequence
     settled.json     up to which version all is on the disk, where not every version waited for that
+    sizes.json       the records of topics when a program first read them, where its plan depends on that
     savepoints/NAME  a version that is kept until it is dropped
     runs/…           the traces' immutable files
     upgrades/NAME/…  the same again, of state that is made for a changed program (`engine.upgrade`)
 
-All but the last are JSON behind its CRC-32C: `0c1d2e3f {"owner":…}`. Each of these but `settled.json` is
-created if absent, never overwritten. Invariant: plan N is unique and the batch is a pure function of
-plan N and version N-1, so any process that runs it, however often, computes the same version N and writes the
-same output.
+JSON stands behind its CRC-32C: `0c1d2e3f {"owner":…}`. Each of these files but `settled.json` and
+`sizes.json` is created if absent, never overwritten. Invariant: plan N is unique and the batch is a pure
+function of plan N and version N-1, so any process that runs it, however often, computes the same version N
+and writes the same output.
 Fencing by epoch makes an older owner stop; what makes it harmless until then is that it could only
 repeat the very same batch.
 """
@@ -19,7 +20,7 @@ repeat the very same batch.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -50,6 +51,7 @@ PROBES_MAX: Final = 8
 """Versions after a known one that are looked for one by one; listing all costs as much as some ten."""
 UPGRADES: Final = "upgrades"
 SETTLED: Final = "settled.json"
+SIZES: Final = "sizes.json"
 RUN: Final = "run"
 """What a version has that was committed before it was on the disk: the machine's run that it is of."""
 
@@ -200,6 +202,14 @@ class Store:
 
     def _noted_settled(self) -> Json | None:
         return self._read(SETTLED) if self.files.exists(self.folder + SETTLED) else None
+
+    def sizes(self) -> Json | None:
+        """The records of topics that `note_sizes` noted."""
+        return self._read(SIZES) if self.files.exists(self.folder + SIZES) else None
+
+    def note_sizes(self, records: Mapping[str, int]) -> None:
+        """Writes down how many records topics have, instead of what was written down before."""
+        self.files.write(self.folder + SIZES, [_sealed(dict(records))])
 
     def plan(self, number: int) -> Json | None:
         """The plan of a batch, if it was written."""

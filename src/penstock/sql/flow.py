@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.names import hint, known_names
@@ -12,12 +13,13 @@ from penstock.expr.expression import sql_type
 from penstock.flow import EventTime, Flow, Stream, Table, event_time, header, processing_time
 from penstock.flow.checks import check_registry, check_text
 from penstock.flow.functions import csv, pattern
-from penstock.flow.graph import Source, ancestors
+from penstock.flow.graph import Closed, Graph, Node, RowStep, Source, Stateful, ancestors
 from penstock.formats.registered import KINDS, encoded_as
 
 # What parses SQL is imported where it is used: programs without SQL start sooner.
 if TYPE_CHECKING:
     from penstock.sql.relation import Relation
+    from penstock.sql.scope import Sizes
     from penstock.sql.statements import Statement, Watermark
 
 __all__ = ["CAPTURE_OPTIONS", "SqlFlow", "statement_options"]
@@ -34,12 +36,32 @@ SINK_OPTIONS: Final = ("partitions", "retention", "format", "registry")
 EXAMPLE: Final = "'SELECT k, count(*) AS n FROM clicks GROUP BY k'"
 
 
+@dataclass(frozen=True)
+class _Query:
+    """A query whose joins sizes order.
+
+    Attributes:
+        text: of it.
+        dialect: of the text.
+        tables: that it may name.
+        kept: whether its rows are a view's.
+        node: what it was compiled to, without sizes.
+    """
+
+    text: str
+    dialect: str
+    tables: Mapping[str, Relation]
+    kept: bool
+    node: Node
+
+
 class SqlFlow(Flow):
     """A flow whose views may be queries, and which takes programs in SQL."""
 
     def __init__(self, name: str, *, transactions: bool = False) -> None:
         super().__init__(name, transactions=transactions)
         self._inlined: dict[str, Relation] = {}  # CREATE VIEW
+        self._sized: list[_Query] = []  # whose joins sizes order
 
     def view(
         self,
@@ -207,14 +229,77 @@ class SqlFlow(Flow):
             found.to(statement.topic, emit=emit, every=statement.every, **options)
 
     def _query(self, text: str, tables: Mapping[str, Stream | Table] | None, dialect: str) -> Table:
-        from penstock.sql.views import query_table
-
-        return query_table(self, text, self._tables(tables), dialect)
+        return Table(self, self._compiled(text, self._tables(tables), dialect, kept=True).node)
 
     def _rows(self, text: str, dialect: str) -> Relation:
-        from penstock.sql.views import query_rows
+        return self._compiled(text, self._tables(None), dialect, kept=False)
 
-        return query_rows(self, text, self._tables(None), dialect)
+    def _compiled(
+        self, text: str, tables: Mapping[str, Relation], dialect: str, *, kept: bool
+    ) -> Relation:
+        from penstock.sql.scope import Sizes
+
+        sizes = Sizes()
+        rows = _made(self, text, tables, dialect, kept, sizes)
+        if sizes.asked:
+            self._sized.append(_Query(text, dialect, tables, kept, rows.node))
+        return rows
+
+    @property
+    def depends_on_sizes(self) -> bool:
+        """Whether `ordered` may give another graph than `graph`."""
+        return bool(self._sized)
+
+    def ordered(self, records: Mapping[str, int]) -> tuple[Graph, Sizes]:
+        """The finished graph, with joins of several tables in an order that their sizes decide.
+
+        Args:
+            records: how many each topic has. A join over a topic without, or with none, stays as it is.
+
+        Returns:
+            The graph, which has the same views and outputs, and what was decided.
+        """
+        from penstock.sql.scope import Sizes
+
+        sizes = Sizes(records)
+        made: dict[int, Node] = {}
+        for query in self._sized:
+            tables = {
+                n: replace(r, node=self._renewed(r.node, made)) for n, r in query.tables.items()
+            }
+            rows = _made(self, query.text, tables, query.dialect, query.kept, sizes)
+            if rows.schema == query.node.schema:
+                made[id(query.node)] = rows.node
+        graph = self.graph()
+        views = [replace(one, node=self._renewed(one.node, made)) for one in graph.views]
+        outputs = [replace(one, node=self._renewed(one.node, made)) for one in graph.outputs]
+        return replace(graph, views=tuple(views), outputs=tuple(outputs)), sizes
+
+    def _renewed(self, end: Node, made: dict[int, Node]) -> Node:
+        """A node over other nodes instead of some.
+
+        Args:
+            end: the node.
+            made: by the identity of a node's object, what is in its place; those above `end` are added.
+        """
+        for node in ancestors(end):
+            if id(node) in made:
+                continue
+            above = tuple(made[id(one)] for one in node.inputs)
+            if all(one is two for one, two in zip(above, node.inputs, strict=True)):
+                made[id(node)] = node
+                continue
+            match node:
+                case RowStep():
+                    new: Node = replace(node, parent=above[0])
+                case Closed() if isinstance(above[0], Stateful):
+                    new = replace(node, table=above[0])
+                case Closed() | Source():
+                    new = node
+                case _:
+                    new = replace(node, inputs=above)
+            made[id(node)] = self.node(new)
+        return made[id(end)]
 
     def _tables(self, more: Mapping[str, Stream | Table] | None) -> dict[str, Relation]:
         """What a query may name."""
@@ -227,6 +312,21 @@ class SqlFlow(Flow):
                 )
         named = {**self.named, **(more or {})}
         return {**{n: Relation(self, one.node) for n, one in named.items()}, **self._inlined}
+
+
+def _made(
+    flow: Flow,
+    text: str,
+    tables: Mapping[str, Relation],
+    dialect: str,
+    kept: bool,  # noqa: FBT001
+    sizes: Sizes,
+) -> Relation:
+    """What a query gives; see `_Query`."""
+    from penstock.sql.views import query_rows
+
+    rows = query_rows(flow, text, tables, dialect, sizes)
+    return rows.kept() if kept else rows
 
 
 def _time(mark: Watermark | None, options: dict[str, Any]) -> EventTime | None:

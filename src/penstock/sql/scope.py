@@ -18,7 +18,7 @@ from penstock.ops import Window
 from penstock.sql.relation import Relation
 from penstock.sql.trees import Name, internal, lowered, own_columns, replaced, subqueries
 
-__all__ = ["Answer", "Carry", "Environment", "Named", "Scope", "Windows"]
+__all__ = ["Answer", "Carry", "Environment", "Named", "Scope", "Sizes", "Windows"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,21 @@ class Named:
         return Named(rows, columns)
 
 
+@dataclass
+class Sizes:
+    """How many records the topics of a program have, and what came of it.
+
+    Attributes:
+        records: by topic; 0, or none, where it isn't known.
+        asked: how many joins they would order.
+        orders: of each join that they did, the tables, with the rows that are expected of each.
+    """
+
+    records: Mapping[str, int] = field(default_factory=dict)
+    asked: int = 0
+    orders: list[tuple[tuple[str, float], ...]] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Environment:
     """What a query may read.
@@ -78,11 +93,13 @@ class Environment:
         flow: that all belong to.
         tables: by their names in lower case.
         clocks: the streams whose watermarks are now().
+        sizes: of the topics, by which joins are ordered.
     """
 
     flow: Flow
     tables: Mapping[str, Named] = field(default_factory=dict)
     clocks: tuple[Node, ...] = ()
+    sizes: Sizes = field(default_factory=Sizes)
 
     def table(self, name: str) -> Named:
         """One of them.
@@ -111,10 +128,12 @@ class Carry:
     Attributes:
         rows: the combinations.
         names: what the outer columns are called in them.
+        of: the rows around it that the combinations are of; None where they aren't of a stream's.
     """
 
     rows: Relation
     names: Mapping[Name, str]
+    of: Relation | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -1,9 +1,10 @@
 """FROM and JOIN: the rows that a SELECT is over.
 
-Inner joins are taken in the order in which equalities connect them, tables found by their key before others,
-so that rows are looked up before they are multiplied, and filtered ones of these first. Conditions are
-applied as soon as all their columns are there. Equalities are the joins' keys; what else an inner join asks
-for filters its rows, and what else an outer one asks for makes it a query over rows of equal keys.
+Inner joins are taken in the order of their tables' sizes, if these are known (`rules.join_order`).
+Otherwise in the order in which equalities connect them, tables found by their key before others, so that
+rows are looked up before they are multiplied, and filtered ones of these first. Conditions are applied as
+soon as all their columns are there. Equalities are the joins' keys; what else an inner join asks for
+filters its rows, and what else an outer one asks for makes it a query over rows of equal keys.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from sqlglot import exp
 from penstock.core.schema import Field, Schema
 from penstock.errors import SchemaError
 from penstock.expr.query import common_type
-from penstock.flow.graph import Node, RowStep, row_key
+from penstock.flow.graph import RowStep
 from penstock.ops.joins.table_join import How
-from penstock.ops.rows import Unnest, Where
+from penstock.ops.rows import Unnest
 from penstock.sql.nulls import null_safe
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.constants import constant
 from penstock.sql.rules.intervals import Apart, apart
+from penstock.sql.rules.join_order import Same, are_alike, by_key, by_size, equalities
 from penstock.sql.rules.products import check_product
 from penstock.sql.rules.temporal import filtered, is_temporal
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope
 from penstock.sql.trees import conjuncts, free, own_columns, replaced, subqueries
 
-__all__ = ["Ask", "CompileQuery", "From", "as_key", "carried", "equalities", "joined_back"]
+__all__ = ["Ask", "CompileQuery", "From", "as_key", "carried", "joined_back"]
 
 
 IN_ON: Final = "subquery in ON"
@@ -212,7 +214,7 @@ class From:
         right = self._loaded(join.this)
         on, right = self._answered(on, right)
         on, right = self._before(on, right, how, asof=asof)
-        self.current = _outer(self.current, right, on, how, asof=asof)
+        self.current = _outer(self.current, right, on, how, self.carry, asof=asof)
         names = {key: made for key, made in self.current.names.items() if key[0] != IN_ON}
         self.current = replace(self.current, names=names)
         self._apply()
@@ -256,38 +258,37 @@ class From:
     def _flush(self) -> None:
         """Joins what waits."""
         self.waiting = [self._restricted(scope) for scope in self.waiting]
+        found = by_size(self.current, self.waiting, self.pool, self.env.sizes)
+        same = None if found is None else Same()
+        if found is not None:
+            order, self.pool = found
+            self.waiting = [self.waiting[i] for i in order]
         while self.waiting:
             if self.current is None:
                 self.current = self.waiting.pop(0)
                 continue
             self._apply()
-            part = self.waiting.pop(self._next(self.current))
+            part = self.waiting.pop(
+                by_key(self.current, self.waiting, self.pool) if same is None else 0
+            )
             keys = equalities(self.pool, self.current, part)
-            pairs = [(mine, other) for _, mine, other in keys]
+            # What follows from other equalities of columns isn't asked again.
+            pairs = [
+                (mine, other)
+                for _, mine, other in keys
+                if same is None
+                or not are_alike(mine, other, self.current, part)
+                or same.add(mine, other)
+            ]
             near = apart(self.pool, self.current, part)
             used = [condition for condition, _, _ in keys]
             if near is None:
-                self.current = _inner(self.current, part, pairs)
+                self.current = _inner(self.current, part, pairs, self.carry)
             else:
                 used += near.used
                 self.current = _near(self.current, part, pairs, near, "inner")
             self.pool = [one for one in self.pool if not any(one is two for two in used)]
         self._apply()
-
-    def _next(self, current: Scope) -> int:
-        """Which of those that wait is joined next: of some that are as good, the first."""
-
-        def rank(part: Scope) -> tuple[int, bool]:
-            pairs = [(mine, other) for _, mine, other in equalities(self.pool, current, part)]
-            whole = not _is_filtered(part.rows.node)
-            if not pairs:
-                return 3, whole
-            if _identified(part, [other for _, other in pairs]):
-                return 0, whole  # a row finds one at most
-            return 1 if _identified(current, [mine for mine, _ in pairs]) else 2, whole
-
-        ranks = [rank(part) for part in self.waiting]
-        return ranks.index(min(ranks))
 
     def _restricted(self, scope: Scope) -> Scope:
         """A source with the conditions that are about it alone."""
@@ -365,37 +366,6 @@ def _unwrapped(source: exp.Lateral) -> exp.Expr:
     return inner
 
 
-def _identified(scope: Scope, equal: Sequence[exp.Expr]) -> bool:
-    """Whether values for some expressions leave one row at most: they are the columns of a key."""
-    key = row_key(scope.rows.node)
-    columns = {scope.names.get((e.table, e.name)) for e in equal if isinstance(e, exp.Column)}
-    return bool(key) and columns >= set(key)
-
-
-def _is_filtered(node: Node) -> bool:
-    """Whether some of a table's rows are left out."""
-    while isinstance(node, RowStep):
-        if isinstance(node.operator, Where):
-            return True
-        node = node.parent
-    return False
-
-
-def equalities(
-    conditions: Sequence[exp.Expr], left: Scope, right: Scope
-) -> list[tuple[exp.Expr, exp.Expr, exp.Expr]]:
-    """The conditions that make a column of each side equal: with left's expression, and right's."""
-    found: list[tuple[exp.Expr, exp.Expr, exp.Expr]] = []
-    for condition in conditions:
-        if isinstance(condition, exp.EQ):
-            one, two = condition.this, condition.expression
-            if left.has(one) and right.has(two):
-                found.append((condition, one, two))
-            elif left.has(two) and right.has(one):
-                found.append((condition, two, one))
-    return found
-
-
 def as_key(name: str, one: pa.DataType, other: pa.DataType) -> str:
     """A column as a join's key, in the type in which two types are compared.
 
@@ -428,12 +398,24 @@ def _keys(
     return left, right, found
 
 
-def _inner(left: Scope, right: Scope, pairs: Sequence[tuple[exp.Expr, exp.Expr]]) -> Scope:
-    """The join on equal expressions; without any, of all rows with all."""
+def _inner(
+    left: Scope,
+    right: Scope,
+    pairs: Sequence[tuple[exp.Expr, exp.Expr]],
+    carry: Carry | None,
+) -> Scope:
+    """The join on equal expressions; without any, of all rows with all.
+
+    Args:
+        left: the rows so far.
+        right: others.
+        pairs: what is equal.
+        carry: what a subquery's rows have of the query around it.
+    """
     left, right = _alone(left), _alone(right)
     names = {**left.names, **right.names}
     if not pairs:
-        check_product(left, right)
+        check_product(left, right, carry)
         one, two = left.fresh("all"), right.fresh("all ")
         rows = left.rows.added({one: "1"}).join(right.rows.added({two: "1"}), [(one, two)], "inner")
         return Scope(rows.only([n for n in rows.names if n != one]), names)
@@ -447,7 +429,15 @@ def _inner(left: Scope, right: Scope, pairs: Sequence[tuple[exp.Expr, exp.Expr]]
     return Scope(rows.only(kept or rows.names[:1]), names)
 
 
-def _outer(left: Scope, right: Scope, on: Sequence[exp.Expr], how: str, *, asof: bool) -> Scope:
+def _outer(
+    left: Scope,
+    right: Scope,
+    on: Sequence[exp.Expr],
+    how: str,
+    carry: Carry | None,
+    *,
+    asof: bool,
+) -> Scope:
     """An outer join, a semi or an anti join, or one as of a time."""
     left, right = _alone(left), _alone(right)
     keys = equalities(on, left, right)
@@ -461,7 +451,7 @@ def _outer(left: Scope, right: Scope, on: Sequence[exp.Expr], how: str, *, asof:
     if near is not None and all(any(one is two for two in near.used) for one in rest):
         return _near(left, right, [(one, two) for _, one, two in keys], near, how)
     if not keys and not asof:
-        check_product(left, right)
+        check_product(left, right, carry)
     if not keys and not rest and how in ("semi", "anti", "left"):
         rest = [exp.true()]
     if keys and not rest and not asof and how not in ("right", "full"):
@@ -547,8 +537,8 @@ def carried(scope: Scope, columns: Sequence[exp.Column]) -> Carry:
         names[alias, name] = outer
         computed[outer] = quoted(of)
     if not computed:
-        computed = {"outer": "1"}
-    return Carry(scope.rows.project(computed).distinct(), names)
+        return Carry(scope.rows.project({"outer": "1"}).distinct(), names)
+    return Carry(scope.rows.project(computed).distinct(), names, scope.rows)
 
 
 def joined_back(scope: Scope, right: Relation, carry: Carry, how: str) -> Scope:

@@ -1,4 +1,4 @@
-"""From a query's text to a table of the flow."""
+"""From a query's text to rows of the flow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.errors import SchemaError
 from penstock.expr.duck import connection
 from penstock.expr.expression import sql_type
 from penstock.expr.purity import check_query_pure
-from penstock.flow import Flow, Table
+from penstock.flow import Flow
 from penstock.sql.queries import compile_tree
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.by_name import by_position
@@ -25,27 +25,10 @@ from penstock.sql.rules.first_rows import with_first_rows
 from penstock.sql.rules.names import columns_of
 from penstock.sql.rules.pivots import without_pivots
 from penstock.sql.rules.temporal import clocks_of, with_bounds, without_bounds
-from penstock.sql.scope import Environment, Named
+from penstock.sql.scope import Environment, Named, Sizes
 from penstock.sql.tables import with_rows, with_windows
 
-__all__ = ["parsed", "query_rows", "query_table"]
-
-
-def query_table(
-    flow: Flow, query: str, tables: Mapping[str, Relation], dialect: str = "duckdb"
-) -> Table:
-    """The table that a query over streams and tables keeps up to date: what a view shows.
-
-    Args:
-        flow: that they belong to.
-        query: one SELECT.
-        tables: by name.
-        dialect: of the text, as sqlglot calls it.
-
-    Raises:
-        SchemaError: it can't be read, or can't be kept up to date.
-    """
-    return Table(flow, query_rows(flow, query, tables, dialect).kept().node)
+__all__ = ["parsed", "query_rows"]
 
 
 def query_rows(
@@ -53,10 +36,22 @@ def query_rows(
     query: str,
     tables: Mapping[str, Relation],
     dialect: str = "duckdb",
+    sizes: Sizes | None = None,
 ) -> Relation:
-    """The rows that a query gives; see `query_table`."""
+    """The rows that a query gives, kept up to date.
+
+    Args:
+        flow: that they belong to.
+        query: one SELECT.
+        tables: by name.
+        dialect: of the text, as sqlglot calls it.
+        sizes: of topics, by which joins are ordered.
+
+    Raises:
+        SchemaError: it can't be read, or can't be kept up to date.
+    """
     try:
-        return _rows(flow, query, tables, dialect)
+        return _rows(flow, query, tables, dialect, sizes or Sizes())
     except RecursionError:
         raise SchemaError(
             "expected a query whose expressions nest less deeply, as an operator in a chain such as "
@@ -65,9 +60,12 @@ def query_rows(
         ) from None
 
 
-def _rows(flow: Flow, query: str, tables: Mapping[str, Relation], dialect: str) -> Relation:
+def _rows(
+    flow: Flow, query: str, tables: Mapping[str, Relation], dialect: str, sizes: Sizes
+) -> Relation:
     tree = with_cases(parsed(query, dialect))
-    env = Environment(flow, {name.lower(): Named.of(rows) for name, rows in tables.items()})
+    known = {name.lower(): Named.of(rows) for name, rows in tables.items()}
+    env = Environment(flow, known, sizes=sizes)
     tree, env = with_values(tree, env)
     tree, env = with_windows(with_bounds(with_rows(tree, env)), env)
     tree = by_position(without_pivots(tree, env), env)
@@ -85,8 +83,8 @@ def _rows(flow: Flow, query: str, tables: Mapping[str, Relation], dialect: str) 
     try:
         qualified = qualify(tree, schema=schema, dialect="duckdb", quote_identifiers=False)
     except SqlglotError as error:
-        known = ", ".join(env.tables)
-        raise SchemaError(f"expected a query over {known}; found: {error}") from None
+        there = ", ".join(env.tables)
+        raise SchemaError(f"expected a query over {there}; found: {error}") from None
     answer = compile_tree(with_first_rows(_without_places(qualified)), env)
     names = labels or answer.labels
     twice = [name for name in names if names.count(name) > 1]

@@ -367,7 +367,10 @@ class _Maker:
     def correlated(self, own: dict[str, str], outer: dict[str, str]) -> str:
         if self.chance.random() < 0.7:
             return self.equal(own, outer)
-        return f"{self.number_of(own)} {self.compared()} {self.number_of(outer)}"
+        unequal = f"{self.number_of(own)} {self.compared()} {self.number_of(outer)}"
+        if any(name.endswith(".id") for name in own):
+            return unequal
+        return f"{self.equal(own, outer)} AND {unequal}"  # by that alone, streams are refused
 
     def condition(self, known: dict[str, str], depth: int) -> str:
         one = f"{self.number_of(known)} {self.compared()} {self.chance.randint(-1, 4)}"

@@ -21,6 +21,7 @@ Nothing is run. If the pipeline has run, the sizes of its state and its watermar
 An operator that is "in place" runs where its input is; others receive rows from all lanes.
 With --analyze, each line ends with what its node did since the pipeline's process was started: rows in and
 out, time, and its share of the time of all nodes.
+Joins that sizes have ordered are listed at the end, with the rows that were estimated of each table.
 """
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -45,12 +46,15 @@ def explain(file: Path, svg: Path | None, analyze: bool) -> None:  # noqa: FBT00
 
     load_numpy()
     app = find_app(load(file), file)
-    graph, version = app.graph(), None
+    graph, version, orders = app.graph(), None, []
     uri = app.settings.state_uri
     if "://" in uri or Path(uri).is_dir():
         store = open_store(uri)
         number = store.newest_version()
         version = store.version(number) if number else None
+        if app.depends_on_sizes and (records := store.sizes()) is not None:
+            graph, sizes = app.ordered(records)
+            orders = sizes.orders
     partitions = {source.topic: source.partitions for source in graph.sources}
     shards, unkeyed = app.settings.cores, frozenset[str]()
     if version is not None:
@@ -68,6 +72,9 @@ def explain(file: Path, svg: Path | None, analyze: bool) -> None:  # noqa: FBT00
                 )
             figures = found.facts.nodes
         click.echo(plan.explain(physical, version, figures, app.targets()))
+        for order in dict.fromkeys(orders):
+            tables = ", ".join(f"{name} ({round(rows):,})" for name, rows in order)
+            click.echo(f"joined in the order of estimated rows: {tables}")
         return
     with click.open_file(str(svg), "w", encoding="utf-8") as drawing:
         drawing.write(plan.draw(physical, version))
