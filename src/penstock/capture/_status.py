@@ -31,6 +31,8 @@ from penstock.errors import CorruptError, LimitError, PenstockError, UserError
 
 __all__ = ["Status", "control", "drop", "names", "schemas", "setup", "snapshot", "status", "token"]
 
+CHUNKED: Final = frozenset({"postgresql", "sqlite"})
+"""Kinds of databases whose tables are read while their changes flow."""
 LOOK_S: Final = 0.03
 """How often is looked whether a capture has got to a position that is waited for."""
 NO_CAPTURES: Final = "Start one: penstock capture URL --tables TABLES --to PREFIX"
@@ -188,10 +190,12 @@ def snapshot(
     """
     found = _send(name, None, b"", log, **settings)
     known = [] if found is None else sorted(found.tables)
-    some = [one if "." in one else f"public.{one}" for one in tables] or known
-    if found is None or found.kind != "postgresql" or not set(some) <= set(known):
+    has_schemas = found is not None and found.kind == "postgresql"
+    some = [f"public.{one}" if has_schemas and "." not in one else one for one in tables] or known
+    if found is None or found.kind not in CHUNKED or not set(some) <= set(known):
         raise UserError(
-            f"expected tables that {name!r} captures from PostgreSQL: {', '.join(known) or 'none yet'}; "
+            f"expected tables that {name!r} captures from PostgreSQL or SQLite: "
+            f"{', '.join(known) or 'none yet'}; "
             f"found {', '.join(some) or 'none'}"
         )
     number = time.time_ns()

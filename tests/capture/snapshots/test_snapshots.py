@@ -21,9 +21,9 @@ from penstock.capture._postgres._pgoutput import Begin
 from penstock.capture._postgres._server import Server
 from penstock.capture._postgres._snapshots import _chunks, _incremental, _initial
 from penstock.capture._postgres._snapshots._chunks import Chunks, Mark, Part
-from penstock.capture._postgres._snapshots._incremental import Progress
 from penstock.capture._progress import Log
 from penstock.capture._schemas import Schemas
+from penstock.capture._snapshots import Progress
 from penstock.cli import main
 from penstock.errors import SetupError, UserError
 

@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from penstock.capture._database import Settings, TableName
 from penstock.capture._envelope import Record
-from penstock.capture._markers import marked
 from penstock.capture._mysql._binlog import place, place_text
 from penstock.capture._mysql._columns import shape_of
 from penstock.capture._mysql._encoder import Encoder
@@ -27,6 +26,7 @@ from penstock.capture._mysql._texts import converter
 from penstock.capture._output import Output
 from penstock.capture._progress import State
 from penstock.capture._schemas import Shape
+from penstock.capture._snapshots import marked
 from penstock.errors import SetupError
 
 __all__ = ["MysqlDatabase"]

@@ -14,10 +14,11 @@ from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._pgoutput import lsn_text
 from penstock.capture._postgres._rows import key_columns
 from penstock.capture._postgres._server import Server, parse_tables
-from penstock.capture._postgres._snapshots import Progress, Snapshot, slot_name
+from penstock.capture._postgres._snapshots import Snapshot, slot_name
 from penstock.capture._postgres._stream import Extras, Stream
 from penstock.capture._progress import State
 from penstock.capture._schemas import Shape
+from penstock.capture._snapshots import Progress
 from penstock.errors import SetupError
 
 __all__ = ["PostgresDatabase"]

@@ -17,11 +17,12 @@ import orjson
 
 from penstock.capture._database import Settings, TableName
 from penstock.capture._envelope import Envelope, Format, Record, Row, Values, version_text
-from penstock.capture._markers import marked
 from penstock.capture._output import Output
 from penstock.capture._progress import State
 from penstock.capture._schemas import Column, Shape
+from penstock.capture._snapshots import marked
 from penstock.capture._sqlite._changes import Change, changes
+from penstock.capture._sqlite._chunks import Chunks
 from penstock.capture._sqlite._triggers import COLUMNS_MAX, Layout, Triggers, quoted
 from penstock.capture._sqlite._values import AS_THEY_ARE, converter, plain
 from penstock.errors import SetupError, UserError
@@ -339,10 +340,15 @@ class _Stream:
         self._schema = schema
         self._layouts = triggers.layouts()
         self._reading: Iterator[Change] | None = None
+        self._chunks = Chunks(output)
+
+    def ask(self, number: int, request: Mapping[str, Any]) -> None:
+        """Takes a request for a snapshot; see `Requests.ask`."""
+        self._chunks.ask(number, request)
 
     def take(self, wait_s: float) -> bool:
         """Passes what has come to the output; waits if nothing has. Whether anything had."""
-        if self._reading is None and not self._waited(wait_s):
+        if self._reading is None and not self._chunks.is_due and not self._waited(wait_s):
             return False
         if self._reading is None:
             self._begin()
@@ -403,12 +409,34 @@ class _Stream:
                 output.is_open = True
                 return True
         self._reading = None
-        self._sql.execute("COMMIT")
         if self._end > output.position:
             came = True
             output.committed(self._end, _time_us(at) if at else time.time_ns() // 1000)
         output.is_open = False
+        if self._chunks.is_due:
+            came |= self._chunks.step(self._sql, self._layout, self._read, self._end)
+        self._sql.execute("COMMIT")
         return came
+
+    def _layout(self, name: str) -> Layout | None:
+        """What a table that is captured looks like now."""
+        watched = self._output.tables.get(name)
+        found = None if watched is None else self._triggers.installed(name)
+        return None if found is None or self._watched(found) is None else found
+
+    def _read(self, layout: Layout, values: tuple[Any, ...]) -> None:
+        """Passes on a row of a chunk."""
+        table = self._tables.get(layout.number)
+        if table is None:
+            table = self._tables[layout.number] = self._watched(layout)
+        assert table is not None, "a table that isn't captured"
+        now_us = time.time_ns() // 1000
+        if layout.number not in self._described:
+            self._described.add(layout.number)
+            self._output.describe(("", layout.table), shape_of(layout), now_us // 1000)
+        at = (self._end, now_us, "incremental")
+        self._output.add(self._encoder.read(table, values, at))
+        self._output.send()
 
     def _watched(self, layout: Layout) -> _Table | None:
         watched = self._output.tables.get(layout.table)

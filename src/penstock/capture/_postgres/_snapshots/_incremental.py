@@ -19,9 +19,9 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,6 @@ import pyarrow.compute as pc
 
 from penstock.capture._database import spelled
 from penstock.capture._envelope import Headers, Values
-from penstock.capture._notifications import INCREMENTAL
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._snapshots._blocks import wrapped
@@ -41,9 +40,10 @@ from penstock.capture._postgres._snapshots._chunks import (
     Part,
 )
 from penstock.capture._schemas import Version
+from penstock.capture._snapshots import Requests
 from penstock.errors import UserError
 
-__all__ = ["DETAIL", "Changes", "Incremental", "Progress"]
+__all__ = ["Changes", "Incremental"]
 
 KEYS_MAX: Final = 1_000_000
 """Changed keys that are remembered while chunks are read; beyond them, the chunks are read again."""
@@ -51,88 +51,7 @@ STEP_S: Final = 0.05
 """How long chunks are written, before changes are looked for."""
 RECENT: Final = 20_000
 """Transactions that are remembered, as a snapshot may lack them though they have committed."""
-DETAIL: Final = "snapshot"
-"""Where the progress is in `State.details`."""
-_NOTIFIED: Final = {
-    "start": "STARTED",
-    "pause": "PAUSED",
-    "resume": "RESUMED",
-    "stop": "ABORTED",
-}
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far snapshots are.
-
-    Attributes:
-        asked: the newest request that was taken.
-        tables: that are to be read; the first is being read.
-        where: conditions in SQL, by table.
-        cursor: the key up to which the first one was read; empty where nothing was.
-        last: its last key when it was begun.
-        rows: of it that were read.
-        estimate: how many it has, as the database estimates.
-        is_paused: whether it waits.
-    """
-
-    asked: int = 0
-    tables: tuple[str, ...] = ()
-    where: Mapping[str, str] = field(default_factory=dict)
-    cursor: tuple[str, ...] = ()
-    last: tuple[str, ...] = ()
-    rows: int = 0
-    estimate: int = 0
-    is_paused: bool = False
-
-    @staticmethod
-    def of(details: Mapping[str, Any]) -> Progress:
-        """That of a state."""
-        stored = dict(details.get(DETAIL, {}))
-        for name in ("tables", "cursor", "last"):
-            stored[name] = tuple(stored.get(name, ()))
-        return Progress(**stored)
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """For a state."""
-        return {DETAIL: asdict(self)}
-
-    def after(self, asked: int, request: Mapping[str, Any]) -> Progress:
-        """What it is once a request was taken."""
-        match request["what"]:
-            case "start":
-                added = self.with_tables(request["tables"], request.get("where") or "")
-                return replace(added, asked=asked)
-            case "pause" | "resume":
-                return replace(self, asked=asked, is_paused=request["what"] == "pause")
-            case _:
-                return Progress(asked=asked)
-
-    def with_tables(self, tables: Iterable[str], where: str = "") -> Progress:
-        """What it is with tables to be read from their beginning, also one that is being read.
-
-        Of a table that is to be read already, the rows that were asked for before are read, too.
-        """
-        added = {one: self._either(one, where) for one in tables}
-        rest = self.following if self.tables and self.tables[0] in added else self
-        kept = tuple(one for one in rest.tables if one not in added)
-        return replace(rest, tables=(*kept, *added), where={**rest.where, **added})
-
-    def _either(self, table: str, where: str) -> str:
-        """The condition of the rows that a table is to be read for, by now."""
-        if table not in self.tables:
-            return where
-        before = self.where.get(table) or ""
-        return (
-            f"({before}) OR ({where})" if before and where and before != where else before and where
-        )
-
-    @property
-    def following(self) -> Progress:
-        """What it is once the first table was read."""
-        return replace(self, tables=self.tables[1:], cursor=(), last=(), rows=0, estimate=0)
 
 
 class Changes:
@@ -197,7 +116,7 @@ class Changes:
         self._keys.clear()
 
 
-class Incremental:
+class Incremental(Requests):
     """Snapshots that were asked for; belongs to a stream.
 
     Args:
@@ -219,17 +138,15 @@ class Incremental:
         alive: Callable[[], None],
         connections: int,
     ) -> None:
+        super().__init__(output)
         self._alive, self._url, self._connections = alive, url, connections
-        self._encoder, self._values = encoder, values
-        self._output, self._put = output, output.put
+        self._encoder, self._values, self._put = encoder, values, output.put
         self._changes = Changes()
         self._chunks: Chunks | None = None
         self._topic = ""
         self._scratch = np.empty(
             0, np.uint8
         )  # for values, which are sent before the next ones are made
-        self._requests: list[tuple[int, Mapping[str, Any]]] = []
-        self.progress = Progress.of(output.state.details)
         #: Can be read from when a chunk has come.
         self.news, self._bell = socket.socketpair()
         for one in (self.news, self._bell):
@@ -240,12 +157,6 @@ class Incremental:
         self._abandon()
         self.news.close()
         self._bell.close()
-
-    def ask(self, number: int, request: Mapping[str, Any]) -> None:
-        """Takes a request, once: `start` with `tables` and `where`, `pause`, `resume` or `stop`."""
-        newest = max([self.progress.asked, *(asked for asked, _ in self._requests)])
-        if number > newest:
-            self._requests.append((number, request))
 
     # -- changes ----------------------------------------------------------------------------------------
 
@@ -292,15 +203,6 @@ class Incremental:
             if time.monotonic() - began > STEP_S:
                 break
         return wrote
-
-    def _take_requests(self) -> None:
-        for number, request in self._requests:
-            if request["what"] != "resume":
-                self._abandon()  # what wasn't written is read again
-            progress = self.progress.after(number, request)
-            self._notify(_NOTIFIED[request["what"]], progress if progress.tables else self.progress)
-            self._keep(progress)
-        self._requests.clear()
 
     def _begin_table(self) -> None:
         """Lets the chunks of the first table be read."""
@@ -423,26 +325,3 @@ class Incremental:
         values, self._scratch = wrapped(values, *around, self._scratch)
         output.put_all(self._topic, keys, values, self._encoder.time_ms, shape)
         output.done.snapshot_rows += len(keys)
-
-    def _skip(self, status: str) -> None:
-        """Leaves out the first table."""
-        self._abandon()
-        self._completed(status, self.progress.rows)
-        self._keep(self.progress.following)
-
-    def _notify(self, what: str, progress: Progress, **more: str | int) -> None:
-        id_ = str(progress.asked or "initial")
-        self._output.notify(INCREMENTAL, what, id_, progress.tables, **more)
-
-    def _completed(self, status: str, rows: int) -> None:
-        """A table was read, or can't be."""
-        progress = self.progress
-        data: dict[str, str | int] = {"scanned_collection": progress.tables[0], "status": status}
-        self._notify("TABLE_SCAN_COMPLETED", progress, total_rows_scanned=rows, **data)
-        if not progress.following.tables:
-            self._notify("COMPLETED", progress.following)
-
-    def _keep(self, progress: Progress) -> None:
-        self.progress = progress
-        state = self._output.state
-        self._output.commit(replace(state, details={**state.details, **progress.details}))

@@ -20,7 +20,6 @@ import numpy as np
 
 from penstock.capture._database import TableName, spelled
 from penstock.capture._envelope import Record, Records, Values
-from penstock.capture._markers import marked
 from penstock.capture._postgres._copy import quoted, split
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._outbox import Router
@@ -28,7 +27,7 @@ from penstock.capture._postgres._pgoutput import lsn_number
 from penstock.capture._postgres._rows import Table, Texts
 from penstock.capture._postgres._server import Server
 from penstock.capture._postgres._snapshots._blocks import rows_of, wrapped
-from penstock.capture._postgres._snapshots._incremental import Progress
+from penstock.capture._snapshots import Progress, marked
 
 __all__ = ["Snapshot"]
 

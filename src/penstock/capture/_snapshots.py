@@ -1,0 +1,182 @@
+"""What snapshots of all kinds of databases share.
+
+Debezium's markers of rows: which are the first and the last, of all and of a table. Requests for snapshots
+while changes flow, and how far these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from penstock.capture._notifications import INCREMENTAL
+from penstock.capture._output import Output
+
+__all__ = ["DETAIL", "Progress", "Requests", "marked"]
+
+DETAIL: Final = "snapshot"
+"""Where the progress is in `State.details`."""
+_NOTIFIED: Final = {
+    "start": "STARTED",
+    "pause": "PAUSED",
+    "resume": "RESUMED",
+    "stop": "ABORTED",
+}
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def marked(tables: Iterable[tuple[T, Iterable[R]]]) -> Iterator[tuple[T, R, str]]:
+    """Rows with their tables and markers. The first of all is one of the first table.
+
+    >>> [mark for _, _, mark in marked([("a", [1, 2, 3]), ("b", [4])])]
+    ['first', 'true', 'last_in_data_collection', 'last']
+    """
+    held: tuple[T, R] | None = None
+    is_first = is_first_of_table = True
+    for i, (table, rows) in enumerate(tables):
+        is_first &= held is not None or i == 0
+        for row in rows:
+            if held is not None:
+                ends_table = held[0] != table
+                yield *held, _marker(is_first, is_first_of_table, ends_table)
+                is_first, is_first_of_table = False, ends_table
+            held = table, row
+    if held is not None:
+        yield *held, "last"
+
+
+def _marker(is_first: bool, is_first_of_table: bool, ends_table: bool) -> str:  # noqa: FBT001
+    if is_first:
+        return "first"
+    if ends_table:
+        return "last_in_data_collection"
+    return "first_in_data_collection" if is_first_of_table else "true"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far snapshots are.
+
+    Attributes:
+        asked: the newest request that was taken.
+        tables: that are to be read; the first is being read.
+        where: conditions in SQL, by table.
+        cursor: the key up to which the first one was read; empty where nothing was.
+        last: its last key when it was begun.
+        rows: of it that were read.
+        estimate: how many it has, as the database estimates.
+        is_paused: whether it waits.
+    """
+
+    asked: int = 0
+    tables: tuple[str, ...] = ()
+    where: Mapping[str, str] = field(default_factory=dict)
+    cursor: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+    rows: int = 0
+    estimate: int = 0
+    is_paused: bool = False
+
+    @staticmethod
+    def of(details: Mapping[str, Any]) -> Progress:
+        """That of a state."""
+        stored = dict(details.get(DETAIL, {}))
+        for name in ("tables", "cursor", "last"):
+            stored[name] = tuple(stored.get(name, ()))
+        return Progress(**stored)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """For a state."""
+        return {DETAIL: asdict(self)}
+
+    def after(self, asked: int, request: Mapping[str, Any]) -> Progress:
+        """What it is once a request was taken."""
+        match request["what"]:
+            case "start":
+                added = self.with_tables(request["tables"], request.get("where") or "")
+                return replace(added, asked=asked)
+            case "pause" | "resume":
+                return replace(self, asked=asked, is_paused=request["what"] == "pause")
+            case _:
+                return Progress(asked=asked)
+
+    def with_tables(self, tables: Iterable[str], where: str = "") -> Progress:
+        """What it is with tables to be read from their beginning, also one that is being read.
+
+        Of a table that is to be read already, the rows that were asked for before are read, too.
+        """
+        added = {one: self._either(one, where) for one in tables}
+        rest = self.following if self.tables and self.tables[0] in added else self
+        kept = tuple(one for one in rest.tables if one not in added)
+        return replace(rest, tables=(*kept, *added), where={**rest.where, **added})
+
+    def _either(self, table: str, where: str) -> str:
+        """The condition of the rows that a table is to be read for, by now."""
+        if table not in self.tables:
+            return where
+        before = self.where.get(table) or ""
+        return (
+            f"({before}) OR ({where})" if before and where and before != where else before and where
+        )
+
+    @property
+    def following(self) -> Progress:
+        """What it is once the first table was read."""
+        return replace(self, tables=self.tables[1:], cursor=(), last=(), rows=0, estimate=0)
+
+
+class Requests:
+    """Takes requests for snapshots, and keeps how far they are; a kind of database reads the rows.
+
+    Args:
+        output: where to; its state says how far it is.
+    """
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._requests: list[tuple[int, Mapping[str, Any]]] = []
+        self.progress = Progress.of(output.state.details)
+
+    def _abandon(self) -> None:
+        """Ends what is read: what wasn't written is read again."""
+
+    def ask(self, number: int, request: Mapping[str, Any]) -> None:
+        """Takes a request, once: `start` with `tables` and `where`, `pause`, `resume` or `stop`."""
+        newest = max([self.progress.asked, *(asked for asked, _ in self._requests)])
+        if number > newest:
+            self._requests.append((number, request))
+
+    def _take_requests(self) -> None:
+        for number, request in self._requests:
+            if request["what"] != "resume":
+                self._abandon()  # what wasn't written is read again
+            progress = self.progress.after(number, request)
+            self._notify(_NOTIFIED[request["what"]], progress if progress.tables else self.progress)
+            self._keep(progress)
+        self._requests.clear()
+
+    def _skip(self, status: str) -> None:
+        """Leaves out the first table."""
+        self._abandon()
+        self._completed(status, self.progress.rows)
+        self._keep(self.progress.following)
+
+    def _notify(self, what: str, progress: Progress, **more: str | int) -> None:
+        id_ = str(progress.asked or "initial")
+        self._output.notify(INCREMENTAL, what, id_, progress.tables, **more)
+
+    def _completed(self, status: str, rows: int) -> None:
+        """A table was read, or can't be."""
+        progress = self.progress
+        data: dict[str, str | int] = {"scanned_collection": progress.tables[0], "status": status}
+        self._notify("TABLE_SCAN_COMPLETED", progress, total_rows_scanned=rows, **data)
+        if not progress.following.tables:
+            self._notify("COMPLETED", progress.following)
+
+    def _keep(self, progress: Progress) -> None:
+        self.progress = progress
+        state = self._output.state
+        self._output.commit(replace(state, details={**state.details, **progress.details}))
