@@ -162,3 +162,26 @@ def test_a_writer_starts_first(broker, topic) -> None:
         pytest.raises(UserError, match=r"start\(\)"),
     ):
         send(writer, topic, 0, "x")
+
+
+@pytest.mark.parametrize("lost", ["last", "first"])
+def test_lost_records_keep_a_transaction_from_counting(lost, embedded, name) -> None:
+    """Records that were acknowledged before they were durable, and that a crash took: nothing counts."""
+    address, topic = embedded.address, "late"
+    with Client(address) as client:
+        client.create_topic(topic, 2, {"retention.ms": "-1"})
+    with TransactionalProducer(address, name, version=2, patience_s=PATIENCE_S) as writer:
+        writer.start()
+        if lost == "first":
+            writer._sequences[topic, 0] = 3
+            with pytest.raises(BrokerError, match="Records in between were lost"):
+                send(writer, topic, 0, "d")
+        else:
+            send(writer, topic, 0, "a")
+            writer._sequences[topic, 0] += 2
+            with pytest.raises(BrokerError, match="TRANSACTION_ABORTABLE"):
+                writer.commit()
+        writer.start()
+        send(writer, topic, 1, "b")
+        writer.commit()
+    assert stored(address, topic) == [[], [b"b"]]

@@ -109,6 +109,8 @@ class Producer:
         self._next_sequence: dict[tuple[str, int], int] = {}
         #: Of Produce, the first and the last that may be used.
         self.versions = hot.PRODUCE_VERSIONS
+        #: Whether the commit of their transaction makes records durable; see `DURABLE_LATER`.
+        self.durable_later = False
 
     def __enter__(self) -> Producer:
         return self
@@ -225,6 +227,7 @@ class Producer:
             acks=self._acks,
             timeout_ms=PRODUCE_TIMEOUT_MS,
             transactional_id=transactional_id,
+            durable_later=self.durable_later,
         )
         flexible = version >= hot.PRODUCE_FLEXIBLE
         number = connection.send(hot.PRODUCE, version, request, flexible=flexible)
@@ -264,6 +267,7 @@ class Producer:
             *identity,
             transactional_id,
             self.versions,
+            self.durable_later,
         )
 
     def _own_id(self) -> tuple[int, int]:
@@ -295,9 +299,10 @@ class _Sending:
         producer_epoch: int,
         transactional_id: str | None,
         versions: tuple[int, int],
+        durable_later: bool,  # noqa: FBT001 - of a private class
     ) -> None:
         self._cluster = cluster
-        self._versions = versions
+        self._versions, self._durable_later = versions, durable_later
         self.topic = topic
         self.partition = partition
         self._batches = batches
@@ -342,6 +347,7 @@ class _Sending:
                         acks=self._acks,
                         timeout_ms=PRODUCE_TIMEOUT_MS,
                         transactional_id=self._transactional_id,
+                        durable_later=self._durable_later,
                     )
                     flexible = version >= hot.PRODUCE_FLEXIBLE
                     flights.append(connection.send(hot.PRODUCE, version, parts, flexible=flexible))

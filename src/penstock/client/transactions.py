@@ -12,7 +12,9 @@ writer left: a commit that had been decided is completed, everything else is abo
 
 The epoch is the same until `start`, so that several processes may write in one transaction. With `version=2`
 (KIP-890) each transaction has an epoch of its own, and a batch makes its partition part of the transaction,
-which saves a request.
+which saves a request. A Penstock broker then doesn't make records durable one request after another: the
+commit does, together with itself. The commit says how many records were acknowledged; where the machine has
+gone down in between and lost some, it is refused, and nothing counts. Kafka passes over both.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from penstock.client.network.errors import (
     INVALID_PRODUCER_EPOCH,
     INVALID_TXN_STATE,
     PRODUCER_FENCED,
+    TRANSACTION_ABORTABLE,
     broker_error,
 )
 from penstock.client.producer import Part, Producer
@@ -47,6 +50,10 @@ NOT_ATTEMPTED: Final = 55
 """Kafka's OPERATION_NOT_ATTEMPTED: another partition of the request was refused."""
 EPOCH_EACH: Final = 5
 """Version of EndTxn that gives the producer a new epoch."""
+_ADVICE: Final = {
+    INVALID_TXN_STATE: "It was ended already",
+    TRANSACTION_ABORTABLE: "The broker no longer has all of its records, as its machine went down",
+}
 _GROUP, _TRANSACTION = 0, 1
 """Kinds of coordinators."""
 
@@ -140,6 +147,7 @@ class TransactionalProducer:
         self._identity = self._cluster.attempt(what, ask)
         self._joins = self._version > 1 and self._cluster.attempt(what, level) > 1
         self._producer.versions = hot.PRODUCE_JOINING if self._joins else hot.PRODUCE_VERSIONS
+        self._producer.durable_later = self._joins
         self._sequences.clear()
         self._added.clear()
         self._is_open = False
@@ -278,10 +286,10 @@ class TransactionalProducer:
 
     def _end(self, *, commit: bool) -> None:
         if self._is_open:
-            fields, newest = (
-                {**self._who(), "committed": commit},
-                EPOCH_EACH if self._joins else None,
-            )
+            fields: dict[str, Any] = {**self._who(), "committed": commit}
+            newest = EPOCH_EACH if self._joins else None
+            if self._joins:  # sequences count the records, as each transaction has an epoch
+                fields["penstock_records"] = sum(self._sequences.values())
 
             def end() -> int:
                 answer = self._cluster.call(self._coordinator(), END, fields, newest=newest)
@@ -322,7 +330,7 @@ class TransactionalProducer:
                     f"was open for more than {self._timeout_ms} ms. Nothing of it is visible"
                 )
             if code:
-                advice = "It was ended already" if code == INVALID_TXN_STATE else ""
+                advice = _ADVICE.get(code, "")
                 raise broker_error(code, what, advice)
 
         self._cluster.attempt(what, ask)

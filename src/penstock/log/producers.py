@@ -253,6 +253,18 @@ class Producers:
             for one, known in self._known.items()
         }
 
+    def written_upto(self, producer_id: int) -> int:
+        """The offset behind a producer's last batch in its epoch; 0 for none."""
+        known = self._known.get(producer_id)
+        return known.batches[-1].next_offset if known is not None and known.batches else 0
+
+    def count_in_transaction(self, producer_id: int, epoch: int) -> int:
+        """How many records a producer that takes an epoch for each transaction has in its open one."""
+        known = self._known.get(producer_id)
+        if known is None or known.epoch != epoch or producer_id not in self._open:
+            return 0
+        return (known.last_sequence + 1) % _SEQUENCES
+
     def snapshot(self, next_offset: int) -> bytes:
         """The state as bytes, valid for a log that ends at `next_offset`."""
         body = json.dumps(

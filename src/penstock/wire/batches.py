@@ -33,6 +33,7 @@ from penstock.wire.checksum import crc32c
 from penstock.wire.codecs import CODEC_BITS, CODECS
 
 __all__ = [
+    "DURABLE_LATER",
     "HEADER_BYTES",
     "NO_PRODUCER",
     "PREFIX_BYTES",
@@ -59,6 +60,9 @@ HEADER_BYTES: Final = 61
 PREFIX_BYTES: Final = 12
 """Base offset and length: what comes before the bytes that the length counts."""
 NO_PRODUCER: Final = -1
+DURABLE_LATER: Final = b"\1" + b"\x90\x4e" + b"\0"
+"""The tagged fields of a Produce request whose records the commit of their transaction makes durable: one of
+our own, 10,000, without content. Other brokers pass over it (KIP-482) and do what acks says."""
 MAGIC: Final = 2
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
 """Most bytes that one batch may decompress to while a record is looked up in it: a bomb is

@@ -59,6 +59,9 @@ _EXTENSIONS: Final[dict[str, tuple[tuple[str, int, str, Any], ...]]] = {
         ("penstock_reason", 10_001, "string", ""),  # why a record is rejected
         ("penstock_uncounted", 10_002, "bool", False),  # whether a release undoes the delivery
     ),
+    "EndTxnRequest": (
+        ("penstock_records", 10_000, "int64", -1),  # how many were acknowledged, durable or not
+    ),
 }
 """Tagged fields of our own, by struct: name, tag, type, default. Who doesn't know them passes over
 them (KIP-482); the tags are far from those that Kafka gives out."""

@@ -147,10 +147,13 @@ class World:
             return
 
         def settle() -> None:
+            assert self.coordinator.is_whole(change)
             self.coordinator.settle(change)
             then()
 
-        self.durable([self.coordinator.journal], settle)
+        awaited = self.coordinator.awaited(change)
+        self.sim.random.shuffle(awaited)
+        self.durable(awaited, settle)
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -198,6 +201,10 @@ class World:
             attributes=TRANSACTIONAL,
         )
         log = self.topics[place[0]].partitions[place[1]].log
+        is_first = not log.has_open_transaction(*who)
+        if request["joins"] and is_first and request["sequence"]:
+            answer(code=ErrorCode.out_of_order_sequence_number)
+            return
         try:
             log.append(batch, self.server.now_ms())
         except AppendError as error:
@@ -210,7 +217,10 @@ class World:
             written[request["sequence"]] = request["count"]
             answer(code=ErrorCode.none)
 
-        self.durable([log], reply)
+        if request["later"]:
+            reply()
+        else:
+            self.durable([log], reply)
 
     def on_stage(self, request: Fields, answer: Callable[..., None]) -> None:
         machine, who = self.coordinator.machine, request["who"]
@@ -238,6 +248,10 @@ class World:
     def on_end(self, request: Fields, answer: Callable[..., None]) -> None:
         commit = request["commit"]
         self.told.asked[request["tag"]] = commit
+        who = request["id"], *request["who"]
+        if commit and request["later"] and not self.coordinator.has_records(*who, request["total"]):
+            answer(code=ErrorCode.transaction_abortable)
+            return
         found = self.coordinator.machine.end(
             self.server.now_ms(),
             request["id"],
@@ -322,6 +336,7 @@ class Producer:
         self.world, self.id = world, transactional_id
         self.sim, self.link = world.sim, Link(world.server)
         self.joins = self.sim.random.random() < 0.6
+        self.later = self.joins and self.sim.random.random() < 0.6  # commits make records durable
         self.who: tuple[int, int] | None = None
         self.sequences: dict[tuple[str, int], int] = {}
         self.is_dead = False
@@ -331,7 +346,8 @@ class Producer:
 
     def call(self, request: Fields, then: Callable[[Fields], None]) -> None:
         """Sends a request until it is answered for good."""
-        request = {**request, "id": self.id, "tag": self.tag, "joins": self.joins, "who": self.who}
+        mine = {"id": self.id, "tag": self.tag, "joins": self.joins, "later": self.later}
+        request = {**request, **mine, "who": self.who}
 
         def answered(fields: Fields | None) -> None:
             if self.is_dead:
@@ -376,6 +392,7 @@ class Producer:
         step = self.steps.pop(0)
         if step["kind"] == "produce":
             step["sequence"] = self.sequences.get(step["place"], 0)
+        step["total"] = sum(self.sequences.values())
         self.call(step, lambda fields: self.done(step, fields))
 
     def done(self, step: Fields, fields: Fields) -> None:

@@ -139,12 +139,14 @@ async def end_txn(call: Call, fields: Fields) -> Fields:
     broker = call.broker
     if broker.transactions.is_full:
         return {"error_code": ErrorCode.concurrent_transactions}
+    who = fields["transactional_id"], fields["producer_id"], fields["producer_epoch"]
+    count = fields.get("penstock_records", -1)
+    if count >= 0 and fields["committed"] and not broker.transactions.has_records(*who, count):
+        return {"error_code": ErrorCode.transaction_abortable}
     try:
         answer = broker.transactions.machine.end(
             broker.clock_ms(),
-            fields["transactional_id"],
-            fields["producer_id"],
-            fields["producer_epoch"],
+            *who,
             commit=fields["committed"],
             bumps=call.version >= BUMPS_FROM,
         )

@@ -25,10 +25,9 @@ from penstock.broker.storage.flusher import Flusher
 from penstock.broker.storage.room import Room
 from penstock.broker.storage.topics import Hosted, Topic, Topics
 from penstock.broker.transactions.coordinator import Coordinator
-from penstock.broker.transactions.machine import Place
 from penstock.errors import ProtocolError
 from penstock.log.errors import AppendError, RecordError, StorageError
-from penstock.wire.batches import HEADER_BYTES, Buffer
+from penstock.wire.batches import DURABLE_LATER, HEADER_BYTES, Buffer
 from penstock.wire.codecs import CODEC_BITS, CODECS
 from penstock.wire.kafka import ErrorCode
 from penstock.wire.messages import ELEMENTS_MAX, read_unsigned_varint, write_unsigned_varint
@@ -52,7 +51,7 @@ ABORTABLE_FROM: Final = 11
 """Version from which on producers know that they may abort and continue (KIP-890)."""
 _TRANSACTIONAL_BIT: Final = 0x10
 _PRODUCER_AT: Final = 43
-_PRODUCER = struct.Struct(">qh")
+_PRODUCER = struct.Struct(">qhi")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
@@ -93,7 +92,10 @@ partitions."""
 
 
 def parse(frame: memoryview, at: int, version: int) -> tuple[int, str | None, Request]:
-    """The request's acks, transactional id and partitions. The records are views of `frame`."""
+    """The request's acks, transactional id and partitions. The records are views of `frame`.
+
+    The acks are 1 where it is the commit of the transaction that makes the records durable.
+    """
     flexible = version >= FLEXIBLE_FROM
     encoded, at = read_text(frame, at, flexible=flexible)
     transactional_id = None if encoded is None else text_of(encoded, flexible=flexible)
@@ -121,7 +123,10 @@ def parse(frame: memoryview, at: int, version: int) -> tuple[int, str | None, Re
         if flexible:
             at = skip_tags(frame, at)
     if flexible:
-        skip_tags(frame, at)
+        if transactional_id is not None and acks == -1 and bytes(frame[at:]) == DURABLE_LATER:
+            acks = 1
+        else:
+            skip_tags(frame, at)
     return acks, transactional_id, request
 
 
@@ -364,19 +369,23 @@ class ProduceApi:
         return self.topics.get(text_of(name, flexible=version >= FLEXIBLE_FROM))
 
     def _transaction_fault(
-        self, records: memoryview, place: Place, version: int, transactional_id: str
+        self, records: memoryview, hosted: Hosted, version: int, transactional_id: str
     ) -> ErrorCode | None:
         """Why a transactional batch is not part of its producer's transaction; None if it is.
 
-        Newer producers make the partition part of it with their first batch (KIP-890).
+        Newer producers make the partition part of it with their first batch (KIP-890), and count from 0
+        in each transaction: where they don't, earlier batches were lost.
         """
-        who = transactional_id, *_PRODUCER.unpack_from(records, _PRODUCER_AT)
+        producer_id, epoch, sequence = _PRODUCER.unpack_from(records, _PRODUCER_AT)
+        who, place = (transactional_id, producer_id, epoch), (hosted.topic.name, hosted.index)
         machine = self.transactions.machine
         if version >= JOINS_FROM:
             answer = machine.add(self.clock_ms(), *who, places=(place,))
             fault: ErrorCode | None = answer.code or None
             if answer.change is not None:
                 self.transactions.apply(answer.change)
+            if not fault and sequence and not hosted.log.has_open_transaction(producer_id, epoch):
+                fault = ErrorCode.out_of_order_sequence_number
         else:
             fault = machine.fault_of(*who, place=place)
         match fault:
@@ -415,8 +424,7 @@ class ProduceApi:
             if self.room.is_full:
                 raise StorageError(self.room.message)
             if transactional_id is not None and _is_transactional(records):
-                place = hosted.topic.name, hosted.index
-                fault = self._transaction_fault(records, place, version, transactional_id)
+                fault = self._transaction_fault(records, hosted, version, transactional_id)
                 if fault is not None:
                     part.code = fault
                     part.message = (

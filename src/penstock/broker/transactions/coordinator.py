@@ -3,7 +3,10 @@
     DATA/transactions/state.journal one JSON record per change (see `records`)
 
 The commit point is the durable "id" record of a prepared transaction: from then on its markers are
-written, again after a restart until "done" is in the journal. A marker is missing where the
+written, again after a restart until "done" is in the journal. Where its records aren't durable yet, they
+are made so at the same time as the record, which is "staged" then: the commit point is reached when both
+are on the disk. A restart that finds not all of them aborts it, durably, before anything else is written
+(as with parallel commits in CockroachDB: Taft et al., SIGMOD 2020). A marker is missing where the
 producer's open transaction began before the end that was noted; so a marker is never written twice,
 nor into the producer's next transaction. What is open in a partition but not in the journal (its
 "add" was not durable) is part of the producer's transaction again, or aborted where that has ended.
@@ -15,10 +18,10 @@ journal still has the transaction's outcome. Any loss from a committed transacti
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -30,21 +33,21 @@ from penstock.broker.transactions.machine import (
     OFFSETS,
     Change,
     Place,
+    State,
     Transaction,
     Transactions,
 )
-from penstock.broker.transactions.mending import lost_marker, told_of_split
+from penstock.broker.transactions.mending import is_whole, lost_marker, told_of_split
+from penstock.broker.transactions.prepared import Prepared, replayed
 from penstock.broker.transactions.records import (
     End,
     Ends,
     Outcome,
     body,
     outcomes_in,
-    parse,
     reached_in,
     record,
     row,
-    with_added,
 )
 from penstock.log.disk.files import LogFiles
 from penstock.log.disk.journal import Journal
@@ -68,17 +71,6 @@ TICK_S: Final = 0.5
 TICKS_PER_CONFIRM: Final = 2
 """Markers are made durable once a second: no request waits for that."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Prepared:
-    """A prepared transaction, until its markers are durable."""
-
-    transaction: Transaction
-    ends: Ends
-    left: set[Place]
-    is_recovered: bool = False
-    marked: dict[Place, int] = field(default_factory=dict)  # the offsets after the markers
 
 
 class Coordinator:
@@ -112,7 +104,7 @@ class Coordinator:
         self.commits = self.aborts = 0
         self.split = 0  # committed transactions of which records were lost
         self._reached: dict[Place, int] = {}
-        self._unsettled: dict[int, _Prepared] = {}
+        self._unsettled: dict[int, Prepared] = {}
         self._unmarked: set[int] = set()
         self._faults = Seldom(_log)
         self._tasks: set[asyncio.Task[bool]] = set()
@@ -143,12 +135,45 @@ class Coordinator:
         return await asyncio.shield(task)
 
     async def _settle_when_durable(self, change: Change) -> bool:
-        await self._make_durable([self.journal])
+        await self._make_durable(self.awaited(change))
+        is_whole = self.is_whole(change)
+        if not is_whole and self.journal.failure is None:
+            try:
+                change = self.abort_instead(change)
+            except StorageError as error:
+                _log.error("%s", error)
+                return False
+            await self._make_durable([self.journal])
         if self.journal.failure is not None:
             _log.error("%s", self.journal.failure)
             return False
         self.settle(change)
-        return True
+        return is_whole
+
+    def awaited(self, change: Change) -> list[Durable]:
+        """What must be durable before a submitted change counts that is a commit point."""
+        return [self.journal, *(log for log, _ in self._staged(change))]
+
+    def is_whole(self, change: Change) -> bool:
+        """Whether the records of a commit are durable, as far as it had to wait for that."""
+        return all(log.durable_offset >= end.end for log, end in self._staged(change))
+
+    def _staged(self, change: Change) -> list[tuple[Partition, End]]:
+        prepared = None if change.after is None else self._unsettled.get(change.after.serial)
+        return [] if prepared is None else prepared.staged
+
+    def abort_instead(self, change: Change) -> Change:
+        """Aborts a submitted commit whose records couldn't be made durable.
+
+        Raises:
+            StorageError: the disk is full or failed; the next start decides.
+        """
+        assert change.after is not None
+        prepared = self._unsettled[change.after.serial]
+        aborted = replace(change.after, state=State.PREPARE_ABORT)
+        self.journal.append(row(aborted, prepared.ends))
+        prepared.transaction = aborted
+        return self.machine.abort_instead(change)
 
     def apply(self, change: Change) -> None:
         """Carries out a change that need not be durable before it counts.
@@ -167,19 +192,48 @@ class Coordinator:
             StorageError: the disk is full or failed; nothing is changed.
         """
         prepared = self._prepare(change)
-        self.journal.append(record(change, None if prepared is None else prepared.ends))
+        ends = None if prepared is None else prepared.ends
+        is_staged = prepared is not None and bool(prepared.staged)
+        self.journal.append(record(change, ends, is_staged=is_staged))
         self.machine.begin(change)
         if prepared is not None:
             self._unsettled[prepared.transaction.serial] = prepared
 
-    def _prepare(self, change: Change) -> _Prepared | None:
+    def _prepare(self, change: Change) -> Prepared | None:
         after = change.after
         if after is None or not after.state.is_prepared or not after.places:
             return None
         ends = {place: self._end_of(place, after.producer_id) for place in sorted(after.places)}
         for place, end in ends.items():
             self._note_reached(place, end.durable)
-        return _Prepared(after, ends, set(after.places))
+        parts = self._parts(ends) if after.is_commit else []
+        is_durable = all(
+            log.producers.written_upto(after.producer_id) <= log.durable_offset for log, _ in parts
+        )
+        return Prepared(after, ends, set(after.places), staged=[] if is_durable else parts)
+
+    def _parts(self, ends: Ends) -> list[tuple[Partition, End]]:
+        """The partitions that a prepared transaction has records in, as far as they are served."""
+        logs = ((self._log_of(place), end) for place, end in ends.items() if end.first >= 0)
+        return [(log, end) for log, end in logs if log is not None]
+
+    def _log_of(self, place: Place) -> Partition | None:
+        """A partition's log; None where the partition is gone, or isn't served."""
+        with contextlib.suppress(StorageError):
+            hosted = None if place == OFFSETS else self._find(*place)
+            return None if hosted is None else hosted.log
+        return None
+
+    def has_records(self, transactional_id: str, producer_id: int, epoch: int, count: int) -> bool:
+        """Whether all acknowledged records of a producer's open transaction are there: a machine that goes
+        down takes those with it that aren't durable.
+        """
+        known = self.machine.get(transactional_id)
+        if known is None or known.state is not State.ONGOING:
+            return True  # `end` says what is wrong
+        logs = [log for place in known.places if (log := self._log_of(place)) is not None]
+        counts = (log.producers.count_in_transaction(producer_id, epoch) for log in logs)
+        return sum(counts) == count
 
     def _end_of(self, place: Place, producer_id: int) -> End:
         try:
@@ -224,7 +278,7 @@ class Coordinator:
             if not prepared.left:
                 self._unmarked.discard(serial)
 
-    def _mark(self, prepared: _Prepared, place: Place) -> None:
+    def _mark(self, prepared: Prepared, place: Place) -> None:
         one = prepared.transaction
         if place == OFFSETS:
             self._offsets.finish(one.serial, commit=one.is_commit)
@@ -335,7 +389,10 @@ class Coordinator:
         """Completes what was prepared, finds again what was open, aborts what belongs to no
         transaction.
         """
-        known, last_serial = self._replay()
+        known, last_serial, self._unsettled, staged = replayed(self.journal)
+        self._decide(known, staged)
+        self._cut_ends()
+        self._store_decisions()
         self._reached = reached_in(self.journal)
         self._unmarked = set(self._unsettled)
         left = {serial: one.left for serial, one in self._unsettled.items()}
@@ -354,6 +411,51 @@ class Coordinator:
         for hosted in everywhere:
             for producer_id in hosted.log.open_transactions():
                 self._resume(hosted, producer_id, now_ms)
+
+    def _decide(self, known: dict[str, Transaction], staged: Iterable[int]) -> None:
+        """Aborts the staged commits whose records the machine took with it when it went down."""
+        lost = []
+        for serial in staged:
+            prepared = self._unsettled[serial]
+            one = prepared.transaction
+            if not is_whole(one.producer_id, self._parts(prepared.ends)):
+                prepared.transaction = known[one.id] = replace(one, state=State.PREPARE_ABORT)
+                self.journal.append(row(prepared.transaction, prepared.ends))
+                lost.append(one.id)
+        if lost:
+            _log.warning(
+                "aborted commits that were not confirmed, as the machine went down before their records "
+                "were on the disk: %s",
+                ", ".join(map(repr, lost)),
+            )
+
+    def _cut_ends(self) -> None:
+        """Notes where logs are shorter than transactions saw them: these offsets are given out again."""
+        seen: dict[Place, int] = {}
+        known = [(p, one.end) for p, some in outcomes_in(self.journal).items() for one in some]
+        open_ = [(p, end.end) for one in self._unsettled.values() for p, end in one.ends.items()]
+        for place, end_offset in known + open_:
+            seen[place] = max(seen.get(place, 0), end_offset)
+        cut = {
+            place: log.end_offset
+            for place, end_offset in seen.items()
+            if (log := self._log_of(place)) is not None and log.end_offset < end_offset
+        }
+        if cut:
+            self.journal.append(body("cut", _listed(cut)))
+            for prepared in self._unsettled.values():
+                prepared.cut(cut)
+
+    def _store_decisions(self) -> None:
+        """Makes what was decided durable, before others write where lost records were.
+
+        Raises:
+            OSError: the disk is full or failed.
+        """
+        if self.journal.is_dirty:
+            task = self.journal.begin_sync()
+            task.run()
+            self.journal.end_sync(task)
 
     def _mend(self, partitions: list[Hosted]) -> None:
         """Rewrites markers that are lost to damage, and reports transactions that it has split."""
@@ -394,29 +496,6 @@ class Coordinator:
             self._append_marker(hosted, producer_id, epoch, commit=found.is_commit)
         except StorageError as error:
             _log.error("%s", error)
-
-    def _replay(self) -> tuple[dict[str, Transaction], int]:
-        known: dict[str, Transaction] = {}
-        last_serial = 0
-        for said in self.journal:
-            kind, *rest = json.loads(said)
-            match kind:
-                case "id":
-                    one, ends = parse(rest)
-                    known[one.id] = one
-                    last_serial = max(last_serial, one.serial)
-                    if ends:
-                        left = set(ends)
-                        self._unsettled[one.serial] = _Prepared(one, ends, left, is_recovered=True)
-                case "add" if rest[0] in known:  # not so only where a damaged record was left out
-                    one = with_added(known[rest[0]], *rest[1:])
-                    known[one.id] = one
-                    last_serial = max(last_serial, one.serial)
-                case "done":
-                    self._unsettled.pop(rest[0], None)
-                case "forget":
-                    known.pop(rest[0], None)
-        return known, last_serial
 
     def _resume(self, hosted: Hosted, producer_id: int, now_ms: int) -> None:
         """Handles an open transaction of a partition: it is a producer's present one, or belongs to

@@ -441,6 +441,15 @@ class Transactions:
         assert self._known.get(change.id) == change.before
         self._pending[change.id] = change
 
+    def abort_instead(self, change: Change) -> Change:
+        """A commit on its way that can't count becomes an abort."""
+        assert self._pending[change.id] is change
+        assert change.after is not None
+        assert change.after.state is State.PREPARE_COMMIT
+        instead = Change(change.before, replace(change.after, state=State.PREPARE_ABORT))
+        self._pending[change.id] = instead
+        return instead
+
     def complete(self, change: Change) -> None:
         """A change counts from now on."""
         assert self._pending[change.id] is change

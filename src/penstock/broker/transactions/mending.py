@@ -9,10 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from penstock.broker.transactions.records import Outcome
+from penstock.broker.transactions.records import End, Outcome
+from penstock.log.partition import Partition
 from penstock.log.recovery import Interrupted
 
-__all__ = ["lost_marker", "told_of_split"]
+__all__ = ["is_whole", "lost_marker", "told_of_split"]
+
+
+def is_whole(producer_id: int, parts: Sequence[tuple[Partition, End]]) -> bool:
+    """Whether a staged commit counts: all of its records are there, or it was found to count before.
+
+    Its markers are written once it counts. So one of them says that it does, whatever damage has done to
+    other partitions since.
+
+    Args:
+        producer_id: of its producer.
+        parts: the partitions that it has records in, and how they stood when it was staged.
+    """
+    is_all = True
+    for log, end in parts:
+        if log.end_offset < end.end or any(
+            first < end.end and end.first < following for first, following in log.holes()
+        ):
+            is_all = False
+        elif log.producers.open_since(producer_id) != end.first:
+            return True
+    return is_all
 
 
 def lost_marker(

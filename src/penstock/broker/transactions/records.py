@@ -3,10 +3,14 @@
 ["id", id, producer, ..., places, groups, ends]     a transactional id's whole state; a prepared one
                                                     with an end for each of its partitions:
                                                     [topic, index, end, first, durable]
+["staged", ...]                                     the same of a commit, some of whose records may not be
+                                                    durable yet: it counts once all of them are
 ["add", id, serial, ..., places, groups]            partitions and groups joined a transaction
 ["done", serial, [[topic, index, offset], ...]]     all markers of a prepared transaction are
                                                     durable, and all before these offsets with them
 ["forget", id]
+["cut", [[topic, index, offset], ...]]              logs ended there after a restart: what earlier
+                                                    records say of offsets behind is about lost ones
 ["reached", [[topic, index, offset], ...]]          logs were durable up to there: what rewriting
                                                     the journal leaves of the former
 ["gone", topic]                                     the topic was deleted: earlier records don't apply
@@ -18,11 +22,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.broker.transactions.machine import Change, Place, State, Transaction
 
 __all__ = [
+    "ROWS",
     "End",
     "Ends",
     "Outcome",
@@ -35,6 +40,9 @@ __all__ = [
     "unsettled_in",
     "with_added",
 ]
+
+ROWS: Final = frozenset(("id", "staged"))
+"""Kinds of records that have a transactional id's whole state."""
 
 
 class End(NamedTuple):
@@ -49,6 +57,12 @@ class End(NamedTuple):
     end: int = 0
     first: int = -1
     durable: int = 0
+
+    def cut(self, offset: int) -> End:
+        """The same, of a log that has lost what was behind an offset."""
+        return self._replace(
+            end=min(self.end, offset), first=self.first if self.first < offset else -1
+        )
 
 
 Ends = dict[Place, End]
@@ -71,18 +85,19 @@ def body(*record: object) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode()
 
 
-def record(change: Change, ends: Ends | None) -> bytes:
+def record(change: Change, ends: Ends | None, *, is_staged: bool = False) -> bytes:
     """What a change is in the journal.
 
     Args:
         change: the change.
         ends: of a prepared transaction's partitions.
+        is_staged: whether it counts only once the records before these ends are durable.
     """
     before, after = change.before, change.after
     if after is None:
         return body("forget", change.id)
     if after.state is not State.ONGOING or before is None:
-        return row(after, ends)
+        return row(after, ends, is_staged=is_staged)
     is_new = before.serial != after.serial
     places = after.places if is_new else after.places - before.places
     groups = after.groups if is_new else after.groups - before.groups
@@ -90,11 +105,11 @@ def record(change: Change, ends: Ends | None) -> bytes:
     return body("add", after.id, *when, sorted(places), sorted(groups))
 
 
-def row(one: Transaction, ends: Ends | None) -> bytes:
-    """A transactional id's whole state."""
+def row(one: Transaction, ends: Ends | None, *, is_staged: bool = False) -> bytes:
+    """A transactional id's whole state; see `record`."""
     listed = None if ends is None else [[*place, *end] for place, end in ends.items()]
     return body(
-        "id",
+        "staged" if is_staged else "id",
         one.id,
         one.producer_id,
         one.epoch,
@@ -162,25 +177,33 @@ def with_added(
 
 def outcomes_in(bodies: Iterable[bytes]) -> dict[Place, list[Outcome]]:
     """How transactions ended, in order, as far as the journal still has them."""
-    found: dict[Place, list[Outcome]] = {}
+    found: dict[Place, dict[int, Outcome]] = {}
     for kind, *rest in map(json.loads, bodies):
-        if kind == "id":
+        if kind in ROWS:
             one, ends = parse(rest)
             for place, end in ends.items():
-                if end.first >= 0:
+                if end.first >= 0:  # of a staged one that was aborted the last record counts
                     who = one.id, one.serial, one.producer_id
                     outcome = Outcome(*who, one.is_commit, end.first, end.end)
-                    found.setdefault(place, []).append(outcome)
+                    found.setdefault(place, {})[one.serial] = outcome
+        elif kind == "cut":
+            for topic, index, offset in rest[0]:
+                known = found.get((topic, index), {})
+                for serial, outcome in list(known.items()):
+                    if outcome.first >= offset:
+                        del known[serial]
+                    elif outcome.end > offset:
+                        known[serial] = outcome._replace(end=offset)
         elif kind == "gone":
             _forget_topic(found, rest[0])
-    return found
+    return {place: [*by_serial.values()] for place, by_serial in found.items() if by_serial}
 
 
 def unsettled_in(bodies: Iterable[bytes]) -> set[int]:
     """The serials of transactions whose markers aren't known to be durable."""
     found: set[int] = set()
     for kind, *rest in map(json.loads, bodies):
-        if kind == "id":
+        if kind in ROWS:
             one, ends = parse(rest)
             found.update([one.serial] if ends else ())
         elif kind == "done":
@@ -196,7 +219,7 @@ def reached_in(bodies: Iterable[bytes]) -> dict[Place, int]:
         found[place] = max(found.get(place, 0), offset)
 
     for kind, *rest in map(json.loads, bodies):
-        if kind == "id":
+        if kind in ROWS:
             for place, end in parse(rest)[1].items():
                 note(place, end.durable)
         elif kind in {"done", "reached"}:

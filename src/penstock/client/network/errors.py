@@ -19,6 +19,7 @@ DUPLICATE_SEQUENCE: Final = 46
 INVALID_PRODUCER_EPOCH: Final = 47
 INVALID_TXN_STATE: Final = 48
 PRODUCER_FENCED: Final = 90
+TRANSACTION_ABORTABLE: Final = 120
 OFFSET_NOT_AVAILABLE: Final = 78
 LEADERLESS: Final = 5  # LEADER_NOT_AVAILABLE
 
@@ -81,6 +82,7 @@ _NAMES: Final[dict[int, str]] = {
     92: "DUPLICATE_RESOURCE",
     93: "UNACCEPTABLE_CREDENTIAL",
     100: "UNKNOWN_TOPIC_ID",
+    120: "TRANSACTION_ABORTABLE",
 }
 
 # Where the cluster is moving a leader, starting, or busy: the same request may succeed later.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import ProtocolError
+from penstock.wire.batches import DURABLE_LATER
 
 PRODUCE: Final = 0
 FETCH: Final = 1
@@ -275,8 +276,9 @@ def produce_request(
     acks: int,
     timeout_ms: int,
     transactional_id: str | None = None,
+    durable_later: bool = False,
 ) -> list[bytes | memoryview]:
-    """A Produce request with one batch, in pieces; the batch is not copied."""
+    """A Produce request with one batch, in pieces; the batch is not copied. See `DURABLE_LATER`."""
     flexible = version >= PRODUCE_FLEXIBLE
     head = [b"\0" if flexible else b"\xff\xff"]  # no transactional id
     if transactional_id is not None:
@@ -285,7 +287,8 @@ def produce_request(
     head += [_count(1, flexible=flexible), _string(topic, flexible=flexible)]
     head += [_count(1, flexible=flexible), struct.pack(">i", partition)]
     head.append(_count(len(batch), flexible=flexible))
-    return [b"".join(head), batch, b"\0\0\0" if flexible else b""]
+    tags = DURABLE_LATER if durable_later else b"\0"
+    return [b"".join(head), batch, b"\0\0" + tags if flexible else b""]
 
 
 def produce_together(
@@ -295,6 +298,7 @@ def produce_together(
     acks: int,
     timeout_ms: int,
     transactional_id: str | None = None,
+    durable_later: bool = False,
 ) -> list[bytes | memoryview]:
     """A Produce request with one batch of each of several partitions, by topic and partition, in pieces."""
     flexible = version >= PRODUCE_FLEXIBLE
@@ -310,7 +314,7 @@ def produce_together(
             size = _count(len(batch), flexible=flexible)
             parts += [struct.pack(">i", partition) + size, batch, tags]
         parts.append(tags)
-    parts.append(tags)
+    parts.append(DURABLE_LATER if flexible and durable_later else tags)
     return parts
 
 
